@@ -1,0 +1,1 @@
+"""Control plane: the scheduler, its client, and who proves what to whom."""

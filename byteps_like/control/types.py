@@ -1,0 +1,65 @@
+"""What members of a job know of each other. Plain data: the proto messages are turned into these at the edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from byteps_like.errors import BytePSLikeError
+
+
+class MemberRole(StrEnum):
+    """A member's part in the job."""
+
+    WORKER = "worker"
+    SERVER = "server"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of the job.
+
+    `host_id` is equal for processes that can share memory (boot id + network namespace + hostname). `urls` are a
+    server's data addresses in order of preference for a peer on the same host ("shm://…", then "tcp://…"); `door` is
+    its portable door ("tcp://host:port", ZeroMQ) and `admin` its gRPC admin address.
+    """
+
+    role: MemberRole
+    rank: int
+    host_id: str
+    host: str
+    pid: int
+    urls: tuple[str, ...] = ()
+    shards: int = 0
+    door: str = ""
+    admin: str = ""
+    native: bool = True
+
+
+@dataclass(frozen=True)
+class World:
+    """One epoch of the membership, the same for everybody."""
+
+    job: str
+    epoch: int
+    workers: tuple[Member, ...]
+    servers: tuple[Member, ...]
+    settings: dict[str, str] = field(default_factory=dict)
+    """Job-wide settings the scheduler holds all members to (partition_bytes, stall_timeout, ...)."""
+
+
+class EventKind(StrEnum):
+    """What a member hears on its watch stream after the world has formed."""
+
+    FAILED = "failed"  # the job of this epoch is over: `error` says why
+    WARNING = "warning"  # log it
+    ENDED = "ended"  # everybody left in order
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message of the watch stream."""
+
+    kind: EventKind
+    text: str
+    error: BytePSLikeError | None = None

@@ -1,0 +1,142 @@
+"""Every error this package raises, in one tree. Each names what happened, the exact cause and what to do.
+
+`Code` values cross the wire and the binding: they mirror csrc/base/status.h.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Outcome codes of the native core."""
+
+    OK = 0
+    INVALID = 1
+    MISMATCH = 2
+    STALLED = 3
+    PEER_LOST = 4
+    REFUSED = 5
+    CORRUPT = 6
+    TIMEOUT = 7
+    CLOSED = 8
+    CAPACITY = 9
+    SYSTEM = 10
+
+
+class BytePSLikeError(RuntimeError):
+    """Base of all. `rank` is the reporting rank; `peer`, `key`, `operation`, `elapsed` (seconds) where known."""
+
+    code: Code = Code.SYSTEM
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        peer: str | None = None,
+        key: str | None = None,
+        operation: str | None = None,
+        elapsed: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.peer = peer
+        self.key = key
+        self.operation = operation
+        self.elapsed = elapsed
+
+
+class ConfigError(BytePSLikeError, ValueError):
+    """A setting is unknown, malformed or contradicts another."""
+
+    code = Code.INVALID
+
+
+class InvalidArgumentError(BytePSLikeError, ValueError):
+    """A caller's argument can't be used: not contiguous, unsupported dtype, unknown root rank, ..."""
+
+    code = Code.INVALID
+
+
+class NotInitializedError(BytePSLikeError):
+    """A call that needs `init()` came before it or after `shutdown()`."""
+
+    code = Code.INVALID
+
+
+class MismatchError(BytePSLikeError):
+    """Ranks disagree on a name's shape, dtype or operation, or wait for each other in different orders."""
+
+    code = Code.MISMATCH
+
+
+class StalledError(BytePSLikeError):
+    """A contribution did not come before the deadline; names who is waited for, key and round."""
+
+    code = Code.STALLED
+
+
+class PeerLostError(BytePSLikeError):
+    """A worker, a server or the scheduler died or can't be reached any more."""
+
+    code = Code.PEER_LOST
+
+
+class RefusedError(BytePSLikeError):
+    """A join or a handshake was refused: wrong secret, job, epoch, version, rank or world size."""
+
+    code = Code.REFUSED
+
+
+class CorruptError(BytePSLikeError):
+    """Bytes failed their checksum or their bounds and could not be repaired."""
+
+    code = Code.CORRUPT
+
+
+class DeadlineError(BytePSLikeError, TimeoutError):
+    """A local wait ended at its deadline."""
+
+    code = Code.TIMEOUT
+
+
+class ShutdownError(BytePSLikeError):
+    """The operation was cut off because this process, or the job, was shut down."""
+
+    code = Code.CLOSED
+
+
+class CapacityError(BytePSLikeError):
+    """A memory or connection budget is used up."""
+
+    code = Code.CAPACITY
+
+
+class SystemCallError(BytePSLikeError):
+    """The operating system refused; the message holds its reason."""
+
+    code = Code.SYSTEM
+
+
+_BY_CODE: dict[Code, type[BytePSLikeError]] = {
+    Code.INVALID: InvalidArgumentError,
+    Code.MISMATCH: MismatchError,
+    Code.STALLED: StalledError,
+    Code.PEER_LOST: PeerLostError,
+    Code.REFUSED: RefusedError,
+    Code.CORRUPT: CorruptError,
+    Code.TIMEOUT: DeadlineError,
+    Code.CLOSED: ShutdownError,
+    Code.CAPACITY: CapacityError,
+    Code.SYSTEM: SystemCallError,
+}
+
+
+def from_code(code: int, message: str, **fields: object) -> BytePSLikeError:
+    """The exception for a native status; unknown codes become the base class."""
+    try:
+        kind = _BY_CODE[Code(code)]
+    except (KeyError, ValueError):
+        kind = BytePSLikeError
+    return kind(message, **fields)  # type: ignore[arg-type]

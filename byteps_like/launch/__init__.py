@@ -1,0 +1,1 @@
+"""Starting jobs and laboratories of hosts on one machine."""

@@ -1,0 +1,1 @@
+"""The summation server process around the native store."""

@@ -1,0 +1,1 @@
+"""What a worker process does below the framework: joins, declares, pushes and pulls."""

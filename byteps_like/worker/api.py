@@ -1,0 +1,119 @@
+"""What a worker can do, whatever carries it: the seam between `byteps_like.torch` and the runtime.
+
+Implemented by `worker.native.NativeWorker` (the C++ engine), `portable.PortableWorker` (pyzmq and NumPy) and
+`worker.local.LocalWorker` (a world of one). All take plain addresses, sizes and dtype codes: no torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from byteps_like.dtypes import DType, Op
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What all ranks must agree on for one name. `shape` is for messages and mismatch checks only."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    priority: int = 0
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A slice of a declared tensor: the unit that is scheduled; `key` is on shard `shard` of server `server`."""
+
+    key: int
+    offset: int
+    nbytes: int
+    server: int
+    shard: int
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A tensor known to the whole world: its partitions are the same on every rank."""
+
+    spec: TensorSpec
+    tensor_id: int
+    partitions: tuple[Partition, ...]
+
+
+class SharedMemory(Protocol):
+    """A zero-filled, page-aligned block that same-host servers read and write in place. Freed with its last owner."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Handle(Protocol):
+    """One operation in flight. Keep the buffer alive and unchanged until `wait` returned or raised."""
+
+    def done(self) -> bool:
+        """True once the result has landed or the operation failed; never blocks."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks (without the GIL) until the result has landed; `None` means the job's own deadline.
+
+        Raises the typed error of the operation: MismatchError, StalledError, PeerLostError, ...
+        """
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """One member of the world. Thread-safe. Every method raises the job's error once the job has failed."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Agrees on names with all ranks and places their partitions; blocks for one round trip, then cached.
+
+        A name that comes again with another dtype or shape raises MismatchError.
+        """
+
+    def allocate(self, nbytes: int) -> SharedMemory:
+        """Memory for an arena."""
+
+    def push_pull(
+        self,
+        declared: Declared,
+        address: int,
+        op: Op,
+        *,
+        root: int = 0,
+        parts: range | None = None,
+        priority: int | None = None,
+    ) -> Handle:
+        """Starts the reduction of `declared` in place at `address`; with `parts`, only of those partitions.
+
+        Never blocks. Rounds are counted per key: the n-th call on one rank meets the n-th on the others.
+        For Op.BROADCAST the bytes of `root` land on every rank.
+        """
+
+    def barrier(self, timeout: float | None = None) -> None: ...
+
+    def close(self) -> None:
+        """Leaves the job in order. Idempotent; outstanding handles fail with ShutdownError."""
+
+    def stats(self) -> dict[str, int]:
+        """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received."""

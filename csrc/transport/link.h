@@ -1,0 +1,64 @@
+// A link: one authenticated peer connection that carries frames. Pull model: the link asks its handler for the next
+// frame when it has room, so what is sent next is decided at the last moment (priorities), nothing is queued twice, and
+// what preempts is the segment.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "csrc/transport/event_loop.h"
+#include "csrc/transport/stream.h"
+#include "csrc/wire/frame.h"
+
+namespace byteps_like {
+
+class Link;
+
+struct Outgoing {
+  Header header;                      // payload_crc is filled in by the link
+  const std::byte* payload = nullptr; // header.length bytes; unchanged until OnSent (or OnClosed)
+};
+
+// All calls come on the loop's thread. None may block.
+class LinkHandler {
+ public:
+  virtual ~LinkHandler() = default;
+  // Where the payload of this frame goes: `header.length` bytes that stay valid until OnFrame, Redirect or OnClosed.
+  // nullptr refuses the frame: the link closes with kCorrupt. Not called when length is 0.
+  virtual std::byte* PlaceFor(Link& link, const Header& header) = 0;
+  // A whole frame, its checksum verified. `payload` is what PlaceFor (or Redirect) gave.
+  virtual void OnFrame(Link& link, const Header& header, std::byte* payload) = 0;
+  // The link has room: fill in the next frame, or return false (then Kick the link when there is one).
+  virtual bool NextFrame(Link& link, Outgoing& next) = 0;
+  // The payload of this frame was handed over completely and may change.
+  virtual void OnSent(Link& link, const Header& header) = 0;
+  // The link is dead (once; no call follows). kClosed after a goodbye, kCorrupt, kPeerLost or kSystem otherwise.
+  virtual void OnClosed(Link& link, const Status& why) = 0;
+};
+
+struct LinkCounters {  // what crossed the stream, headers included; read from any thread
+  uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
+  uint64_t payload_sent = 0, payload_received = 0;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  virtual void Start() = 0;  // on the loop's thread: frames may come from here on
+  virtual void Kick() = 0;   // on the loop's thread: the handler has something to send; never calls OnClosed inside
+  // Moves the payload that is being received now (PlaceFor gave its place) elsewhere: copies what has come, continues
+  // there. False if no payload is under way.
+  virtual bool Redirect(std::byte* place) = 0;
+  virtual void Close(const Status& why) = 0;  // OnClosed follows from the loop, never inside this call
+  virtual LinkCounters counters() const = 0;
+  virtual std::string peer() const = 0;
+  virtual bool shares_memory() const = 0;
+  virtual Status PassBuffer(const SharedBuffer& buffer) = 0;             // before the kRegion frame that announces it
+  virtual Result<std::shared_ptr<SharedBuffer>> TakeBuffer() = 0;        // on the kRegion frame
+};
+
+// Frames over any stream. The handler must outlive the link.
+std::unique_ptr<Link> MakeStreamLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler);
+
+}  // namespace byteps_like

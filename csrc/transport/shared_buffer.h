@@ -1,0 +1,30 @@
+// Memory that can be mapped by another process on this host: an anonymous memfd, so nothing is left behind in
+// /dev/shm however a process dies. Sealed against shrinking: a peer can't make a mapping fault. Huge pages are asked for.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+class SharedBuffer {
+ public:
+  static Result<std::shared_ptr<SharedBuffer>> Create(size_t bytes);  // zero-filled, page-aligned
+  static Result<std::shared_ptr<SharedBuffer>> Map(int fd);           // takes the fd; refuses one without F_SEAL_SHRINK
+  ~SharedBuffer();
+  SharedBuffer(const SharedBuffer&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  int fd() const { return fd_; }
+
+ private:
+  SharedBuffer(int fd, std::byte* data, size_t size) : fd_(fd), data_(data), size_(size) {}
+  int fd_;
+  std::byte* data_;
+  size_t size_;
+};
+
+}  // namespace byteps_like

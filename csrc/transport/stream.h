@@ -1,0 +1,81 @@
+// A stream: a reliable, ordered, non-blocking pipe of bytes between two ends. The seam below which transports differ
+// (tcp, shm, inproc; chaos wraps any of them); StreamLink puts frames on top.
+//
+// Entry        blocks   threads                         errors
+// Read         never    the owning loop's thread only   kClosed at the end of the peer's bytes, kSystem, kPeerLost
+// Write        never    the owning loop's thread only   the same
+// fds          never    any                             none
+// Shutdown     never    any; wakes both ends            none
+// destructor   never    after the loop forgot its fds   none
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+class SharedBuffer;
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // Moves up to `size` bytes; 0 means "nothing now": an event on one of fds() follows when there is more.
+  virtual Result<size_t> Read(std::byte* data, size_t size) = 0;
+  virtual Result<size_t> Write(std::span<const iovec> pieces) = 0;
+
+  // File descriptors to watch with EPOLLIN | EPOLLOUT | EPOLLET; after any event, read and write until both return 0.
+  virtual std::vector<int> fds() const = 0;
+
+  // Ends both directions at once; the peer reads what was written before, then kClosed.
+  virtual void Shutdown() = 0;
+
+  // The other end, for messages: "tcp 10.0.0.2:4711", "shm pid 123".
+  virtual std::string peer() const = 0;
+
+  // Shared memory with the peer: passes the buffer's descriptor along (sender), and takes the next one that the peer
+  // passed (receiver; call only after a frame announced it). kInvalid where the transport has no shared memory.
+  virtual bool shares_memory() const { return false; }
+  virtual Status PassBuffer(const SharedBuffer& buffer);
+  virtual Result<std::shared_ptr<SharedBuffer>> TakeBuffer();
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // Blocks until a peer connects or the deadline passes (kTimeout); Close from another thread ends it with kClosed.
+  virtual Result<std::unique_ptr<Stream>> Accept(Deadline deadline) = 0;
+  virtual std::string url() const = 0;  // with the port that was really bound
+  virtual void Close() = 0;
+};
+
+// Addresses are URLs: "tcp://10.0.0.2:0", "shm://name" (abstract unix socket), "inproc://name". A "chaos+" prefix and
+// a query wrap any of them: "chaos+tcp://10.0.0.2:4711?seed=7&delay_ms=2&rate=1e6&drop=0.001&corrupt=0.001&stall_ms=50".
+struct Transport {
+  std::string_view scheme;
+  std::string (*is_viable)();  // "" if it can run here, else the reason
+  Result<std::unique_ptr<Stream>> (*connect)(const std::string& url, Deadline deadline);  // blocks
+  Result<std::unique_ptr<Listener>> (*listen)(const std::string& url);
+};
+
+std::span<const Transport> Transports();  // the table: one row per transport
+Result<std::unique_ptr<Stream>> Connect(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> Listen(const std::string& url);
+
+// Blocking helpers for handshakes, before a loop owns the stream.
+Status ReadFull(Stream& stream, std::span<std::byte> data, Deadline deadline);
+Status WriteFull(Stream& stream, std::span<const std::byte> data, Deadline deadline);
+
+}  // namespace byteps_like

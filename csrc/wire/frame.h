@@ -1,0 +1,60 @@
+// The frame: a 64-byte little-endian header and `length` bytes of payload. See docs/protocol.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "csrc/base/dtype.h"
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+inline constexpr uint32_t kFrameMagic = 0x314C5042;  // "BPL1"
+inline constexpr size_t kHeaderBytes = 64;
+inline constexpr uint32_t kMaxPayload = 16u << 20;       // what one frame may carry; bounded before memory is taken
+inline constexpr uint32_t kMaxPartition = 1u << 30;      // what one key may hold
+inline constexpr size_t kDefaultSegment = 256u << 10;    // one wire write: what a higher priority waits for at most
+
+enum class FrameType : uint8_t {
+  kPush = 1,     // worker -> server: a segment of a contribution (or, by reference, where all of it lies)
+  kResult = 2,   // server -> worker: a segment of the finished reduction (or, by reference: it lies in place)
+  kResume = 3,   // worker -> server, after a new link: offset = result bytes already landed for (key, round)
+  kResumed = 4,  // server -> worker: offset = contribution bytes already counted for (key, round)
+  kRegion = 5,   // worker -> server, shm/inproc: region `aux` of `offset` bytes is now mapped by the peer
+  kError = 6,    // either way: the job has failed; aux = Code, payload = UTF-8 text
+  kWarning = 7,  // server -> worker: a wait is slow; payload = UTF-8 text
+  kGoodbye = 8,  // either way: the link will be closed in order; aux = Code
+};
+inline constexpr uint8_t kFrameTypeCount = 9;
+
+enum FrameFlag : uint8_t {
+  kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
+};
+
+struct Header {
+  FrameType type{};
+  DType dtype{};
+  Op op{};
+  uint8_t flags = 0;
+  uint32_t epoch = 0;   // generation of the membership; a stale frame is dropped
+  uint32_t rank = 0;    // of the sender (push side) or of the addressee (result side)
+  uint64_t key = 0;     // of the partition
+  uint32_t round = 0;   // version of the key, from 0, wraps
+  int32_t priority = 0; // higher first
+  uint64_t offset = 0;  // bytes from the start of the partition (by reference: of the region)
+  uint32_t length = 0;  // bytes of payload behind this header
+  uint32_t total = 0;   // bytes of the whole partition
+  uint32_t payload_crc = 0;
+  uint32_t aux = 0;     // root rank, region id or code, by type
+  uint32_t reserved = 0;
+};
+
+// Writes 64 bytes, the checksum of the first 60 last.
+void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
+
+// Checks magic, checksum, codes and bounds (offset + length <= total, length <= kMaxPayload, total <= kMaxPartition);
+// kCorrupt names the field that is wrong.
+Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
+
+}  // namespace byteps_like
