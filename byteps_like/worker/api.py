@@ -24,6 +24,7 @@ class TensorSpec:
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -31,6 +32,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
         return self.numel * self.dtype.itemsize
 
 
@@ -58,9 +60,12 @@ class SharedMemory(Protocol):
     """A zero-filled, page-aligned block that same-host servers read and write in place. Freed with its last owner."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Where it begins in this process."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Its size."""
 
 
 class Handle(Protocol):
@@ -110,7 +115,8 @@ class Worker(Protocol):
         For Op.BROADCAST the bytes of `root` land on every rank.
         """
 
-    def barrier(self, timeout: float | None = None) -> None: ...
+    def barrier(self, timeout: float | None = None) -> None:
+        """Blocks until every rank has come to its barrier; DeadlineError names who has not."""
 
     def close(self) -> None:
         """Leaves the job in order. Idempotent; outstanding handles fail with ShutdownError."""
