@@ -42,19 +42,19 @@ struct Header {
   uint64_t key = 0;     // of the partition
   uint32_t round = 0;   // version of the key, from 0, wraps
   int32_t priority = 0; // higher first
-  uint64_t offset = 0;  // bytes from the start of the partition (by reference: of the region)
+  uint64_t offset = 0;  // bytes from the start of the partition (by reference: of the region; kRegion: its size)
   uint32_t length = 0;  // bytes of payload behind this header
   uint32_t total = 0;   // bytes of the whole partition
   uint32_t payload_crc = 0;
-  uint32_t aux = 0;     // root rank, region id or code, by type
-  uint32_t reserved = 0;
+  uint32_t aux = 0;     // region id (by reference, kRegion) or Code (kError, kGoodbye)
+  uint32_t root = 0;    // rank whose bytes a kBroadcast hands out
 };
 
 // Writes 64 bytes, the checksum of the first 60 last.
 void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
-// Checks magic, checksum, codes and bounds (offset + length <= total, length <= kMaxPayload, total <= kMaxPartition);
-// kCorrupt names the field that is wrong.
+// Checks magic, checksum, codes and bounds: length <= kMaxPayload, total <= kMaxPartition, and, for kPush, kResult,
+// kResume and kResumed that are not by reference, offset + length <= total. kCorrupt names the field that is wrong.
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 
 }  // namespace byteps_like
