@@ -1,0 +1,81 @@
+"""`byteps-like lab`: hosts on one machine, joined by shaped links."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from byteps_like.errors import BytePSLikeError
+from byteps_like.launch import lab as labs
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A cluster of network namespaces on this machine, with shaped links. Needs root.",
+)
+
+Hosts = Annotated[int, typer.Option("--hosts", min=1, help="Number of hosts.")]
+Rate = Annotated[str, typer.Option("--rate", help="Speed of every link, both ways: 1gbit, 100mbit, none.")]
+
+
+@app.command()
+def up(hosts: Hosts = 4, rate: Rate = "1gbit") -> None:
+    """Builds a lab and keeps it until Ctrl-C; prints how to run commands on its hosts."""
+    console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _explained(console), labs.Lab(hosts, rate=split_rates(rate)) as lab:
+        console.print(_table(lab))
+        console.print(
+            f"run a command on host 0:  ip netns exec {lab.hosts[0].namespace} ping {lab.hosts[-1].address}"
+        )
+        console.print("Ctrl-C removes the lab.")
+        signal.pause()
+
+
+@app.command()
+def goodput(
+    rate: Rate = "1gbit",
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long to measure.")] = 2.0,
+) -> None:
+    """Measures what TCP carries between two hosts."""
+    console = Console()
+    with _explained(console), labs.Lab(2, rate=split_rates(rate)) as lab:
+        console.print(f"{lab.goodput(seconds=seconds) / 1e6:.2f} MB/s of payload at {rate}")
+
+
+@app.command()
+def clean() -> None:
+    """Removes labs whose owner died without removing them."""
+    removed = labs.sweep()
+    Console().print(f"removed {len(removed)} labs" + "".join(f"\n  {name}" for name in removed))
+
+
+def split_rates(text: str) -> str | list[str]:
+    """One rate for all, or "1gbit,100mbit,…" with one per host."""
+    return text.split(",") if "," in text else text
+
+
+def _table(lab: labs.Lab) -> Table:
+    table = Table("host", "address", "rate", "namespace")
+    for host in lab.hosts:
+        rate = f"{host.shape.rate / 1e6:g} Mb/s" if host.shape.rate else "unshaped"
+        table.add_row(str(host.index), host.address, rate, host.namespace)
+    return table
+
+
+class _explained:
+    """Turns the package's errors into one line and status 1, and Ctrl-C into a quiet end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, BytePSLikeError):
+            self._console.print(f"[red]{error}[/red]")
+            raise typer.Exit(1)
+        return isinstance(error, KeyboardInterrupt)
