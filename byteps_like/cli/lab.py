@@ -28,9 +28,7 @@ def up(hosts: Hosts = 4, rate: Rate = "1gbit") -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _explained(console), labs.Lab(hosts, rate=split_rates(rate)) as lab:
         console.print(_table(lab))
-        console.print(
-            f"run a command on host 0:  ip netns exec {lab.hosts[0].namespace} ping {lab.hosts[-1].address}"
-        )
+        console.print(f"run a command on host 0:  ip netns exec {lab.hosts[0].namespace} ping {lab.hosts[-1].address}")
         console.print("Ctrl-C removes the lab.")
         signal.pause()
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from byteps_like.errors import CapacityError, ConfigError, DeadlineError, SystemCallError
 from byteps_like.launch import goodput as goodput_tool
@@ -63,9 +63,7 @@ class Host:
         self._processes.append(process)
         return process
 
-    def run(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None, timeout: float | None = 60.0
-    ) -> str:
+    def run(self, command: Sequence[str], env: Mapping[str, str] | None = None, timeout: float | None = 60.0) -> str:
         """Runs `command` here to its end and returns what it wrote, errors included.
 
         Raises SystemCallError with that output if its status is not 0, DeadlineError after `timeout` seconds.
@@ -76,13 +74,9 @@ class Host:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-            raise DeadlineError(
-                f"{command} on {self} took more than {timeout} s; its output:\n{output}"
-            ) from None
+            raise DeadlineError(f"{command} on {self} took more than {timeout} s; its output:\n{output}") from None
         if process.returncode != 0:
-            raise SystemCallError(
-                f"{command} on {self} ended with {process.returncode}; its output:\n{output}"
-            )
+            raise SystemCallError(f"{command} on {self} ended with {process.returncode}; its output:\n{output}")
         return str(output)
 
     def counters(self) -> Counters:
@@ -134,7 +128,7 @@ class Lab:
             for index, bits in enumerate(map(lab_network.parse_rate, rates))
         ]
 
-    def open(self) -> Lab:
+    def open(self) -> Self:
         """Builds the network; a few milliseconds per host."""
         if reason := lab_network.why_not_viable():
             raise SystemCallError(f"no lab can be built here: {reason}")
@@ -163,7 +157,7 @@ class Lab:
                 process.kill()
         watchdog.close()
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         return self.open()
 
     def __exit__(
@@ -175,9 +169,7 @@ class Lab:
         """Payload bytes per second of one TCP connection between two hosts, measured; blocks for about `seconds`."""
         tool = [sys.executable, str(Path(goodput_tool.__file__))]
         sink = self.hosts[receiver]
-        with sink.popen(
-            [*tool, "receive", sink.address, str(seconds)], stdout=subprocess.PIPE, text=True
-        ) as receiving:
+        with sink.popen([*tool, "receive", sink.address, str(seconds)], stdout=subprocess.PIPE, text=True) as receiving:
             assert receiving.stdout is not None
             port = receiving.stdout.readline().strip()
             self.hosts[sender].run([*tool, "send", sink.address, port], timeout=seconds + 20.0)

@@ -32,9 +32,7 @@ _NAME = re.compile(r"(bytepslike-(\d+)-(\d+)-\d+)-(?:bridge|h\d+)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit", re.IGNORECASE)
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _LEAST_BURST = 32 * 1024
-_BURST_SECONDS = (
-    0.001048576  # 128 KiB at 1 Gb/s: more bends short transfers, less can't be kept up by the timer
-)
+_BURST_SECONDS = 0.001048576  # 128 KiB at 1 Gb/s: more bends short transfers, less can't be kept up by the timer
 
 
 @dataclass(frozen=True)
@@ -116,54 +114,31 @@ def build(prefix: str, shapes: Sequence[Shape], congestion: str) -> None:
     bridge = bridge_namespace(prefix)
     hosts = [host_namespace(prefix, index) for index in range(len(shapes))]
     _batch(["ip"], [f"netns add {name}" for name in (bridge, *hosts)])
-    _batch(
-        ["ip", "-n", bridge],
-        ["link set lo up", "link add br0 type bridge", "link set br0 addrgenmode none up"],
-    )
-    for index, host in enumerate(hosts):
+    _batch(["ip", "-n", bridge], ["link set lo up", "link add br0 type bridge mcast_snooping 0", *_up("br0")])
+    for index, (host, shape) in enumerate(zip(hosts, shapes, strict=True)):
         _build_host(bridge, host, index)
-        if shapes[index].rate:
-            _shape(host, "eth0", shapes[index])
-            _shape(bridge, f"h{index}", shapes[index])
+        if shape.rate:
+            _shape(host, "eth0", shape)
+            _shape(bridge, f"h{index}", shape)
         if congestion:
-            _call(
-                ["ip", "netns", "exec", host, "tee", "/proc/sys/net/ipv4/tcp_congestion_control"], congestion
-            )
+            _call(["ip", "netns", "exec", host, "tee", "/proc/sys/net/ipv4/tcp_congestion_control"], congestion)
 
 
 def _build_host(bridge: str, host: str, index: int) -> None:
     port = f"h{index}"
     _batch(["ip"], [f"link add eth0 netns {host} type veth peer name {port} netns {bridge}"])
-    # No IPv6 address is made up: its discovery traffic would show in the byte counters.
-    _batch(["ip", "-n", bridge], [f"link set {port} addrgenmode none master br0 up"])
-    _batch(
-        ["ip", "-n", host],
-        [
-            "link set lo up",
-            f"addr add {host_address(index)}/24 dev eth0",
-            "link set eth0 addrgenmode none up",
-        ],
-    )
+    _batch(["ip", "-n", bridge], [f"link set {port} master br0", *_up(port)])
+    _batch(["ip", "-n", host], ["link set lo up", f"addr add {host_address(index)}/24 dev eth0", *_up("eth0")])
+
+
+def _up(interface: str) -> list[str]:
+    # Neither IPv6 addresses nor multicast: their discovery traffic would show in the byte counters.
+    return [f"link set {interface} addrgenmode none multicast off", f"link set {interface} up"]
 
 
 def _shape(namespace: str, interface: str, shape: Shape) -> None:
-    milliseconds = shape.latency * 1000
-    _call(
-        [
-            "tc",
-            "-n",
-            namespace,
-            "qdisc",
-            "replace",
-            "dev",
-            interface,
-            "root",
-            "tbf",
-            "rate",
-            f"{shape.rate}bit",
-        ]
-        + ["burst", str(shape.burst), "latency", f"{milliseconds:.3f}ms"]
-    )
+    bucket = f"rate {shape.rate}bit burst {shape.burst} latency {shape.latency * 1000:.3f}ms"
+    _call(["tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", *bucket.split()])
 
 
 def counters(namespace: str) -> Counters:

@@ -7,6 +7,7 @@ that the owner forked without exec holds a copy of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -32,6 +33,7 @@ class Watchdog:
 
     @property
     def pid(self) -> int:
+        """Of the watchdog's process."""
         return self._process.pid
 
     def close(self, timeout: float = 20.0) -> None:
@@ -46,10 +48,8 @@ def watch(prefix: str, owner: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     watched = [sys.stdin.fileno()]
-    try:
+    with contextlib.suppress(ProcessLookupError):  # if it died already, its end of the pipe is closed as well
         watched.append(os.pidfd_open(owner))
-    except ProcessLookupError:
-        pass  # it died before we came here: its end of the pipe is closed as well
     select.select(watched, [], [])
     lab_network.destroy(prefix)
 

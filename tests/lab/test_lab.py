@@ -75,9 +75,9 @@ def test_counters_count_both_ways(lab: Lab) -> None:
 
 
 def test_hosts_see_only_their_own_network(lab: Lab) -> None:
-    outside = set(os.listdir("/sys/class/net"))
+    outside = set(Path("/sys/class/net").iterdir())
     assert set(lab.hosts[0].run(["ls", "/sys/class/net"]).split()) == {"lo", "eth0"}
-    assert set(os.listdir("/sys/class/net")) == outside, "the machine's own network was touched"
+    assert set(Path("/sys/class/net").iterdir()) == outside, "the machine's own network was touched"
     with pytest.raises(SystemCallError, match="unreachable"):
         lab.hosts[0].run([sys.executable, "-c", CONNECT, "192.0.2.1"], timeout=5)
 
@@ -103,7 +103,9 @@ def test_two_labs_at_once_do_not_meet(make_lab: MakeLab) -> None:
 
 def test_close_ends_processes_and_removes_everything(make_lab: MakeLab) -> None:
     lab = make_lab(2)
-    deaf = lab.hosts[0].popen(["sh", "-c", "trap '' TERM; while :; do sleep 10; done"])
+    deaf = lab.hosts[0].popen(["sh", "-c", "trap '' TERM; echo deaf; sleep 20; sleep 20"], stdout=subprocess.PIPE)
+    assert deaf.stdout is not None
+    assert deaf.stdout.readline() == b"deaf\n"
     lab.close(patience=0.1)
     lab.close()
     assert deaf.poll() == -signal.SIGKILL
