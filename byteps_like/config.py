@@ -1,0 +1,172 @@
+"""Every setting of a process, in one frozen dataclass: argument > environment > default.
+
+The environment is read here and nowhere else; C++ reads none of it.
+`python -m byteps_like.config` prints docs/config.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, get_type_hints
+
+from byteps_like.config_environment import ALIASES, PREFIX, nearest, read_environment
+from byteps_like.config_values import parse
+from byteps_like.errors import ConfigError
+
+_ROLES = ("worker", "server", "scheduler")
+_LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+def _setting(default: Any, doc: str, *, job_wide: bool = False, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"doc": doc, "job_wide": job_wide})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one process. Sizes are in bytes, times in seconds. Raises ConfigError for a value that can't be."""
+
+    job: str = _setting("default", "Name of the job; a scheduler serves one job and refuses members of another.")
+    role: str = _setting("worker", "What this process is: worker, server or scheduler.")
+    scheduler: str = _setting("", "Address host:port of the job's scheduler; empty: none runs outside this process.")
+    secret: str = _setting("", "The job's secret; never on a command line. Beats secret_file.", secret=True)
+    secret_file: str = _setting("", "File with the job's secret, readable by its owner only.")
+    rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler gives one.")
+    world_size: int = _setting(1, "Number of workers in the job.")
+    local_rank: int = _setting(0, "Rank among this host's workers.")
+    local_size: int = _setting(1, "Number of workers on this host.")
+    num_servers: int = _setting(-1, "Number of servers; -1: one, or none for a world of one worker.")
+    force_distributed: bool = _setting(False, "Go through servers even in a world of one worker.")
+    host: str = _setting(
+        "", "Own address, as peers reach it; empty: that of `interface`, or of the route to the scheduler."
+    )
+    interface: str = _setting("", "Network interface whose address is `host`.")
+    port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
+    rendezvous_host: str = _setting("", "torchrun's MASTER_ADDR: where rank 0 embeds a scheduler if none is named.")
+    rendezvous_port: int = _setting(0, "torchrun's MASTER_PORT.")
+    partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
+    segment_bytes: int = _setting(256 << 10, "Largest single write to a link; what preempts.", job_wide=True)
+    credit_bytes: int = _setting(32 << 20, "Bytes in flight per link.")
+    shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
+    server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")
+    stall_warning: float = _setting(5.0, "A round that waits for longer is logged: who waits for whom.", job_wide=True)
+    stall_timeout: float = _setting(120.0, "A round that waits for longer fails the job (StalledError).", job_wide=True)
+    join_timeout: float = _setting(60.0, "How long a member waits for the world to form.")
+    heartbeat_interval: float = _setting(1.0, "Time between two signs of life to the scheduler.")
+    peer_grace: float = _setting(0.7, "How long a member whose connection broke may take to come back.")
+    transport: str = _setting(
+        "auto", "Data links: auto (shm on one host, else tcp), tcp, shm, or a chaos://… template."
+    )
+    door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
+    metrics_port: int = _setting(0, "Port for Prometheus metrics of a server or scheduler; 0: none.")
+    log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
+    explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False, metadata={"internal": True})
+    """Names of the fields that an argument or the environment has set."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_level", self.log_level.upper())
+        _check_choice("role", self.role, _ROLES)
+        _check_choice("log_level", self.log_level, _LOG_LEVELS)
+        _check_ranges(self)
+        if self.scheduler:
+            split_address("scheduler", self.scheduler)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Config:
+        """The configuration of this process: `arguments` (None means not given) over `environ` over the defaults.
+
+        Raises ConfigError for an unknown name (naming the nearest known one), a malformed value or a contradiction.
+        """
+        given = {name: value for name, value in arguments.items() if value is not None}
+        types = _types()
+        for name in given:
+            if name not in types:
+                raise ConfigError(f"unknown setting {name!r}{nearest(name, types)}")
+        values: dict[str, Any] = {}
+        for name, (source, text) in read_environment(os.environ if environ is None else environ, tuple(types)).items():
+            values[name] = parse(source, text, types[name])
+        for name, value in given.items():
+            values[name] = parse(name, value, types[name]) if isinstance(value, str) else value
+        return cls(**values, explicit=frozenset(values))
+
+    @property
+    def servers(self) -> int:
+        """Number of servers of the job, with the default for `num_servers` worked out."""
+        if self.num_servers >= 0:
+            return self.num_servers
+        return 1 if self.world_size > 1 or self.force_distributed else 0
+
+    def job_settings(self, *, explicit_only: bool = False) -> dict[str, str]:
+        """The settings in which all members of a job must agree, as text; with `explicit_only`, those somebody set."""
+        names = (item.name for item in fields(self) if item.metadata.get("job_wide"))
+        return {name: str(getattr(self, name)) for name in names if not explicit_only or name in self.explicit}
+
+
+def split_address(name: str, address: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6]:port". Raises ConfigError, calling the setting `name`."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{name}={address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def config_table() -> str:
+    """The settings as a Markdown table: name, type, default, environment names, meaning."""
+    rows = ["| setting | type | default | environment | meaning |", "|---|---|---|---|---|"]
+    types = _types()
+    for item in _settings():
+        names = ", ".join(f"`{name}`" for name in environment_names(item.name))
+        default = f"`{item.default!r}`"
+        meaning = item.metadata["doc"] + (" Must be equal in the whole job." if item.metadata["job_wide"] else "")
+        rows.append(f"| `{item.name}` | {types[item.name].__name__} | {default} | {names} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def environment_names(name: str) -> tuple[str, ...]:
+    """The variables that set `name`, in the order in which they count."""
+    return (PREFIX + name.upper(), *ALIASES.get(name, ()))
+
+
+def _settings() -> list[Field[Any]]:
+    return [item for item in fields(Config) if not item.metadata.get("internal")]
+
+
+def _types() -> dict[str, type]:
+    hints = get_type_hints(Config)
+    return {item.name: hints[item.name] for item in _settings() if item.default is not MISSING}
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is none of {', '.join(choices)}{nearest(value, choices)}")
+
+
+def _check_ranges(config: Config) -> None:
+    at_least = {
+        "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
+        "segment_bytes": 64, "credit_bytes": 1, "shards": 0, "server_memory_limit": 0, "port": 0, "metrics_port": 0,
+    }  # fmt: skip
+    for name, least in at_least.items():
+        if getattr(config, name) < least:
+            raise ConfigError(f"{name}={getattr(config, name)} must be at least {least}")
+    for name in ("stall_warning", "stall_timeout", "join_timeout", "heartbeat_interval", "peer_grace"):
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name}={getattr(config, name)} must be more than 0 seconds")
+    if config.role == "worker" and config.rank >= config.world_size:
+        raise ConfigError(f"rank={config.rank} must be below world_size={config.world_size}")
+    if config.local_rank >= config.local_size:
+        raise ConfigError(f"local_rank={config.local_rank} must be below local_size={config.local_size}")
+
+
+_PAGE = """# Settings
+
+Every setting is a field of `byteps_like.config.Config`. An argument beats the environment, the environment beats the
+default; among several variables of one setting the first in its row counts. An unknown `BYTEPS_LIKE_*` name is an
+error that names the nearest known one; names of BytePS that have no meaning here are ignored, and logged.
+Sizes are in bytes and take `KiB`, `MiB`, `GiB`; times are in seconds. This page is generated: `make docs`.
+
+"""
+
+if __name__ == "__main__":
+    print(_PAGE + config_table(), end="")
