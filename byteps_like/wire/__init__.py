@@ -1,0 +1,1 @@
+"""What is on the wire, in pure Python: the frame header, its checksum and the messages of the portable door."""

@@ -1,0 +1,124 @@
+"""The frame header: 64 little-endian bytes before every payload; mirrors csrc/wire/frame.h (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import CorruptError
+from byteps_like.wire.crc32c import Buffer, crc32c
+
+MAGIC = 0x314C5042  # "BPL1"
+HEADER_BYTES = 64
+MAX_PAYLOAD = 16 << 20
+MAX_PARTITION = 1 << 30
+DEFAULT_SEGMENT = 256 << 10
+
+_LAYOUT = struct.Struct("<I4B2IQIiQ5I")  # the checksum of these 60 bytes follows
+_CHECKSUM = struct.Struct("<I")
+
+
+class FrameType(IntEnum):
+    """What a frame says; docs/protocol.md has the meaning of each."""
+
+    PUSH = 1
+    RESULT = 2
+    RESUME = 3
+    RESUMED = 4
+    REGION = 5
+    ERROR = 6
+    WARNING = 7
+    GOODBYE = 8
+
+
+_OF_PARTITION = frozenset({FrameType.PUSH, FrameType.RESULT, FrameType.RESUME, FrameType.RESUMED})
+
+
+class FrameFlag(IntFlag):
+    """Bits of `Header.flags`."""
+
+    NONE = 0
+    BY_REFERENCE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One frame's header. Unsigned fields but `priority`; `offset` and `total` count bytes of the partition."""
+
+    type: FrameType
+    dtype: DType = DType.FLOAT32
+    op: Op = Op.SUM
+    flags: int = 0
+    epoch: int = 0
+    rank: int = 0
+    key: int = 0
+    round: int = 0
+    priority: int = 0
+    offset: int = 0
+    length: int = 0
+    total: int = 0
+    payload_crc: int = 0
+    aux: int = 0
+    root: int = 0
+
+
+def encode_header(header: Header) -> bytes:
+    """The 64 bytes. Raises struct.error for a field out of its range: a caller's mistake, never a peer's."""
+    h = header
+    body = _LAYOUT.pack(
+        MAGIC, h.type, h.dtype, h.op, h.flags, h.epoch, h.rank, h.key, h.round, h.priority,
+        h.offset, h.length, h.total, h.payload_crc, h.aux, h.root,
+    )  # fmt: skip
+    return body + _CHECKSUM.pack(crc32c(body))
+
+
+def decode_header(data: Buffer) -> Header:
+    """The header in `data`, of exactly 64 bytes. Raises CorruptError naming the field that is wrong."""
+    if len(data) != HEADER_BYTES:
+        raise CorruptError(f"frame header has {len(data)} bytes, not {HEADER_BYTES}")
+    view = memoryview(data)
+    fields = _LAYOUT.unpack(view[:60])
+    if fields[0] != MAGIC:
+        raise CorruptError(f"frame magic is {fields[0]:#010x}, not {MAGIC:#010x}: the peer speaks something else")
+    if _CHECKSUM.unpack(view[60:])[0] != crc32c(view[:60]):
+        raise CorruptError("frame header fails its checksum")
+    return _checked(fields)
+
+
+def _checked(fields: tuple[int, ...]) -> Header:
+    try:
+        header = Header(FrameType(fields[1]), DType(fields[2]), Op(fields[3]), *fields[4:])
+    except ValueError as unknown:
+        raise CorruptError(f"frame header: {unknown}") from None
+    if header.flags & ~int(FrameFlag.BY_REFERENCE):
+        raise CorruptError(f"frame flags {header.flags:#x} are unknown")
+    _check_bounds(header)
+    return header
+
+
+def _check_bounds(header: Header) -> None:
+    if header.length > MAX_PAYLOAD:
+        raise CorruptError(f"frame length {header.length} is over the limit of {MAX_PAYLOAD}")
+    if header.total > MAX_PARTITION:
+        raise CorruptError(f"frame total {header.total} is over the limit of {MAX_PARTITION}")
+    bounded = header.type in _OF_PARTITION and not header.flags & FrameFlag.BY_REFERENCE
+    if bounded and header.offset + header.length > header.total:
+        raise CorruptError(f"frame offset {header.offset} + length {header.length} is over its total {header.total}")
+
+
+def seal(header: Header, payload: Buffer) -> bytes:
+    """The 64 bytes of `header` with the length and the checksum of `payload` filled in."""
+    return encode_header(replace(header, length=len(payload), payload_crc=crc32c(payload) if len(payload) else 0))
+
+
+def check_payload(header: Header, payload: Buffer) -> None:
+    """Raises CorruptError unless `payload` is what `header` announces."""
+    if len(payload) != header.length:
+        raise CorruptError(f"{header.type.name} frame carries {len(payload)} bytes and announces {header.length}")
+    if header.length and crc32c(payload) != header.payload_crc:
+        raise CorruptError(
+            f"{header.type.name} payload of key {header.key:#x} round {header.round} fails its checksum",
+            key=f"{header.key:#x}",
+        )

@@ -1,0 +1,77 @@
+"""Header codec: whatever is encoded comes back; whatever comes in is a header or a CorruptError."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError, CorruptError
+from byteps_like.wire import door
+from byteps_like.wire.crc32c import crc32c_numpy
+from byteps_like.wire.frame import MAX_PARTITION, MAX_PAYLOAD, FrameType, Header, decode_header, encode_header
+
+u32 = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def headers(draw) -> Header:
+    total = draw(st.integers(0, MAX_PARTITION))
+    offset = draw(st.integers(0, total))
+    return Header(
+        draw(st.sampled_from(FrameType)), draw(st.sampled_from(DType)), draw(st.sampled_from(Op)),
+        draw(st.sampled_from([0, 1])), draw(u32), draw(u32), draw(st.integers(0, 2**64 - 1)), draw(u32),
+        draw(st.integers(-(2**31), 2**31 - 1)), offset, draw(st.integers(0, min(total - offset, MAX_PAYLOAD))),
+        total, draw(u32), draw(u32), draw(u32),
+    )  # fmt: skip
+
+
+@given(headers())
+@settings(deadline=None)
+def test_round_trip(header):
+    assert decode_header(encode_header(header)) == header
+
+
+@given(st.binary(max_size=80))
+@settings(deadline=None)
+def test_junk_is_refused(data):
+    try:
+        decode_header(data)
+    except CorruptError:
+        return
+    raise AssertionError(f"accepted {data!r}")
+
+
+@given(st.lists(st.binary(max_size=100), max_size=4), st.binary(max_size=100))
+@settings(deadline=None)
+def test_door_parsers_are_total(parts, body):
+    for parse, argument in (
+        (door.decode_envelope, parts),
+        (door.decode_hello, body),
+        (door.decode_welcome, body),
+    ):
+        try:
+            parse(argument)  # type: ignore[operator]
+        except CorruptError:
+            continue
+
+
+@given(st.text(max_size=16), u32, u32, u32)
+@settings(deadline=None)
+def test_hello_round_trip(job, epoch, rank, world_size):
+    hello = door.Hello(job.rstrip("\0"), epoch, rank, world_size)
+    assert door.decode_hello(hello.encode()) == hello
+
+
+@given(st.text(max_size=2000))
+@settings(deadline=None)
+def test_refusals_keep_their_type(text):
+    error = door.decode_refusal(door.encode_refusal(CorruptError(text)))
+    assert type(error) is CorruptError
+    assert isinstance(error, BytePSLikeError)
+
+
+@given(st.binary(max_size=600), st.integers(0, 600))
+@settings(deadline=None, max_examples=50)
+def test_checksum_can_be_continued_anywhere(data, split):
+    assert crc32c_numpy(data[split:], crc32c_numpy(data[:split])) == crc32c_numpy(data)
