@@ -23,7 +23,7 @@ core: proto  ## builds the native core in place with $(PYTHON)
 	@cmp -s build/core/module/_core*.so byteps_like/_core*.so || cp build/core/module/_core*.so byteps_like/
 
 proto:  ## generates the gRPC stubs
-	@if [ -f byteps_like/control/generate.py ]; then $(PYTHON) byteps_like/control/generate.py; fi
+	@if [ -f byteps_like/control/generate.py ]; then $(PYTHON) -P byteps_like/control/generate.py; fi
 
 demo: setup  ## trains a real model: 2 workers, 2 servers, and shows it
 	@$(PYTHON) examples/demo.py

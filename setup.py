@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent
 
 def generate_stubs() -> None:
     """Writes byteps_like/control/v1/*_pb2*.py from proto/."""
-    subprocess.run([sys.executable, str(ROOT / "byteps_like/control/generate.py")], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-P", str(ROOT / "byteps_like/control/generate.py")], check=True, cwd=ROOT)
 
 
 class BuildStubs(build_py):

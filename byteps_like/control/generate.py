@@ -1,0 +1,42 @@
+"""Generates byteps_like/control/v1/*_pb2.py from proto/ when older. Needs grpcio-tools, nothing of this package.
+
+The messages' import path is set by protoc's own mapping of virtual folders, so nothing is edited afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "proto" / "byteps_like" / "v1"
+PACKAGE = "byteps_like/control/v1"
+TARGET = ROOT / PACKAGE
+
+
+def is_current() -> bool:
+    """True if every generated file is there and newer than all sources and this script."""
+    sources = sorted(SOURCE.glob("*.proto"))
+    wanted = [TARGET / "__init__.py", *(TARGET / f"{source.stem}_pb2.py" for source in sources)]
+    if not all(path.exists() for path in wanted):
+        return False
+    newest = max(path.stat().st_mtime for path in [*sources, Path(__file__)])
+    return min(path.stat().st_mtime for path in wanted) >= newest
+
+
+def generate() -> None:
+    """Runs protoc; raises SystemExit with its status if it fails."""
+    from grpc_tools import protoc
+
+    names = [f"{PACKAGE}/{source.name}" for source in sorted(SOURCE.glob("*.proto"))]
+    options = [f"--proto_path={PACKAGE}={SOURCE}", f"--python_out={ROOT}", f"--pyi_out={ROOT}"]
+    status = protoc.main(["protoc", *options, *names])
+    if status != 0:
+        raise SystemExit(status)
+    (TARGET / "__init__.py").write_text('"""Generated from proto/byteps_like/v1 by control/generate.py."""\n')
+
+
+if __name__ == "__main__":
+    if "--force" in sys.argv or not is_current():
+        TARGET.mkdir(parents=True, exist_ok=True)
+        generate()
