@@ -1,0 +1,151 @@
+// What an element type is to the loops: its bytes in memory, the vector it is computed in, and the way between them.
+// Included once by each instruction set's file, which first defines
+//   BYTEPS_LIKE_ISA            a name for the namespace
+//   BYTEPS_LIKE_VECTOR_BYTES   width of a register; 0: one element at a time (whatever the compiler makes of it)
+// and gives HalfToFloat and FloatToHalf if it has instructions for them. Vectors are the compilers' own
+// (`vector_size`), whose operators are the scalar ones element by element: so all instruction sets give the same bits.
+// Everything has internal linkage; see table.h.
+#pragma once
+
+#include "csrc/kernels/table.h"
+
+#define BYTEPS_LIKE_INLINE inline __attribute__((always_inline))
+
+namespace byteps_like::kernels {
+namespace BYTEPS_LIKE_ISA {
+namespace {
+
+#if BYTEPS_LIKE_VECTOR_BYTES
+inline constexpr size_t kFloatLanes = BYTEPS_LIKE_VECTOR_BYTES / 4;
+template <typename T, size_t kLanes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));
+};
+#else
+inline constexpr size_t kFloatLanes = 1;
+template <typename T, size_t kLanes>
+struct VectorOf {
+  using Type = T;
+};
+#endif
+
+using Floats = VectorOf<float, kFloatLanes>::Type;
+using Words = VectorOf<uint32_t, kFloatLanes>::Type;  // the bits of Floats
+using SignedWords = VectorOf<int32_t, kFloatLanes>::Type;
+using HalfWords = VectorOf<uint16_t, kFloatLanes>::Type;  // as many 16-bit floats
+
+template <typename To, typename From>
+BYTEPS_LIKE_INLINE To BitCast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+template <typename V>
+BYTEPS_LIKE_INLINE V LoadVector(const void* from) {
+  V vector;
+  __builtin_memcpy(&vector, from, sizeof(vector));
+  return vector;
+}
+
+template <typename V>
+BYTEPS_LIKE_INLINE void StoreVector(void* to, const V& vector) {
+  __builtin_memcpy(to, &vector, sizeof(vector));
+}
+
+template <typename To, typename From>
+BYTEPS_LIKE_INLINE To Convert(const From& from) {
+#if BYTEPS_LIKE_VECTOR_BYTES
+  return __builtin_convertvector(from, To);
+#else
+  return static_cast<To>(from);
+#endif
+}
+
+BYTEPS_LIKE_INLINE Floats BFloatToFloat(const HalfWords& bits) { return BitCast<Floats>(Convert<Words>(bits) << 16); }
+
+// Nearest even; every NaN becomes 0x7FC0, as in torch's scalar conversion.
+BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) {
+  const Words bits = BitCast<Words>(value);
+  const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const Words nan = Words{} + 0x7FC0u;
+  return Convert<HalfWords>(BitCast<SignedWords>(bits & 0x7FFFFFFFu) > 0x7F800000 ? nan : rounded);
+}
+
+#if !BYTEPS_LIKE_VECTOR_BYTES
+// The bits of vcvtph2ps: exact, and a signalling NaN becomes quiet.
+BYTEPS_LIKE_INLINE float HalfToFloat(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 31u;
+  const uint32_t mantissa = half & 0x3FFu;
+  if (exponent == 31) return BitCast<float>(sign | 0x7F800000u | (mantissa ? 0x400000u : 0u) | (mantissa << 13));
+  if (exponent != 0) return BitCast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  return BitCast<float>(sign | BitCast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f));
+}
+
+// The bits of vcvtps2ph: nearest even; a NaN keeps the top of its payload and becomes quiet.
+BYTEPS_LIKE_INLINE uint16_t FloatToHalf(float value) {
+  const uint32_t bits = BitCast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));
+  if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7C00u);  // 65536 and more
+  if (magnitude < 0x33000000u) return static_cast<uint16_t>(sign);             // less than half the least denormal
+  if (magnitude >= 0x38800000u) {  // a normal number, or rounds up to infinity
+    const uint32_t rebased = magnitude - (112u << 23);
+    return static_cast<uint16_t>(sign | ((rebased + 0xFFFu + ((rebased >> 13) & 1u)) >> 13));
+  }
+  const uint32_t shift = 126 - (magnitude >> 23);  // in units of the least denormal, 2^-24
+  const uint32_t mantissa = (magnitude & 0x7FFFFFu) | 0x800000u;
+  const uint32_t below_half = (1u << (shift - 1)) - 1;
+  return static_cast<uint16_t>(sign | ((mantissa + below_half + ((mantissa >> shift) & 1u)) >> shift));
+}
+#else
+BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half);
+BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value);
+#endif
+
+// An element type: T in memory, Vector (of kLanes values of Value) in registers. Sums and products of integers are
+// taken on the unsigned type, so that they wrap.
+template <typename T, typename U>
+struct Plain {
+  using Stored = T;
+  using Value = T;
+  using UnsignedValue = U;
+#if BYTEPS_LIKE_VECTOR_BYTES
+  static constexpr size_t kLanes = BYTEPS_LIKE_VECTOR_BYTES / sizeof(T);
+#else
+  static constexpr size_t kLanes = 1;
+#endif
+  static constexpr bool kIsFloat = static_cast<T>(0.5) != T{0};
+  using Vector = typename VectorOf<T, kLanes>::Type;
+  using Modular = typename VectorOf<U, kLanes>::Type;
+  static BYTEPS_LIKE_INLINE Vector Load(const T* from) { return LoadVector<Vector>(from); }
+  static BYTEPS_LIKE_INLINE void Store(T* to, const Vector& vector) { StoreVector(to, vector); }
+};
+using Float32 = Plain<float, float>;
+using Float64 = Plain<double, double>;
+using Int8 = Plain<int8_t, uint8_t>;
+using UInt8 = Plain<uint8_t, uint8_t>;
+using Int32 = Plain<int32_t, uint32_t>;
+using Int64 = Plain<int64_t, uint64_t>;
+
+struct Float16 : Float32 {
+  using Stored = uint16_t;
+  static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return HalfToFloat(LoadVector<HalfWords>(from)); }
+  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreVector(to, FloatToHalf(value)); }
+};
+struct BFloat16 : Float32 {
+  using Stored = uint16_t;
+  static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return BFloatToFloat(LoadVector<HalfWords>(from)); }
+  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreVector(to, FloatToBFloat(value)); }
+};
+
+// The type in which contributions of E are summed.
+template <typename E>
+using AccumulatorOf = Plain<typename E::Value, typename E::UnsignedValue>;
+
+}  // namespace
+}  // namespace BYTEPS_LIKE_ISA
+}  // namespace byteps_like::kernels

@@ -1,0 +1,26 @@
+// Advanced SIMD is part of every 64-bit ARM CPU.
+#if defined(__aarch64__)
+#define BYTEPS_LIKE_ISA neon
+#define BYTEPS_LIKE_VECTOR_BYTES 16
+#include <arm_neon.h>
+
+#include "csrc/kernels/loops.h"
+
+namespace byteps_like::kernels {
+namespace neon {
+namespace {
+
+BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half) {
+  return BitCast<Floats>(vcvt_f32_f16(BitCast<float16x4_t>(half)));
+}
+BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value) {
+  return BitCast<HalfWords>(vcvt_f16_f32(BitCast<float32x4_t>(value)));
+}
+
+}  // namespace
+}  // namespace neon
+
+constexpr Table kNeon = neon::MakeTable("neon");
+
+}  // namespace byteps_like::kernels
+#endif

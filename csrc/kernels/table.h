@@ -1,0 +1,45 @@
+// The loops of one instruction set, as plain function pointers. Each of avx512.cc, avx2.cc, neon.cc and scalar.cc
+// compiles loops.h with its own flags and fills one table; dispatch.cc picks one.
+//
+// Those files are compiled for CPUs that may not be the one running: they include nothing with inline functions of
+// external linkage (no standard library), since the linker might keep the copy made with the wider instructions.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace byteps_like::kernels {
+
+inline constexpr int kArithmeticOps = 4;  // sum, min, max, product: the order of the rows below
+inline constexpr int kDTypes = 8;         // in the order of DType
+inline constexpr int kFloatTypes = 4;     // the first four of them
+
+struct Table {
+  using Update = void (*)(void* a, const void* b, size_t count);
+  using Copy = void (*)(void* destination, const void* source, size_t count);
+  using Finish = void (*)(void* destination, const void* accumulator, size_t count, uint32_t divisor);
+  using Rescale = void (*)(void* data, size_t count, double factor);
+  // Elements [begin, end) of all sources reduced in registers, divided (floats only) and stored to all destinations.
+  using Fuse = void (*)(void* const* destinations, size_t destination_count, const void* const* sources,
+                        size_t source_count, size_t begin, size_t end, uint32_t divisor);
+
+  const char* name;
+  Update reduce[kArithmeticOps][kDTypes];
+  Update accumulate[kArithmeticOps][kDTypes];
+  Fuse fuse[kArithmeticOps][kDTypes];
+  Copy widen[kDTypes];
+  Finish finalize[kDTypes];
+  Rescale scale[kDTypes];
+  Copy cast[kFloatTypes][kFloatTypes];  // [from][to]
+  Update plain_add;                     // a += b in fp32 as anybody would write it: the yardstick of the benchmarks
+};
+
+#if defined(__x86_64__)
+extern const Table kAvx512;
+extern const Table kAvx2;
+#elif defined(__aarch64__)
+extern const Table kNeon;
+#endif
+extern const Table kScalar;
+
+}  // namespace byteps_like::kernels
