@@ -20,7 +20,8 @@ struct Outgoing {
   const std::byte* payload = nullptr; // header.length bytes; unchanged until OnSent (or OnClosed)
 };
 
-// All calls come on the loop's thread. None may block.
+// All calls come on the loop's thread. None may block. A handler may call Kick, Close and Redirect inside any of them;
+// it may end the link's life inside OnClosed, but in no other call that the link makes.
 class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
@@ -29,11 +30,13 @@ class LinkHandler {
   virtual std::byte* PlaceFor(Link& link, const Header& header) = 0;
   // A whole frame, its checksum verified. `payload` is what PlaceFor (or Redirect) gave.
   virtual void OnFrame(Link& link, const Header& header, std::byte* payload) = 0;
-  // The link has room: fill in the next frame, or return false (then Kick the link when there is one).
+  // The link has room: fill in the next frame, or return false (then Kick the link when there is one). Small frames are
+  // asked for several at once (up to 16 and 64 KiB in all), so OnSent of one may come after NextFrame of later ones.
   virtual bool NextFrame(Link& link, Outgoing& next) = 0;
   // The payload of this frame was handed over completely and may change.
   virtual void OnSent(Link& link, const Header& header) = 0;
-  // The link is dead (once; no call follows). kClosed after a goodbye, kCorrupt, kPeerLost or kSystem otherwise.
+  // The link is dead (once; no call follows). kClosed after a goodbye of either side, kCorrupt, kPeerLost or kSystem
+  // otherwise, or what Close was given.
   virtual void OnClosed(Link& link, const Status& why) = 0;
 };
 
@@ -46,11 +49,12 @@ class Link {
  public:
   virtual ~Link() = default;
   virtual void Start() = 0;  // on the loop's thread: frames may come from here on
-  virtual void Kick() = 0;   // on the loop's thread: the handler has something to send; never calls OnClosed inside
+  virtual void Kick() = 0;   // on the loop's thread: the handler has something to send; calls no handler inside, but soon
   // Moves the payload that is being received now (PlaceFor gave its place) elsewhere: copies what has come, continues
   // there. False if no payload is under way.
   virtual bool Redirect(std::byte* place) = 0;
-  virtual void Close(const Status& why) = 0;  // OnClosed follows from the loop, never inside this call
+  // On the loop's thread. OnClosed(why) follows from the loop, never inside this call; what was sent whole still arrives.
+  virtual void Close(const Status& why) = 0;
   virtual LinkCounters counters() const = 0;
   virtual std::string peer() const = 0;
   virtual bool shares_memory() const = 0;
@@ -58,7 +62,8 @@ class Link {
   virtual Result<std::shared_ptr<SharedBuffer>> TakeBuffer() = 0;        // on the kRegion frame
 };
 
-// Frames over any stream. The handler must outlive the link.
+// Frames over any stream. The handler must outlive the link. The link is destroyed on the loop's thread, or when the loop
+// does not run.
 std::unique_ptr<Link> MakeStreamLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler);
 
 }  // namespace byteps_like

@@ -14,6 +14,8 @@ inline constexpr uint32_t kFrameMagic = 0x314C5042;  // "BPL1"
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr uint32_t kMaxPayload = 16u << 20;       // what one frame may carry; bounded before memory is taken
 inline constexpr uint32_t kMaxPartition = 1u << 30;      // what one key may hold
+inline constexpr uint32_t kMaxText = 64u << 10;          // of an ERROR or WARNING
+inline constexpr uint64_t kMaxOffset = 1ull << 48;       // a region's size, or a place in it
 inline constexpr size_t kDefaultSegment = 256u << 10;    // one wire write: what a higher priority waits for at most
 
 enum class FrameType : uint8_t {
@@ -53,8 +55,12 @@ struct Header {
 // Writes 64 bytes, the checksum of the first 60 last.
 void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
-// Checks magic, checksum, codes and bounds: length <= kMaxPayload, total <= kMaxPartition, and, for kPush, kResult,
-// kResume and kResumed that are not by reference, offset + length <= total. kCorrupt names the field that is wrong.
+// Checks magic, checksum, codes and bounds; kCorrupt names the field that is wrong. What holds afterwards:
+//   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset, reserved == 0
+//   PUSH, RESULT              offset + length <= total; by reference instead: length == 0
+//   RESUME, RESUMED           length == 0, offset <= total
+//   REGION, GOODBYE           length == 0
+//   ERROR, WARNING            length <= kMaxText; offset and total mean nothing
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 
 }  // namespace byteps_like

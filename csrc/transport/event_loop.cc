@@ -1,0 +1,193 @@
+#include "csrc/transport/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr uint64_t kWakeTag = ~0ull;
+constexpr int kEventsAtOnce = 64;
+
+// Later timers sink in the heap; equal ones run in the order in which they were set.
+template <typename Timer>
+bool Later(const Timer& a, const Timer& b) {
+  return a.when != b.when ? a.when > b.when : a.id > b.id;
+}
+
+void Must(int result, const char* what) {
+  if (result < 0) throw std::system_error(errno, std::system_category(), what);
+}
+
+}  // namespace
+
+// Throws std::system_error when the process is out of descriptors: there is nothing to run then.
+EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Must(epoll_.get(), "epoll_create1");
+  Must(wake_.get(), "eventfd");
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = kWakeTag;
+  Must(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event), "epoll_ctl");
+}
+
+EventLoop::~EventLoop() = default;
+
+void EventLoop::Run() {
+  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  while (RunPosted()) {
+    RunDeferred();
+    RunTimers();
+    WaitForEvents();
+    gone_.clear();
+  }
+  thread_.store(std::thread::id(), std::memory_order_relaxed);
+}
+
+void EventLoop::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  Wake();
+}
+
+void EventLoop::Post(std::function<void()> task) {
+  bool first;
+  {
+    std::lock_guard lock(mutex_);
+    first = posted_.empty();
+    posted_.push_back(std::move(task));
+  }
+  // The loop looks at its mailbox before it sleeps, so its own thread needs no wake-up, and one is enough for many.
+  if (first && !on_loop_thread()) Wake();
+}
+
+void EventLoop::Wake() {
+  const uint64_t one = 1;
+  // Can only fail by overflow of the counter, and then the loop is awake already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+bool EventLoop::RunPosted() {
+  bool stop;
+  {
+    std::lock_guard lock(mutex_);
+    running_.swap(posted_);
+    stop = std::exchange(stop_, false);
+  }
+  for (auto& task : running_) {
+    task();
+    task = nullptr;  // what it holds goes before the next one runs
+  }
+  running_.clear();
+  return !stop;
+}
+
+void EventLoop::Watch(int fd, std::function<void()> on_event) {
+  Unwatch(fd);
+  uint32_t slot;
+  if (free_slots_.empty()) {
+    slot = static_cast<uint32_t>(slots_.size());
+    slots_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  slots_[slot].watcher = std::make_unique<Watcher>(Watcher{fd, slot, std::move(on_event)});
+  slot_of_fd_[fd] = slot;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = (static_cast<uint64_t>(slots_[slot].generation) << 32) | slot;
+  Must(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+}
+
+void EventLoop::Unwatch(int fd) {
+  const auto found = slot_of_fd_.find(fd);
+  if (found == slot_of_fd_.end()) return;
+  const uint32_t slot = found->second;
+  slot_of_fd_.erase(found);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);  // fails if fd is closed already, and then it is gone as well
+  gone_.push_back(std::move(slots_[slot].watcher));
+  ++slots_[slot].generation;
+  free_slots_.push_back(slot);
+}
+
+uint64_t EventLoop::CallAt(Deadline when, std::function<void()> task) {
+  timers_.push_back(Timer{when, ++last_timer_, std::move(task)});
+  std::push_heap(timers_.begin(), timers_.end(), Later<Timer>);
+  return last_timer_;
+}
+
+void EventLoop::CancelTimer(uint64_t id) {
+  const auto found = std::find_if(timers_.begin(), timers_.end(), [id](const Timer& timer) { return timer.id == id; });
+  if (found == timers_.end()) return;
+  std::swap(*found, timers_.back());
+  timers_.pop_back();
+  std::make_heap(timers_.begin(), timers_.end(), Later<Timer>);
+}
+
+void EventLoop::RunTimers() {
+  if (timers_.empty()) return;
+  const auto now = Clock::now();
+  while (!timers_.empty() && timers_.front().when <= now) {
+    std::pop_heap(timers_.begin(), timers_.end(), Later<Timer>);
+    const Timer timer = std::move(timers_.back());
+    timers_.pop_back();
+    timer.task();
+  }
+}
+
+void EventLoop::Defer(Deferred& deferred) {
+  if (std::exchange(deferred.queued_, true)) return;
+  deferred_.push_back(&deferred);
+}
+
+void EventLoop::Forget(Deferred& deferred) {
+  if (!std::exchange(deferred.queued_, false)) return;
+  // Whichever list has it keeps an empty place: the list may be walked right now.
+  std::replace(deferred_.begin(), deferred_.end(), &deferred, static_cast<Deferred*>(nullptr));
+  std::replace(deferred_running_.begin(), deferred_running_.end(), &deferred, static_cast<Deferred*>(nullptr));
+}
+
+void EventLoop::RunDeferred() {
+  deferred_running_.swap(deferred_);
+  for (size_t i = 0; i < deferred_running_.size(); ++i) {
+    Deferred* deferred = std::exchange(deferred_running_[i], nullptr);
+    if (deferred == nullptr) continue;
+    deferred->queued_ = false;
+    deferred->RunDeferred();
+  }
+  deferred_running_.clear();
+}
+
+int EventLoop::WaitMilliseconds() {
+  if (!deferred_.empty()) return 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (!posted_.empty() || stop_) return 0;
+  }
+  if (timers_.empty()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.front().when - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+void EventLoop::WaitForEvents() {
+  epoll_event events[kEventsAtOnce];
+  const int count = ::epoll_wait(epoll_.get(), events, kEventsAtOnce, WaitMilliseconds());
+  for (int i = 0; i < count; ++i) {
+    const uint64_t tag = events[i].data.u64;
+    if (tag == kWakeTag) continue;
+    const Slot& slot = slots_[static_cast<uint32_t>(tag)];
+    if (slot.generation != static_cast<uint32_t>(tag >> 32) || slot.watcher == nullptr) continue;
+    Watcher& watcher = *slot.watcher;  // stays where it is if the callback unwatches it or slots_ grows
+    watcher.on_event();
+  }
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,60 @@
+#include "csrc/transport/shared_buffer.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string>
+
+#include "csrc/base/fd.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr size_t kHugePage = 2u << 20;
+
+Result<std::byte*> MapMemory(int fd, size_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return SystemError("map " + std::to_string(bytes) + " bytes of shared memory", errno);
+  if (bytes >= kHugePage) ::madvise(data, bytes, MADV_HUGEPAGE);  // only a wish: the kernel may forbid them
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SharedBuffer>> SharedBuffer::Create(size_t bytes) {
+  if (bytes == 0) return Status(Code::kInvalid, "a shared buffer of 0 bytes");
+  Fd fd(::memfd_create("byteps_like", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return SystemError("memfd_create", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return SystemError("shared memory of " + std::to_string(bytes) + " bytes", errno);
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return SystemError("seal shared memory", errno);
+  }
+  return Map(fd.Release());
+}
+
+Result<std::shared_ptr<SharedBuffer>> SharedBuffer::Map(int raw_fd) {
+  Fd fd(raw_fd);
+  // Without the seal the peer could cut the file off under the mapping, and the next access would be a SIGBUS.
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Status(Code::kCorrupt, "a shared buffer that is not sealed against shrinking");
+  }
+  struct stat about{};
+  if (::fstat(fd.get(), &about) != 0) return SystemError("size of a shared buffer", errno);
+  if (about.st_size <= 0) return Status(Code::kCorrupt, "a shared buffer of 0 bytes");
+  const auto bytes = static_cast<size_t>(about.st_size);
+  auto data = MapMemory(fd.get(), bytes);
+  if (!data.ok()) return data.status();
+  return std::shared_ptr<SharedBuffer>(new SharedBuffer(fd.Release(), *data, bytes));
+}
+
+SharedBuffer::~SharedBuffer() {
+  ::munmap(data_, size_);
+  ::close(fd_);
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,14 @@
+// The functions behind the rows of the transport table; one pair per transport.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "csrc/transport/stream.h"
+
+namespace byteps_like {
+
+Result<std::unique_ptr<Stream>> ConnectInproc(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenInproc(const std::string& url);
+
+}  // namespace byteps_like

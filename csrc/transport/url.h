@@ -1,0 +1,24 @@
+// Addresses of links: "scheme://place?name=value&...", with "chaos+" before the scheme to wrap it.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+struct Url {
+  bool chaos = false;
+  std::string scheme;  // "tcp"
+  std::string place;   // "10.0.0.2:4711"
+  std::map<std::string, std::string> query;
+  std::string query_text;  // as it was given, for printing
+
+  std::string inner() const { return scheme + "://" + place; }  // without chaos and query
+};
+
+// kInvalid names what is wrong with the text.
+Result<Url> ParseUrl(const std::string& text);
+
+}  // namespace byteps_like

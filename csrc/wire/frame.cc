@@ -1,0 +1,132 @@
+#include "csrc/wire/frame.h"
+
+#include "csrc/kernels/kernels.h"
+#include "csrc/wire/bytes.h"
+
+namespace byteps_like {
+namespace {
+
+// Places of the fields; docs/protocol.md has the same table.
+enum Place : size_t {
+  kMagicAt = 0,
+  kTypeAt = 4,
+  kDTypeAt = 5,
+  kOpAt = 6,
+  kFlagsAt = 7,
+  kEpochAt = 8,
+  kRankAt = 12,
+  kKeyAt = 16,
+  kRoundAt = 24,
+  kPriorityAt = 28,
+  kOffsetAt = 32,
+  kLengthAt = 40,
+  kTotalAt = 44,
+  kPayloadCrcAt = 48,
+  kAuxAt = 52,
+  kReservedAt = 56,
+  kHeaderCrcAt = 60,
+};
+
+Status Corrupt(const char* field, uint64_t value, const char* why) {
+  return Status(Code::kCorrupt, std::string("frame header: ") + field + " " + std::to_string(value) + " " + why);
+}
+
+Status CheckCodes(const std::byte* in) {
+  const auto type = std::to_integer<uint8_t>(in[kTypeAt]);
+  if (type == 0 || type >= kFrameTypeCount) return Corrupt("type", type, "is unknown");
+  const auto dtype = std::to_integer<uint8_t>(in[kDTypeAt]);
+  if (dtype >= kDTypeCount) return Corrupt("dtype", dtype, "is unknown");
+  const auto op = std::to_integer<uint8_t>(in[kOpAt]);
+  if (op >= kOpCount) return Corrupt("op", op, "is unknown");
+  const auto flags = std::to_integer<uint8_t>(in[kFlagsAt]);
+  if ((flags & ~kByReference) != 0) return Corrupt("flags", flags, "has unknown bits");
+  const auto reserved = GetLittle<uint32_t>(in + kReservedAt);
+  if (reserved != 0) return Corrupt("reserved", reserved, "is not zero");
+  return {};
+}
+
+Header Unpack(const std::byte* in) {
+  Header header;
+  header.type = static_cast<FrameType>(in[kTypeAt]);
+  header.dtype = static_cast<DType>(in[kDTypeAt]);
+  header.op = static_cast<Op>(in[kOpAt]);
+  header.flags = std::to_integer<uint8_t>(in[kFlagsAt]);
+  header.epoch = GetLittle<uint32_t>(in + kEpochAt);
+  header.rank = GetLittle<uint32_t>(in + kRankAt);
+  header.key = GetLittle<uint64_t>(in + kKeyAt);
+  header.round = GetLittle<uint32_t>(in + kRoundAt);
+  header.priority = GetLittle<int32_t>(in + kPriorityAt);
+  header.offset = GetLittle<uint64_t>(in + kOffsetAt);
+  header.length = GetLittle<uint32_t>(in + kLengthAt);
+  header.total = GetLittle<uint32_t>(in + kTotalAt);
+  header.payload_crc = GetLittle<uint32_t>(in + kPayloadCrcAt);
+  header.aux = GetLittle<uint32_t>(in + kAuxAt);
+  return header;
+}
+
+bool CarriesPartition(FrameType type) {
+  return type == FrameType::kPush || type == FrameType::kResult || type == FrameType::kResume ||
+         type == FrameType::kResumed;
+}
+
+bool CarriesText(FrameType type) { return type == FrameType::kError || type == FrameType::kWarning; }
+
+// Which lengths go with which type: only segments and texts have a payload, and a reference replaces it.
+Status CheckShape(const Header& header) {
+  const bool segment = header.type == FrameType::kPush || header.type == FrameType::kResult;
+  const bool reference = (header.flags & kByReference) != 0;
+  if (reference && !segment) return Corrupt("flags", header.flags, "does not go with this type");
+  if (header.length == 0) return {};
+  if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
+  if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");
+  if (CarriesText(header.type) && header.length > kMaxText) return Corrupt("length", header.length, "exceeds a text");
+  return {};
+}
+
+Status CheckBounds(const Header& header) {
+  if (header.length > kMaxPayload) return Corrupt("length", header.length, "exceeds what a frame may carry");
+  if (header.total > kMaxPartition) return Corrupt("total", header.total, "exceeds what a partition may hold");
+  if (header.offset > kMaxOffset) return Corrupt("offset", header.offset, "is out of range");
+  const bool reference = (header.flags & kByReference) != 0;
+  if (CarriesPartition(header.type) && !reference && header.offset + header.length > header.total) {
+    return Corrupt("offset", header.offset, "and length reach beyond total");
+  }
+  return {};
+}
+
+}  // namespace
+
+void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) {
+  std::byte* to = out.data();
+  PutLittle(to + kMagicAt, kFrameMagic);
+  to[kTypeAt] = static_cast<std::byte>(header.type);
+  to[kDTypeAt] = static_cast<std::byte>(header.dtype);
+  to[kOpAt] = static_cast<std::byte>(header.op);
+  to[kFlagsAt] = static_cast<std::byte>(header.flags);
+  PutLittle(to + kEpochAt, header.epoch);
+  PutLittle(to + kRankAt, header.rank);
+  PutLittle(to + kKeyAt, header.key);
+  PutLittle(to + kRoundAt, header.round);
+  PutLittle(to + kPriorityAt, header.priority);
+  PutLittle(to + kOffsetAt, header.offset);
+  PutLittle(to + kLengthAt, header.length);
+  PutLittle(to + kTotalAt, header.total);
+  PutLittle(to + kPayloadCrcAt, header.payload_crc);
+  PutLittle(to + kAuxAt, header.aux);
+  PutLittle(to + kReservedAt, header.reserved);
+  PutLittle(to + kHeaderCrcAt, kernels::Crc32c(0, to, kHeaderCrcAt));
+}
+
+Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in) {
+  const auto magic = GetLittle<uint32_t>(in.data() + kMagicAt);
+  if (magic != kFrameMagic) return Corrupt("magic", magic, "is not that of a frame");
+  const auto crc = GetLittle<uint32_t>(in.data() + kHeaderCrcAt);
+  if (crc != kernels::Crc32c(0, in.data(), kHeaderCrcAt)) return Corrupt("checksum", crc, "is wrong");
+  if (Status codes = CheckCodes(in.data()); !codes.ok()) return codes;
+  const Header header = Unpack(in.data());
+  if (Status bounds = CheckBounds(header); !bounds.ok()) return bounds;
+  if (Status shape = CheckShape(header); !shape.ok()) return shape;
+  return header;
+}
+
+}  // namespace byteps_like
