@@ -38,7 +38,7 @@ class EventLoop {
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
 
-  void Run();   // until Stop; what was posted before Stop still runs
+  void Run();  // until Stop; what was posted before Stop still runs
   void Stop();
   void Post(std::function<void()> task);  // run on the loop's thread, in order; wakes it
 

@@ -21,8 +21,8 @@ namespace byteps_like {
 inline constexpr uint16_t kProtocolVersion = 1;
 
 struct Credentials {
-  std::string job;      // at most 64 bytes; names the job, not secret
-  std::string secret;   // 32 bytes or more
+  std::string job;     // at most 64 bytes; names the job, not secret
+  std::string secret;  // 32 bytes or more
   uint32_t epoch = 0;
 };
 
@@ -31,7 +31,7 @@ enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 struct PeerIdentity {
   Role role = Role::kWorker;
   uint32_t rank = 0;
-  uint32_t shard = 0;   // which shard of the server the link is for
+  uint32_t shard = 0;  // which shard of the server the link is for
 };
 
 // Both block until done, refused (kRefused with the reason) or late (kTimeout). The server logs each refusal.

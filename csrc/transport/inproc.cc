@@ -1,12 +1,11 @@
 // inproc: both ends in this process. For tests, for a worker and a server in one process, and for the portable door.
+#include <fcntl.h>
+
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
-
-#include <fcntl.h>
-
-#include <cerrno>
 
 #include "csrc/transport/ring_stream.h"
 #include "csrc/transport/transports.h"

@@ -16,8 +16,8 @@ namespace byteps_like {
 class Link;
 
 struct Outgoing {
-  Header header;                      // payload_crc is filled in by the link
-  const std::byte* payload = nullptr; // header.length bytes; unchanged until OnSent (or OnClosed)
+  Header header;                       // payload_crc is filled in by the link
+  const std::byte* payload = nullptr;  // header.length bytes; unchanged until OnSent (or OnClosed)
 };
 
 // All calls come on the loop's thread. None may block. A handler may call Kick, Close and Redirect inside any of them;
@@ -49,21 +49,23 @@ class Link {
  public:
   virtual ~Link() = default;
   virtual void Start() = 0;  // on the loop's thread: frames may come from here on
-  virtual void Kick() = 0;   // on the loop's thread: the handler has something to send; calls no handler inside, but soon
+  virtual void
+  Kick() = 0;  // on the loop's thread: the handler has something to send; calls no handler inside, but soon
   // Moves the payload that is being received now (PlaceFor gave its place) elsewhere: copies what has come, continues
   // there. False if no payload is under way.
   virtual bool Redirect(std::byte* place) = 0;
-  // On the loop's thread. OnClosed(why) follows from the loop, never inside this call; what was sent whole still arrives.
+  // On the loop's thread. OnClosed(why) follows from the loop, never inside this call; what was sent whole still
+  // arrives.
   virtual void Close(const Status& why) = 0;
   virtual LinkCounters counters() const = 0;
   virtual std::string peer() const = 0;
   virtual bool shares_memory() const = 0;
-  virtual Status PassBuffer(const SharedBuffer& buffer) = 0;             // before the kRegion frame that announces it
-  virtual Result<std::shared_ptr<SharedBuffer>> TakeBuffer() = 0;        // on the kRegion frame
+  virtual Status PassBuffer(const SharedBuffer& buffer) = 0;       // before the kRegion frame that announces it
+  virtual Result<std::shared_ptr<SharedBuffer>> TakeBuffer() = 0;  // on the kRegion frame
 };
 
-// Frames over any stream. The handler must outlive the link. The link is destroyed on the loop's thread, or when the loop
-// does not run.
+// Frames over any stream. The handler must outlive the link. The link is destroyed on the loop's thread, or when the
+// loop does not run.
 std::unique_ptr<Link> MakeStreamLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler);
 
 }  // namespace byteps_like

@@ -28,8 +28,9 @@ LinkReader::LinkReader(Link& link, Stream& stream, LinkHandler& handler)
       read_ahead_(kBufferBytes) {}
 
 Result<bool> LinkReader::Receive(size_t budget, const bool& stop) {
-  const uint64_t limit = moved_.bytes + budget;
+  const uint64_t limit = traffic_.bytes.get() + budget;
   while (!stop) {
+    if (traffic_.bytes.get() >= limit) return true;
     if (in_payload_) {
       auto landed = ReadPayload();
       if (!landed.ok()) return landed.status();
@@ -39,7 +40,6 @@ Result<bool> LinkReader::Receive(size_t budget, const bool& stop) {
     } else if (buffered() >= kHeaderBytes) {
       if (Status begun = BeginFrame(); !begun.ok()) return begun;
     } else {
-      if (moved_.bytes >= limit) return true;
       auto filled = Fill();
       if (!filled.ok()) return filled.status();
       if (*filled == 0) return false;
@@ -57,7 +57,7 @@ Result<size_t> LinkReader::Fill() {
   auto got = stream_.Read(buffer_.get() + end_, std::min(wanted, kBufferBytes) - end_);
   if (!got.ok()) return got;
   end_ += *got;
-  moved_.bytes += *got;
+  traffic_.bytes.Add(*got);
   return got;
 }
 
@@ -71,7 +71,7 @@ Result<size_t> LinkReader::ReadPayload() {
   }
   auto got = stream_.Read(place_ + landed_, std::min<size_t>(missing, kReadBytes));
   if (!got.ok() || *got == 0) return got;
-  moved_.bytes += *got;
+  traffic_.bytes.Add(*got);
   Landed(*got);
   return got;
 }
@@ -117,8 +117,8 @@ Status LinkReader::EndFrame() {
                                       ", round " + std::to_string(header_.round) + " failed its checksum");
   }
   saw_goodbye_ = header_.type == FrameType::kGoodbye;
-  ++moved_.frames;
-  moved_.payload += header_.length;
+  traffic_.frames.Add(1);
+  traffic_.payload.Add(header_.length);
   handler_.OnFrame(link_, header_, place_);
   return {};
 }

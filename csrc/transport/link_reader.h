@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "csrc/transport/counter.h"
 #include "csrc/transport/link.h"
 
 namespace byteps_like {
@@ -19,10 +20,7 @@ class LinkReader {
   bool Redirect(std::byte* place);
   bool saw_goodbye() const { return saw_goodbye_; }
 
-  struct Moved {
-    uint64_t bytes = 0, frames = 0, payload = 0;
-  };
-  const Moved& moved() const { return moved_; }
+  const Traffic& traffic() const { return traffic_; }  // any thread
 
  private:
   size_t buffered() const { return end_ - begin_; }
@@ -45,7 +43,7 @@ class LinkReader {
   uint32_t crc_ = 0;     // of those
   bool in_payload_ = false;
   bool saw_goodbye_ = false;
-  Moved moved_;
+  Traffic traffic_;
 };
 
 }  // namespace byteps_like

@@ -19,7 +19,7 @@ iovec Rest(const std::byte* data, size_t size, size_t* skip) {
 }  // namespace
 
 Result<bool> LinkWriter::Send(size_t budget, const bool& stop) {
-  const uint64_t limit = moved_.bytes + budget;
+  const uint64_t limit = traffic_.bytes.get() + budget;
   blocked_ = false;
   while (!stop) {
     if (first_ == count_) Gather(stop);
@@ -30,9 +30,9 @@ Result<bool> LinkWriter::Send(size_t budget, const bool& stop) {
     if (!written.ok()) return written.status();
     blocked_ = *written == 0;
     if (blocked_) return false;
-    moved_.bytes += *written;
+    traffic_.bytes.Add(*written);
     Sent(*written);
-    if (moved_.bytes >= limit) return true;
+    if (traffic_.bytes.get() >= limit) return true;
   }
   return false;
 }
@@ -72,8 +72,8 @@ void LinkWriter::Sent(size_t bytes) {
     const Header header = batch_[first_].frame.header;
     sent_of_first_ -= SizeOf(header);
     ++first_;
-    ++moved_.frames;
-    moved_.payload += header.length;
+    traffic_.frames.Add(1);
+    traffic_.payload.Add(header.length);
     sent_goodbye_ = header.type == FrameType::kGoodbye;
     handler_.OnSent(link_, header);
   }

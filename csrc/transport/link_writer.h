@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "csrc/transport/counter.h"
 #include "csrc/transport/link.h"
 
 namespace byteps_like {
@@ -20,10 +21,7 @@ class LinkWriter {
   bool blocked() const { return blocked_; }  // the stream was full: an event follows when it has room
   bool sent_goodbye() const { return sent_goodbye_; }
 
-  struct Moved {
-    uint64_t bytes = 0, frames = 0, payload = 0;
-  };
-  const Moved& moved() const { return moved_; }
+  const Traffic& traffic() const { return traffic_; }  // any thread
 
  private:
   static constexpr size_t kBatch = 16;  // small frames that share one write
@@ -45,7 +43,7 @@ class LinkWriter {
   size_t sent_of_first_ = 0;      // bytes, header included
   bool blocked_ = false;
   bool sent_goodbye_ = false;
-  Moved moved_;
+  Traffic traffic_;
 };
 
 }  // namespace byteps_like

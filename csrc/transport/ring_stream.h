@@ -30,7 +30,7 @@ class PeerChannel {
 
 struct RingPage;  // the shared indices and flags of both directions
 
-struct RingEnd {  // what one end of a ring stream is made of
+struct RingEnd {                         // what one end of a ring stream is made of
   std::shared_ptr<SharedBuffer> memory;  // RingMemoryBytes() of them
   int side = 0;                          // 0 or 1: which of the two ends
   Fd doorbell;                           // eventfd that the other end rings

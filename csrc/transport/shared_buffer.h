@@ -1,5 +1,6 @@
 // Memory that can be mapped by another process on this host: an anonymous memfd, so nothing is left behind in
-// /dev/shm however a process dies. Sealed against shrinking: a peer can't make a mapping fault. Huge pages are asked for.
+// /dev/shm however a process dies. Sealed against shrinking: a peer can't make a mapping fault. Huge pages are asked
+// for.
 #pragma once
 
 #include <cstddef>

@@ -62,7 +62,8 @@ class Listener {
 };
 
 // Addresses are URLs: "tcp://10.0.0.2:0", "shm://name" (abstract unix socket), "inproc://name". A "chaos+" prefix and
-// a query wrap any of them: "chaos+tcp://10.0.0.2:4711?seed=7&delay_ms=2&rate=1e6&drop=0.001&corrupt=0.001&stall_ms=50".
+// a query wrap any of them:
+// "chaos+tcp://10.0.0.2:4711?seed=7&delay_ms=2&rate=1e6&drop=0.001&corrupt=0.001&stall_ms=50".
 struct Transport {
   std::string_view scheme;
   std::string (*is_viable)();  // "" if it can run here, else the reason

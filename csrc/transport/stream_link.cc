@@ -1,6 +1,4 @@
 // Frames over any stream: LinkReader and LinkWriter on one event loop.
-#include <atomic>
-
 #include "csrc/transport/link.h"
 #include "csrc/transport/link_reader.h"
 #include "csrc/transport/link_writer.h"
@@ -50,13 +48,15 @@ class StreamLink final : public Link, private EventLoop::Deferred {
   }
 
   LinkCounters counters() const override {
+    const Traffic& out = writer_.traffic();
+    const Traffic& in = reader_.traffic();
     LinkCounters counters;
-    counters.frames_sent = frames_sent_.load(std::memory_order_relaxed);
-    counters.frames_received = frames_received_.load(std::memory_order_relaxed);
-    counters.bytes_sent = bytes_sent_.load(std::memory_order_relaxed);
-    counters.bytes_received = bytes_received_.load(std::memory_order_relaxed);
-    counters.payload_sent = payload_sent_.load(std::memory_order_relaxed);
-    counters.payload_received = payload_received_.load(std::memory_order_relaxed);
+    counters.frames_sent = out.frames.get();
+    counters.frames_received = in.frames.get();
+    counters.bytes_sent = out.bytes.get();
+    counters.bytes_received = in.bytes.get();
+    counters.payload_sent = out.payload.get();
+    counters.payload_received = in.payload.get();
     return counters;
   }
 
@@ -70,9 +70,8 @@ class StreamLink final : public Link, private EventLoop::Deferred {
 
   // One turn of work both ways. Ends with OnClosed if the link is over: nothing may follow, `this` may be gone.
   void Turn() {
-    if (!stopping_) SendSome();
     if (!stopping_) ReceiveSome();
-    Count();
+    if (!stopping_) SendSome();
     if (stopping_) {
       Finish();
     } else if (readable_ || (wants_to_send_ && writable_)) {
@@ -82,9 +81,9 @@ class StreamLink final : public Link, private EventLoop::Deferred {
 
   void ReceiveSome() {
     if (!readable_) return;
-    const auto more = reader_.Receive(kTurnBytes, stopping_);
+    auto more = reader_.Receive(kTurnBytes, stopping_);
     if (!more.ok()) return Fail(more.status());
-    readable_ = *const_cast<Result<bool>&>(more);
+    readable_ = *more;
     // The peer takes nothing more, and all that it had sent is handled now.
     if (!readable_ && !write_failure_.ok()) Fail(write_failure_);
   }
@@ -127,15 +126,6 @@ class StreamLink final : public Link, private EventLoop::Deferred {
     started_ = false;
   }
 
-  void Count() {
-    frames_sent_.store(writer_.moved().frames, std::memory_order_relaxed);
-    bytes_sent_.store(writer_.moved().bytes, std::memory_order_relaxed);
-    payload_sent_.store(writer_.moved().payload, std::memory_order_relaxed);
-    frames_received_.store(reader_.moved().frames, std::memory_order_relaxed);
-    bytes_received_.store(reader_.moved().bytes, std::memory_order_relaxed);
-    payload_received_.store(reader_.moved().payload, std::memory_order_relaxed);
-  }
-
   EventLoop& loop_;
   const std::unique_ptr<Stream> stream_;
   LinkHandler& handler_;
@@ -150,8 +140,6 @@ class StreamLink final : public Link, private EventLoop::Deferred {
   bool stopping_ = false;
   Status why_;
   Status write_failure_;
-  std::atomic<uint64_t> frames_sent_{0}, frames_received_{0}, bytes_sent_{0}, bytes_received_{0}, payload_sent_{0},
-      payload_received_{0};
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ enum Place : size_t {
   kTotalAt = 44,
   kPayloadCrcAt = 48,
   kAuxAt = 52,
-  kReservedAt = 56,
+  kRootAt = 56,
   kHeaderCrcAt = 60,
 };
 
@@ -40,8 +40,6 @@ Status CheckCodes(const std::byte* in) {
   if (op >= kOpCount) return Corrupt("op", op, "is unknown");
   const auto flags = std::to_integer<uint8_t>(in[kFlagsAt]);
   if ((flags & ~kByReference) != 0) return Corrupt("flags", flags, "has unknown bits");
-  const auto reserved = GetLittle<uint32_t>(in + kReservedAt);
-  if (reserved != 0) return Corrupt("reserved", reserved, "is not zero");
   return {};
 }
 
@@ -61,6 +59,7 @@ Header Unpack(const std::byte* in) {
   header.total = GetLittle<uint32_t>(in + kTotalAt);
   header.payload_crc = GetLittle<uint32_t>(in + kPayloadCrcAt);
   header.aux = GetLittle<uint32_t>(in + kAuxAt);
+  header.root = GetLittle<uint32_t>(in + kRootAt);
   return header;
 }
 
@@ -113,7 +112,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) 
   PutLittle(to + kTotalAt, header.total);
   PutLittle(to + kPayloadCrcAt, header.payload_crc);
   PutLittle(to + kAuxAt, header.aux);
-  PutLittle(to + kReservedAt, header.reserved);
+  PutLittle(to + kRootAt, header.root);
   PutLittle(to + kHeaderCrcAt, kernels::Crc32c(0, to, kHeaderCrcAt));
 }
 

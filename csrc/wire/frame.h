@@ -12,11 +12,11 @@ namespace byteps_like {
 
 inline constexpr uint32_t kFrameMagic = 0x314C5042;  // "BPL1"
 inline constexpr size_t kHeaderBytes = 64;
-inline constexpr uint32_t kMaxPayload = 16u << 20;       // what one frame may carry; bounded before memory is taken
-inline constexpr uint32_t kMaxPartition = 1u << 30;      // what one key may hold
-inline constexpr uint32_t kMaxText = 64u << 10;          // of an ERROR or WARNING
-inline constexpr uint64_t kMaxOffset = 1ull << 48;       // a region's size, or a place in it
-inline constexpr size_t kDefaultSegment = 256u << 10;    // one wire write: what a higher priority waits for at most
+inline constexpr uint32_t kMaxPayload = 16u << 20;     // what one frame may carry; bounded before memory is taken
+inline constexpr uint32_t kMaxPartition = 1u << 30;    // what one key may hold
+inline constexpr uint32_t kMaxText = 64u << 10;        // of an ERROR or WARNING
+inline constexpr uint64_t kMaxOffset = 1ull << 48;     // a region's size, or a place in it
+inline constexpr size_t kDefaultSegment = 256u << 10;  // one wire write: what a higher priority waits for at most
 
 enum class FrameType : uint8_t {
   kPush = 1,     // worker -> server: a segment of a contribution (or, by reference, where all of it lies)
@@ -39,24 +39,24 @@ struct Header {
   DType dtype{};
   Op op{};
   uint8_t flags = 0;
-  uint32_t epoch = 0;   // generation of the membership; a stale frame is dropped
-  uint32_t rank = 0;    // of the sender (push side) or of the addressee (result side)
-  uint64_t key = 0;     // of the partition
-  uint32_t round = 0;   // version of the key, from 0, wraps
-  int32_t priority = 0; // higher first
-  uint64_t offset = 0;  // bytes from the start of the partition (by reference: of the region; kRegion: its size)
-  uint32_t length = 0;  // bytes of payload behind this header
-  uint32_t total = 0;   // bytes of the whole partition
+  uint32_t epoch = 0;    // generation of the membership; a stale frame is dropped
+  uint32_t rank = 0;     // of the sender (push side) or of the addressee (result side)
+  uint64_t key = 0;      // of the partition
+  uint32_t round = 0;    // version of the key, from 0, wraps
+  int32_t priority = 0;  // higher first
+  uint64_t offset = 0;   // bytes from the start of the partition (by reference: of the region; kRegion: its size)
+  uint32_t length = 0;   // bytes of payload behind this header
+  uint32_t total = 0;    // bytes of the whole partition
   uint32_t payload_crc = 0;
-  uint32_t aux = 0;     // region id (by reference, kRegion) or Code (kError, kGoodbye)
-  uint32_t root = 0;    // rank whose bytes a kBroadcast hands out
+  uint32_t aux = 0;   // region id (by reference, kRegion) or Code (kError, kGoodbye)
+  uint32_t root = 0;  // rank whose bytes a kBroadcast hands out
 };
 
 // Writes 64 bytes, the checksum of the first 60 last.
 void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
 // Checks magic, checksum, codes and bounds; kCorrupt names the field that is wrong. What holds afterwards:
-//   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset, reserved == 0
+//   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset
 //   PUSH, RESULT              offset + length <= total; by reference instead: length == 0
 //   RESUME, RESUMED           length == 0, offset <= total
 //   REGION, GOODBYE           length == 0

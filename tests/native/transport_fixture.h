@@ -1,0 +1,196 @@
+// What the tests of transports and links share: a loop on its own thread, and a handler that sends and records frames.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "csrc/transport/link.h"
+
+namespace byteps_like::testing {
+
+inline Deadline In(double seconds) { return Clock::now() + std::chrono::microseconds(int64_t(seconds * 1e6)); }
+
+class LoopThread {
+ public:
+  LoopThread() : thread_([this] { loop_.Run(); }) {}
+  ~LoopThread() {
+    loop_.Stop();
+    thread_.join();
+  }
+  EventLoop& loop() { return loop_; }
+  void Do(const std::function<void()>& task) {  // on the loop's thread; waits
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    loop_.Post([&] {
+      task();
+      std::lock_guard lock(mutex);
+      done = true;
+      changed.notify_one();
+    });
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done; });
+  }
+
+ private:
+  EventLoop loop_;
+  std::thread thread_;
+};
+
+using Bytes = std::vector<std::byte>;
+
+inline Bytes Pattern(size_t size, uint32_t seed) {  // bytes that differ from place to place and seed to seed
+  Bytes bytes(size);
+  uint32_t state = seed * 2654435761u + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 1664525u + 1013904223u;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  return bytes;
+}
+
+struct Message {
+  Header header;
+  Bytes payload;
+};
+
+inline Message Push(uint64_t key, Bytes payload) {
+  Message message;
+  message.header.type = FrameType::kPush;
+  message.header.key = key;
+  message.header.length = message.header.total = static_cast<uint32_t>(payload.size());
+  message.payload = std::move(payload);
+  return message;
+}
+
+// One end of a link. Everything under its mutex may be looked at from the test's thread by Wait.
+class Peer : public LinkHandler {
+ public:
+  Peer(LoopThread& thread, std::unique_ptr<Stream> stream) : thread_(thread) {
+    thread_.Do([&] {
+      link_ = MakeStreamLink(thread_.loop(), std::move(stream), *this);
+      link_->Start();
+    });
+  }
+  ~Peer() override {
+    thread_.Do([&] { link_.reset(); });
+  }
+
+  void Send(Message message) {
+    {
+      std::lock_guard lock(mutex_);
+      outgoing_.push_back(std::move(message));
+    }
+    thread_.loop().Post([this] {
+      if (link_ != nullptr) link_->Kick();
+    });
+  }
+  void Close(const Status& why) {
+    thread_.Do([&] { link_->Close(why); });
+  }
+  Link& link() { return *link_; }
+
+  // Waits until `condition` holds, which is asked under the mutex; false after `seconds`.
+  bool Wait(const std::function<bool()>& condition, double seconds = 20) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, In(seconds), condition);
+  }
+  bool WaitFrames(size_t count, double seconds = 20) {
+    return Wait([&] { return received.size() >= count; }, seconds);
+  }
+  bool WaitClosed(double seconds = 20) {
+    return Wait([&] { return closed > 0; }, seconds);
+  }
+
+  std::deque<Message> received;
+  size_t sent = 0;
+  int closed = 0;
+  Status why;
+  std::function<void(Link&, const Header&, std::byte*)> on_frame;  // instead of recording
+  std::function<void(Link&)> on_placed;
+  bool refuse = false;
+
+  std::byte* PlaceFor(Link& link, const Header& header) override {
+    if (refuse) return nullptr;
+    place_.assign(header.length, std::byte{0});
+    if (on_placed) thread_.loop().Post([this, &link] { on_placed(link); });
+    return place_.data();
+  }
+  void OnFrame(Link& link, const Header& header, std::byte* payload) override {
+    if (on_frame) return on_frame(link, header, payload);
+    std::lock_guard lock(mutex_);
+    received.push_back({header, Bytes(payload, payload + header.length)});
+    changed_.notify_all();
+  }
+  bool NextFrame(Link&, Outgoing& next) override {
+    std::lock_guard lock(mutex_);
+    if (outgoing_.empty()) return false;
+    in_flight_.push_back(std::move(outgoing_.front()));
+    outgoing_.pop_front();
+    next.header = in_flight_.back().header;
+    next.payload = in_flight_.back().payload.data();
+    return true;
+  }
+  void OnSent(Link&, const Header& header) override {
+    std::lock_guard lock(mutex_);
+    if (in_flight_.front().header.key != header.key) why = Status(Code::kInvalid, "sent out of order");
+    in_flight_.pop_front();
+    ++sent;
+    changed_.notify_all();
+  }
+  void OnClosed(Link&, const Status& status) override {
+    std::lock_guard lock(mutex_);
+    ++closed;
+    why = status;
+    changed_.notify_all();
+  }
+
+ protected:
+  LoopThread& thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Message> outgoing_, in_flight_;
+  std::unique_ptr<Link> link_;
+  Bytes place_;
+};
+
+struct StreamPair {
+  std::unique_ptr<Stream> client, server;
+};
+
+inline StreamPair MakeStreams(const std::string& url) {
+  auto listener = Listen(url);
+  if (!listener.ok()) throw std::runtime_error(listener.status().message());
+  StreamPair pair;
+  std::thread accept([&] {
+    auto stream = (*listener)->Accept(In(10));
+    if (stream.ok()) pair.server = std::move(*stream);
+  });
+  auto stream = Connect((*listener)->url(), In(10));
+  accept.join();
+  if (!stream.ok()) throw std::runtime_error(stream.status().message());
+  pair.client = std::move(*stream);
+  return pair;
+}
+
+// An address of this transport that no other test uses.
+inline std::string FreshUrl(const std::string& scheme, const std::string& query = "") {
+  static std::atomic<int> count{0};
+  const std::string place = scheme.ends_with("tcp")
+                                ? "127.0.0.1:0"
+                                : "test-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
+  return scheme + "://" + place + query;
+}
+
+}  // namespace byteps_like::testing
