@@ -106,7 +106,7 @@ class Lab:
         hosts: int,
         *,
         rate: str | Sequence[str] = "none",
-        latency: float = 0.02,
+        latency: float = 0.01,
         congestion: str = "",
     ) -> None:
         rates = [rate] * hosts if isinstance(rate, str) else list(rate)

@@ -40,7 +40,7 @@ class Shape:
     """How a link is slowed down. `rate` in bits per second, 0 for not at all; `latency` bounds its queue in seconds."""
 
     rate: int = 0
-    latency: float = 0.02
+    latency: float = 0.01
 
     @property
     def burst(self) -> int:
