@@ -9,6 +9,7 @@ std::string Always() { return {}; }
 
 constexpr Transport kTransports[] = {
     {"inproc", Always, ConnectInproc, ListenInproc},
+    {"tcp", Always, ConnectTcp, ListenTcp},
 };
 
 Result<const Transport*> Find(const Url& url, const std::string& text) {

@@ -11,4 +11,7 @@ namespace byteps_like {
 Result<std::unique_ptr<Stream>> ConnectInproc(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenInproc(const std::string& url);
 
+Result<std::unique_ptr<Stream>> ConnectTcp(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenTcp(const std::string& url);
+
 }  // namespace byteps_like

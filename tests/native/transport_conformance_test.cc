@@ -14,7 +14,6 @@ std::vector<std::string> Urls() {
   return urls;
 }
 
-
 TEST_CASE("transport: frames of many sizes arrive whole and in order") {
   for (const std::string& url : Urls()) {
     CAPTURE(url);
