@@ -2,4 +2,11 @@
 // beyond nanobind. One *_py.cc per class.
 #include <nanobind/nanobind.h>
 
-NB_MODULE(_core, m) { m.doc() = "Native core of byteps_like"; }
+namespace byteps_like {
+void BindKernels(nanobind::module_& m);
+}  // namespace byteps_like
+
+NB_MODULE(_core, m) {
+  m.doc() = "Native core of byteps_like";
+  byteps_like::BindKernels(m);
+}

@@ -2,6 +2,7 @@
 #if defined(__AVX2__) && defined(__F16C__)
 #define BYTEPS_LIKE_ISA avx2
 #define BYTEPS_LIKE_VECTOR_BYTES 32
+#define BYTEPS_LIKE_STREAM_BYTES 32
 #include <immintrin.h>
 
 #include "csrc/kernels/loops.h"
@@ -10,6 +11,12 @@ namespace byteps_like::kernels {
 namespace avx2 {
 namespace {
 
+BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits) { return (Words)_mm256_cvtepu16_epi32((__m128i)bits); }
+BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
+  const __m256i low = _mm256_srli_epi32((__m256i)bits, 16);
+  const __m256i packed = _mm256_packus_epi32(low, low);  // within each half of the register
+  return (HalfWords)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
+}
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half) { return (Floats)_mm256_cvtph_ps((__m128i)half); }
 BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value) {
   return (HalfWords)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -2,7 +2,8 @@
 // Included once by each instruction set's file, which first defines
 //   BYTEPS_LIKE_ISA            a name for the namespace
 //   BYTEPS_LIKE_VECTOR_BYTES   width of a register; 0: one element at a time (whatever the compiler makes of it)
-// and gives HalfToFloat and FloatToHalf if it has instructions for them. Vectors are the compilers' own
+//   BYTEPS_LIKE_STREAM_BYTES   width of loads and stores where there is nothing to convert
+// and afterwards defines the four conversions declared below. Vectors are the compilers' own
 // (`vector_size`), whose operators are the scalar ones element by element: so all instruction sets give the same bits.
 // Everything has internal linkage; see table.h.
 #pragma once
@@ -30,8 +31,7 @@ struct VectorOf {
 #endif
 
 using Floats = VectorOf<float, kFloatLanes>::Type;
-using Words = VectorOf<uint32_t, kFloatLanes>::Type;  // the bits of Floats
-using SignedWords = VectorOf<int32_t, kFloatLanes>::Type;
+using Words = VectorOf<uint32_t, kFloatLanes>::Type;      // the bits of Floats
 using HalfWords = VectorOf<uint16_t, kFloatLanes>::Type;  // as many 16-bit floats
 
 template <typename To, typename From>
@@ -54,26 +54,16 @@ BYTEPS_LIKE_INLINE void StoreVector(void* to, const V& vector) {
   __builtin_memcpy(to, &vector, sizeof(vector));
 }
 
-template <typename To, typename From>
-BYTEPS_LIKE_INLINE To Convert(const From& from) {
+// The conversions an instruction set has to give.
 #if BYTEPS_LIKE_VECTOR_BYTES
-  return __builtin_convertvector(from, To);
+BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits);
+BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits);  // bits >> 16
+BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half);
+BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value);
 #else
-  return static_cast<To>(from);
-#endif
-}
+BYTEPS_LIKE_INLINE uint32_t Widened(uint16_t bits) { return bits; }
+BYTEPS_LIKE_INLINE uint16_t UpperHalves(uint32_t bits) { return static_cast<uint16_t>(bits >> 16); }
 
-BYTEPS_LIKE_INLINE Floats BFloatToFloat(const HalfWords& bits) { return BitCast<Floats>(Convert<Words>(bits) << 16); }
-
-// Nearest even; every NaN becomes 0x7FC0, as in torch's scalar conversion.
-BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) {
-  const Words bits = BitCast<Words>(value);
-  const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const Words nan = Words{} + 0x7FC0u;
-  return Convert<HalfWords>(BitCast<SignedWords>(bits & 0x7FFFFFFFu) > 0x7F800000 ? nan : rounded);
-}
-
-#if !BYTEPS_LIKE_VECTOR_BYTES
 // The bits of vcvtph2ps: exact, and a signalling NaN becomes quiet.
 BYTEPS_LIKE_INLINE float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
@@ -101,50 +91,65 @@ BYTEPS_LIKE_INLINE uint16_t FloatToHalf(float value) {
   const uint32_t below_half = (1u << (shift - 1)) - 1;
   return static_cast<uint16_t>(sign | ((mantissa + below_half + ((mantissa >> shift) & 1u)) >> shift));
 }
-#else
-BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half);
-BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value);
 #endif
+
+BYTEPS_LIKE_INLINE Floats BFloatToFloat(const HalfWords& bits) { return BitCast<Floats>(Widened(bits) << 16); }
+
+// Nearest even; every NaN becomes 0x7FC0, as in torch's scalar conversion.
+BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) {
+  const Words bits = BitCast<Words>(value);
+  const Words rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  const Words nan = Words{} + 0x7FC00000u;
+  return UpperHalves(value != value ? nan : rounded);
+}
 
 // An element type: T in memory, Vector (of kLanes values of Value) in registers. Sums and products of integers are
 // taken on the unsigned type, so that they wrap.
-template <typename T, typename U>
+template <typename T, typename U, size_t kBytes>
 struct Plain {
   using Stored = T;
   using Value = T;
-  using UnsignedValue = U;
-#if BYTEPS_LIKE_VECTOR_BYTES
-  static constexpr size_t kLanes = BYTEPS_LIKE_VECTOR_BYTES / sizeof(T);
-#else
-  static constexpr size_t kLanes = 1;
-#endif
+  static constexpr size_t kLanes = kBytes == 0 ? 1 : kBytes / sizeof(T);
   static constexpr bool kIsFloat = static_cast<T>(0.5) != T{0};
   using Vector = typename VectorOf<T, kLanes>::Type;
   using Modular = typename VectorOf<U, kLanes>::Type;
   static BYTEPS_LIKE_INLINE Vector Load(const T* from) { return LoadVector<Vector>(from); }
   static BYTEPS_LIKE_INLINE void Store(T* to, const Vector& vector) { StoreVector(to, vector); }
 };
-using Float32 = Plain<float, float>;
-using Float64 = Plain<double, double>;
-using Int8 = Plain<int8_t, uint8_t>;
-using UInt8 = Plain<uint8_t, uint8_t>;
-using Int32 = Plain<int32_t, uint32_t>;
-using Int64 = Plain<int64_t, uint64_t>;
+using Float32 = Plain<float, float, BYTEPS_LIKE_STREAM_BYTES>;
+using Float64 = Plain<double, double, BYTEPS_LIKE_STREAM_BYTES>;
+using Int8 = Plain<int8_t, uint8_t, BYTEPS_LIKE_STREAM_BYTES>;
+using UInt8 = Plain<uint8_t, uint8_t, BYTEPS_LIKE_STREAM_BYTES>;
+using Int32 = Plain<int32_t, uint32_t, BYTEPS_LIKE_STREAM_BYTES>;
+using Int64 = Plain<int64_t, uint64_t, BYTEPS_LIKE_STREAM_BYTES>;
+using WideFloat32 = Plain<float, float, BYTEPS_LIKE_VECTOR_BYTES>;  // beside 16-bit floats
 
-struct Float16 : Float32 {
+struct Float16 : WideFloat32 {
   using Stored = uint16_t;
   static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return HalfToFloat(LoadVector<HalfWords>(from)); }
   static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreVector(to, FloatToHalf(value)); }
 };
-struct BFloat16 : Float32 {
+struct BFloat16 : WideFloat32 {
   using Stored = uint16_t;
   static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return BFloatToFloat(LoadVector<HalfWords>(from)); }
   static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreVector(to, FloatToBFloat(value)); }
 };
 
-// The type in which contributions of E are summed.
+// The type in which contributions of E are summed, with as many lanes.
 template <typename E>
-using AccumulatorOf = Plain<typename E::Value, typename E::UnsignedValue>;
+struct AccumulatorFor {
+  using Type = E;
+};
+template <>
+struct AccumulatorFor<Float16> {
+  using Type = WideFloat32;
+};
+template <>
+struct AccumulatorFor<BFloat16> {
+  using Type = WideFloat32;
+};
+template <typename E>
+using AccumulatorOf = AccumulatorFor<E>::Type;
 
 }  // namespace
 }  // namespace BYTEPS_LIKE_ISA

@@ -106,7 +106,7 @@ void FromDouble(void* destination, const void* source, size_t count) {
   for (size_t i = 0; i < count; i += kStretch) {
     const size_t stretch = count - i < kStretch ? count - i : kStretch;
     for (size_t j = 0; j < stretch; ++j) single[j] = static_cast<float>(from[i + j]);
-    Copy<To, Float32>(to + i, single, stretch);
+    Copy<To, WideFloat32>(to + i, single, stretch);
   }
 }
 template <typename From>
@@ -116,7 +116,7 @@ void ToDouble(void* destination, const void* source, size_t count) {
   float single[kStretch];
   for (size_t i = 0; i < count; i += kStretch) {
     const size_t stretch = count - i < kStretch ? count - i : kStretch;
-    Copy<Float32, From>(single, from + i, stretch);
+    Copy<WideFloat32, From>(single, from + i, stretch);
     for (size_t j = 0; j < stretch; ++j) to[i + j] = single[j];
   }
 }
@@ -229,7 +229,7 @@ void FusePart(void* const* destinations, size_t destination_count, const void* c
 template <typename O, typename E>
 void Fuse(void* const* destinations, size_t destination_count, const void* const* sources, size_t source_count,
           size_t begin, size_t end, uint32_t divisor) {
-  constexpr size_t kUnroll = 4;
+  constexpr size_t kUnroll = BYTEPS_LIKE_VECTOR_BYTES == 0 ? 16 : 256 / sizeof(typename E::Vector);
   constexpr size_t kStep = kUnroll * E::kLanes;
   size_t i = begin;
   if (source_count == 2 && destination_count == 2) {
@@ -267,7 +267,7 @@ void PlainAdd(void* a, const void* b, size_t count) {
         integers<Int32>, integers<Int64>                                                                  \
   }
 #define BYTEPS_LIKE_CASTS(from) \
-  { Copy<Float32, from>, ToDouble<from>, Copy<Float16, from>, Copy<BFloat16, from> }
+  { Copy<WideFloat32, from>, ToDouble<from>, Copy<Float16, from>, Copy<BFloat16, from> }
 
 constexpr Table MakeTable(const char* name) {
   return Table{name,
@@ -277,8 +277,8 @@ constexpr Table MakeTable(const char* name) {
                BYTEPS_LIKE_COLUMN(Widen, Widen),
                BYTEPS_LIKE_COLUMN(FinalizeFloat, FinalizeInteger),
                BYTEPS_LIKE_COLUMN(ScaleFloat, ScaleInteger),
-               {BYTEPS_LIKE_CASTS(Float32),
-                {FromDouble<Float32>, Copy<Float64, Float64>, FromDouble<Float16>, FromDouble<BFloat16>},
+               {BYTEPS_LIKE_CASTS(WideFloat32),
+                {FromDouble<WideFloat32>, Copy<Float64, Float64>, FromDouble<Float16>, FromDouble<BFloat16>},
                 BYTEPS_LIKE_CASTS(Float16),
                 BYTEPS_LIKE_CASTS(BFloat16)},
                PlainAdd};

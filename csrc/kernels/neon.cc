@@ -2,6 +2,7 @@
 #if defined(__aarch64__)
 #define BYTEPS_LIKE_ISA neon
 #define BYTEPS_LIKE_VECTOR_BYTES 16
+#define BYTEPS_LIKE_STREAM_BYTES 16
 #include <arm_neon.h>
 
 #include "csrc/kernels/loops.h"
@@ -10,6 +11,10 @@ namespace byteps_like::kernels {
 namespace neon {
 namespace {
 
+BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits) { return BitCast<Words>(vmovl_u16(BitCast<uint16x4_t>(bits))); }
+BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
+  return BitCast<HalfWords>(vshrn_n_u32(BitCast<uint32x4_t>(bits), 16));
+}
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half) {
   return BitCast<Floats>(vcvt_f32_f16(BitCast<float16x4_t>(half)));
 }

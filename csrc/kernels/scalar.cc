@@ -1,6 +1,7 @@
 // What any CPU can do: the slow, obvious version that the others are tested against.
 #define BYTEPS_LIKE_ISA scalar
 #define BYTEPS_LIKE_VECTOR_BYTES 0
+#define BYTEPS_LIKE_STREAM_BYTES 0
 #include "csrc/kernels/loops.h"
 
 namespace byteps_like::kernels {
