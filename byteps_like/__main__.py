@@ -1,0 +1,6 @@
+"""`python -m byteps_like` is `byteps-like`."""
+
+from byteps_like.cli.main import main
+
+if __name__ == "__main__":
+    main()

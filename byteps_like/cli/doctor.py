@@ -1,0 +1,65 @@
+"""`byteps-like doctor`: what this host can do, and what to fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from byteps_like.launch import host, host_network
+from byteps_like.launch.host import Row, State
+
+app = typer.Typer(add_completion=False)
+_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+
+
+@app.command(epilog="Exit code 1 if a row says [bold]fail[/bold]. Example: byteps-like doctor --json | jq '.[].fix'")
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Also measure memory and loopback TCP (2 s).")] = False,
+) -> None:
+    """Shows what this host can do and what to fix."""
+    sources: list[Callable[[], Row | Iterable[Row]]] = [*host.ROWS, *host_network.ROWS]
+    if measure:
+        from byteps_like.launch import host_rates
+
+        sources += host_rates.ROWS
+    rows = collect(sources)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        _print(rows)
+    if any(row.state is State.FAIL for row in rows):
+        raise typer.Exit(1)
+
+
+def collect(sources: Iterable[Callable[[], Row | Iterable[Row]]]) -> list[Row]:
+    """All rows; a check that itself fails becomes a row that says so."""
+    rows: list[Row] = []
+    for source in sources:
+        try:
+            found = source()
+            rows += [found] if isinstance(found, Row) else found
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            name = getattr(source, "__name__", "check")
+            rows.append(Row(name, State.WARN, f"could not be found out: {error!r}", "see /proc and /sys"))
+    return rows
+
+
+def _print(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(Text(row.state, _STYLES[row.state]), Text(row.name, "bold"), Text(row.value, overflow="fold"))
+        if row.fix:
+            table.add_row("", "", Text(f"→ {row.fix}", "yellow", overflow="fold"))
+    console = Console()
+    console.print(table)
+    counts = {state: sum(row.state is state for row in rows) for state in State}
+    console.print(f"\n{counts[State.OK]} ok, {counts[State.WARN]} to look at, {counts[State.FAIL]} to fix")

@@ -1,0 +1,68 @@
+"""`byteps-like run`: a whole job on this host from one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_EXAMPLES = """
+[bold]Examples[/bold]
+
+  byteps-like run -n 2 -s 1 -- python train.py --epochs 3
+
+  byteps-like run -n 4 -s 2 --env BYTEPS_LIKE_STALL_TIMEOUT=30 --log-dir logs -- python train.py
+
+The exit code is that of the process that failed first (128 + signal if a signal ended it), 124 after --timeout,
+130 after Ctrl-C. Ctrl-C once ends the workers in order (SIGINT), twice at once. Workers find their place in the
+job in the environment (BYTEPS_LIKE_RANK and others; see byteps-like config).
+"""
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair.lstrip("="):
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--env")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@app.command(epilog=_EXAMPLES, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What each worker runs.")],
+    workers: Annotated[int, typer.Option("-n", "--workers", min=1, help="Number of workers.")] = 1,
+    servers: Annotated[int, typer.Option("-s", "--servers", min=0, help="Number of summation servers.")] = 1,
+    shards: Annotated[int | None, typer.Option(min=1, help="Threads of each server; by default by cores.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every process; repeatable.")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Also write each process's output to a file here.")] = None,
+    no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Leave role and rank out of the output.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary line.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
+    grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
+    job: Annotated[str, typer.Option(help="Name of the job; by default a new one.")] = "",
+) -> None:
+    """Starts scheduler, servers and workers on this host and shows their output, each line after its role and rank.
+
+    The first failure ends the job and is shown last, with its traceback. Nothing of the job outlives this command.
+    """
+    from byteps_like.launch.options import RunOptions
+    from byteps_like.launch.run import run_job
+
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    options = RunOptions(
+        command=command,
+        workers=workers,
+        servers=servers,
+        shards=shards,
+        environment=_environment(env or []),
+        log_dir=log_dir,
+        prefix=not no_prefix,
+        quiet=quiet,
+        timeout=timeout,
+        grace=grace,
+        job=job,
+    )
+    raise typer.Exit(run_job(options))

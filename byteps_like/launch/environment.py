@@ -1,0 +1,72 @@
+"""The environment of a job's processes, and what the launcher chose in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from byteps_like.launch.sweep import MARKER
+
+_OF_ONE_PROCESS = {
+    "BYTEPS_LIKE_SECRET",
+    "BYTEPS_LIKE_SIZE",
+    "BYTEPS_LIKE_RANK",
+    "BYTEPS_LIKE_LOCAL_RANK",
+    "BYTEPS_LIKE_LOCAL_SIZE",
+}
+"""Not handed down from the launcher's own environment, which may be that of an outer job."""
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """What every process of a job is told."""
+
+    job: str
+    workers: int
+    servers: int
+    shards: int | None
+    secret_file: Path
+    scheduler: str = "127.0.0.1:0"
+
+
+def cores() -> int:
+    """CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads_per_worker(workers: int) -> int:
+    """Cores shared out among the workers, at least one each."""
+    return max(1, cores() // workers)
+
+
+def of_service(base: Mapping[str, str], shape: JobShape, role: str) -> dict[str, str]:
+    """For the scheduler or a server. The secret goes by file: what an outer job or the user had set is taken out."""
+    environment = {name: value for name, value in base.items() if name not in _OF_ONE_PROCESS}
+    environment |= {
+        MARKER: str(shape.secret_file),
+        "BYTEPS_LIKE_ROLE": role,
+        "BYTEPS_LIKE_JOB": shape.job,
+        "BYTEPS_LIKE_SCHEDULER": shape.scheduler,
+        "BYTEPS_LIKE_WORLD_SIZE": str(shape.workers),
+        "BYTEPS_LIKE_NUM_SERVERS": str(shape.servers),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if shape.shards is not None:
+        environment["BYTEPS_LIKE_SHARDS"] = str(shape.shards)
+    return environment
+
+
+def of_worker(base: Mapping[str, str], shape: JobShape, rank: int, columns: int | None) -> dict[str, str]:
+    """For worker `rank`; `columns` is the width left of the prefix, for its progress bars."""
+    environment = of_service(base, shape, "worker")
+    environment |= {
+        "BYTEPS_LIKE_RANK": str(rank),
+        "BYTEPS_LIKE_LOCAL_RANK": str(rank),
+        "BYTEPS_LIKE_LOCAL_SIZE": str(shape.workers),
+    }
+    environment.setdefault("OMP_NUM_THREADS", str(threads_per_worker(shape.workers)))
+    if columns is not None:
+        environment.setdefault("COLUMNS", str(max(20, columns)))
+    return environment

@@ -1,0 +1,208 @@
+"""What this host can do, as rows of `byteps-like doctor`: processor, memory, limits, software. Imports no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib
+import importlib.metadata
+import os
+import platform
+import resource
+import ssl
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+GIB = 1 << 30
+_SIMD_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "sse4_2", "asimd", "asimdhp", "crc32")
+_SMALLEST_SHM = 64 << 20
+_SMALLEST_MEMORY = 1 * GIB
+
+
+class State(StrEnum):
+    """How a row stands. `FAIL` means that nothing will run here before it is fixed."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing looked at: what was found and, unless it is well, what to do."""
+
+    name: str
+    state: State
+    value: str
+    fix: str = ""
+
+
+def judged(name: str, good: bool, value: str, fix: str, otherwise: State = State.WARN) -> Row:
+    """A row that is OK if `good`, and else says how to fix it."""
+    return Row(name, State.OK, value) if good else Row(name, otherwise, value, fix)
+
+
+def read_text(path: str | Path, default: str = "") -> str:
+    """A small file of the kernel's, stripped; `default` where it isn't."""
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return default
+
+
+def bracketed(text: str) -> str:
+    """The choice in force of "always [never] madvise"."""
+    return text.partition("[")[2].partition("]")[0] or text
+
+
+def size_text(size: float) -> str:
+    """Bytes as GiB or MiB."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / (1 << 20):.0f} MiB"
+
+
+def python() -> Row:
+    """The interpreter: 3.11 to 3.13."""
+    good = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return judged(
+        "Python", good, f"{platform.python_version()} ({sys.executable})", "use Python 3.11 to 3.13", State.FAIL
+    )
+
+
+def system() -> Row:
+    """The kernel: Linux."""
+    return judged(
+        "system", sys.platform == "linux", f"{platform.system()} {platform.release()}", "use Linux", State.FAIL
+    )
+
+
+def cores() -> Row:
+    """CPUs of the host and those this process may use."""
+    usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    text = f"{usable}" if usable == there else f"{usable} of {there} (affinity)"
+    return judged("cores", usable > 1, text, "with one core servers and workers take turns; use more")
+
+
+def processor() -> Row:
+    """Model and vector instructions."""
+    fields = dict(
+        (name.strip(), value.strip())
+        for name, _, value in (line.partition(":") for line in read_text("/proc/cpuinfo").splitlines())
+    )
+    flags = set((fields.get("flags") or fields.get("Features") or "").split())
+    simd = [flag for flag in _SIMD_FLAGS if flag in flags]
+    model = fields.get("model name") or platform.machine()
+    good = bool({"avx2", "asimd"} & flags)
+    return judged("processor", good, f"{model}: {' '.join(simd) or 'no SIMD known'}", "sums run scalar on this CPU")
+
+
+def native_core() -> Row:
+    """Whether the C++ core can be imported, and which kernels it chose."""
+    try:
+        core = importlib.import_module("byteps_like._core")
+    except ImportError as error:
+        fix = "build it: `make core`, or reinstall with a C++ compiler; until then workers take the portable door"
+        return Row("native core", State.WARN, f"not importable: {error}", fix)
+    chosen = getattr(getattr(core, "kernels", None), "instruction_set", None)
+    return Row("native core", State.OK, f"importable, kernels: {chosen()}" if chosen else "importable")
+
+
+def memory() -> Row:
+    """Memory available now, within the container's limit."""
+    info = dict(line.split(":", 1) for line in read_text("/proc/meminfo").splitlines())
+    total, available = (int(info[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    limit = read_text("/sys/fs/cgroup/memory.max")
+    capped = f", container limit {size_text(int(limit))}" if limit.isdigit() else ""
+    text = f"{size_text(available)} available of {size_text(total)}{capped}"
+    return judged("memory", available >= _SMALLEST_MEMORY, text, "free some memory: a server holds two buffers per key")
+
+
+def shared_memory() -> Row:
+    """/dev/shm. Arenas are memfds, counted against memory; libraries beside us use /dev/shm."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError as error:
+        return Row("/dev/shm", State.WARN, str(error), "mount a tmpfs there: DataLoader workers need it")
+    size = found.f_frsize * found.f_blocks
+    fix = "DataLoader workers need more: docker run --shm-size=1g, or an emptyDir with medium: Memory"
+    return judged("/dev/shm", size > _SMALLEST_SHM, f"{size_text(size)}", fix)
+
+
+def huge_pages() -> Row:
+    """Transparent huge pages for shared memory."""
+    chosen = bracketed(read_text("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "not there"))
+    fix = "optional: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+    return judged("huge pages (shm)", chosen in ("always", "within_size", "advise", "force"), chosen, fix)
+
+
+def open_files() -> Row:
+    """Descriptors: a server has one per worker and shard."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return judged("open files", soft >= 1024, f"{soft} (hard {hard})", "ulimit -n 65536: each link is a descriptor")
+
+
+def locked_memory() -> Row:
+    """Lockable memory: needed by RDMA only."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    unlimited = soft == resource.RLIM_INFINITY
+    text = "unlimited" if unlimited else size_text(soft)
+    return judged(
+        "locked memory", unlimited or soft >= GIB or not rdma_devices(), text, "ulimit -l unlimited, for RDMA"
+    )
+
+
+def openssl() -> Row:
+    """The OpenSSL that Python uses."""
+    return judged("OpenSSL", ssl.OPENSSL_VERSION_INFO >= (3,), ssl.OPENSSL_VERSION, "links are made for OpenSSL 3")
+
+
+def packages() -> Iterable[Row]:
+    """Versions of what we stand on, without importing it."""
+    for name, needed_for in (("grpcio", ""), ("pyzmq", "the portable door"), ("torch", "byteps_like.torch")):
+        try:
+            yield Row(name, State.OK, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            state = State.WARN if needed_for else State.FAIL
+            yield Row(
+                name, state, "not installed", f"pip install {name}" + (f", for {needed_for}" if needed_for else "")
+            )
+
+
+def cuda() -> Row:
+    """The CUDA driver, by dlopen. Its absence is nothing to fix."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Row("CUDA", State.OK, "no driver: workers train on the CPU")
+    version, devices = ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) != 0:
+        return Row(
+            "CUDA", State.WARN, "the driver does not start", "see nvidia-smi: driver and kernel module must agree"
+        )
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    driver.cuDeviceGetCount(ctypes.byref(devices))
+    text = f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} device(s)"
+    return judged("CUDA", devices.value > 0, text, "no device visible: see CUDA_VISIBLE_DEVICES")
+
+
+def rdma_devices() -> list[str]:
+    """RDMA devices the kernel knows."""
+    folder = Path("/sys/class/infiniband")
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+def rdma() -> Row:
+    """RDMA devices and libibverbs. Their absence is nothing to fix."""
+    devices = rdma_devices()
+    library = ctypes.util.find_library("ibverbs")
+    if not devices:
+        return Row("RDMA", State.OK, f"no device{'' if library is None else f' ({library} is there)'}: links go by TCP")
+    return judged("RDMA", library is not None, ", ".join(devices), "install libibverbs1 and ibverbs-providers")
+
+
+ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (
+    system, python, cores, processor, native_core, memory, shared_memory, huge_pages, open_files, locked_memory,
+    openssl, packages, cuda, rdma,
+)  # fmt: skip

@@ -1,0 +1,278 @@
+"""One job on this host, from its first process to its last: a single-threaded loop over pipes, pidfds and signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from byteps_like.launch import environment, failure
+from byteps_like.launch.child import Child, Output, Part
+from byteps_like.launch.display import Display
+from byteps_like.launch.jobdir import JobDirectory
+from byteps_like.launch.monitor import Monitor
+from byteps_like.launch.options import RunOptions
+from byteps_like.launch.stopping import Stopping, Why, steps_for
+
+READ_BYTES = 1 << 16
+LIVE_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+TIMEOUT_EXIT_CODE = 124
+MonitorFactory = Callable[[str, Path, str], Monitor | None]
+"""Makes the source of the summary line from (scheduler address, secret file, job)."""
+
+
+class Job:
+    """Runs the processes of `options` and returns the job's exit code. Main thread; use `run` once."""
+
+    def __init__(
+        self, options: RunOptions, directory: JobDirectory, display: Display, make_monitor: MonitorFactory
+    ) -> None:
+        self._options = options
+        self._display = display
+        self._make_monitor = make_monitor
+        self._shape = environment.JobShape(
+            job=options.job or directory.path.name.removeprefix("byteps-like-"),
+            workers=options.workers,
+            servers=options.servers,
+            shards=options.shards,
+            secret_file=directory.secret_file,
+        )
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[Child] = []
+        self._services: list[Child] = []
+        self._logs: dict[Part, BinaryIO] = {}
+        self._monitor: Monitor | None = None
+        self._stopping: Stopping | None = None
+        self._signal: signal.Signals | None = None
+        self._started = time.monotonic()
+        self._ready = b""
+
+    def run(self) -> int:
+        """Starts everything, waits for the end and says why it came, last of all."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._selector)
+            stack.enter_context(self._signals())
+            stack.callback(self._close)
+            try:
+                self._start_scheduler()
+                while not self._step():
+                    pass
+            except BrokenPipeError:
+                self._stop(Why.INTERRUPTED, signal.SIGTERM)
+                return 128 + signal.SIGPIPE
+        return self._verdict()
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _start_scheduler(self) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            command = [sys.executable, "-m", "byteps_like", "scheduler", "--ready-fd", str(write_end)]
+            self._spawn(Part("scheduler", 0), command, pass_fds=(write_end,))
+        finally:
+            os.close(write_end)
+        self._selector.register(read_end, selectors.EVENT_READ, self._on_scheduler_ready)
+
+    def _on_scheduler_ready(self, descriptor: int) -> None:
+        """The scheduler has written its address, or died before it could: then its end is the first failure."""
+        data = os.read(descriptor, 4096)
+        self._ready += data
+        if data and b"\n" not in self._ready:
+            return
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        if self._ready.endswith(b"\n") and self._stopping is None:
+            self._shape = replace(self._shape, scheduler=self._ready.decode().strip())
+            self._start_members()
+
+    def _start_members(self) -> None:
+        for rank in range(self._options.servers):
+            self._spawn(Part("server", rank), [sys.executable, "-m", "byteps_like", "server"])
+        for rank in range(self._options.workers):
+            self._spawn(Part("worker", rank), self._options.command)
+        # Threads only from here on: every process has been forked.
+        self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
+        if self._monitor is not None:
+            self._monitor.start()
+
+    def _spawn(self, part: Part, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
+        base = os.environ | self._options.environment
+        if part.role == "worker":
+            variables = environment.of_worker(base, self._shape, part.rank, self._options.columns)
+        else:
+            variables = environment.of_service(base, self._shape, part.role)
+        try:
+            child = Child(part, command, variables, pass_fds=pass_fds)
+        except OSError as error:
+            self._display.note(f"byteps-like: can't start {part} ({shlex.join(command)}): {error.strerror}")
+            raise
+        (self._workers if part.role == "worker" else self._services).append(child)
+        if self._options.log_dir is not None:
+            name = f"{part.role}-{part.rank}.log" if part.role != "scheduler" else "scheduler.log"
+            self._logs[part] = (self._options.log_dir / name).open("wb")
+        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+        for output in (child.stdout, child.stderr):
+            os.set_blocking(output.pipe, False)
+            self._selector.register(output.pipe, selectors.EVENT_READ, output)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Handles what has happened; True when the job is over."""
+        for key, _ in self._selector.select(self._patience()):
+            if isinstance(key.data, Output):
+                self._read(key.data)
+            elif isinstance(key.data, Child):
+                self._on_end(key.data)
+            elif callable(key.data):
+                key.data(key.fd)
+        now = time.monotonic()
+        over = self._decide(now)
+        self._display.live(self._rows(), self._summary(now))
+        self._display.flush()
+        return over
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        ends = [now + IDLE_SECONDS]
+        if self._stopping is not None:
+            ends.append(self._stopping.deadline)
+        elif self._options.timeout is not None:
+            ends.append(self._started + self._options.timeout)
+        return max(0.0, min(ends) - now)
+
+    def _read(self, output: Output) -> bool:
+        """Passes on what a process wrote; False when there is nothing (more) to read."""
+        try:
+            data = os.read(output.pipe, READ_BYTES)
+        except BlockingIOError:
+            return False
+        part = output.child.part
+        if log := self._logs.get(part):
+            log.write(data)
+            log.flush()
+        self._show(output, output.splitter.feed(data) if data else output.splitter.finish())
+        if not data:
+            self._selector.unregister(output.pipe)
+        return bool(data)
+
+    def _show(self, output: Output, lines: list[bytes]) -> None:
+        now = time.monotonic()
+        for line in lines:
+            output.tail.add(line, now)
+            self._display.line(output.child.part, output.name, line)
+
+    def _on_end(self, child: Child) -> None:
+        for output in (child.stdout, child.stderr):
+            if output.pipe in self._selector.get_map():
+                while self._read(output):
+                    pass
+                self._show(output, output.splitter.finish())
+        child.reap(time.monotonic())
+        self._selector.unregister(child.pidfd)
+
+    def _decide(self, now: float) -> bool:
+        if self._stopping is None:
+            self._look_for_an_end(now)
+        return self._stopping is not None and self._stopping.advance(self._workers, self._services, now)
+
+    def _look_for_an_end(self, now: float) -> None:
+        if any(child.exit_status for child in self._children()):
+            self._stop(Why.FAILED)
+        elif self._workers and not any(child.running for child in self._workers):
+            self._stop(Why.DONE)
+        elif any(not child.running for child in self._services if child.part.role == "scheduler") and not self._workers:
+            self._stop(Why.FAILED)
+        elif self._options.timeout is not None and now >= self._started + self._options.timeout:
+            self._stop(Why.TIMED_OUT)
+
+    def _stop(self, why: Why, number: signal.Signals = signal.SIGINT) -> None:
+        steps = steps_for(why, self._options.grace, self._options.settle, number)
+        self._stopping = Stopping(why, steps, time.monotonic())
+
+    def _children(self) -> Iterator[Child]:
+        yield from self._workers
+        yield from self._services
+
+    # -- what is shown -------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> list[tuple[Part, bytes]]:
+        running = [child for child in self._children() if child.running]
+        outputs = [output for child in running for output in (child.stdout, child.stderr)]
+        return [(output.child.part, output.splitter.partial) for output in outputs if output.splitter.partial.strip()]
+
+    def _summary(self, now: float) -> str:
+        if self._options.quiet:
+            return ""
+        text = self._monitor.text if self._monitor is not None else ""
+        state = f" · ending: {self._stopping.why.value}" if self._stopping is not None else ""
+        return f"byteps-like · {now - self._started:.0f} s · {text or 'starting'}{state}"
+
+    def _verdict(self) -> int:
+        failures = [found for child in self._children() if (found := failure.judge(child)) is not None]
+        why = self._stopping.why if self._stopping is not None else Why.DONE
+        if why is Why.INTERRUPTED and self._signal is not None:
+            self._display.note(f"byteps-like: ended by {failure.signal_name(self._signal)}")
+            return 128 + self._signal
+        if why is Why.TIMED_OUT:
+            self._display.note(f"byteps-like: not finished after {self._options.timeout:g} s (--timeout)")
+            return TIMEOUT_EXIT_CODE
+        first = failure.root_cause(failures)
+        if first is None:
+            return 0 if why is Why.DONE else 1
+        self._display.note(failure.report(first, failures, colour=sys.stderr.isatty()))
+        return first.exit_code or 1
+
+    # -- signals and the end -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turns signals into events of the loop while it runs."""
+        wake, woken = socket.socketpair()
+        with wake, woken:
+            wake.setblocking(False)
+            woken.setblocking(False)
+            previous_fd = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            previous = {number: signal.signal(number, lambda *_: None) for number in numbers}
+            self._selector.register(woken, selectors.EVENT_READ, lambda _: self._on_signals(woken))
+            try:
+                yield
+            finally:
+                for number, handler in previous.items():
+                    signal.signal(number, handler)
+                signal.set_wakeup_fd(previous_fd)
+
+    def _on_signals(self, woken: socket.socket) -> None:
+        for number in woken.recv(64):
+            if number not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                continue
+            if self._signal is not None and self._stopping is not None:
+                self._stopping.hurry(time.monotonic())
+                continue
+            self._signal = signal.Signals(number)
+            self._display.note("byteps-like: ending the job; once more to kill it at once")
+            if self._stopping is None or self._stopping.why is Why.DONE:
+                self._stop(Why.INTERRUPTED, self._signal)
+
+    def _close(self) -> None:
+        if self._monitor is not None:
+            self._monitor.stop()
+        for child in self._children():
+            if child.running:
+                child.process.kill()
+                child.process.wait()
+            child.close()
+        for log in self._logs.values():
+            log.close()
+        self._display.close()

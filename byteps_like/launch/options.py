@@ -1,0 +1,31 @@
+"""What `byteps-like run` was asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One job on this host. Times in seconds.
+
+    `settle` is how long the others may see a failure and fail by themselves before they get SIGTERM; `grace` is the
+    time between SIGTERM and SIGKILL. `environment` is added to the launcher's own.
+    """
+
+    command: list[str]
+    workers: int = 1
+    servers: int = 1
+    shards: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log_dir: Path | None = None
+    prefix: bool = True
+    quiet: bool = False
+    timeout: float | None = None
+    grace: float = 5.0
+    settle: float = 1.0
+    job: str = ""
+    columns: int | None = None
+    """Width for the workers' progress bars; None leaves it to them."""

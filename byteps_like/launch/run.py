@@ -1,0 +1,51 @@
+"""`byteps-like run`: puts directory, display and job together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from byteps_like.launch import environment
+from byteps_like.launch.child import Part
+from byteps_like.launch.display import Display, open_display, terminal_width
+from byteps_like.launch.job import Job
+from byteps_like.launch.jobdir import JobDirectory
+from byteps_like.launch.monitor import Monitor
+from byteps_like.launch.options import RunOptions
+
+
+def run_job(options: RunOptions) -> int:
+    """Runs one job and returns its exit code; blocks, main thread. See `byteps-like run --help` for the codes."""
+    if shutil.which(options.command[0]) is None:
+        print(f"byteps-like: there is no program {options.command[0]!r}", file=sys.stderr)
+        return 127
+    parts = [Part("worker", rank) for rank in range(options.workers)]
+    parts += [Part("server", rank) for rank in range(options.servers)]
+    parts += [Part("scheduler", 0)]
+    display = open_display(parts, prefix=options.prefix, clock=time.monotonic)
+    if sys.stdout.isatty():
+        prefix_columns = max(len(str(part)) for part in parts) + 3 if options.prefix else 0
+        options = replace(options, columns=terminal_width() - prefix_columns - 1)
+    if not options.quiet:
+        _say_threads(display, options)
+    with JobDirectory() as directory:
+        return Job(options, directory, display, _monitor).run()
+
+
+def _say_threads(display: Display, options: RunOptions) -> None:
+    if "OMP_NUM_THREADS" in os.environ or "OMP_NUM_THREADS" in options.environment:
+        return
+    threads = environment.threads_per_worker(options.workers)
+    display.note(
+        f"byteps-like: OMP_NUM_THREADS={threads} for each worker ({environment.cores()} cores, {options.workers} "
+        "workers); set it to change this"
+    )
+
+
+def _monitor(scheduler: str, secret_file: Path, job: str) -> Monitor | None:
+    del scheduler, secret_file, job
+    return None
