@@ -1,0 +1,130 @@
+"""The kernels' meaning in NumPy: slow, obvious, and by other means than the kernels' own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byteps_like.dtypes import DType, Op
+
+Array = NDArray[Any]
+
+# What an element is stored as; 16-bit floats as their bits.
+STORED: dict[DType, type[np.generic]] = {
+    DType.FLOAT32: np.float32,
+    DType.FLOAT64: np.float64,
+    DType.FLOAT16: np.uint16,
+    DType.BFLOAT16: np.uint16,
+    DType.INT8: np.int8,
+    DType.UINT8: np.uint8,
+    DType.INT32: np.int32,
+    DType.INT64: np.int64,
+}
+FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
+ARITHMETIC = (Op.SUM, Op.AVERAGE, Op.MIN, Op.MAX, Op.PRODUCT)
+
+
+def widen(dtype: DType, stored: Array) -> Array:
+    """The values of `stored` in the type they are summed in."""
+    if dtype == DType.FLOAT16:
+        return stored.view(np.float16).astype(np.float32)
+    if dtype == DType.BFLOAT16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored
+
+
+def narrow(dtype: DType, values: Array) -> Array:
+    """The way back: 16-bit floats rounded to nearest even."""
+    if dtype == DType.FLOAT16:
+        return values.astype(np.float16).view(np.uint16)
+    return _nearest_bfloat(values) if dtype == DType.BFLOAT16 else values
+
+
+def _nearest_bfloat(values: Array) -> Array:
+    """Chooses between the two neighbours by their distance in double; infinity counts as 2^128."""
+    bits = values.view(np.uint32)
+    below = (bits >> 16).astype(np.uint16)
+    above = below + np.uint16(1)
+    magnitude = np.abs(values.astype(np.float64))
+    to_below, to_above = (np.abs(magnitude - _magnitude(bound)) for bound in (below, above))
+    up = (to_above < to_below) | ((to_above == to_below) & (below % 2 == 1))
+    rounded = np.where(np.isinf(values), below, np.where(up, above, below))
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _magnitude(bfloat: Array) -> Array:
+    value = np.abs((bfloat.astype(np.uint32) << 16).view(np.float32).astype(np.float64))
+    return np.where(np.isinf(value), 2.0**128, value)
+
+
+def apply(op: Op, a: Array, b: Array) -> Array:
+    """a op b, element by element, in the type they have. Of equal values (0 and -0) min and max take the first."""
+    if op in (Op.MIN, Op.MAX):
+        best = np.where(b < a if op == Op.MIN else b > a, b, a)
+        return np.where(a != a, a, np.where(b != b, b, best))
+    if op == Op.BROADCAST:
+        return b.copy()
+    return a * b if op == Op.PRODUCT else a + b
+
+
+def divide(values: Array, divisor: int) -> Array:
+    """Floats divided, integers by floor division (in Python's integers, of any size)."""
+    if divisor == 1:
+        return values
+    if values.dtype.kind == "f":
+        return values / values.dtype.type(divisor)
+    return np.array([value // divisor for value in values.tolist()], values.dtype)
+
+
+def reduce_many(op: Op, dtype: DType, sources: Sequence[Array], divisor: int) -> Array:
+    """All sources reduced in order in the accumulator's type, divided, rounded once."""
+    total = widen(dtype, sources[0])
+    for source in sources[1:]:
+        total = apply(op, total, widen(dtype, source))
+    return narrow(dtype, divide(total, divisor))
+
+
+def scale(dtype: DType, stored: Array, factor: float) -> Array:
+    """Floats times the factor; integers in double, truncated, kept within the type's range."""
+    values = widen(dtype, stored)
+    if dtype in FLOATS:
+        return narrow(dtype, values * values.dtype.type(factor))
+    limits = np.iinfo(values.dtype)
+    products = values.astype(np.float64) * factor
+    exact = [0 if np.isnan(p) else limits.max if p >= limits.max else limits.min if p <= limits.min else int(p)
+             for p in products.tolist()]  # fmt: skip
+    return np.array(exact, values.dtype)
+
+
+def canonical(dtype: DType, stored: Array) -> Array:
+    """Bits for comparison: every NaN the same one, since IEEE 754 leaves open which an operation gives."""
+    values = widen(dtype, stored)
+    if values.dtype.kind != "f":
+        return stored
+    values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
+    return values.view(np.uint32 if values.dtype == np.float32 else np.uint64)
+
+
+_SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 65504.0, 65519.9, 65520.0, 2.0**-24, 2.0**-25, 3 * 2.0**-26,
+            2.0**-14, 2.0**-133, 2.0**-149, 3.4028235e38, -3.4028235e38, 3.3961775e38, 1e300, 5e-324)  # fmt: skip
+
+
+def samples(dtype: DType, count: int, seed: int) -> Array:
+    """Stored values of which some are ordinary, some any bits at all, some special (NaN, infinities, denormals)."""
+    random = np.random.default_rng(seed)
+    stored = STORED[dtype]
+    anything = random.integers(0, 256, count * np.dtype(stored).itemsize, np.uint8).view(stored)
+    if dtype not in FLOATS:
+        limits = np.iinfo(stored)
+        special = np.array([0, 1, 2, limits.max, limits.max - 1, limits.min, limits.min + 1], stored)
+        return np.where(random.random(count) < 0.3, random.choice(special, count), anything)
+    with np.errstate(all="ignore"):
+        computed = np.float64 if dtype == DType.FLOAT64 else np.float32
+        ordinary = narrow(dtype, random.standard_normal(count).astype(computed))
+        special = narrow(dtype, np.array(_SPECIAL).astype(computed))
+    kind = random.integers(0, 4, count)
+    return np.where(kind == 0, random.choice(special, count), np.where(kind == 1, anything, ordinary))

@@ -1,0 +1,207 @@
+"""The native kernels against NumPy: every length and misalignment, special values, each instruction set there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernels_reference import (
+    ARITHMETIC,
+    FLOATS,
+    HALVES,
+    STORED,
+    Array,
+    apply,
+    canonical,
+    divide,
+    narrow,
+    reduce_many,
+    samples,
+    scale,
+    widen,
+)
+
+from byteps_like.dtypes import DType, Op
+
+kernels = pytest.importorskip("byteps_like._core").kernels
+
+BEST = kernels.instruction_set()
+SETS = [name for name in ("avx512", "avx2", "neon", "scalar") if kernels.select_instruction_set(name)]
+kernels.select_instruction_set(BEST)
+LENGTHS = range(258)
+GUARD = 0xA5
+
+
+@pytest.fixture(params=SETS, autouse=True)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs each test once for each instruction set of this CPU."""
+    assert kernels.select_instruction_set(request.param)
+    yield request.param
+    kernels.select_instruction_set(BEST)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with np.errstate(all="ignore"):
+        yield
+
+
+class Misaligned:
+    """A copy of an array that begins `offset` bytes after a cache line, with guard bytes on both sides."""
+
+    def __init__(self, values: Array, offset: int) -> None:
+        room = np.full(values.nbytes + 256, GUARD, np.uint8)
+        begin = -room.ctypes.data % 64 + 64 + offset
+        self.array = room[begin : begin + values.nbytes].view(values.dtype)
+        self.array[:] = values
+        self._outside = (room[:begin], room[begin + values.nbytes :])
+
+    def check(self, dtype: DType, expected: Array) -> None:
+        """The values are as expected, bit by bit but for which NaN; nothing was written outside."""
+        got, want = (canonical(dtype, values) for values in (self.array.copy(), expected))
+        np.testing.assert_array_equal(got, want)
+        assert all((side == GUARD).all() for side in self._outside)
+
+
+@pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.name)
+def test_reduce_of_every_length_and_misalignment(dtype: DType) -> None:
+    a, b = (samples(dtype, LENGTHS[-1], seed) for seed in (1, 2))
+    for op in ARITHMETIC:
+        expected = narrow(dtype, apply(op, widen(dtype, a), widen(dtype, b)))
+        for length in LENGTHS:
+            left, right = Misaligned(a[:length], length % 64), Misaligned(b[:length], length * 29 % 64)
+            kernels.reduce(op, dtype, left.array, right.array)
+            left.check(dtype, expected[:length])
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+def test_accumulate_of_every_length_and_misalignment(dtype: DType) -> None:
+    total, source = samples(DType.FLOAT32, LENGTHS[-1], 3), samples(dtype, LENGTHS[-1], 4)
+    for op in (*ARITHMETIC, Op.BROADCAST):
+        expected = apply(op, total, widen(dtype, source))
+        for length in LENGTHS:
+            left, right = Misaligned(total[:length], length % 64), Misaligned(source[:length], length * 29 % 64)
+            kernels.accumulate(op, dtype, left.array, right.array)
+            left.check(DType.FLOAT32, expected[:length])
+
+
+@pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.name)
+def test_reduce_many_of_every_length_in_place(dtype: DType) -> None:
+    contributions = [samples(dtype, LENGTHS[-1], seed) for seed in range(3)]
+    for workers in (1, 2, 3):
+        expected = reduce_many(Op.AVERAGE, dtype, contributions[:workers], workers)
+        for length in LENGTHS:
+            arrays = [Misaligned(c[:length], (length + 13 * i) % 64) for i, c in enumerate(contributions[:workers])]
+            places = [a.array for a in arrays]
+            kernels.reduce_many(Op.AVERAGE, dtype, places, places, workers)
+            for a in arrays:
+                a.check(dtype, expected[:length])
+
+
+lengths = st.integers(0, 257) | st.integers(258, 20_000)
+offsets = st.integers(0, 63)
+seeds = st.integers(0, 2**32 - 1)
+divisors = st.sampled_from([1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 1000, 2**31 - 1, 2**31, 2**32 - 1])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(Op), st.sampled_from(DType), lengths, st.lists(offsets, min_size=1, max_size=6), divisors, seeds)
+def test_reduce_many(op: Op, dtype: DType, length: int, places: list[int], divisor: int, seed: int) -> None:
+    contributions = [samples(dtype, length, seed + i) for i in range(len(places))]
+    sources = [Misaligned(c, offset) for c, offset in zip(contributions, places, strict=True)]
+    fresh = Misaligned(contributions[0], places[-1])
+    destinations = [fresh, *sources[::2]]
+    divisor = divisor if op in (Op.SUM, Op.AVERAGE) else 1
+    kernels.reduce_many(op, dtype, [d.array for d in destinations], [s.array for s in sources], divisor)
+    expected = reduce_many(op, dtype, contributions, divisor)
+    for destination in destinations:
+        destination.check(dtype, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(DType), lengths, offsets, offsets, divisors, seeds)
+def test_widen_and_finalize(dtype: DType, length: int, here: int, there: int, divisor: int, seed: int) -> None:
+    wide = DType.FLOAT32 if dtype in HALVES else dtype
+    source = Misaligned(samples(dtype, length, seed), here)
+    accumulator = Misaligned(samples(wide, length, seed), there)
+    kernels.widen(dtype, accumulator.array, source.array)
+    accumulator.check(wide, widen(dtype, source.array.copy()))
+
+    totals = samples(wide, length, seed + 1)
+    accumulator.array[:] = totals
+    expected = narrow(dtype, divide(totals, divisor))
+    kernels.finalize(dtype, source.array, accumulator.array, divisor)
+    source.check(dtype, expected)
+    kernels.finalize(dtype, accumulator.array, accumulator.array, divisor)
+    np.testing.assert_array_equal(accumulator.array.view(STORED[dtype])[:length].tobytes(), source.array.tobytes())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(DType), lengths, offsets, st.floats(width=32) | st.sampled_from([0.0, 1.0, -0.5, 1 / 3]), seeds)
+def test_scale(dtype: DType, length: int, offset: int, factor: float, seed: int) -> None:
+    values = samples(dtype, length, seed)
+    data = Misaligned(values, offset)
+    kernels.scale(dtype, data.array, factor)
+    data.check(dtype, scale(dtype, values, factor))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+def test_every_16_bit_float_survives_the_way_up_and_down(dtype: DType) -> None:
+    every = np.arange(2**16, dtype=np.uint16)
+    for wide in (DType.FLOAT32, DType.FLOAT64):
+        up = np.empty(every.size, STORED[wide])
+        kernels.cast(dtype, wide, up, every)
+        expected = widen(dtype, every).astype(up.dtype)
+        np.testing.assert_array_equal(canonical(wide, up), canonical(wide, expected))
+        down = np.empty_like(every)
+        kernels.cast(wide, dtype, down, up)
+        np.testing.assert_array_equal(canonical(dtype, down), canonical(dtype, every))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+def test_rounding_at_and_beside_every_tie(dtype: DType) -> None:
+    every = np.arange(0x7C00 if dtype == DType.FLOAT16 else 0x7F80, dtype=np.uint16)
+    low, high = (widen(dtype, values).astype(np.float64) for values in (every, every + np.uint16(1)))
+    ties = (low + np.where(np.isinf(high), 2 * low - widen(dtype, every - np.uint16(1)), high)) / 2
+    middle = ties.astype(np.float32)
+    around = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
+    for values in (around, -around):
+        got = np.empty(values.size, np.uint16)
+        kernels.cast(DType.FLOAT32, dtype, got, values)
+        np.testing.assert_array_equal(canonical(dtype, got), canonical(dtype, narrow(dtype, values)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(FLOATS), st.sampled_from(FLOATS), lengths, offsets, offsets, seeds)
+def test_cast(source: DType, destination: DType, length: int, here: int, there: int, seed: int) -> None:
+    values = samples(source, length, seed)
+    got = Misaligned(np.zeros(length, STORED[destination]), there)
+    kernels.cast(source, destination, got.array, Misaligned(values, here).array)
+    wide = widen(source, values)
+    through = wide.astype(np.float32 if destination in HALVES else STORED[destination])  # as torch does
+    got.check(destination, narrow(destination, through))
+
+
+def test_nan_wins_and_conversions_keep_it() -> None:
+    a, b = np.array([np.nan, 1, -np.inf], np.float32), np.array([1, np.nan, np.nan], np.float32)
+    for op in ARITHMETIC:
+        result = a.copy()
+        kernels.reduce(op, DType.FLOAT32, result, b)
+        assert np.isnan(result).all()
+    bits = np.array([0x7F800001, 0xFFC00000, 0x7FFFFFFF], np.uint32)
+    for dtype, expected in ((DType.BFLOAT16, [0x7FC0] * 3), (DType.FLOAT16, [0x7E00, 0xFE00, 0x7FFF])):
+        got = np.empty(3, np.uint16)
+        kernels.cast(DType.FLOAT32, dtype, got, bits)
+        assert got.tolist() == expected
+
+
+@pytest.mark.parametrize("divisor, dtype, size", [(0, DType.INT8, 4), (1, 77, 4), (1, DType.INT32, 3)])
+def test_what_does_not_fit_is_refused(divisor: int, dtype: Any, size: int) -> None:
+    with pytest.raises(ValueError, match=r"divisor|dtype|elements"):
+        kernels.reduce_many(Op.SUM, dtype, [np.zeros(size, np.int8)], [np.zeros(size, np.int8)], divisor)
+    with pytest.raises(ValueError, match="needed"):
+        kernels.reduce(Op.SUM, DType.INT8, np.zeros(4, np.int8), np.zeros(5, np.int8))
