@@ -1,0 +1,98 @@
+// The way to one shard of one server: its link, what waits for it, what is in flight on it. Lives on the engine's I/O
+// thread. When the link breaks, a connector thread makes a new one and everything in flight is resumed on it: the server
+// says what of each contribution it has counted, we say what of each result has landed.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <queue>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "csrc/engine/engine.h"
+#include "csrc/engine/operation.h"
+
+namespace byteps_like {
+
+class Channel : private LinkHandler {
+ public:
+  Channel(Engine& engine, ShardAddress address);
+  ~Channel() override;
+
+  Status Connect(Deadline deadline);  // before the loop runs; blocks
+
+  // I/O thread.
+  void Start();
+  void Enqueue(Part& part);
+  void Abort(const Status& why);         // every part in flight ends with this, the link is closed
+  void Goodbye();                        // ends what is in flight, tells the server; the link closes when that is sent
+  bool closed() const { return link_ == nullptr; }
+  bool busy() const { return !in_flight_.empty(); }
+  Deadline last_heard() const { return last_heard_; }
+  void Heard() { last_heard_ = Clock::now(); }
+  uint32_t warnings = 0;                 // since it was last heard of
+
+  // Any thread.
+  LinkCounters counters() const;
+  std::string name() const;  // "server 0 shard 1 (tcp://10.0.0.2:4711)"
+
+ private:
+  struct Waiting {
+    int32_t priority;
+    uint64_t order;
+    Part* part;
+    bool operator<(const Waiting& other) const {
+      return priority != other.priority ? priority < other.priority : order > other.order;
+    }
+  };
+
+  std::byte* PlaceFor(Link& link, const Header& header) override;
+  void OnFrame(Link& link, const Header& header, std::byte* payload) override;
+  bool NextFrame(Link& link, Outgoing& next) override;
+  void OnSent(Link& link, const Header& header) override;
+  void OnClosed(Link& link, const Status& why) override;
+
+  Result<std::unique_ptr<Stream>> Dial(Deadline deadline);
+  void Reconnect(const Status& why);
+  void Install(std::unique_ptr<Stream> stream);
+  void Resume(Part& part);
+  void Queue(Part& part);
+  bool NextPush(Outgoing& next);
+  bool Refer(Part& part, Outgoing& next);
+  Part* Expected(const Header& header);
+  void OnResult(Part& part, const Header& header);
+  void OnResumed(Part& part, const Header& header);
+  void Finish(Part& part, const Status& status);
+  void FinishAll(const Status& status);
+  Header HeaderFor(const Part& part, FrameType type) const;
+  bool TakesCredit(Part& part);
+
+  Engine& engine_;
+  const ShardAddress address_;
+  std::atomic<size_t> url_{0};            // the one in use
+  std::unique_ptr<Stream> first_stream_;  // connected, not on the loop yet
+  bool established_ = false;              // there was a link: from now on only this address will do
+  std::unique_ptr<Link> link_;
+  std::vector<std::unique_ptr<Link>> closing_;
+  std::thread connector_;
+  std::atomic<bool> ending_{false};
+  std::unordered_map<uint64_t, Part*> parts_;  // by key: all that were ever in flight here
+  std::vector<Part*> in_flight_;
+  std::priority_queue<Waiting> queue_;
+  std::deque<Header> control_;
+  std::set<uint32_t> shared_regions_;  // passed to the server over this link
+  size_t credit_used_ = 0;
+  Deadline last_heard_{};
+  std::vector<std::byte> scratch_;     // texts, and payloads nobody waits for any more
+
+  struct {
+    std::atomic<uint64_t> frames_sent{0}, frames_received{0}, payload_sent{0}, payload_received{0};
+  } counters_;
+};
+
+}  // namespace byteps_like

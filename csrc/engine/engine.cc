@@ -1,0 +1,235 @@
+#include "csrc/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "csrc/engine/channel.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+
+Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector<ShardAddress> shards) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(options)));
+  const auto wait = std::chrono::duration<double>(engine->options_.connect_timeout);
+  const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+  for (ShardAddress& shard : shards) {
+    engine->channels_.push_back(std::make_unique<Channel>(*engine, std::move(shard)));
+    Status connected = engine->channels_.back()->Connect(deadline);
+    if (!connected.ok()) return connected;
+  }
+  engine->loop_.Post([engine = engine.get()] {
+    for (auto& channel : engine->channels_) channel->Start();
+  });
+  engine->thread_ = std::thread([engine = engine.get()] { engine->loop_.Run(); });
+  return engine;
+}
+
+Engine::~Engine() {
+  Close();
+  if (thread_.joinable()) {
+    loop_.Stop();
+    thread_.join();
+  }
+  channels_.clear();
+}
+
+uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitions) {
+  std::lock_guard lock(mutex_);
+  Tensor& tensor = tensors_.emplace_back();
+  for (const PartitionSpec& spec : partitions) {
+    auto part = std::make_unique<Part>();
+    part->key = spec.key;
+    part->offset = spec.offset;
+    part->total = spec.bytes;
+    part->dtype = dtype;
+    part->channel = channels_.at(spec.channel).get();
+    tensor.parts.push_back(std::move(part));
+  }
+  return static_cast<uint32_t>(tensors_.size() - 1);
+}
+
+void Engine::Register(std::shared_ptr<SharedBuffer> buffer) {
+  std::lock_guard lock(mutex_);
+  regions_.push_back({std::move(buffer), static_cast<uint32_t>(regions_.size())});
+}
+
+const SharedRegion* Engine::RegionOf(const std::byte* address, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  for (const SharedRegion& region : regions_) {
+    const std::byte* const begin = region.buffer->data();
+    if (address >= begin && address + bytes <= begin + region.buffer->size()) return &region;
+  }
+  return nullptr;
+}
+
+Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
+  bool wake = false;
+  auto operation = std::make_shared<Operation>();
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    if (closed_) return Status(Code::kClosed, "the engine is closed");
+    auto& parts = tensors_.at(request.tensor).parts;
+    if (request.first_part > request.last_part || request.last_part > parts.size())
+      return Status(Code::kInvalid, "no such partitions");
+    for (uint32_t i = request.first_part; i < request.last_part; ++i)
+      if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
+    operation->remaining = request.last_part - request.first_part;
+    wake = submitted_.empty() && request.first_part < request.last_part;
+    for (uint32_t i = request.first_part; i < request.last_part; ++i) {
+      Part& part = *parts[i];
+      part.operation = operation;
+      part.address = request.address + part.offset;
+      part.op = request.op;
+      part.root = request.root;
+      part.priority = request.priority;
+      submitted_.push_back(&part);
+    }
+  }
+  if (wake) loop_.Post([this] { Drain(); });
+  return operation;
+}
+
+void Engine::Drain() {
+  taken_.clear();
+  {
+    std::lock_guard lock(mutex_);
+    taken_.swap(submitted_);
+  }
+  for (Part* part : taken_) {
+    part->order = order_++;
+    part->channel->Enqueue(*part);
+  }
+  ArmSilenceCheck();
+  Status failure;
+  {
+    std::lock_guard lock(mutex_);
+    failure = failure_;
+  }
+  if (!failure.ok())
+    for (auto& channel : channels_) channel->Abort(failure);
+}
+
+void Engine::Complete(Part& part, const Status& status) {
+  std::lock_guard lock(mutex_);
+  const std::shared_ptr<Operation> operation = std::move(part.operation);
+  if (!status.ok()) operation->status = status;
+  if (operation->remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) completed_.notify_all();
+}
+
+Status Engine::Wait(Operation& operation, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  if (!completed_.wait_until(lock, deadline, [&] { return operation.done(); }))
+    return Status(Code::kTimeout, "the operation has not ended yet");
+  return operation.status;
+}
+
+void Engine::Fail(Code code, const std::string& text) {
+  loop_.Post([this, code, text] { FailOnLoop(Status(code, text)); });
+}
+
+void Engine::FailOnLoop(const Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok() || closed_) return;
+    failure_ = status;
+  }
+  for (auto& channel : channels_) channel->Abort(status);
+  options_.on_event(status.code(), status.message(), true);
+}
+
+// A server that is stopped or cut off says nothing at all; one that waits for another rank keeps warning us.
+void Engine::ArmSilenceCheck() {
+  if (silence_check_armed_ || options_.stall_warning <= 0) return;
+  silence_check_armed_ = true;
+  const double period = std::clamp(std::min(options_.stall_warning, options_.stall_timeout) / 5, 0.05, 1.0);
+  loop_.CallAt(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(period)),
+               [this] { CheckSilence(); });
+}
+
+void Engine::CheckSilence() {
+  silence_check_armed_ = false;
+  bool busy = false;
+  for (auto& channel : channels_) {
+    if (!channel->busy()) continue;
+    busy = true;
+    const std::chrono::duration<double> silence = Clock::now() - channel->last_heard();
+    const std::string text = "rank " + std::to_string(options_.rank) + " has heard nothing from " + channel->name() +
+                             " for " + std::to_string(static_cast<int>(silence.count())) + " s";
+    // Half a warning period of grace: the server's own, better informed, report comes first.
+    if (silence.count() >= options_.stall_timeout + options_.stall_warning / 2)
+      return FailOnLoop(Status(Code::kStalled, text));
+    const auto warnings = static_cast<uint32_t>(silence.count() / (1.5 * options_.stall_warning));
+    if (warnings > channel->warnings) {
+      channel->warnings = warnings;
+      options_.on_event(Code::kStalled, text, false);
+    }
+  }
+  if (busy) ArmSilenceCheck();
+}
+
+void Engine::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+  }
+  if (!thread_.joinable()) return;
+  struct Waiter {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  auto waiter = std::make_shared<Waiter>();
+  CloseOnLoop([waiter] {
+    std::lock_guard lock(waiter->mutex);
+    waiter->done = true;
+    waiter->changed.notify_all();
+  });
+  std::unique_lock lock(waiter->mutex);
+  waiter->changed.wait_for(lock, kGoodbyeTimeout, [&] { return waiter->done; });
+}
+
+void Engine::CloseOnLoop(std::function<void()> done) {
+  loop_.Post([this, done] {
+    Drain();
+    on_closed_ = done;
+    for (auto& channel : channels_) channel->Goodbye();
+    OnChannelClosed();
+  });
+}
+
+void Engine::OnChannelClosed() {
+  for (auto& channel : channels_)
+    if (!channel->closed()) return;
+  if (on_closed_) std::exchange(on_closed_, nullptr)();
+}
+
+LinkCounters Engine::counters() const {
+  LinkCounters sum;
+  for (const auto& channel : channels_) {
+    const LinkCounters one = channel->counters();
+    sum.frames_sent += one.frames_sent;
+    sum.frames_received += one.frames_received;
+    sum.bytes_sent += one.bytes_sent;
+    sum.bytes_received += one.bytes_received;
+    sum.payload_sent += one.payload_sent;
+    sum.payload_received += one.payload_received;
+  }
+  return sum;
+}
+
+std::vector<std::string> Engine::peers() const {
+  std::vector<std::string> names;
+  for (const auto& channel : channels_) names.push_back(channel->name());
+  return names;
+}
+
+}  // namespace byteps_like

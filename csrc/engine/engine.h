@@ -1,0 +1,128 @@
+// The worker's engine: takes partitions from the framework, moves them over its channels (one per server shard), and
+// tells when results have landed. One I/O thread; callers never block except in Wait.
+//
+// All public methods may be called from any thread. No lock is held while bytes move, nothing is allocated per partition
+// and nothing calls Python on the way of the data.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "csrc/base/status.h"
+#include "csrc/engine/operation.h"
+#include "csrc/transport/event_loop.h"
+#include "csrc/transport/handshake.h"
+#include "csrc/transport/link.h"
+#include "csrc/transport/shared_buffer.h"
+
+namespace byteps_like {
+
+struct EngineOptions {
+  Credentials credentials;
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  size_t segment_bytes = kDefaultSegment;
+  size_t credit_bytes = 32u << 20;  // per channel: pushed and not answered yet
+  double connect_timeout = 5;       // seconds to reach a server, at first and after a broken link
+  double stall_warning = 5;
+  double stall_timeout = 120;
+  // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
+  std::function<void(Code code, const std::string& text, bool fatal)> on_event;
+};
+
+// One shard of one server: where it can be reached, best first.
+struct ShardAddress {
+  uint32_t server = 0;
+  uint32_t shard = 0;
+  std::vector<std::string> urls;
+};
+
+struct PartitionSpec {
+  uint64_t key = 0;
+  uint64_t offset = 0;   // bytes from the start of the tensor
+  uint32_t bytes = 0;
+  uint32_t channel = 0;  // index of its ShardAddress
+};
+
+struct SharedRegion {
+  std::shared_ptr<SharedBuffer> buffer;
+  uint32_t id = 0;
+};
+
+class Engine {
+ public:
+  // Connects to every shard; blocks up to connect_timeout.
+  static Result<std::unique_ptr<Engine>> Start(EngineOptions options, std::vector<ShardAddress> shards);
+  ~Engine();
+  Engine(const Engine&) = delete;
+
+  // A new tensor of `dtype`; returns its id for Submit. Keys and rounds live as long as the engine.
+  uint32_t Declare(DType dtype, const std::vector<PartitionSpec>& partitions);
+
+  // Memory that same-host servers may use in place; the engine keeps it mapped until it is destroyed.
+  void Register(std::shared_ptr<SharedBuffer> buffer);
+
+  struct Request {
+    uint32_t tensor = 0;
+    std::byte* address = nullptr;            // of the whole tensor
+    uint32_t first_part = 0, last_part = 0;  // [first, last)
+    Op op = Op::kSum;
+    uint32_t root = 0;
+    int32_t priority = 0;
+  };
+  // Starts the next round of the partitions. Their memory belongs to the engine until the operation is done. kInvalid if
+  // one of them is still in flight; the job's error once it has failed.
+  Result<std::shared_ptr<Operation>> Submit(const Request& request);
+
+  // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
+  Status Wait(Operation& operation, Deadline deadline);
+
+  void Fail(Code code, const std::string& text);  // ends the job here: every operation fails with this
+  void Close();                                   // says goodbye to the servers; blocks up to a second; idempotent
+  LinkCounters counters() const;
+  std::vector<std::string> peers() const;         // "server 0 shard 1 at shm://…"
+
+ private:
+  friend class Channel;
+  struct Tensor {
+    std::vector<std::unique_ptr<Part>> parts;
+  };
+
+  explicit Engine(EngineOptions options);
+  void Drain();
+  void Complete(Part& part, const Status& status);
+  void FailOnLoop(const Status& status);
+  void ArmSilenceCheck();
+  void CheckSilence();
+  // The registered buffer that holds [address, address + bytes); nullptr if none does.
+  const SharedRegion* RegionOf(const std::byte* address, size_t bytes);
+  void CloseOnLoop(std::function<void()> done);
+  void OnChannelClosed();
+
+  const EngineOptions options_;
+  EventLoop loop_;
+  std::vector<std::unique_ptr<Channel>> channels_;
+
+  mutable std::mutex mutex_;  // guards what follows; never held while bytes move
+  std::condition_variable completed_;
+  std::deque<Tensor> tensors_;
+  std::vector<Part*> submitted_;  // for the I/O thread to take
+  std::deque<SharedRegion> regions_;
+  Status failure_;
+  bool closed_ = false;
+
+  std::vector<Part*> taken_;  // the I/O thread's
+  uint64_t order_ = 0;
+  bool silence_check_armed_ = false;
+  std::function<void()> on_closed_;
+  std::thread thread_;
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,56 @@
+// A summation server: listens, lets in who proves to be of the job, and hands each link to the shard it asks for.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "csrc/transport/handshake.h"
+#include "csrc/transport/stream.h"
+#include "server/shard.h"
+
+namespace byteps_like {
+
+class Server {
+ public:
+  struct Options {
+    std::string job;
+    std::string secret;
+    std::vector<std::string> urls;  // to listen on
+    uint32_t shards = 1;
+    uint64_t memory_limit = 0;      // bytes over all shards, 0: unlimited
+    size_t segment_bytes = kDefaultSegment;
+    ShardEvent on_event;            // called on a shard's thread
+  };
+
+  static Result<std::unique_ptr<Server>> Start(Options options);
+  ~Server();
+  Server(const Server&) = delete;
+
+  std::vector<std::string> urls() const;  // as bound
+  void SetWorld(const ShardWorld& world);  // links of another epoch are refused from here on
+  void Fail(Code code, const std::string& text);
+  void Stop();
+
+  const std::vector<std::unique_ptr<Shard>>& shards() const { return shards_; }
+
+ private:
+  explicit Server(Options options);
+  Status Listen();
+  void AcceptLoop(Listener& listener);
+  void Admit(std::unique_ptr<Stream> stream);
+
+  const Options options_;
+  std::atomic<uint32_t> epoch_{0};
+  std::atomic<bool> stopping_{false};
+  // Shared with the handshake threads: the last of them may still notify when this object is gone.
+  std::shared_ptr<std::atomic<int>> handshakes_ = std::make_shared<std::atomic<int>>(0);
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::thread> acceptors_;
+};
+
+}  // namespace byteps_like

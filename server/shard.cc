@@ -1,0 +1,159 @@
+#include "server/shard.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace byteps_like {
+
+Shard::Shard(Options options) : options_(std::move(options)), thread_([this] { loop_.Run(); }) {}
+
+Shard::~Shard() {
+  loop_.Post([this] { Reset(ShardWorld{}); });
+  loop_.Post([this] { loop_.Stop(); });
+  thread_.join();
+}
+
+void Shard::SetWorld(const ShardWorld& world) {
+  loop_.Post([this, world] { Reset(world); });
+}
+
+void Shard::AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch) {
+  // std::function wants something it can copy.
+  auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
+  loop_.Post([this, shared, peer, epoch] { Install(std::move(*shared), peer, epoch); });
+}
+
+void Shard::Fail(Code code, const std::string& text) {
+  loop_.Post([this, code, text] { FailOnLoop(code, text); });
+}
+
+void Shard::Reset(const ShardWorld& world) {
+  for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
+  keys_.clear();
+  peers_.clear();
+  world_ = world;
+  failure_ = Status();
+  for (uint32_t rank = 0; rank < world.size; ++rank) {
+    peers_.push_back(std::make_unique<Peer>());
+    peers_.back()->rank = rank;
+  }
+  stats_.memory = stats_.keys = stats_.open_rounds = 0;
+}
+
+void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch) {
+  if (epoch != world_.epoch || identity.rank >= peers_.size()) return stream->Shutdown();
+  Peer& peer = *peers_[identity.rank];
+  Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
+  peer.link = MakeStreamLink(loop_, std::move(stream), *this);
+  by_link_[peer.link.get()] = &peer;
+  ++stats_.links;
+  peer.link->Start();
+  if (!failure_.ok()) SendText(peer, FrameType::kError, failure_.code(), failure_.message());
+}
+
+void Shard::Drop(Peer& peer, const Status& why) {
+  peer.control.clear();
+  peer.control_under_way = false;
+  peer.results = {};
+  for (auto& [id, key] : keys_)
+    for (Round& round : key->rounds) {
+      if (peer.link) round.Abandon(*peer.link);
+      if (round.active()) round.of(peer.rank).queued = false;
+    }
+  if (!peer.link) return;
+  by_link_.erase(peer.link.get());
+  --stats_.links;
+  peer.link->Close(why);
+  closing_.push_back(std::move(peer.link));
+}
+
+Shard::Peer* Shard::PeerOf(const Link& link) {
+  const auto found = by_link_.find(&link);
+  return found == by_link_.end() ? nullptr : found->second;
+}
+
+void Shard::OnClosed(Link& link, const Status&) {
+  // The rank may come back with a new link and resume; whether it is dead is for the scheduler to say.
+  if (Peer* peer = PeerOf(link)) Drop(*peer, Status());
+  std::erase_if(closing_, [&link](const auto& closing) { return closing.get() == &link; });
+}
+
+void Shard::FailOnLoop(Code code, const std::string& text) {
+  if (!failure_.ok()) return;
+  failure_ = Status(code, text);
+  for (auto& peer : peers_)
+    if (peer->link) SendText(*peer, FrameType::kError, code, text);
+  options_.on_event(code, text, true);
+}
+
+void Shard::SendText(Peer& peer, FrameType type, Code code, const std::string& text) {
+  Header header;
+  header.type = type;
+  header.epoch = world_.epoch;
+  header.rank = peer.rank;
+  header.aux = static_cast<uint32_t>(code);
+  header.length = static_cast<uint32_t>(text.size());
+  header.total = header.length;
+  peer.control.emplace_back(header, text);
+  peer.link->Kick();
+}
+
+bool Shard::NextFrame(Link& link, Outgoing& next) {
+  Peer* const peer = PeerOf(link);
+  if (peer == nullptr) return false;
+  if (!peer->control.empty() && !peer->control_under_way) {
+    next.header = peer->control.front().first;
+    next.payload = reinterpret_cast<const std::byte*>(peer->control.front().second.data());
+    peer->control_under_way = true;
+    return true;
+  }
+  return failure_.ok() && NextResult(*peer, next);
+}
+
+void Shard::OnSent(Link& link, const Header& header) {
+  ++stats_.frames_sent;
+  stats_.payload_sent += header.length;
+  Peer* const peer = PeerOf(link);
+  if (peer == nullptr || header.type == FrameType::kResult) return;
+  peer->control.pop_front();
+  peer->control_under_way = false;
+}
+
+std::byte* Shard::PlaceFor(Link& link, const Header& header) {
+  Peer* const peer = PeerOf(link);
+  if (peer == nullptr) return nullptr;
+  if (header.type == FrameType::kPush && header.rank == peer->rank && header.epoch == world_.epoch && failure_.ok()) {
+    Key* key = nullptr;
+    Round* const round = RoundFor(*peer, header, &key);
+    std::byte* const place = round == nullptr ? nullptr : round->PlaceDirect(link, header);
+    if (place != nullptr) return place;
+  }
+  if (peer->scratch.size() < header.length) peer->scratch.resize(header.length);
+  return peer->scratch.data();
+}
+
+void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
+  ++stats_.frames_received;
+  stats_.payload_received += header.length;
+  Peer* const peer = PeerOf(link);
+  if (peer == nullptr || header.epoch != world_.epoch || !failure_.ok()) return;
+  if (header.rank != peer->rank) return Drop(*peer, Status(Code::kCorrupt, "a frame bears another rank than its link"));
+  switch (header.type) {
+    case FrameType::kPush:
+      return OnPush(*peer, header, payload);
+    case FrameType::kResume:
+      return OnResume(*peer, header);
+    case FrameType::kRegion:
+      return OnRegion(*peer, header);
+    case FrameType::kError: {
+      const auto* text = reinterpret_cast<const char*>(payload);
+      return FailOnLoop(static_cast<Code>(header.aux), std::string(text, header.length));
+    }
+    case FrameType::kGoodbye:
+      return Drop(*peer, Status(Code::kClosed, "the worker left"));
+    default:
+      return Drop(*peer, Status(Code::kCorrupt, "a worker sent a frame that only servers send"));
+  }
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,141 @@
+// One server thread: its event loop, its links (one per worker), its keys. Shared-nothing: no lock is taken on the data
+// path, a key lives on one shard.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "csrc/transport/event_loop.h"
+#include "csrc/transport/handshake.h"
+#include "csrc/transport/link.h"
+#include "csrc/transport/shared_buffer.h"
+#include "server/round.h"
+
+namespace byteps_like {
+
+// What the world of one epoch looks like to a shard. Times in seconds.
+struct ShardWorld {
+  uint32_t epoch = 0;
+  uint32_t size = 0;  // workers
+  double stall_warning = 5;
+  double stall_timeout = 120;
+};
+
+// A shard noticed something the whole job must hear of. Called on the shard's thread; must not block.
+using ShardEvent = std::function<void(Code code, const std::string& text, bool fatal)>;
+
+struct ShardStats {  // written by the shard, read from any thread
+  std::atomic<uint64_t> memory{0}, keys{0}, rounds{0}, open_rounds{0}, links{0};
+  std::atomic<uint64_t> frames_received{0}, frames_sent{0}, payload_received{0}, payload_sent{0};
+  std::atomic<uint64_t> referenced{0};  // bytes summed in shared memory, that no link carried
+  std::atomic<uint64_t> repeated{0};    // payload that came again after a broken link and was not counted twice
+};
+
+class Shard : private LinkHandler {
+ public:
+  struct Options {
+    uint32_t index = 0;
+    uint64_t memory_limit = 0;  // bytes of accumulators and results, 0: unlimited
+    size_t segment_bytes = kDefaultSegment;
+    ShardEvent on_event;
+  };
+  explicit Shard(Options options);
+  ~Shard() override;
+
+  // Any thread.
+  void SetWorld(const ShardWorld& world);  // forgets all keys and links of the epoch before
+  void AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch);
+  void Fail(Code code, const std::string& text);  // tells every worker; what comes later is dropped
+  const ShardStats& stats() const { return stats_; }
+
+ private:
+  struct Sendable;
+  struct Key;
+  struct Peer;
+
+  std::byte* PlaceFor(Link& link, const Header& header) override;
+  void OnFrame(Link& link, const Header& header, std::byte* payload) override;
+  bool NextFrame(Link& link, Outgoing& next) override;
+  void OnSent(Link& link, const Header& header) override;
+  void OnClosed(Link& link, const Status& why) override;
+
+  // shard.cc: links and world
+  Peer* PeerOf(const Link& link);
+  void Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch);
+  void Drop(Peer& peer, const Status& why);
+  void Reset(const ShardWorld& world);
+  void FailOnLoop(Code code, const std::string& text);
+  void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
+
+  // shard_push.cc: contributions in
+  Round* RoundFor(Peer& peer, const Header& header, Key** key);
+  Key* FindOrMake(const Header& header);
+  bool Join(Key& key, Round& round, const Header& header);
+  void Acknowledge(Key& key, const Header& header);
+  void OnPush(Peer& peer, const Header& header, const std::byte* payload);
+  void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
+  void OnResume(Peer& peer, const Header& header);
+  void OnRegion(Peer& peer, const Header& header);
+  void Progress(Key& key, Round& round);
+  bool Reserve(Key& key, Round& round, const Header& header);
+
+  // shard_results.cc: results out, stalls
+  void Offer(Key& key, Round& round, uint32_t rank);
+  bool NextResult(Peer& peer, Outgoing& next);
+  void ArmStallCheck();
+  void CheckStalls();
+  void CheckStall(Key& key, Round& round);
+
+  const Options options_;
+  EventLoop loop_;  // before the links, which watch it
+  ShardStats stats_;
+  ShardWorld world_;
+  Status failure_;
+  bool stall_check_armed_ = false;
+  uint64_t order_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank
+  std::unordered_map<const Link*, Peer*> by_link_;
+  std::vector<std::unique_ptr<Link>> closing_;
+  std::thread thread_;
+};
+
+// A result, or more of one, that a worker's link may send.
+struct Shard::Sendable {
+  int32_t priority;
+  uint64_t order;
+  Round* round;
+  uint64_t key;
+  bool operator<(const Sendable& other) const {
+    return priority != other.priority ? priority < other.priority : order > other.order;
+  }
+};
+
+struct Shard::Key {
+  uint64_t key = 0;
+  DType dtype{};
+  uint32_t total = 0;
+  uint32_t next = 0;            // the round that has not begun yet
+  std::array<Round, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
+};
+
+struct Shard::Peer {  // one worker and its link
+  uint32_t rank = 0;
+  std::unique_ptr<Link> link;   // null: not connected
+  std::vector<std::byte> scratch;
+  std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
+  std::priority_queue<Sendable> results;
+  std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
+  bool control_under_way = false;
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,160 @@
+// Contributions on their way in.
+#include <utility>
+
+#include "server/shard.h"
+
+namespace byteps_like {
+namespace {
+
+std::string KeyText(uint64_t key) { return "key " + std::to_string(key); }
+
+}  // namespace
+
+Shard::Key* Shard::FindOrMake(const Header& header) {
+  std::unique_ptr<Key>& slot = keys_[header.key];
+  if (!slot) {
+    slot = std::make_unique<Key>();
+    slot->key = header.key;
+    slot->dtype = header.dtype;
+    slot->total = header.total;
+    ++stats_.keys;
+  }
+  return slot.get();
+}
+
+// The round a push belongs to; nullptr if the frame is stale (ignored) or wrong (the job has failed).
+Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
+  Key& key = *FindOrMake(header);
+  *out = &key;
+  Round& round = key.rounds[header.round & 1];
+  if (round.active() && round.number() == header.round)
+    return Join(key, round, header) && Reserve(key, round, header) ? &round : nullptr;
+  if (static_cast<int32_t>(header.round - key.next) < 0) return nullptr;
+  Acknowledge(key, header);
+  if (header.round != key.next || round.active()) {
+    FailOnLoop(Code::kMismatch, KeyText(key.key) + ": rank " + std::to_string(peer.rank) + " is at round " +
+                                    std::to_string(header.round) + ", the others at " + std::to_string(key.next) +
+                                    ": it used this name more often than they did");
+    return nullptr;
+  }
+  round.Begin(header, world_.size);
+  ++key.next;
+  ++stats_.rounds;
+  ++stats_.open_rounds;
+  ArmStallCheck();
+  return Reserve(key, round, header) ? &round : nullptr;
+}
+
+bool Shard::Join(Key& key, Round& round, const Header& header) {
+  const std::string difference = round.Disagreement(header);
+  if (difference.empty()) {
+    Acknowledge(key, header);
+    return true;
+  }
+  FailOnLoop(Code::kMismatch,
+             KeyText(key.key) + ", round " + std::to_string(header.round) + ": the ranks disagree: " + difference);
+  return false;
+}
+
+void Shard::Acknowledge(Key& key, const Header& header) {
+  Round& before = key.rounds[(header.round - 1) & 1];
+  if (!before.active() || before.number() != header.round - 1) return;
+  before.of(header.rank).acknowledged = true;
+  for (const Contribution& contribution : before.ranks())
+    if (!contribution.acknowledged) return;
+  before.Release();
+}
+
+void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
+  Key* key = nullptr;
+  Round* const round = RoundFor(peer, header, &key);
+  if (round == nullptr) return;
+  if (header.flags & kByReference) return OnReference(peer, *key, *round, header);
+  const Contribution& contribution = round->of(peer.rank);
+  const size_t size = SizeOf(header.dtype);
+  if (header.offset > contribution.counted || header.offset % size != 0 || header.length % size != 0)
+    return Drop(peer, Status(Code::kCorrupt, "a segment is out of order or splits an element"));
+  if (header.op == Op::kBroadcast && header.root != peer.rank) {
+    round->Subscribe(peer.rank);
+    return Progress(*key, *round);
+  }
+  if (header.offset + header.length <= contribution.counted && header.length > 0) stats_.repeated += header.length;
+  if (Link* const other = round->InTheWay(*peer.link, header)) {
+    Peer& owner = *PeerOf(*other);
+    if (owner.scratch.size() < kMaxPayload) owner.scratch.resize(kMaxPayload);
+    other->Redirect(owner.scratch.data());
+    round->Abandon(*other);
+  }
+  round->Landed(*peer.link, header, payload);
+  Progress(*key, *round);
+}
+
+void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header) {
+  const auto found = peer.regions.find(header.aux);
+  if (found == peer.regions.end() || header.offset > found->second->size() ||
+      header.total > found->second->size() - header.offset)
+    return Drop(peer, Status(Code::kCorrupt, "a push refers to memory that was not shared"));
+  stats_.referenced += header.total;
+  Contribution& contribution = round.of(peer.rank);
+  if (!contribution.begun) {
+    round.Refer(peer.rank, found->second->data() + header.offset);
+  } else {
+    contribution.sent = 0;  // pushed again over a new link: the announcement of the result may have been lost
+    Offer(key, round, peer.rank);
+  }
+  Progress(key, round);
+}
+
+void Shard::OnRegion(Peer& peer, const Header& header) {
+  auto buffer = peer.link->TakeBuffer();
+  if (!buffer.ok() || (*buffer)->size() < header.offset)
+    return Drop(peer, Status(Code::kCorrupt, "shared memory was announced but did not come"));
+  peer.regions[header.aux] = *buffer;
+}
+
+// A new link of this rank: says what of its contribution is in the sum, and goes on with the result from what it has.
+void Shard::OnResume(Peer& peer, const Header& header) {
+  Header answer = header;
+  answer.type = FrameType::kResumed;
+  answer.offset = 0;
+  const auto found = keys_.find(header.key);
+  if (found != keys_.end()) {
+    Key& key = *found->second;
+    Round& round = key.rounds[header.round & 1];
+    if (round.active() && round.number() == header.round && round.Disagreement(header).empty()) {
+      Contribution& contribution = round.of(peer.rank);
+      answer.offset = contribution.counted;
+      contribution.sent = static_cast<uint32_t>(header.offset);
+      peer.control.emplace_back(answer, std::string());
+      Offer(key, round, peer.rank);
+      return peer.link->Kick();
+    }
+  }
+  peer.control.emplace_back(answer, std::string());
+  peer.link->Kick();
+}
+
+void Shard::Progress(Key& key, Round& round) {
+  if (!round.Advance()) return;
+  if (round.finished()) --stats_.open_rounds;
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) Offer(key, round, rank);
+}
+
+// Memory for a round to which somebody contributes by stream; fails the job rather than the process when the budget
+// is used up.
+bool Shard::Reserve(Key& key, Round& round, const Header& header) {
+  if (header.flags & kByReference || round.memory() >= round.NeededMemory()) return true;
+  const size_t more = round.NeededMemory() - round.memory();
+  if (options_.memory_limit != 0 && stats_.memory + more > options_.memory_limit) {
+    FailOnLoop(Code::kCapacity, KeyText(key.key) + ": server shard " + std::to_string(options_.index) +
+                                    " needs more than its " + std::to_string(options_.memory_limit) +
+                                    " bytes of memory: raise server_memory_limit or add servers");
+    return false;
+  }
+  const size_t before = round.memory();
+  round.Reserve();
+  stats_.memory += round.memory() - before;
+  return true;
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,79 @@
+// Results on their way out, and waits that last too long.
+#include <algorithm>
+#include <cstdio>
+
+#include "server/shard.h"
+
+namespace byteps_like {
+
+void Shard::Offer(Key& key, Round& round, uint32_t rank) {
+  Contribution& contribution = round.of(rank);
+  Peer& peer = *peers_[rank];
+  const bool ready = contribution.reference != nullptr ? round.finished() : round.complete() > contribution.sent;
+  if (!peer.link || contribution.queued || !contribution.begun || contribution.sent == round.total() || !ready) return;
+  contribution.queued = true;
+  peer.results.push({round.priority(), order_++, &round, key.key});
+  peer.link->Kick();
+}
+
+bool Shard::NextResult(Peer& peer, Outgoing& next) {
+  if (peer.results.empty()) return false;
+  const Sendable item = peer.results.top();
+  Round& round = *item.round;
+  Contribution& contribution = round.of(peer.rank);
+  Header& header = next.header;
+  header = round.Describe();
+  header.type = FrameType::kResult;
+  header.epoch = world_.epoch;
+  header.rank = peer.rank;
+  header.key = item.key;
+  if (contribution.reference != nullptr) {
+    header.flags = kByReference;
+    contribution.sent = round.total();
+  } else {
+    header.offset = contribution.sent;
+    header.length = static_cast<uint32_t>(
+        std::min<size_t>(options_.segment_bytes, round.complete() - contribution.sent));
+    next.payload = round.result() + contribution.sent;
+    contribution.sent += header.length;
+  }
+  if (contribution.sent == round.complete()) {
+    peer.results.pop();
+    contribution.queued = false;
+  }
+  return true;
+}
+
+void Shard::ArmStallCheck() {
+  if (stall_check_armed_ || world_.stall_warning <= 0) return;
+  stall_check_armed_ = true;
+  const double period = std::clamp(std::min(world_.stall_warning, world_.stall_timeout) / 5, 0.02, 1.0);
+  loop_.CallAt(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(period)),
+               [this] { CheckStalls(); });
+}
+
+void Shard::CheckStalls() {
+  stall_check_armed_ = false;
+  for (auto& [id, key] : keys_)
+    for (Round& round : key->rounds)
+      if (failure_.ok() && round.active() && !round.finished()) CheckStall(*key, round);
+  if (failure_.ok() && stats_.open_rounds > 0) ArmStallCheck();
+}
+
+void Shard::CheckStall(Key& key, Round& round) {
+  const std::chrono::duration<double> age = Clock::now() - round.last_progress();
+  if (age.count() < world_.stall_warning && age.count() < world_.stall_timeout) return;
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.1f s", age.count());
+  const std::string text = "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) + ": " +
+                           round.WaitingFor() + " for " + seconds;
+  if (age.count() >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
+  // Again every so often, so that those who wait know that this server is alive.
+  const auto warnings = static_cast<uint32_t>(age.count() / world_.stall_warning);
+  if (!round.WarnOnce(warnings)) return;
+  for (auto& peer : peers_)
+    if (peer->link && round.of(peer->rank).begun) SendText(*peer, FrameType::kWarning, Code::kStalled, text);
+  options_.on_event(Code::kStalled, text, false);
+}
+
+}  // namespace byteps_like
