@@ -1,12 +1,27 @@
 // byteps_like._core: addresses, sizes and dtype codes cross here; no torch, and nothing specific to a Python version
 // beyond nanobind. One *_py.cc per class.
-#include <nanobind/nanobind.h>
+#include "byteps_like/_native/events.h"
+
+namespace nb = nanobind;
 
 namespace byteps_like {
-void BindKernels(nanobind::module_& m);
+
+void ThrowIfFailed(const Status& status) {
+  if (status.ok()) return;
+  const nb::object error = nb::module_::import_("byteps_like.errors")
+                               .attr("from_code")(static_cast<int>(status.code()), status.message());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
 }  // namespace byteps_like
 
 NB_MODULE(_core, m) {
   m.doc() = "Native core of byteps_like";
+  byteps_like::BindBuffer(m);
+  byteps_like::BindEngine(m);
+  byteps_like::BindInprocLink(m);
   byteps_like::BindKernels(m);
+  byteps_like::BindLog(m);
+  byteps_like::BindServer(m);
 }

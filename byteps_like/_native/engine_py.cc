@@ -1,0 +1,152 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include <nanobind/stl/map.h>
+
+#include "byteps_like/_native/events.h"
+#include "csrc/engine/engine.h"
+
+namespace nb = nanobind;
+
+namespace byteps_like {
+namespace {
+
+using Shards = std::vector<std::tuple<uint32_t, uint32_t, std::vector<std::string>>>;
+using Partitions = std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>>;
+
+Deadline After(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+class PyEngine {
+ public:
+  PyEngine(EngineOptions options, std::vector<ShardAddress> shards) {
+    options.on_event = [this](Code code, const std::string& text, bool fatal) {
+      events_.Push(static_cast<int>(code), text, fatal);
+    };
+    Status status;
+    {
+      nb::gil_scoped_release release;
+      auto engine = Engine::Start(std::move(options), std::move(shards));
+      status = engine.status();
+      if (engine.ok()) engine_ = std::move(*engine);
+    }
+    ThrowIfFailed(status);
+  }
+
+  ~PyEngine() {
+    nb::gil_scoped_release release;
+    engine_.reset();
+  }
+
+  void Close() {
+    engine_->Close();
+    events_.Close();
+  }
+
+  // Waits in slices so that Ctrl-C is heard; the data path doesn't need the GIL meanwhile.
+  bool Wait(Operation& operation, double seconds) {
+    const Deadline deadline = After(seconds);
+    for (;;) {
+      Status status;
+      {
+        nb::gil_scoped_release release;
+        status = engine_->Wait(operation, std::min(deadline, After(kSlice)));
+      }
+      if (status.code() != Code::kTimeout) {
+        ThrowIfFailed(status);
+        return true;
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (Clock::now() >= deadline) return false;
+    }
+  }
+
+  Engine& engine() { return *engine_; }
+  EventQueue& events() { return events_; }
+
+ private:
+  static constexpr double kSlice = 0.2;
+  EventQueue events_;
+  std::unique_ptr<Engine> engine_;
+};
+
+PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, uint32_t rank, uint32_t world_size,
+                     const Shards& shards, size_t segment_bytes, size_t credit_bytes, double connect_timeout,
+                     double stall_warning, double stall_timeout) {
+  EngineOptions options;
+  options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch};
+  options.rank = rank;
+  options.world_size = world_size;
+  options.segment_bytes = segment_bytes;
+  options.credit_bytes = credit_bytes;
+  options.connect_timeout = connect_timeout;
+  options.stall_warning = stall_warning;
+  options.stall_timeout = stall_timeout;
+  std::vector<ShardAddress> addresses;
+  for (const auto& [server, shard, urls] : shards) addresses.push_back({server, shard, urls});
+  return new PyEngine(std::move(options), std::move(addresses));
+}
+
+uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions) {
+  std::vector<PartitionSpec> specs;
+  for (const auto& [key, offset, bytes, channel] : partitions) specs.push_back({key, offset, bytes, channel});
+  return self.engine().Declare(static_cast<DType>(dtype), specs);
+}
+
+std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t address, uint32_t first, uint32_t last,
+                                  int op, uint32_t root, int32_t priority) {
+  Engine::Request request;
+  request.tensor = tensor;
+  request.address = reinterpret_cast<std::byte*>(address);
+  request.first_part = first;
+  request.last_part = last;
+  request.op = static_cast<Op>(op);
+  request.root = root;
+  request.priority = priority;
+  auto operation = self.engine().Submit(request);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::map<std::string, uint64_t> Counters(PyEngine& self) {
+  const LinkCounters counters = self.engine().counters();
+  return {{"frames_sent", counters.frames_sent},     {"frames_received", counters.frames_received},
+          {"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
+          {"payload_sent", counters.payload_sent},   {"payload_received", counters.payload_received}};
+}
+
+}  // namespace
+
+void BindEngine(nb::module_& m) {
+  nb::class_<Operation>(m, "Operation").def("done", &Operation::done);
+  nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/native.py.")
+      .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
+           nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"), nb::arg("credit_bytes"),
+           nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
+      .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"),
+           "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
+      .def("register", [](PyEngine& self, std::shared_ptr<SharedBuffer> buffer) { self.engine().Register(buffer); },
+           nb::arg("buffer"))
+      .def("submit", &Submit, nb::arg("tensor"), nb::arg("address"), nb::arg("first"), nb::arg("last"), nb::arg("op"),
+           nb::arg("root"), nb::arg("priority"))
+      .def("wait", &PyEngine::Wait, nb::arg("operation"), nb::arg("seconds"),
+           "True when it is done, False after `seconds`; raises the error it failed with.")
+      .def("fail",
+           [](PyEngine& self, int code, const std::string& text) {
+             self.engine().Fail(static_cast<Code>(code), text);
+           },
+           nb::arg("code"), nb::arg("text"))
+      .def("next_event", [](PyEngine& self, double seconds) { return self.events().Pop(seconds); }, nb::arg("seconds"),
+           nb::call_guard<nb::gil_scoped_release>(), "(code, text, fatal), or None after `seconds` or once closed.")
+      .def("counters", &Counters)
+      .def("peers", [](PyEngine& self) { return self.engine().peers(); })
+      .def("close", &PyEngine::Close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,67 @@
+// Events on their way to Python: native threads push and go on, a Python thread waits here without the GIL. So nothing on
+// the data path ever waits for an interpreter.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+class EventQueue {
+ public:
+  using Event = std::tuple<int, std::string, bool>;  // code (or log level), text, fatal
+
+  void Push(int code, const std::string& text, bool fatal) {
+    std::lock_guard lock(mutex_);
+    if (events_.size() >= kMost) events_.pop_front();
+    events_.emplace_back(code, text, fatal);
+    changed_.notify_one();
+  }
+
+  // The next event; nothing after `seconds`, or at once when the queue was closed.
+  std::optional<Event> Pop(double seconds) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return closed_ || !events_.empty(); });
+    if (events_.empty()) return std::nullopt;
+    Event event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+
+  void Close() {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  static constexpr size_t kMost = 1024;  // the oldest go first: nobody reads them
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Event> events_;
+  bool closed_ = false;
+};
+
+// Raises the exception of byteps_like/errors.py that mirrors a failed status.
+void ThrowIfFailed(const Status& status);
+
+void BindBuffer(nanobind::module_& m);
+void BindEngine(nanobind::module_& m);
+void BindInprocLink(nanobind::module_& m);
+void BindKernels(nanobind::module_& m);
+void BindLog(nanobind::module_& m);
+void BindServer(nanobind::module_& m);
+
+}  // namespace byteps_like

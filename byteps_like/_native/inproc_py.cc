@@ -1,0 +1,126 @@
+// A link of the portable door: raw frames between Python and a shard in this process. Whoever speaks through it has
+// proved to the door who it is; the frames are checked by the shard like anyone's.
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "byteps_like/_native/events.h"
+#include "csrc/transport/handshake.h"
+#include "csrc/transport/stream.h"
+#include "csrc/wire/frame.h"
+
+namespace nb = nanobind;
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kConnectTimeout = std::chrono::seconds(5);
+constexpr size_t kReadBlock = 256u << 10;
+
+class InprocLink {
+ public:
+  InprocLink(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+
+  std::vector<int> fds() const { return stream_->fds(); }
+
+  // Queues a frame and writes what the ring takes; returns the bytes that still wait for room.
+  size_t Send(nb::bytes header, nb::bytes payload) {
+    out_.insert(out_.end(), header.c_str(), header.c_str() + header.size());
+    out_.insert(out_.end(), payload.c_str(), payload.c_str() + payload.size());
+    return Flush();
+  }
+
+  size_t Flush() {
+    while (out_begin_ < out_.size()) {
+      const iovec piece{out_.data() + out_begin_, out_.size() - out_begin_};
+      auto written = stream_->Write(std::span(&piece, 1));
+      ThrowIfFailed(written.status());
+      if (*written == 0) return out_.size() - out_begin_;
+      out_begin_ += *written;
+    }
+    out_.clear();
+    out_begin_ = 0;
+    return 0;
+  }
+
+  // All whole frames that have come, as (header, payload) pairs.
+  nb::list Receive() {
+    ClearDoorbells();
+    for (;;) {
+      const size_t have = in_.size();
+      in_.resize(have + kReadBlock);
+      auto read = stream_->Read(reinterpret_cast<std::byte*>(in_.data() + have), kReadBlock);
+      in_.resize(have + (read.ok() ? *read : 0));
+      if (!read.ok() && in_.size() < kHeaderBytes) ThrowIfFailed(read.status());
+      if (!read.ok() || *read == 0) break;
+    }
+    Flush();
+    return TakeFrames();
+  }
+
+  void Close() { stream_->Shutdown(); }
+
+ private:
+  // The caller polls by level, the ring rings by edge: what was rung is forgotten before looking.
+  void ClearDoorbells() {
+    uint64_t count = 0;
+    for (const int fd : stream_->fds()) [[maybe_unused]] const ssize_t ignored = ::read(fd, &count, sizeof count);
+  }
+
+  nb::list TakeFrames() {
+    nb::list frames;
+    size_t begin = 0;
+    while (in_.size() - begin >= kHeaderBytes) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(in_.data() + begin);
+      auto header = DecodeHeader(std::span<const std::byte, kHeaderBytes>(bytes, kHeaderBytes));
+      ThrowIfFailed(header.status());
+      const size_t size = kHeaderBytes + header->length;
+      if (in_.size() - begin < size) break;
+      frames.append(nb::make_tuple(nb::bytes(in_.data() + begin, kHeaderBytes),
+                                   nb::bytes(in_.data() + begin + kHeaderBytes, header->length)));
+      begin += size;
+    }
+    in_.erase(in_.begin(), in_.begin() + static_cast<ptrdiff_t>(begin));
+    return frames;
+  }
+
+  std::unique_ptr<Stream> stream_;
+  std::vector<char> in_, out_;
+  size_t out_begin_ = 0;
+};
+
+InprocLink* Open(const std::string& url, const std::string& job, nb::bytes secret, uint32_t epoch, uint32_t rank,
+                 uint32_t shard) {
+  const Credentials credentials{job, std::string(secret.c_str(), secret.size()), epoch};
+  const Deadline deadline = Clock::now() + kConnectTimeout;
+  Status status;
+  std::unique_ptr<Stream> stream;
+  {
+    nb::gil_scoped_release release;
+    auto connected = Connect(url, deadline);
+    status = connected.status();
+    if (status.ok()) status = ClientHandshake(**connected, credentials, {Role::kWorker, rank, shard}, deadline);
+    if (status.ok()) stream = std::move(*connected);
+  }
+  ThrowIfFailed(status);
+  return new InprocLink(std::move(stream));
+}
+
+}  // namespace
+
+void BindInprocLink(nb::module_& m) {
+  nb::class_<InprocLink>(m, "InprocLink", "A link to a shard in this process that carries ready-made frames.")
+      .def(nb::new_(&Open), nb::arg("url"), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
+           nb::arg("shard"))
+      .def("filenos", &InprocLink::fds, "Readable when `recv` or `flush` may have something to do.")
+      .def("send", &InprocLink::Send, nb::arg("header"), nb::arg("payload"), "Bytes that still wait for room.")
+      .def("flush", &InprocLink::Flush)
+      .def("recv", &InprocLink::Receive, "Whole frames: a list of (header, payload).")
+      .def("close", &InprocLink::Close);
+}
+
+}  // namespace byteps_like

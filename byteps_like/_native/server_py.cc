@@ -1,0 +1,100 @@
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+
+#include "byteps_like/_native/events.h"
+#include "server/server.h"
+
+namespace nb = nanobind;
+
+namespace byteps_like {
+namespace {
+
+// A server and its events. Stopping joins threads: always without the GIL.
+class PyServer {
+ public:
+  explicit PyServer(Server::Options options) {
+    options.on_event = [this](Code code, const std::string& text, bool fatal) {
+      events_.Push(static_cast<int>(code), text, fatal);
+    };
+    auto server = Server::Start(std::move(options));
+    ThrowIfFailed(server.status());
+    server_ = std::move(*server);
+  }
+
+  ~PyServer() {
+    nb::gil_scoped_release release;
+    Stop();
+  }
+
+  void Stop() {
+    server_->Stop();
+    events_.Close();
+  }
+
+  Server& server() { return *server_; }
+  EventQueue& events() { return events_; }
+
+ private:
+  EventQueue events_;
+  std::unique_ptr<Server> server_;
+};
+
+std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
+  return {{"memory", stats.memory},
+          {"keys", stats.keys},
+          {"rounds", stats.rounds},
+          {"open_rounds", stats.open_rounds},
+          {"links", stats.links},
+          {"frames_received", stats.frames_received},
+          {"frames_sent", stats.frames_sent},
+          {"payload_received", stats.payload_received},
+          {"payload_sent", stats.payload_sent},
+          {"referenced", stats.referenced},
+          {"repeated", stats.repeated}};
+}
+
+PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::string> urls, uint32_t shards,
+                     uint64_t memory_limit, size_t segment_bytes) {
+  Server::Options options;
+  options.job = job;
+  options.secret.assign(secret.c_str(), secret.size());
+  options.urls = std::move(urls);
+  options.shards = shards;
+  options.memory_limit = memory_limit;
+  options.segment_bytes = segment_bytes;
+  return new PyServer(std::move(options));
+}
+
+}  // namespace
+
+void BindServer(nb::module_& m) {
+  nb::class_<PyServer>(m, "Server", "A summation server; see byteps_like/server/native.py.")
+      .def(nb::new_(&MakeServer), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("shards") = 1,
+           nb::arg("memory_limit") = 0, nb::arg("segment_bytes") = kDefaultSegment)
+      .def_prop_ro("urls", [](PyServer& self) { return self.server().urls(); })
+      .def("set_world",
+           [](PyServer& self, uint32_t epoch, uint32_t size, double stall_warning, double stall_timeout) {
+             self.server().SetWorld({epoch, size, stall_warning, stall_timeout});
+           },
+           nb::arg("epoch"), nb::arg("world_size"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
+      .def("fail",
+           [](PyServer& self, int code, const std::string& text) {
+             self.server().Fail(static_cast<Code>(code), text);
+           },
+           nb::arg("code"), nb::arg("text"))
+      .def("next_event", [](PyServer& self, double seconds) { return self.events().Pop(seconds); }, nb::arg("seconds"),
+           nb::call_guard<nb::gil_scoped_release>(), "(code, text, fatal), or None after `seconds` or once stopped.")
+      .def("stats",
+           [](PyServer& self) {
+             std::vector<std::map<std::string, uint64_t>> shards;
+             for (const auto& shard : self.server().shards()) shards.push_back(StatsOf(shard->stats()));
+             return shards;
+           },
+           "Counters, one dict per shard.")
+      .def("stop", &PyServer::Stop, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace byteps_like
