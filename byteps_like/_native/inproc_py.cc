@@ -25,12 +25,12 @@ class InprocLink {
  public:
   InprocLink(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
 
-  std::vector<int> fds() const { return stream_->fds(); }
+  int fd() const { return stream_->fds().front(); }  // the doorbell
 
   // Queues a frame and writes what the ring takes; returns the bytes that still wait for room.
-  size_t Send(nb::bytes header, nb::bytes payload) {
-    out_.insert(out_.end(), header.c_str(), header.c_str() + header.size());
-    out_.insert(out_.end(), payload.c_str(), payload.c_str() + payload.size());
+  size_t Send(nb::handle header, nb::handle payload) {
+    Append(header);
+    Append(payload);
     return Flush();
   }
 
@@ -65,6 +65,14 @@ class InprocLink {
   void Close() { stream_->Shutdown(); }
 
  private:
+  void Append(nb::handle bytes) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(bytes.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw nb::python_error();
+    const auto* data = static_cast<const char*>(view.buf);
+    out_.insert(out_.end(), data, data + view.len);
+    PyBuffer_Release(&view);
+  }
+
   // The caller polls by level, the ring rings by edge: what was rung is forgotten before looking.
   void ClearDoorbells() {
     uint64_t count = 0;
@@ -116,9 +124,9 @@ void BindInprocLink(nb::module_& m) {
   nb::class_<InprocLink>(m, "InprocLink", "A link to a shard in this process that carries ready-made frames.")
       .def(nb::new_(&Open), nb::arg("url"), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
            nb::arg("shard"))
-      .def("filenos", &InprocLink::fds, "Readable when `recv` or `flush` may have something to do.")
-      .def("send", &InprocLink::Send, nb::arg("header"), nb::arg("payload"), "Bytes that still wait for room.")
-      .def("flush", &InprocLink::Flush)
+      .def("fileno", &InprocLink::fd, "Readable when `recv` has something to give, to send or to raise.")
+      .def("send", &InprocLink::Send, nb::arg("header"), nb::arg("payload"), 
+           "Takes any buffers along; returns the bytes that still wait for room (recv goes on with them).")
       .def("recv", &InprocLink::Receive, "Whole frames: a list of (header, payload).")
       .def("close", &InprocLink::Close);
 }
