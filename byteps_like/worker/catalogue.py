@@ -1,0 +1,49 @@
+"""The names a worker has declared, and what the scheduler said of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from byteps_like.errors import MismatchError
+from byteps_like.worker.api import Declared, TensorSpec
+
+Declare = Callable[[list[TensorSpec]], list[Declared]]
+
+
+class Catalogue:
+    """Names and their placements. Thread-safe; asks the scheduler once per name."""
+
+    def __init__(self, declare: Declare) -> None:
+        self._declare = declare
+        self._lock = threading.Lock()
+        self._known: dict[str, Declared] = {}
+        self._names: dict[int, str] = {}
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """The entries of `specs`, in order; one round trip for all that are new.
+
+        Raises MismatchError for a name that comes again with another dtype or shape, here or on another rank.
+        """
+        with self._lock:
+            for spec in specs:
+                self._check(spec)
+            fresh = list({spec.name: spec for spec in specs if spec.name not in self._known}.values())
+            for item in self._declare(fresh) if fresh else ():
+                self._known[item.spec.name] = item
+                self._names[item.tensor_id] = item.spec.name
+            return [self._known[spec.name] for spec in specs]
+
+    def describe_key(self, key: int) -> str:
+        """What a key is to the user: "'layer.weight' (partition 3)"."""
+        name = self._names.get(key >> 16)
+        return f"key {key}" if name is None else f"{name!r} (partition {key & 0xFFFF})"
+
+    def _check(self, spec: TensorSpec) -> None:
+        known = self._known.get(spec.name)
+        if known is not None and (known.spec.dtype, known.spec.shape) != (spec.dtype, spec.shape):
+            raise MismatchError(
+                f"{spec.name!r} was declared as {known.spec.dtype.name.lower()} of shape {list(known.spec.shape)} and "
+                f"comes now as {spec.dtype.name.lower()} of shape {list(spec.shape)}: use another name",
+                key=spec.name,
+            )

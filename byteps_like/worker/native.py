@@ -1,0 +1,234 @@
+"""NativeWorker: the worker over the C++ engine."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from byteps_like import _core
+from byteps_like.config import Config
+from byteps_like.control.client import ControlClient
+from byteps_like.control.types import Event, EventKind, World
+from byteps_like.dtypes import Op
+from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
+from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
+from byteps_like.worker.catalogue import Catalogue
+from byteps_like.worker.local import CompletedHandle
+from byteps_like.worker.routes import server_urls
+
+logger = logging.getLogger(__name__)
+
+_REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
+_POLL = 0.5  # seconds an event thread waits for the core before it looks whether to end
+
+
+class NativeHandle:
+    """One operation of the engine."""
+
+    def __init__(self, worker: NativeWorker, operation: Any, declared: Declared) -> None:
+        self._worker = worker
+        self._operation = operation
+        self._declared = declared
+
+    def done(self) -> bool:
+        """True once the result has landed or the operation failed; never blocks."""
+        return bool(self._operation.done())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the result has landed. Raises the operation's typed error, DeadlineError after `timeout`."""
+        self._worker.wait_for(self._operation, self._declared, timeout)
+
+
+class NativeWorker:
+    """A member of `world`, connected to all its servers. Thread-safe; see worker.api for the calls."""
+
+    def __init__(self, config: Config, client: ControlClient, world: World, rank: int, own_host_id: str) -> None:
+        self.rank = rank
+        self.size = len(world.workers)
+        neighbours = [member.rank for member in world.workers if member.host_id == own_host_id]
+        explicit = "local_rank" in config.explicit
+        self.local_rank = config.local_rank if explicit else neighbours.index(rank)
+        self.local_size = config.local_size if explicit else len(neighbours)
+        self._client = client
+        self._settings = config
+        self._catalogue = Catalogue(client.declare)
+        self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
+        self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
+        self._lock = threading.Lock()
+        self._error: BytePSLikeError | None = None
+        self._closed = False
+        shards = [
+            (server.rank, shard, server_urls(config.transport, server, own_host_id))
+            for server in world.servers
+            for shard in range(server.shards)
+        ]
+        self._channel = {(server, shard): index for index, (server, shard, _) in enumerate(shards)}
+        self._engine = _core.Engine(
+            job=world.job,
+            secret=client.secret,
+            epoch=world.epoch,
+            rank=rank,
+            world_size=self.size,
+            shards=shards,
+            segment_bytes=config.segment_bytes,
+            credit_bytes=config.credit_bytes,
+            connect_timeout=5.0,
+            stall_warning=config.stall_warning,
+            stall_timeout=config.stall_timeout,
+        )
+        threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True).start()
+        client.on_event(self._on_control_event)
+
+    # --- what others call ---
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """See worker.api.Worker.declare."""
+        self._raise_error()
+        declared = self._catalogue.declare(specs)
+        with self._lock:
+            for item in declared:
+                if item.tensor_id not in self._tensors:
+                    self._tensors[item.tensor_id] = self._engine.declare(int(item.spec.dtype), self._parts(item))
+        return declared
+
+    def allocate(self, nbytes: int) -> SharedMemory:
+        """Memory that servers on this host sum in place; others read it straight into the socket."""
+        buffer = _core.SharedBuffer(max(nbytes, 1))
+        self._engine.register(buffer)
+        return buffer  # type: ignore[no-any-return]
+
+    def push_pull(
+        self,
+        declared: Declared,
+        address: int,
+        op: Op,
+        *,
+        root: int = 0,
+        parts: range | None = None,
+        priority: int | None = None,
+    ) -> Handle:
+        """See worker.api.Worker.push_pull."""
+        self._raise_error()
+        chosen = parts if parts is not None else range(len(declared.partitions))
+        if len(chosen) == 0:
+            return CompletedHandle()
+        wanted = declared.spec.priority if priority is None else priority
+        try:
+            operation = self._engine.submit(
+                self._tensors[declared.tensor_id], address, chosen.start, chosen.stop, int(op), root, wanted
+            )
+        except BytePSLikeError as error:
+            raise self._explained(error) from None
+        if chosen.start == 0:
+            newest = self._started.get(declared.spec.name, (-1, None))[0]
+            self._started[declared.spec.name] = (newest + 1, operation)
+        return NativeHandle(self, operation, declared)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Blocks until every rank has come to its barrier."""
+        self._raise_error()
+        try:
+            self._client.barrier("worker", self._settings.stall_timeout if timeout is None else timeout)
+        except DeadlineError:
+            raise
+        except BytePSLikeError:
+            self._raise_error()
+            raise
+
+    def stats(self) -> dict[str, int]:
+        """Counters of all links of this worker."""
+        return dict(self._engine.counters())
+
+    def close(self) -> None:
+        """Leaves the job in order; operations in flight fail with ShutdownError. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._engine.close()
+        self._client.leave()
+
+    # --- waiting ---
+
+    def wait_for(self, operation: Any, declared: Declared, timeout: float | None) -> None:
+        """Waits for an operation of the engine, and tells the scheduler what for when it takes long."""
+        started = time.monotonic()
+        deadline = None if timeout is None else started + timeout
+        reported = False
+        try:
+            while not self._engine.wait(operation, _slice(deadline, reported)):
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise DeadlineError(
+                        f"rank {self.rank}: {declared.spec.name!r} has not ended after {timeout:.1f} s",
+                        rank=self.rank,
+                        key=declared.spec.name,
+                    )
+                self._report_waiting(declared, started)
+                reported = True
+        except DeadlineError:
+            raise
+        except BytePSLikeError as error:
+            raise self._explained(error) from None
+        finally:
+            if reported:
+                self._client.waiting(None)
+
+    def _report_waiting(self, declared: Declared, started: float) -> None:
+        name = declared.spec.name
+        in_flight = {key: number for key, (number, operation) in list(self._started.items()) if not operation.done()}
+        self._client.waiting(
+            {"name": name, "round": in_flight.get(name, 0), "since": time.monotonic() - started, "started": in_flight}
+        )
+
+    # --- errors ---
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _explained(self, error: BytePSLikeError) -> BytePSLikeError:
+        """The job's error where there is one (it is better informed), else this one with names for keys."""
+        if error.code is Code.INVALID or self._error is None:
+            return from_code(error.code, f"rank {self.rank}: {self._with_names(str(error))}", rank=self.rank)
+        return self._error
+
+    def _with_names(self, text: str) -> str:
+        return re.sub(r"\bkey (\d+)", lambda found: self._catalogue.describe_key(int(found[1])), text)
+
+    def _pump_events(self) -> None:
+        """The core's events, on a thread of their own: the core never waits for Python."""
+        while not self._closed:
+            event = self._engine.next_event(_POLL)
+            if event is None:
+                continue
+            code, text, fatal = event
+            named = self._with_names(text)
+            if not fatal:
+                logger.warning("rank %d: %s", self.rank, named)
+            elif self._error is None:
+                self._error = from_code(code, f"rank {self.rank}: {named}", rank=self.rank)
+                self._client.report(self._error)
+
+    def _on_control_event(self, event: Event) -> None:
+        if event.kind is EventKind.WARNING:
+            logger.warning("rank %d: %s", self.rank, self._with_names(event.text))
+        elif event.kind is EventKind.FAILED and not self._closed:
+            error = event.error or BytePSLikeError(event.text)
+            self._error = from_code(error.code, self._with_names(str(error)), rank=self.rank, peer=error.peer)
+            self._engine.fail(int(error.code), str(self._error))
+
+    def _parts(self, declared: Declared) -> list[tuple[int, int, int, int]]:
+        return [
+            (part.key, part.offset, part.nbytes, self._channel[part.server, part.shard])
+            for part in declared.partitions
+        ]
+
+
+def _slice(deadline: float | None, reported: bool) -> float:
+    """How long to wait in one go: until the deadline, but at first only until it is worth a report."""
+    longest = 3600.0 if reported else _REPORT_AFTER
+    return longest if deadline is None else max(0.0, min(longest, deadline - time.monotonic()))

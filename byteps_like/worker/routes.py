@@ -1,0 +1,68 @@
+"""Which way to which server: shared memory on the same host, else TCP, or what the setting `transport` says."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from byteps_like.control.types import Member
+from byteps_like.errors import ConfigError
+
+_TRANSPORTS = ("auto", "tcp", "shm")
+
+
+def host_id() -> str:
+    """Equal for processes that can reach each other's shared memory: same boot, same network namespace, same host."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    namespace = Path("/proc/self/ns/net").stat().st_ino
+    return f"{boot}/{namespace}/{socket.gethostname()}"
+
+
+def listen_urls(transport: str, host: str, port: int, unique: str) -> list[str]:
+    """Where a server listens: TCP for everybody, shared memory for its own host, inproc for its portable door."""
+    urls = [f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"]
+    if _scheme(transport) != "tcp":
+        urls.insert(0, f"shm://{unique}")
+    return [*urls, f"inproc://{unique}"]
+
+
+def server_urls(transport: str, server: Member, own_host_id: str) -> list[str]:
+    """The addresses of a server that this process may use, best first. Raises ConfigError when none is left."""
+    near = server.host_id == own_host_id
+    wanted = _scheme(transport)
+    urls = [
+        url
+        for url in server.urls
+        if (url.startswith("tcp://") or (url.startswith("shm://") and near))
+        and wanted in ("auto", urlsplit(url).scheme)
+    ]
+    if not urls:
+        raise ConfigError(
+            f"transport={transport!r} leaves no way to server {server.rank} on {server.host}, which offers "
+            f"{', '.join(server.urls) or 'nothing'}"
+        )
+    return [_wrap(transport, url) for url in urls]
+
+
+def _scheme(transport: str) -> str:
+    """The part of the setting that names a transport: "chaos://auto?seed=1" wraps whatever "auto" would take."""
+    scheme = transport
+    if transport.startswith("chaos"):
+        parts = urlsplit(transport)
+        scheme = parts.netloc or parts.scheme.partition("+")[2] or "auto"
+    if scheme not in _TRANSPORTS:
+        raise ConfigError(f"transport={transport!r} is none of {', '.join(_TRANSPORTS)}, chaos://<one of them>?seed=…")
+    return scheme
+
+
+def _wrap(transport: str, url: str) -> str:
+    if not transport.startswith("chaos"):
+        return url
+    return f"chaos+{url}?{urlsplit(transport).query}"
+
+
+def default_shards() -> int:
+    """Threads of a server: half of the cores it may use, the other half belongs to the workers or the kernel."""
+    return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
