@@ -223,8 +223,7 @@ class NativeWorker:
 
     def _parts(self, declared: Declared) -> list[tuple[int, int, int, int]]:
         return [
-            (part.key, part.offset, part.nbytes, self._channel[part.server, part.shard])
-            for part in declared.partitions
+            (part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in declared.partitions
         ]
 
 
