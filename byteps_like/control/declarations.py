@@ -1,0 +1,57 @@
+"""The tensors an epoch has agreed on: who declared what, and where it was placed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from byteps_like.control.placement import Placer
+from byteps_like.errors import MismatchError
+from byteps_like.worker.api import Declared, TensorSpec
+
+
+@dataclass
+class _Entry:
+    declared: Declared
+    ranks: list[int] = field(default_factory=list)
+
+
+class Declarations:
+    """Table of one epoch. The first rank to declare a name decides; the others must agree in dtype and shape."""
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+        self._entries: dict[str, _Entry] = {}
+
+    def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
+        return [self._declare(rank, spec) for spec in specs]
+
+    def _declare(self, rank: int, spec: TensorSpec) -> Declared:
+        entry = self._entries.get(spec.name)
+        if entry is None:
+            entry = _Entry(self._placer.place(len(self._entries), spec))
+            self._entries[spec.name] = entry
+        first = entry.declared.spec
+        if (first.dtype, first.shape) != (spec.dtype, spec.shape):
+            raise _mismatch(spec, rank, entry)
+        if rank not in entry.ranks:
+            entry.ranks.append(rank)
+        return entry.declared
+
+
+def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:
+    first = entry.declared.spec
+    others = f"rank{'s' if len(entry.ranks) > 1 else ''} {', '.join(map(str, sorted(entry.ranks)))}"
+    alone = entry.ranks == [rank]
+    hint = "use another name for the other tensor" if alone else "give one tensor one name on all ranks"
+    return MismatchError(
+        f"tensor {spec.name!r}: rank {rank} declared {_show(spec)}, but {others} declared {_show(first)}; {hint}",
+        rank=rank,
+        key=spec.name,
+        operation="declare",
+    )
+
+
+def _show(spec: TensorSpec) -> str:
+    return f"{spec.dtype.name.lower()} {list(spec.shape)}"

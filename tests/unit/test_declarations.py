@@ -1,0 +1,56 @@
+"""One name, one shape and dtype; barriers count ranks."""
+
+import pytest
+
+from byteps_like.control.barriers import Barriers
+from byteps_like.control.declarations import Declarations
+from byteps_like.control.placement import Placer
+from byteps_like.dtypes import DType
+from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.worker.api import TensorSpec
+
+
+def test_all_ranks_get_the_same_partitions_and_empty_tensors_none() -> None:
+    table = Declarations(Placer([1, 1], 4096))
+    specs = [
+        TensorSpec("a", DType.FLOAT32, (5000,)),
+        TensorSpec("empty", DType.INT8, (0, 3)),
+        TensorSpec("b", DType.INT8, (7,)),
+    ]
+    first = table.declare(0, specs)
+    assert table.declare(1, list(reversed(specs))) == list(reversed(first))
+    assert [item.tensor_id for item in first] == [0, 1, 2]
+    assert first[1].partitions == ()
+
+
+@pytest.mark.parametrize("other", [TensorSpec("w", DType.FLOAT32, (3, 5)), TensorSpec("w", DType.INT8, (3, 4))])
+def test_a_mismatch_names_the_ranks_and_what_each_declared(other: TensorSpec) -> None:
+    table = Declarations(Placer([1], 4096))
+    for rank in (0, 2):
+        table.declare(rank, [TensorSpec("w", DType.FLOAT32, (3, 4))])
+    with pytest.raises(MismatchError) as caught:
+        table.declare(1, [other])
+    shown = f"{other.dtype.name.lower()} {list(other.shape)}"
+    assert f"'w': rank 1 declared {shown}, but ranks 0, 2 declared float32 [3, 4]" in str(caught.value)
+    assert (caught.value.key, caught.value.rank) == ("w", 1)
+
+
+def test_reuse_of_a_name_on_one_rank() -> None:
+    table = Declarations(Placer([1], 4096))
+    table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,))])
+    with pytest.raises(MismatchError, match="use another name"):
+        table.declare(0, [TensorSpec("w", DType.FLOAT32, (4,))])
+
+
+def test_barriers() -> None:
+    barriers = Barriers(range(3))
+    assert not barriers.arrive("a", 0)
+    assert not barriers.arrive("b", 1)
+    assert not barriers.arrive("a", 2)
+    assert (barriers.missing("a"), barriers.pending()) == ([1], ["a", "b"])
+    with pytest.raises(InvalidArgumentError, match="rank 2 is in barrier 'a' already"):
+        barriers.arrive("a", 2)
+    barriers.withdraw("b", 1)
+    assert barriers.arrive("a", 1)
+    assert barriers.pending() == []
+    assert not barriers.arrive("a", 1)
