@@ -9,6 +9,7 @@ std::string Always() { return {}; }
 
 constexpr Transport kTransports[] = {
     {"inproc", Always, ConnectInproc, ListenInproc},
+    {"shm", ShmIsViable, ConnectShm, ListenShm},
     {"tcp", Always, ConnectTcp, ListenTcp},
 };
 

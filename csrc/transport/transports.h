@@ -14,4 +14,8 @@ Result<std::unique_ptr<Listener>> ListenInproc(const std::string& url);
 Result<std::unique_ptr<Stream>> ConnectTcp(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenTcp(const std::string& url);
 
+std::string ShmIsViable();
+Result<std::unique_ptr<Stream>> ConnectShm(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenShm(const std::string& url);
+
 }  // namespace byteps_like
