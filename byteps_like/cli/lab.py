@@ -33,6 +33,28 @@ def up(hosts: Hosts = 4, rate: Rate = "1gbit") -> None:
         signal.pause()
 
 
+@app.command(no_args_is_help=True)
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What each worker runs.")],
+    hosts: Hosts = 4,
+    servers: Annotated[
+        int, typer.Option("--servers", "-s", min=0, help="Summation servers, on hosts of their own.")
+    ] = 1,
+    per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Workers on each host.")] = 1,
+    rate: Rate = "1gbit",
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary line.")] = False,
+) -> None:
+    """Runs a job with workers and servers on hosts of their own; otherwise as `byteps-like run`."""
+    from byteps_like.launch.lab_job import run_in_lab
+    from byteps_like.launch.options import RunOptions
+
+    options = RunOptions(command, hosts * per_host, servers, timeout=timeout, quiet=quiet)
+    with _explained(Console()), labs.Lab(hosts + servers, rate=split_rates(rate)) as lab:
+        code = run_in_lab(lab, options, per_host)
+    raise typer.Exit(code)
+
+
 @app.command()
 def goodput(
     rate: Rate = "1gbit",

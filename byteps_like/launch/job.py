@@ -100,6 +100,8 @@ class Job:
             self._spawn(Part("server", rank), [sys.executable, "-m", "byteps_like", "server"])
         for rank in range(self._options.workers):
             self._spawn(Part("worker", rank), self._options.command)
+        if self._options.place is not None:
+            return
         # Threads only from here on: every process has been forked.
         self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
         if self._monitor is not None:
@@ -111,6 +113,8 @@ class Job:
             variables = environment.of_worker(base, self._shape, part.rank, self._options.columns)
         else:
             variables = environment.of_service(base, self._shape, part.role)
+        if self._options.place is not None:
+            command, variables = self._options.place(part, command, variables)
         try:
             child = Child(part, command, variables, pass_fds=pass_fds)
         except OSError as error:

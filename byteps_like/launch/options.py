@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from byteps_like.launch.child import Part
+
+Place = Callable[[Part, list[str], dict[str, str]], tuple[list[str], dict[str, str]]]
+"""Turns the command and the environment of a process into those that start it where it belongs."""
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,5 @@ class RunOptions:
     job: str = ""
     columns: int | None = None
     """Width for the workers' progress bars; None leaves it to them."""
+    place: Place | None = None
+    """Where the processes run; None: on this host. Elsewhere the launcher can't reach the scheduler for its summary."""
