@@ -57,9 +57,12 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Runs the command line; errors of this package are shown as one line, with exit code 2."""
+    """Runs the command line; errors are shown as one line: this package's with exit code 2, the system's with 1."""
     try:
         app(prog_name="byteps-like")
     except BytePSLikeError as error:
         print(f"byteps-like: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"byteps-like: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -127,8 +127,8 @@ def _abridged(lines: list[str]) -> list[str]:
 def report(first: Failure, others: Sequence[Failure], *, colour: bool) -> str:
     """What is printed last: who failed, how, its traceback, and who failed after it."""
     bold, reset = ("\x1b[1;31m", "\x1b[0m") if colour else ("", "")
-    lines = [f"{bold}{first.part} failed first: {first.how} (pid {first.pid}){reset}"]
-    lines += [f"  {line}" for line in first.excerpt] or ["  (it wrote nothing)"]
+    lines = ["", f"{bold}{first.part} failed first: {first.how} (pid {first.pid}){reset}"]
+    lines += [f"  {line}".rstrip() for line in first.excerpt] or ["  (it wrote nothing)"]
     after = sorted((other for other in others if other is not first), key=lambda other: other.at)
     lines += [f"after it: {other.part}: {other.how}: {other.cause[:160]}" for other in after]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from byteps_like.errors import SystemCallError
 from byteps_like.launch import environment, failure
 from byteps_like.launch.child import Child, Output, Part
 from byteps_like.launch.display import Display
@@ -70,7 +71,9 @@ class Job:
             except BrokenPipeError:
                 self._stop(Why.INTERRUPTED, signal.SIGTERM)
                 return 128 + signal.SIGPIPE
-        return self._verdict()
+        code = self._verdict()
+        self._display.flush()
+        return code
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -118,8 +121,7 @@ class Job:
         try:
             child = Child(part, command, variables, pass_fds=pass_fds)
         except OSError as error:
-            self._display.note(f"byteps-like: can't start {part} ({shlex.join(command)}): {error.strerror}")
-            raise
+            raise SystemCallError(f"can't start {part} ({shlex.join(command)}): {error.strerror}") from error
         (self._workers if part.role == "worker" else self._services).append(child)
         if self._options.log_dir is not None:
             name = f"{part.role}-{part.rank}.log" if part.role != "scheduler" else "scheduler.log"

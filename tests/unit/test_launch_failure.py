@@ -91,7 +91,7 @@ def test_mere_consequences_are_shown_in_their_order():
 def test_report_names_rank_code_and_traceback_and_what_came_after():
     failures = [failure.judge(child(2, 1, BOOM)), failure.judge(child(0, 1, PEER_LOST))]
     text = failure.report(failures[0], failures, colour=False)
-    assert text.splitlines()[0] == "worker 2 failed first: exit code 1 (pid 102)"
+    assert text.splitlines()[1] == "worker 2 failed first: exit code 1 (pid 102)"
     assert "  ValueError: boom" in text.splitlines()
     assert text.splitlines()[-1].startswith("after it: worker 0: exit code 1: byteps_like.errors.PeerLostError")
 
