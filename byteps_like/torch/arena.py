@@ -1,0 +1,200 @@
+"""One contiguous buffer for all gradients of an element type, and the round in which its partitions are reduced."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import MismatchError
+from byteps_like.torch.layout import lay_out, partitions_of, runs
+from byteps_like.torch.runtime import Runtime
+from byteps_like.torch.slot import Slot
+from byteps_like.torch.tensors import tensor_over, wire_dtype
+from byteps_like.worker.api import Handle, TensorSpec
+
+Named = tuple[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How gradients are reduced. With `predivide` f an average becomes: divide by f, sum, multiply by f / size."""
+
+    op: Op = Op.AVERAGE
+    predivide: float = 1.0
+
+    def steps(self, size: int) -> tuple[float, Op, float]:
+        """Factor before, what is asked of the network, factor after."""
+        if self.predivide == 1.0:
+            return 1.0, self.op, 1.0
+        return 1.0 / self.predivide, Op.SUM, self.predivide / size
+
+
+class Arena:
+    """The gradients of `named`, all of one element type, in memory that the network reads and writes.
+
+    The buffer is cut into partitions when its name is declared. A partition is sent as soon as all gradients in it
+    are `ready`; `finish` sends the rest. At the tail are control elements, reduced with the gradients: one per
+    gradient that says "this rank had one", and one that says "this rank throws the round away".
+
+    All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
+    """
+
+    def __init__(self, runtime: Runtime, label: str, named: Sequence[Named], wire: torch.dtype, scaling: Scaling):
+        self.slots = [Slot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
+        self._runtime = runtime
+        self._label = label
+        self._before, self._op, self._after = scaling.steps(runtime.worker.size)
+        self._order = list(range(len(named)))
+        self._observed: list[int] | None = []
+        self._flights: list[Handle] = []
+        code = wire_dtype(wire)
+        self._itemsize = code.itemsize
+        total = lay_out(self._sizes(), self._order, self._itemsize).total
+        specs = [TensorSpec(label, code, (total,)), self._signature()]
+        self._declared = runtime.declare(specs)[0]
+        self._starts = [partition.offset for partition in self._declared.partitions]
+        self.data = tensor_over(runtime.worker.allocate(total * self._itemsize), wire)
+        self._sent = [False] * len(self._starts)
+        self._pending: list[int] = []
+        self._place()
+        self.reset()
+
+    def _sizes(self) -> list[int]:
+        return [slot.parameter.numel() for slot in self.slots]
+
+    def _signature(self) -> TensorSpec:
+        """An empty tensor whose shape is a checksum of all names and shapes: ranks with other models don't match."""
+        text = repr([(slot.name, tuple(slot.parameter.shape)) for slot in self.slots])
+        shape = (0, len(self.slots), zlib.crc32(text.encode()))
+        return TensorSpec(f"{self._label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
+
+    def _place(self) -> None:
+        layout = lay_out(self._sizes(), self._order, self._itemsize)
+        for slot, offset in zip(self.slots, layout.offsets, strict=True):
+            slot.place(self.data, offset)
+            begin = offset * self._itemsize
+            slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
+        self._control = self.data[layout.tail : layout.tail + len(self.slots) + 1]
+        self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
+
+    def reset(self) -> None:
+        """A new round begins."""
+        for slot in self.slots:
+            slot.reset()
+        self._forget_flights()
+        self._sent = [False] * len(self._starts)
+        self._pending = [0] * len(self._starts)
+        for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
+            for part in parts:
+                self._pending[part] += 1
+
+    def ready(self, slot: Slot) -> None:
+        """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
+        slot.stage(self._before)
+        if self._observed is not None:
+            self._observed.append(slot.index)
+        complete = []
+        for part in slot.parts:
+            self._pending[part] -= 1
+            if not self._pending[part]:
+                complete.append(part)
+        self._send(complete)
+
+    def finish(self, discard: bool) -> None:
+        """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
+        for slot in self.slots:
+            if slot.ready:
+                continue
+            if discard:
+                slot.leave()
+            else:
+                slot.stage(self._before)
+        present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
+        self._control.copy_(torch.tensor([*present, float(discard)]))
+        self._send([part for part, sent in enumerate(self._sent) if not sent])
+
+    def _send(self, parts: Sequence[int]) -> None:
+        worker = self._runtime.worker
+        for run in runs(parts):
+            # Later partitions hold layers nearer to the input, which the next forward needs first.
+            handle = worker.push_pull(self._declared, self.data.data_ptr(), self._op, parts=run, priority=run.start)
+            self._flights.append(handle)
+            self._sent[run.start : run.stop] = [True] * len(run)
+
+    def wait(self) -> None:
+        """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""
+        failure: Exception | None = None
+        for handle in self._flights:
+            try:
+                handle.wait()
+            except Exception as error:  # noqa: BLE001 - raised again below
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def check_agreed(self) -> None:
+        """Raises MismatchError if some ranks threw the round away and others did not."""
+        everybody = 1.0 if self._op is Op.AVERAGE else float(self._runtime.worker.size)
+        if 0.0 < self._control[-1].item() < everybody:
+            raise MismatchError(
+                "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
+                " all ranks must make the same calls in the same order",
+                rank=self._runtime.worker.rank,
+                key=self._label,
+            )
+
+    def land(self) -> None:
+        """Hands the landed gradients to their parameters."""
+        missing = any(slot.parameter.grad is None for slot in self.slots)
+        present = self._control.tolist() if missing else [1.0] * len(self.slots)
+        for slot in self.slots:
+            slot.land(present[slot.index] > 0.0, self._after)
+
+    def settle(self) -> None:
+        """After the first round that landed: lays the gradients out in the order in which rank 0 made them ready."""
+        if self._observed is None:
+            return
+        missing = set(self._order) - set(self._observed)
+        observed = [*self._observed, *(index for index in self._order if index in missing)]
+        self._observed = None
+        if len(self._starts) > 1:
+            self._move(self._agreed(observed))
+
+    def _agreed(self, order: list[int]) -> list[int]:
+        buffer = torch.tensor(order, dtype=torch.int64)
+        spec = TensorSpec(f"{self._label}.order", DType.INT64, (len(order),))
+        (declared,) = self._runtime.declare([spec])
+        self._runtime.worker.push_pull(declared, buffer.data_ptr(), Op.BROADCAST, root=0).wait()
+        return [int(index) for index in buffer]
+
+    def _move(self, order: list[int]) -> None:
+        if order == self._order:
+            return
+        self._order = order
+        before = [slot.region.clone() for slot in self.slots]
+        self._place()
+        for slot, content in zip(self.slots, before, strict=True):
+            slot.region.copy_(content)
+            slot.rebind()
+
+    def abandon(self) -> None:
+        """Forgets the arena. What is still in flight keeps the memory until it has landed."""
+        self._forget_flights()
+
+    def _forget_flights(self) -> None:
+        if not all(handle.done() for handle in self._flights):
+            park(self._flights, self.data)
+        self._flights = []
+
+
+_parked: list[tuple[list[Handle], torch.Tensor]] = []
+
+
+def park(handles: list[Handle], data: torch.Tensor) -> None:
+    """Keeps `data` alive until `handles` are done; looked at again with the next arena that is abandoned."""
+    _parked[:] = [item for item in _parked if not all(handle.done() for handle in item[0])]
+    _parked.append((handles, data))

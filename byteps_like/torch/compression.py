@@ -1,0 +1,69 @@
+"""What gradients and tensors look like on the wire. Here only casts; they cost no state and can be summed as they are.
+
+A compressor has Horovod's two functions, for single tensors, and `wire_dtype`, from which a gradient arena takes the
+element type of its shared memory.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+
+
+class Compressor:
+    """Base of all: sends tensors as they are."""
+
+    @classmethod
+    def wire_dtype(cls, dtype: torch.dtype) -> torch.dtype:
+        """The element type in which a tensor of `dtype` travels."""
+        return dtype
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+        """The tensor to send, and what `decompress` needs to know. Differentiable."""
+        return tensor.to(cls.wire_dtype(tensor.dtype)), tensor.dtype
+
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, context: torch.dtype) -> torch.Tensor:
+        """The received tensor in its own element type. Differentiable."""
+        return tensor.to(context)
+
+
+class NoneCompressor(Compressor):
+    """No compression."""
+
+
+class FP16Compressor(Compressor):
+    """Floating-point tensors travel as IEEE half: 11 bits of precision, overflow above 65504."""
+
+    @classmethod
+    def wire_dtype(cls, dtype: torch.dtype) -> torch.dtype:
+        """float16 for float32 and float64; other types as they are."""
+        return torch.float16 if dtype in (torch.float32, torch.float64) else dtype
+
+
+class BF16Compressor(Compressor):
+    """Floating-point tensors travel as bfloat16: 8 bits of precision, the range of float32."""
+
+    @classmethod
+    def wire_dtype(cls, dtype: torch.dtype) -> torch.dtype:
+        """bfloat16 for float32 and float64; other types as they are."""
+        return torch.bfloat16 if dtype in (torch.float32, torch.float64) else dtype
+
+
+class Compression:
+    """The compressors by the names that BytePS and Horovod gave them."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def check_compression(compression: object) -> type[Compressor]:
+    """`compression` if it is one of ours. Raises InvalidArgumentError, since any other can't fill an arena."""
+    if isinstance(compression, type) and issubclass(compression, Compressor):
+        return compression
+    raise InvalidArgumentError(
+        f"compression={compression!r} is not a compressor; use Compression.none, Compression.fp16 or Compression.bf16"
+    )

@@ -1,0 +1,112 @@
+"""The blocking operations. Those that leave their input alone are differentiable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.handles import synchronize
+from byteps_like.torch.ops import (
+    Reduction,
+    broadcast_async_,
+    copied,
+    push_pull_async_inplace,
+    refuse_process_set,
+    resolve,
+    start,
+)
+
+
+def push_pull(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    version: int = 0,  # noqa: ARG001 - BytePS's
+    priority: int = 0,
+    compression: type[Compressor] = Compression.none,
+    *,
+    op: object = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks and returns the result, the same on every rank; `tensor` is left as it is.
+
+    `average=False` or `op=Sum` adds; `op` may also be Average (the default), Min, Max or Product. Integers wrap when
+    they overflow, and their average is rounded down. For bool, Sum and Max are "any rank", Average, Min and Product
+    "all ranks". CPU tensors of float32, float64, float16, bfloat16, int8, uint8, int32, int64 and bool, of any shape.
+
+    `name` joins the calls of different ranks; without one, calls with the same shape, dtype and operation meet in
+    the order in which they are made. Of two operations that wait, the larger `priority` goes first. `version` is
+    BytePS's and ignored. Differentiable for Sum and Average: the gradient is reduced as the tensor was.
+
+    On the wire: `tensor.nbytes` (fewer with compression) up and down per rank.
+    Raises InvalidArgumentError, MismatchError (a rank came with another shape, dtype or operation), StalledError (a
+    rank didn't come), PeerLostError.
+    """
+    refuse_process_set(process_set)
+    reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
+    compressed, context = check_compression(compression).compress(tensor)
+    return compression.decompress(_reduce(compressed, name, reduction), context)
+
+
+def push_pull_inplace(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    **options: Any,
+) -> torch.Tensor:
+    """As `push_pull`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
+    return synchronize(push_pull_async_inplace(tensor, average, name, version, priority, **options))
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
+) -> torch.Tensor:
+    """The `tensor` of rank `root_rank`, on all ranks; the argument is left as it is.
+
+    Shape and dtype must be the same on all ranks. Differentiable: the root's gradient is the sum over all ranks, the
+    others' is zero. Raises as `push_pull` does.
+    """
+    refuse_process_set(process_set)
+    _runtime.current().check_root(root_rank)
+    return _reduce(tensor, name, Reduction(Op.BROADCAST, root=root_rank))
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
+) -> torch.Tensor:
+    """As `broadcast`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set=process_set))
+
+
+def _reduce(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> torch.Tensor:
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _Reduce.apply(tensor, name, reduction)  # type: ignore[no-any-return, no-untyped-call]
+    return synchronize(start(copied(tensor, reduction.kind), name, reduction))
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, reduction: Reduction) -> torch.Tensor:
+        ctx.name, ctx.reduction = name, reduction
+        return synchronize(start(copied(tensor, reduction.kind), name, reduction))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+        reduction: Reduction = ctx.reduction
+        if reduction.op not in (Op.SUM, Op.AVERAGE, Op.BROADCAST):
+            raise InvalidArgumentError(f"push_pull with op={reduction.op.name} has no gradient; use Sum or Average")
+        name = None if ctx.name is None else f"{ctx.name}.gradient"
+        (gradient,) = gradients
+        if reduction.op is not Op.BROADCAST:
+            return _reduce(gradient, name, reduction), None, None
+        total = _reduce(gradient, name, Reduction(Op.SUM))
+        return (total if _runtime.rank() == reduction.root else torch.zeros_like(total)), None, None

@@ -1,0 +1,53 @@
+"""Where each gradient lies in its arena. Plain arithmetic: no torch, no worker."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets of the gradients, in elements, and the arena's total. All sizes here are in elements.
+
+    `[gradient | padding] ... | control`: each gradient starts at a multiple of ALIGNMENT bytes. The control elements
+    at the tail are one per gradient, in the order of the parameters, and one more (see Arena).
+    """
+
+    offsets: tuple[int, ...]
+    tail: int
+    total: int
+
+
+def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> Layout:
+    """Places gradient `order[0]` first, then `order[1]`, ...; the total doesn't depend on the order."""
+    step = ALIGNMENT // itemsize
+    offsets = [0] * len(sizes)
+    cursor = 0
+    for index in order:
+        offsets[index] = cursor
+        cursor += -(-sizes[index] // step) * step
+    control = -(-(len(sizes) + 1) // step) * step
+    return Layout(tuple(offsets), cursor, cursor + control)
+
+
+def partitions_of(starts: Sequence[int], begin: int, end: int) -> range:
+    """Which partitions the bytes `begin` to `end` lie in; `starts` are the partitions' offsets, ascending."""
+    if begin >= end:
+        return range(0)
+    return range(bisect_right(starts, begin) - 1, bisect_right(starts, end - 1))
+
+
+def runs(parts: Sequence[int]) -> list[range]:
+    """Ascending numbers as ranges of neighbours: 0 1 2 5 6 gives 0..2 and 5..6."""
+    found: list[range] = []
+    for part in parts:
+        if found and found[-1].stop == part:
+            found[-1] = range(found[-1].start, part + 1)
+        else:
+            found.append(range(part, part + 1))
+    return found

@@ -1,0 +1,181 @@
+"""push_pull and broadcast of single tensors, under BytePS's and Horovod's argument names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.handles import Operation, table
+from byteps_like.torch.tensors import check_in_place, check_strided_cpu, mark_changed, spec_of, wire_dtype, wire_op
+
+Average = Op.AVERAGE
+Sum = Op.SUM
+Min = Op.MIN
+Max = Op.MAX
+Product = Op.PRODUCT
+
+
+class Adasum:
+    """Horovod's name, so that scripts which offer it can be read; using it raises InvalidArgumentError."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How one tensor is reduced. `root` counts for Op.BROADCAST; larger `priority` goes first."""
+
+    op: Op
+    priority: int = 0
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    @property
+    def kind(self) -> str:
+        """First part of the operation's name."""
+        return "broadcast" if self.op is Op.BROADCAST else "push_pull"
+
+
+def resolve_op(average: bool | None, op: object) -> Op:
+    """The reduction that BytePS's `average=` or Horovod's `op=` asks for; Average by default."""
+    if op is None:
+        return Op.SUM if average is False else Op.AVERAGE
+    if average is not None:
+        raise InvalidArgumentError("give average= or op=, not both")
+    if not isinstance(op, Op) or op is Op.BROADCAST:
+        named = getattr(op, "__name__", repr(op))
+        raise InvalidArgumentError(f"op={named} is not supported; use Average, Sum, Min, Max or Product")
+    return op
+
+
+def resolve(
+    average: bool | None, op: object, priority: int = 0, prescale: float = 1.0, postscale: float = 1.0
+) -> Reduction:
+    """The reduction a caller asked for. Raises InvalidArgumentError for contradictions and unknown operations."""
+    return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
+
+
+def refuse_process_set(process_set: object) -> None:
+    """Raises InvalidArgumentError for any but the global process set, which Horovod numbers 0."""
+    if process_set is not None and getattr(process_set, "process_set_id", process_set) != 0:
+        raise InvalidArgumentError("process_set= is not supported: operations go over all ranks")
+
+
+def start(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> int:
+    """Starts `reduction` in the memory of `tensor`; the caller leaves it alone until the handle is synchronized."""
+    runtime = _runtime.current()
+    check_in_place(tensor, reduction.kind)
+    signature = f"{reduction.op.name}.{tensor.dtype}.{'x'.join(map(str, tensor.shape))}".replace("torch.", "")
+    full = runtime.names.claim(reduction.kind, name, signature)
+    try:
+        (declared,) = runtime.declare([spec_of(full, tensor)])
+        scale_in_place(tensor, reduction.prescale)
+        op = wire_op(reduction.op, tensor.dtype)
+        handle = runtime.worker.push_pull(
+            declared, tensor.data_ptr(), op, root=reduction.root, priority=reduction.priority
+        )
+    except BaseException:
+        runtime.names.release(full)
+        raise
+
+    def finish(buffer: torch.Tensor) -> torch.Tensor:
+        mark_changed(buffer)
+        scale_in_place(buffer, reduction.postscale)
+        return buffer
+
+    return table.add(Operation(runtime, full, handle, tensor, finish))
+
+
+def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
+    """Multiplies a floating-point tensor. Raises InvalidArgumentError for a factor on integers."""
+    if factor == 1.0:
+        return
+    if not tensor.is_floating_point():
+        raise InvalidArgumentError(f"prescale and postscale factors need a floating-point tensor, not {tensor.dtype}")
+    with torch.no_grad():
+        tensor.mul_(factor)
+
+
+def copied(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """A contiguous copy without autograd history, for operations that leave their input as it is."""
+    check_strided_cpu(tensor, what)
+    wire_dtype(tensor.dtype)
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def push_pull_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    version: int = 0,  # noqa: ARG001 - BytePS's
+    priority: int = 0,
+    *,
+    op: object = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> int:
+    """Starts the reduction of a copy of `tensor` over all ranks and returns a handle for `poll` and `synchronize`.
+
+    The arguments are those of `push_pull`; the result has no autograd history. Blocks for the one round trip in
+    which a new name is agreed on, else not at all. Raises as `push_pull` does, or later from `synchronize`.
+    """
+    refuse_process_set(process_set)
+    reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
+    return start(copied(tensor, "push_pull"), name, reduction)
+
+
+def push_pull_async_inplace(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    version: int = 0,  # noqa: ARG001 - BytePS's
+    priority: int = 0,
+    *,
+    op: object = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> int:
+    """As `push_pull_async`, in the memory of `tensor`: leave it alone until `synchronize` has returned it.
+
+    Raises InvalidArgumentError if `tensor` is not contiguous.
+    """
+    refuse_process_set(process_set)
+    return start(tensor, name, resolve(average, op, priority, prescale_factor, postscale_factor))
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
+) -> int:
+    """Starts handing the `tensor` of `root_rank` to all ranks and returns a handle; `tensor` itself is left alone."""
+    return _start_broadcast(copied(tensor, "broadcast"), root_rank, name, process_set)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
+) -> int:
+    """As `broadcast_async`, in the memory of `tensor`, which must be contiguous."""
+    return _start_broadcast(tensor, root_rank, name, process_set)
+
+
+def _start_broadcast(tensor: torch.Tensor, root: int, name: str | None, process_set: object) -> int:
+    refuse_process_set(process_set)
+    _runtime.current().check_root(root)
+    return start(tensor, name, Reduction(Op.BROADCAST, root=root))
+
+
+def declare(name: str, tensor: torch.Tensor | None = None, *, priority: int = 0) -> None:
+    """Agrees on `name` ahead of its first push_pull, if `tensor` says what it will carry; else only checks it.
+
+    BytePS needs the same order of `declare` calls on all ranks; here names are matched, so the order is free.
+    """
+    runtime = _runtime.current()
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"declare needs a name, not {name!r}")
+    if tensor is not None:
+        check_strided_cpu(tensor, "declare")
+        runtime.declare([spec_of(f"push_pull.{name}", tensor, priority)])

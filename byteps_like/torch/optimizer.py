@@ -1,0 +1,221 @@
+"""DistributedOptimizer: the user's optimizer, with gradients averaged over all ranks before each step."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.arena import Scaling
+from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.ops import Average, refuse_process_set, resolve_op
+from byteps_like.torch.parameter_names import ParameterNames
+from byteps_like.torch.reducer import GradientReducer, ReducerOptions
+from byteps_like.worker.api import TensorSpec
+
+Closure = Callable[[], Any]
+
+
+class _Distribution:
+    """What a distributed optimizer has beside the plain one's own attributes."""
+
+    def __init__(self, reducer: GradientReducer) -> None:
+        self.reducer = reducer
+        self.skipping = False
+        self.synchronized = False
+        self.loss_name = ""
+
+    def synchronize(self) -> None:
+        self.reducer.synchronize()
+        self.synchronized = True
+
+
+class DistributedOptimizerMixin(torch.optim.Optimizer):
+    """The methods that a distributed optimizer adds to, or changes in, the class of the plain one.
+
+    Both objects share one `__dict__`: state, parameter groups, hooks and what a scheduler has attached are the same
+    before and after, whichever of the two is asked. Only `_distribution` is the distributed one's own.
+    """
+
+    _distribution: _Distribution
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """One step of the plain optimizer with averaged gradients; with `closure`, after each call of it.
+
+        A closure's loss is averaged too, so that all ranks of a line search take the same branch. Blocks until the
+        gradients have landed. Raises as `synchronize` does.
+        """
+        own = self._distribution
+        if own.skipping:
+            own.synchronized = False
+            return super().step(closure) if closure is not None else super().step()
+        if closure is not None:
+            return super().step(functools.partial(self._synchronized_loss, closure))
+        if own.synchronized and not own.reducer.touched:
+            warnings.warn(
+                "step() after synchronize(): the gradients are averaged already and are not sent again; write"
+                " `with optimizer.skip_synchronize(): optimizer.step()`",
+                stacklevel=2,
+            )
+        else:
+            self.synchronize()
+        own.synchronized = False
+        return super().step()
+
+    def _synchronized_loss(self, closure: Closure) -> Any:
+        loss = closure()
+        self._distribution.reducer.synchronize()
+        return _averaged(loss, self._distribution)
+
+    def synchronize(self) -> None:
+        """Averages all gradients over the ranks; blocks until every `p.grad` is the average.
+
+        `step()` calls it. Call it yourself to clip or unscale gradients, then `step()` in `skip_synchronize()`.
+        Raises InvalidArgumentError if a gradient was changed after backward, and the job's error.
+        """
+        self._distribution.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within the block `step()` does not synchronize: for use after `synchronize()`."""
+        self._distribution.skipping = True
+        try:
+            yield
+        finally:
+            self._distribution.skipping = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the plain optimizer's. Gradients on their way over the network are waited for and thrown away."""
+        self._distribution.reducer.restart()
+        self._distribution.synchronized = False
+        super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the plain optimizer's; all ranks must add the same group. Blocks for one round trip."""
+        super().add_param_group(param_group)
+        self._distribution.reducer.refresh()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Gradients are sent by the `passes`-th backward after a step. Call it between steps."""
+        _check_passes(passes)
+        if self._distribution.reducer.active:
+            raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
+        self._distribution.reducer.passes_per_step = passes
+
+    def close(self) -> None:
+        """Removes all hooks: the gradients of these parameters are not averaged any more. Idempotent."""
+        self._distribution.reducer.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise InvalidArgumentError(_NO_COPY)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InvalidArgumentError(_NO_COPY)
+
+
+_NO_COPY = (
+    "a distributed optimizer can't be copied or pickled, because its gradients are tied to the job; copy or save"
+    " its state_dict(), or copy the plain optimizer before it is made distributed"
+)
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: Any = None,
+) -> Any:
+    """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
+
+    Gradients live in one buffer per element type, in memory shared with servers on the same host, and are sent from
+    within backward; `step()` waits for them. Don't touch `p.grad` between backward and `synchronize()`, and don't keep
+    a reference to it over the next backward: its memory is used again.
+
+    `named_parameters` gives names for error messages; with it, all parameters need one. `backward_passes_per_step=k`
+    sends after k backwards: their gradients are added up, not averaged, as PyTorch and Horovod do, so divide the loss
+    by k for a mean. `op` is Average or Sum. `gradient_predivide_factor=f` divides by f before the sum and by size()/f
+    after it. `num_groups`, `groups` and `sparse_as_dense` are Horovod's and accepted: fusion needs no advice here, and
+    sparse gradients are always made dense, with a warning.
+
+    Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
+    float32), one element per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
+    differ, NotInitializedError.
+    """
+    del num_groups, groups, sparse_as_dense
+    refuse_process_set(process_set)
+    _check_passes(backward_passes_per_step)
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, DistributedOptimizerMixin):
+        raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
+    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
+    names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
+    reducer = GradientReducer(names, ReducerOptions(check_compression(compression), scaling))
+    reducer.passes_per_step = backward_passes_per_step
+    return _adopt(optimizer, _Distribution(reducer))
+
+
+def _adopt(optimizer: torch.optim.Optimizer, distribution: _Distribution) -> DistributedOptimizerMixin:
+    """The distributed twin of `optimizer`: another object of a subclass, with the same `__dict__`."""
+    plain = type(optimizer)
+    members = {"__slots__": ("_distribution",), "__doc__": plain.__doc__, "__module__": plain.__module__}
+    cls = type(plain.__name__, (DistributedOptimizerMixin, plain), members)
+    twin: DistributedOptimizerMixin = object.__new__(cls)
+    twin.__dict__ = optimizer.__dict__
+    twin._distribution = distribution
+    if "step" in twin.__dict__:
+        twin.__dict__["step"] = _rewrapped(twin, twin.__dict__["step"])
+    return twin
+
+
+def _rewrapped(twin: DistributedOptimizerMixin, plain_step: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of the `step` that a learning-rate scheduler put into the plain optimizer, to see that it is called."""
+    reference = weakref.ref(twin)
+
+    @functools.wraps(plain_step)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer = reference()
+        if optimizer is None:
+            return plain_step(*args, **kwargs)
+        optimizer.__dict__["_opt_called"] = True
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    return step
+
+
+def _scaling(op: Op, predivide: float) -> Scaling:
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise InvalidArgumentError(f"gradients can't be reduced with op={op.name}; use Average or Sum")
+    if predivide <= 0.0 or (predivide != 1.0 and op is not Op.AVERAGE):
+        raise InvalidArgumentError(f"gradient_predivide_factor={predivide} must be positive, and needs op=Average")
+    return Scaling(op, predivide)
+
+
+def _check_passes(passes: int) -> None:
+    if not isinstance(passes, int) or passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step={passes!r} must be at least 1")
+
+
+def _averaged(loss: Any, own: _Distribution) -> Any:
+    """The mean of `loss` over the ranks, in the type it came in; what is no number is returned as it is."""
+    is_tensor = isinstance(loss, torch.Tensor)
+    if not (isinstance(loss, float) or (is_tensor and loss.numel() == 1)):
+        return loss
+    runtime = _runtime.current()
+    own.loss_name = own.loss_name or f"loss.{runtime.count('loss')}"
+    buffer = torch.tensor([float(loss)], dtype=torch.float64)
+    (declared,) = runtime.declare([TensorSpec(own.loss_name, DType.FLOAT64, (1,))])
+    runtime.worker.push_pull(declared, buffer.data_ptr(), Op.AVERAGE).wait()
+    return loss.detach().clone().fill_(buffer.item()) if is_tensor else buffer.item()

@@ -1,0 +1,126 @@
+"""Handing the root's model and optimizer state to all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.objects import allgather_object, broadcast_object
+from byteps_like.torch.ops import refuse_process_set
+from byteps_like.torch.packed import broadcast_packed
+
+Parameters = Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]] | Iterable[torch.Tensor]
+
+
+def broadcast_parameters(
+    params: Parameters,
+    root_rank: int = 0,
+    prefix: str = "Parameter.",  # noqa: ARG001 - BytePS's
+    *,
+    process_set: object = None,
+) -> None:
+    """Overwrites tensors with those of rank `root_rank`, in place. Blocks.
+
+    `params` is a `state_dict()` (buffers included), `named_parameters()`, a list of pairs or of tensors. What is no
+    tensor, such as a module's extra state, is left alone. `prefix` is BytePS's and ignored.
+
+    Names, shapes and dtypes are compared over the ranks first. Raises MismatchError on every rank, saying which rank
+    differs from the root and where. On the wire: the tensors' bytes up from the root and down to the others.
+    """
+    refuse_process_set(process_set)
+    runtime = _runtime.current()
+    runtime.check_root(root_rank)
+    items = named_tensors(params)
+    if runtime.worker.size == 1:
+        return
+    check_catalogue(items, root_rank)
+    broadcast_packed(runtime, [tensor for _, tensor in items], root_rank)
+
+
+def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
+    """`params` as pairs. Raises InvalidArgumentError for what is neither a mapping nor pairs nor tensors."""
+    if isinstance(params, Mapping):
+        return [(str(name), value) for name, value in params.items() if isinstance(value, torch.Tensor)]
+    items: list[tuple[str, torch.Tensor]] = []
+    for number, item in enumerate(params):
+        name, value = item if isinstance(item, tuple) and len(item) == 2 else (str(number), item)
+        if not isinstance(value, torch.Tensor):
+            raise InvalidArgumentError(f"broadcast_parameters can't take {name!r}: a {type(value).__name__}")
+        items.append((str(name), value))
+    return items
+
+
+def check_catalogue(items: list[tuple[str, torch.Tensor]], root: int) -> None:
+    """Raises MismatchError on every rank if names, shapes or dtypes differ from the root's on any of them."""
+    own = [f"{name} {_described(value)}" for name, value in items]
+    expected = broadcast_object(own, root)
+    reports = [report for report in allgather_object(_difference(own, expected)) if report]
+    if reports:
+        raise MismatchError("broadcast_parameters: " + "; ".join(reports), rank=_runtime.rank())
+
+
+def _described(value: torch.Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+
+
+def _difference(own: list[str], expected: list[str]) -> str:
+    if own == expected:
+        return ""
+    rank = _runtime.rank()
+    if len(own) != len(expected):
+        return f"rank {rank} has {len(own)} tensors where the root has {len(expected)}"
+    mine, theirs = next(pair for pair in zip(own, expected, strict=True) if pair[0] != pair[1])
+    return f"rank {rank} has '{mine}' where the root has '{theirs}'"
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter.", *, process_set: object = None
+) -> None:  # fmt: skip
+    """Gives every rank the state and the hyper-parameters of the optimizer of `root_rank`. Blocks.
+
+    Works for any optimizer whose `load_state_dict` takes its `state_dict()`, LBFGS included, on any device, whether
+    or not the ranks have made a step yet. Tensors travel as they are, everything else pickled.
+    """
+    del prefix
+    refuse_process_set(process_set)
+    runtime = _runtime.current()
+    runtime.check_root(root_rank)
+    if runtime.worker.size == 1:
+        return
+    state = _broadcast_tree(optimizer.state_dict(), root_rank)
+    if runtime.worker.rank != root_rank:
+        optimizer.load_state_dict(state)
+
+
+def _broadcast_tree(tree: Any, root: int) -> Any:
+    """The root's nest of containers, tensors and picklable leaves, on all ranks."""
+    runtime = _runtime.current()
+    leaves, structure = _pytree.tree_flatten(tree)
+    if runtime.worker.rank == root:
+        skeleton = [_Placeholder(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
+        broadcast_object(_pytree.tree_unflatten(skeleton, structure), root)
+        broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root)
+        return tree
+    leaves, structure = _pytree.tree_flatten(broadcast_object(None, root))
+    leaves = [leaf.empty() if isinstance(leaf, _Placeholder) else leaf for leaf in leaves]
+    broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root)
+    return _pytree.tree_unflatten(leaves, structure)
+
+
+class _Placeholder:
+    """Stands for a tensor whose bytes follow."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+
+    def empty(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=self.dtype)
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided

@@ -1,0 +1,223 @@
+"""Gradients reduced while backward runs: hooks, arenas and rounds, for DistributedOptimizer and DDP alike."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.arena import Arena, Named, Scaling
+from byteps_like.torch.compression import Compression, Compressor
+from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
+
+
+@dataclass(frozen=True)
+class ReducerOptions:
+    """How gradients travel and are summed."""
+
+    compression: type[Compressor] = Compression.none
+    scaling: Scaling = field(default_factory=Scaling)
+
+
+_owners: Any = WeakIdKeyDictionary()
+
+
+class GradientReducer:
+    """Reduces the gradients of the parameters that `source` lists, over all ranks.
+
+    A round begins with the first backward and ends with `synchronize`; in between, the `passes_per_step`-th backward
+    that reaches a parameter makes its gradient ready, and complete partitions are sent from within backward.
+
+    Parameters may come and go in `source`, and be frozen or not: new ones get an arena of their own when they are
+    first seen, and all arenas are rebuilt when some have gone. Every rank must see the same changes between the same
+    calls. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
+    """
+
+    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
+        self.passes_per_step = 1
+        self.paused = False
+        self.on_first: Callable[[], None] | None = None
+        self._source = source
+        self._options = options
+        self._arenas: list[Arena] = []
+        self._slots: dict[int, tuple[Arena, Slot]] = {}
+        self._hooks: dict[int, RemovableHandle] = {}
+        self._start()
+        self.refresh()
+
+    def _start(self) -> None:
+        self._runtime = _runtime.current()
+        self._label = f"gradients.{self._runtime.count('gradients')}"
+        self._generation = 0
+
+    # Membership
+
+    def refresh(self) -> None:
+        """Looks at the parameters again. New ones join at once; old ones leave when no round is under way."""
+        if self._runtime.closed:
+            self._drop()
+            self._start()
+        added, kept = [], 0
+        for name, parameter in self._source():
+            entry = self._slots.get(id(parameter))
+            if entry is None or entry[1].dtype is not parameter.dtype:
+                added.extend([(name, parameter)] if parameter.requires_grad else [])
+            else:
+                kept += 1
+                self._hook(parameter)
+        if kept < sum(len(arena.slots) for arena in self._arenas) and not self.active:
+            known = [item for item in self._source() if item[1].requires_grad or id(item[1]) in self._slots]
+            self._drop()
+            added = known
+        if added:
+            self._add(added)
+
+    def _add(self, named: list[Named]) -> None:
+        by_dtype: dict[torch.dtype, list[Named]] = {}
+        for name, parameter in reversed(named):
+            self._claim(name, parameter)
+            by_dtype.setdefault(parameter.dtype, []).append((name, parameter))
+        for dtype, group in by_dtype.items():
+            label = f"{self._label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
+            wire = self._options.compression.wire_dtype(dtype)
+            arena = Arena(self._runtime, label, group, wire, self._options.scaling)
+            self._arenas.append(arena)
+            self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
+            for slot in arena.slots:
+                self._hook(slot.parameter)
+        self._generation += 1
+
+    def _claim(self, name: str, parameter: torch.Tensor) -> None:
+        if not parameter.is_leaf or parameter.device.type != "cpu":
+            raise InvalidArgumentError(f"parameter {name!r} on {parameter.device} must be a leaf tensor on the CPU")
+        reference = _owners.get(parameter, None)
+        owner = reference() if reference is not None else None
+        if owner is not None and owner is not self and not owner.closed:
+            raise InvalidArgumentError(
+                f"the gradient of {name!r} is reduced by another DistributedOptimizer or DistributedDataParallel"
+                " already; use one of them, or close() the other first"
+            )
+        _owners[parameter] = weakref.ref(self)
+
+    def _hook(self, parameter: torch.Tensor) -> None:
+        if id(parameter) in self._hooks or not parameter.requires_grad:
+            return
+        reference = weakref.ref(self)
+
+        def accumulated(tensor: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                with torch.no_grad():
+                    reducer._accumulated(tensor)
+
+        register: Any = parameter.register_post_accumulate_grad_hook
+        self._hooks[id(parameter)] = register(accumulated)
+
+    def _drop(self) -> None:
+        for handle in self._hooks.values():
+            handle.remove()
+        self._hooks.clear()
+        for arena in self._arenas:
+            arena.abandon()
+        self._arenas.clear()
+        self._slots.clear()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it reduces nothing any more: closed, or left behind by a shutdown of its runtime."""
+        return not self._slots or self._runtime.closed
+
+    def close(self) -> None:
+        """Removes the hooks and forgets the arenas; gradients stay where they are. Idempotent."""
+        self._drop()
+        self._source = tuple
+
+    def __del__(self) -> None:
+        self._drop()
+
+    # Rounds
+
+    @property
+    def active(self) -> bool:
+        """Whether a round is under way: at least one gradient was made ready."""
+        return any(slot.ready for _, slot in self._slots.values())
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward has reached any parameter since the last round."""
+        return any(slot.passes or slot.ready for _, slot in self._slots.values())
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        if self.paused:
+            return
+        if self._runtime.closed:
+            self.refresh()
+        arena, slot = self._slots[id(parameter)]
+        if self.on_first is not None:
+            self.on_first()
+        if slot.ready:
+            self._repeated(slot)
+        slot.count()
+        if slot.passes >= self.passes_per_step:
+            arena.ready(slot)
+
+    def _repeated(self, slot: Slot) -> None:
+        """A gradient that was sent already is there again: right only if all that were sent have been cleared."""
+        if not all(other.cleared() for _, other in self._slots.values() if other.ready):
+            raise too_many_passes(slot, self.passes_per_step)
+        self.discard()
+
+    def synchronize(self) -> None:
+        """Ends the round: sends what is missing, blocks until all has landed and makes it every `p.grad`.
+
+        A parameter whose `p.grad` is None on all ranks keeps None; one that has none on some ranks counts as zeros
+        there. Raises InvalidArgumentError if a gradient was changed after it was sent, MismatchError if other ranks
+        cleared theirs instead, and the job's error.
+        """
+        with torch.no_grad():
+            self.refresh()
+            self._round(discard=False)
+            self.refresh()
+
+    def discard(self) -> None:
+        """Ends the round without changing any `p.grad`: for gradients that the user has cleared or is about to."""
+        with torch.no_grad():
+            self._round(discard=True)
+
+    def restart(self) -> None:
+        """Before gradients are cleared: ends a round under way, forgets passes that were counted."""
+        if self.active and not self._runtime.closed:
+            self.discard()
+        for arena in self._arenas:
+            arena.reset()
+        self.refresh()
+
+    def _round(self, discard: bool) -> None:
+        try:
+            for arena in self._arenas:
+                arena.finish(discard)
+            for arena in self._arenas:
+                arena.wait()
+            for arena in self._arenas:
+                arena.check_agreed()
+            if not discard:
+                self._land()
+        finally:
+            for arena in self._arenas:
+                arena.reset()
+
+    def _land(self) -> None:
+        for _, slot in self._slots.values():
+            if slot.changed():
+                raise changed_in_flight(slot)
+        for arena in self._arenas:
+            arena.land()
+        for arena in self._arenas:
+            arena.settle()

@@ -1,0 +1,161 @@
+"""One parameter's gradient and its place in an arena."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+
+
+class Slot:
+    """One parameter's gradient and its place. One round takes it from `passes == 0` through `stage` to `land`.
+
+    Where the wire has the gradient's own element type, `p.grad` is a view of the arena. A gradient that autograd made
+    afresh (because `p.grad` was None, torch's default after `zero_grad`) is copied in and `p.grad` bound to its place:
+    one read and one write, where clearing the arena and accumulating into it would be two writes and two reads.
+    With compression `p.grad` stays what autograd made, and is cast into the arena and back.
+    """
+
+    def __init__(self, name: str, parameter: torch.Tensor, index: int, wire: torch.dtype) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.dtype = parameter.dtype
+        self.index = index
+        self.is_view = wire is parameter.dtype
+        self.region = torch.empty(0)
+        self.parts = range(0)
+        self.passes = 0
+        self.ready = False
+        self.bound: torch.Tensor | None = None
+        self._version = 0
+
+    def place(self, data: torch.Tensor, offset: int) -> None:
+        """Takes the place at element `offset` of the arena's `data`, with the parameter's own strides if dense."""
+        flat = data[offset : offset + self.parameter.numel()]
+        self.region = flat.as_strided(self.parameter.shape, dense_strides(self.parameter))
+
+    def reset(self) -> None:
+        """A new round begins."""
+        self.passes = 0
+        self.ready = False
+        self.bound = None
+
+    def count(self) -> None:
+        """A backward pass has made, or added to, `p.grad`."""
+        grad = self.parameter.grad
+        # Cleared since the last pass, by other means than the optimizer's zero_grad: the count starts again.
+        if self.passes and grad is not self.bound:
+            self.passes = 0
+        self.passes += 1
+        self.bound = grad
+
+    def stage(self, factor: float) -> None:
+        """Brings `p.grad`, times `factor`, into the arena; None counts as zeros."""
+        grad = self.parameter.grad
+        self.ready = True
+        if grad is None:
+            self.region.zero_()
+            self.bound = None
+            return
+        if grad.layout is not torch.strided:
+            warn_sparse(self.name)
+            grad = grad.to_dense()
+        if not self._holds(grad):
+            self.region.copy_(grad.detach())
+            if self.is_view:
+                grad = self.view()
+        if factor != 1.0:
+            self.region.mul_(factor)
+        if grad is not self.parameter.grad:
+            self.parameter.grad = grad
+        self.bound = grad
+        self._version = grad._version
+
+    def leave(self) -> None:
+        """Takes `p.grad` out of the arena, whose content is about to be overwritten by a round that counts nothing."""
+        self.ready = True
+        grad = self.parameter.grad
+        if grad is not None and grad.layout is torch.strided and self._holds(grad):
+            self.parameter.grad = grad.clone()
+
+    def cleared(self) -> bool:
+        """Whether `p.grad` is no longer the tensor that was staged, without having been accumulated into."""
+        grad = self.parameter.grad
+        return grad is not self.bound and (grad is None or grad.grad_fn is None)
+
+    def changed(self) -> bool:
+        """Whether somebody has written to `p.grad`, or put another tensor there, since `stage`."""
+        grad = self.parameter.grad
+        if grad is None:
+            return False
+        return grad is not self.bound or grad._version != self._version
+
+    def land(self, present: bool, factor: float) -> None:
+        """Makes the reduced gradient `p.grad`, or leaves it None if it was None on all ranks."""
+        grad = self.parameter.grad
+        if grad is None and not present:
+            return
+        if self.is_view:
+            if grad is None:
+                self.parameter.grad = self.view()
+            if factor != 1.0:
+                self.region.mul_(factor)
+            return
+        if grad is None:
+            self.parameter.grad = grad = torch.empty_like(self.parameter)
+        grad.detach().copy_(self.region)
+        if factor != 1.0:
+            grad.detach().mul_(factor)
+
+    def rebind(self) -> None:
+        """After a move within the arena: `p.grad` follows."""
+        if self.is_view and self.parameter.grad is not None:
+            self.parameter.grad = self.view()
+
+    def view(self) -> torch.Tensor:
+        """A tensor over the slot's place, with a version counter of its own: `changed` needs one per gradient."""
+        return self.region.data
+
+    def _holds(self, grad: torch.Tensor) -> bool:
+        if not self.is_view or grad.data_ptr() != self.region.data_ptr():
+            return False
+        return grad.stride() == self.region.stride() and not grad.requires_grad
+
+
+def dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """The strides of a tensor like `parameter` without holes: its own if it has none (channels_last, for instance)."""
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+_warned_sparse = False
+
+
+def warn_sparse(name: str) -> None:
+    """Warns, once per process, that sparse gradients are sent with all their zeros."""
+    global _warned_sparse
+    if not _warned_sparse:
+        _warned_sparse = True
+        warnings.warn(
+            f"the gradient of {name!r} is sparse; sparse gradients are made dense before they are reduced",
+            stacklevel=2,
+        )
+
+
+def changed_in_flight(slot: Slot) -> InvalidArgumentError:
+    """The error for a gradient that was touched between backward and synchronize()."""
+    return InvalidArgumentError(
+        f"the gradient of {slot.name!r} was changed after backward() had handed it to the network (by clipping,"
+        " unscaling or other code), so the change would be lost or counted twice; call optimizer.synchronize() before"
+        " changing gradients, and then step() within `with optimizer.skip_synchronize():`"
+    )
+
+
+def too_many_passes(slot: Slot, passes: int) -> InvalidArgumentError:
+    """The error for a gradient that backward made once more than it may in a step."""
+    return InvalidArgumentError(
+        f"the gradient of {slot.name!r} was computed more than backward_passes_per_step={passes} times without a"
+        " step(), synchronize() or zero_grad(); raise backward_passes_per_step (or call"
+        " set_backward_passes_per_step) to accumulate, or clear the gradients with optimizer.zero_grad()"
+    )

@@ -1,0 +1,86 @@
+"""torch tensors on their way to the worker: element types, what is refused and why, memory shared with the core."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.worker.api import SharedMemory, TensorSpec
+
+WIRE_DTYPES: dict[torch.dtype, DType] = {
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.int8: DType.INT8,
+    torch.uint8: DType.UINT8,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.bool: DType.UINT8,
+}
+"""Element types that can be summed; bool travels as bytes of 0 and 1."""
+
+_BOOL_OPS = {Op.SUM: Op.MAX, Op.AVERAGE: Op.MIN, Op.PRODUCT: Op.MIN}
+
+
+def wire_dtype(dtype: torch.dtype) -> DType:
+    """The wire's code of `dtype`. Raises InvalidArgumentError for one that has none."""
+    try:
+        return WIRE_DTYPES[dtype]
+    except KeyError:
+        known = ", ".join(str(item).removeprefix("torch.") for item in WIRE_DTYPES)
+        raise InvalidArgumentError(f"tensors of {dtype} can't be reduced; supported are {known}") from None
+
+
+def wire_op(op: Op, dtype: torch.dtype) -> Op:
+    """What the core is asked for: for bool a sum is "any rank", a product and a (floor) average are "all ranks"."""
+    return _BOOL_OPS.get(op, op) if dtype is torch.bool else op
+
+
+def spec_of(name: str, tensor: torch.Tensor, priority: int = 0) -> TensorSpec:
+    """What ranks must agree on for `tensor` under `name`."""
+    return TensorSpec(name, wire_dtype(tensor.dtype), tuple(tensor.shape), priority)
+
+
+def check_strided_cpu(tensor: torch.Tensor, what: str) -> None:
+    """Raises InvalidArgumentError unless `tensor` is a plain tensor in this host's memory."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(f"{what} needs a torch.Tensor, not {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise InvalidArgumentError(
+            f"{what} got a tensor on {tensor.device}: this build reduces CPU tensors only; pass tensor.cpu()"
+        )
+    if tensor.layout is not torch.strided:
+        raise InvalidArgumentError(f"{what} got a tensor of layout {tensor.layout}; pass tensor.to_dense()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidArgumentError(f"{what} got a lazily conjugated or negated view; pass tensor.resolve_conj()")
+
+
+def check_in_place(tensor: torch.Tensor, what: str) -> None:
+    """Raises InvalidArgumentError unless the core can work in the tensor's own memory."""
+    check_strided_cpu(tensor, what)
+    wire_dtype(tensor.dtype)
+    if not tensor.is_contiguous():
+        raise InvalidArgumentError(
+            f"{what} needs a contiguous tensor, not strides {tensor.stride()} of shape {tuple(tensor.shape)};"
+            " pass tensor.contiguous() and copy the result back"
+        )
+
+
+def mark_changed(tensor: torch.Tensor) -> None:
+    """Tells autograd that the memory of `tensor` was written behind its back."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
+def tensor_over(memory: SharedMemory, dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor over all of `memory`, which lives as long as the tensor or any view of it does."""
+    # A class of its own, because an instance of a plain ctypes array has no room for the reference to its memory.
+    kind: Any = type("Block", (ctypes.c_char * memory.nbytes,), {})
+    block = kind.from_address(memory.address)
+    block.memory = memory
+    return torch.frombuffer(block, dtype=dtype)

@@ -1,0 +1,138 @@
+"""LocalWorker: a world of one. No threads, no processes; every result is the input, every check is still made."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Sequence
+
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError
+from byteps_like.worker.api import Declared, Partition, TensorSpec
+
+_PARTITION_BYTES = 4 << 20
+
+
+class PrivateMemory:
+    """Zero-filled, page-aligned memory of this process alone; given back to the system with its last owner."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._map = mmap.mmap(-1, max(nbytes, 1))
+        self._view = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._map)
+        self.address = ctypes.addressof(self._view)
+        self.nbytes = nbytes
+
+
+class CompletedHandle:
+    """The handle of an operation that was over before its call returned."""
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns at once."""
+
+
+class Catalogue:
+    """The names one worker has declared. Thread-safe.
+
+    `declare` cuts a tensor into partitions of `partition_bytes` without asking anybody.
+    """
+
+    def __init__(self, partition_bytes: int = _PARTITION_BYTES) -> None:
+        self._partition_bytes = partition_bytes
+        self._lock = threading.Lock()
+        self._known: dict[str, Declared] = {}
+
+    def declare(self, spec: TensorSpec) -> Declared:
+        """The entry of `spec`. Raises MismatchError if its name has another dtype or shape already."""
+        with self._lock:
+            known = self._known.get(spec.name)
+            if known is None:
+                known = Declared(spec, len(self._known), self._cut(len(self._known), spec.nbytes))
+                self._known[spec.name] = known
+        check_same(known.spec, spec)
+        return known
+
+    def _cut(self, tensor_id: int, nbytes: int) -> tuple[Partition, ...]:
+        step = self._partition_bytes
+        return tuple(
+            Partition(tensor_id << 16 | part, offset, min(step, nbytes - offset), server=0, shard=0)
+            for part, offset in enumerate(range(0, nbytes, step))
+        )
+
+
+class LocalWorker:
+    """A Worker (see worker.api) for a world of one: `push_pull` leaves the buffer as it is and is over at once."""
+
+    def __init__(self, partition_bytes: int = _PARTITION_BYTES) -> None:
+        self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
+        self._catalogue = Catalogue(partition_bytes)
+        self._closed = False
+        self._operations = 0
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Places the names. Raises MismatchError for a name that comes again with another dtype or shape."""
+        self._check_open()
+        return [self._catalogue.declare(spec) for spec in specs]
+
+    def allocate(self, nbytes: int) -> PrivateMemory:
+        """Memory for an arena."""
+        self._check_open()
+        return PrivateMemory(nbytes)
+
+    def push_pull(
+        self,
+        declared: Declared,
+        address: int,
+        op: Op,
+        *,
+        root: int = 0,
+        parts: range | None = None,
+        priority: int | None = None,  # noqa: ARG002 - nothing waits here
+    ) -> CompletedHandle:
+        """Checks its arguments; what is at `address` is the result already."""
+        self._check_open()
+        check_push_pull(declared, address, parts)
+        if op is Op.BROADCAST and root != 0:
+            raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
+        self._operations += 1
+        return CompletedHandle()
+
+    def barrier(self, timeout: float | None = None) -> None:  # noqa: ARG002 - alone here
+        """Returns at once."""
+        self._check_open()
+
+    def close(self) -> None:
+        """Later calls raise ShutdownError. Idempotent."""
+        self._closed = True
+
+    def stats(self) -> dict[str, int]:
+        """The counters of worker.api, all 0: nothing is sent in a world of one."""
+        names = ("payload_sent", "payload_received", "bytes_sent", "bytes_received", "frames_sent", "frames_received")
+        return dict.fromkeys(names, 0)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ShutdownError("this worker has been shut down; call init() again")
+
+
+def check_push_pull(declared: Declared, address: int, parts: range | None) -> None:
+    """Raises InvalidArgumentError for partitions that don't exist or a buffer that isn't there."""
+    count = len(declared.partitions)
+    if parts is not None and len(parts) and not 0 <= min(parts) <= max(parts) < count:
+        raise InvalidArgumentError(f"{declared.spec.name!r} has {count} partitions; {parts} are not all among them")
+    if not address and declared.spec.nbytes:
+        raise InvalidArgumentError(f"{declared.spec.name!r} has {declared.spec.nbytes} bytes, but no address was given")
+
+
+def check_same(known: TensorSpec, spec: TensorSpec) -> None:
+    """Raises MismatchError if one name stands for two shapes or element types."""
+    if (known.dtype, known.shape) != (spec.dtype, spec.shape):
+        raise MismatchError(
+            f"{spec.name!r} was declared as {known.dtype.name} {known.shape} and now as {spec.dtype.name} {spec.shape};"
+            " give a tensor of another shape or type its own name",
+            key=spec.name,
+        )

@@ -1,0 +1,250 @@
+"""A world of n ranks as n threads of this process: a Worker without sockets, for the semantics of what stands on it.
+
+Sums are made by NumPy in the order of ranks, so results are the same from run to run. Between `push_pull` and `wait`
+the buffer is filled with garbage, so that code which reads or trusts memory in flight is found out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
+from byteps_like.torch import runtime
+from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.local import Catalogue, PrivateMemory, check_push_pull, check_same
+
+_NUMPY = {
+    DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16,
+    DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32, DType.INT64: np.int64,
+}  # fmt: skip
+_GARBAGE = 0xA5
+DEADLINE = 20.0
+
+
+def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) -> bytes:
+    """The reference: contributions of rank 0, 1, ... reduced in that order; 16-bit floats in float32."""
+    if op is Op.BROADCAST:
+        return contributions[root]
+    arrays = [_decoded(item, dtype) for item in contributions]
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        if op in (Op.SUM, Op.AVERAGE):
+            total += array
+        elif op is Op.PRODUCT:
+            total *= array
+        else:
+            total = np.minimum(total, array) if op is Op.MIN else np.maximum(total, array)
+    if op is Op.AVERAGE:
+        total = total // len(arrays) if total.dtype.kind in "iu" else total / total.dtype.type(len(arrays))
+    return _encoded(total, dtype)
+
+
+def _decoded(data: bytes, dtype: DType) -> np.ndarray:
+    array = np.frombuffer(data, _NUMPY[dtype])
+    if dtype is DType.BFLOAT16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32) if dtype is DType.FLOAT16 else array
+
+
+def _encoded(array: np.ndarray, dtype: DType) -> bytes:
+    if dtype is not DType.BFLOAT16:
+        return array.astype(_NUMPY[dtype]).tobytes()
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16).tobytes()
+
+
+@dataclass
+class _Round:
+    """One round of one partition; `result` once all ranks are in."""
+
+    op: Op
+    root: int
+    contributions: dict[int, bytes] = field(default_factory=dict)
+    result: bytes | None = None
+
+
+class ThreadWorld:
+    """What the ranks share. `fail` makes every call of every rank raise."""
+
+    def __init__(self, size: int, partition_bytes: int = 1 << 20) -> None:
+        self.size = size
+        self.partition_bytes = partition_bytes
+        self.changed = threading.Condition()
+        self.failure: Exception | None = None
+        self.rounds: dict[tuple[int, int], _Round] = {}
+        self.pushed: Counter[str] = Counter()
+        self._catalogue = Catalogue(partition_bytes)
+        self._barrier = threading.Barrier(size)
+        self._seen: dict[str, tuple[int, TensorSpec]] = {}
+
+    def fail(self, error: Exception) -> None:
+        with self.changed:
+            self.failure = self.failure or error
+            self.changed.notify_all()
+        self._barrier.abort()
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def declare(self, rank: int, spec: TensorSpec) -> Declared:
+        first, known = self._seen.setdefault(spec.name, (rank, spec))
+        try:
+            check_same(known, spec)
+            return self._catalogue.declare(spec)
+        except MismatchError as error:
+            self.fail(MismatchError(f"rank {first} and rank {rank} disagree: {error}"))
+        self.check()
+        raise AssertionError
+
+    def contribute(self, rank: int, key: int, number: int, data: bytes, like: tuple[DType, Op, int]) -> None:
+        dtype, op, root = like
+        with self.changed:
+            item = self.rounds.setdefault((key, number), _Round(op, root))
+            if (item.op, item.root) != (op, root):
+                self.fail(MismatchError(f"rank {rank} asks for {op.name}, others for {item.op.name}"))
+            item.contributions[rank] = data
+            if len(item.contributions) == self.size:
+                ordered = [item.contributions[rank] for rank in range(self.size)]
+                item.result = reduce(ordered, dtype, op, root)
+                item.contributions.clear()
+                self.changed.notify_all()
+
+    def barrier(self, timeout: float | None) -> None:
+        self.check()
+        try:
+            self._barrier.wait(timeout or DEADLINE)
+        except threading.BrokenBarrierError:
+            self.check()
+            raise StalledError("barrier") from None
+
+
+class ThreadHandle:
+    """Waits for the rounds of one call, and then writes the results to the caller's memory."""
+
+    def __init__(self, world: ThreadWorld, name: str, pieces: list[tuple[tuple[int, int], int]]) -> None:
+        self._world, self._name, self._pieces = world, name, pieces
+        self._landed = False
+
+    def done(self) -> bool:
+        with self._world.changed:
+            return self._world.failure is not None or self._complete()
+
+    def _complete(self) -> bool:
+        return self._landed or all(self._world.rounds[key].result is not None for key, _ in self._pieces)
+
+    def wait(self, timeout: float | None = None) -> None:
+        world = self._world
+        with world.changed:
+            world.changed.wait_for(lambda: world.failure is not None or self._complete(), timeout or DEADLINE)
+            if self._complete():
+                return self._land()
+            world.check()
+        error = StalledError(f"{self._name!r} is not complete", key=self._name)
+        world.fail(error)
+        raise error
+
+    def _land(self) -> None:
+        for key, address in [] if self._landed else self._pieces:
+            result = self._world.rounds[key].result
+            ctypes.memmove(address, result, len(result))
+        self._landed = True
+
+
+class ThreadWorker:
+    """One rank of a ThreadWorld; see worker.api.Worker."""
+
+    def __init__(self, world: ThreadWorld, rank: int) -> None:
+        self.rank = self.local_rank = rank
+        self.size = self.local_size = world.size
+        self.world = world
+        self._rounds: Counter[int] = Counter()
+        self._closed = False
+
+    def _check(self) -> None:
+        self.world.check()
+        if self._closed:
+            raise ShutdownError("closed")
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        self._check()
+        with self.world.changed:
+            return [self.world.declare(self.rank, spec) for spec in specs]
+
+    def allocate(self, nbytes: int) -> PrivateMemory:
+        self._check()
+        return PrivateMemory(nbytes)
+
+    def push_pull(
+        self,
+        declared: Declared,
+        address: int,
+        op: Op,
+        *,
+        root: int = 0,
+        parts: range | None = None,
+        priority: int | None = None,
+    ) -> ThreadHandle:
+        self._check()
+        check_push_pull(declared, address, parts)
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"no rank {root}")
+        pieces = []
+        for part in declared.partitions if parts is None else [declared.partitions[part] for part in parts]:
+            number = self._rounds[part.key]
+            self._rounds[part.key] += 1
+            data = ctypes.string_at(address + part.offset, part.nbytes)
+            ctypes.memset(address + part.offset, _GARBAGE, part.nbytes)
+            self.world.contribute(self.rank, part.key, number, data, (declared.spec.dtype, op, root))
+            self.world.pushed[declared.spec.name] += 1
+            pieces.append(((part.key, number), address + part.offset))
+        return ThreadHandle(self.world, declared.spec.name, pieces)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        self._check()
+        self.world.barrier(timeout)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def stats(self) -> dict[str, int]:
+        return {}
+
+
+def run_world(size: int, body: Callable[..., Any], *args: Any, world: ThreadWorld | None = None) -> list[Any]:
+    """Runs `body(bps, rank, size, *args)` on every rank; their results. Raises the first failure, naming its rank."""
+    import byteps_like.torch as bps
+
+    world = world or ThreadWorld(size)
+    results: list[Any] = [None] * size
+    failures: list[tuple[int, Exception, str]] = []
+
+    def main(rank: int) -> None:
+        try:
+            with runtime.bound(ThreadWorker(world, rank)):
+                results[rank] = body(bps, rank, size, *args)
+        except Exception as error:  # noqa: BLE001 - raised by run_world
+            failures.append((rank, error, traceback.format_exc()))
+            world.fail(error)
+
+    threads = [threading.Thread(target=main, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE * 2)
+    if failures:
+        rank, error, text = failures[0]
+        error.add_note(f"rank {rank} of {size} failed:\n{text}")
+        raise error
+    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+    return results
