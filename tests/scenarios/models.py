@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -18,7 +20,7 @@ def fill(module: nn.Module, seed: int = 1, scale: float = 0.3) -> nn.Module:
 def mlp(dtype: torch.dtype = torch.float64, widths: tuple[int, ...] = (20, 33, 17, 5), seed: int = 1) -> nn.Module:
     """Linear layers with tanh in between."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.Tanh()]
     return fill(nn.Sequential(*layers[:-1]).to(dtype), seed)
 
