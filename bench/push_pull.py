@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import report
-from push_pull_worker import OURS, RIVAL, Operation, Plan
+from push_pull_plan import OURS, RIVAL, Operation, Plan
 
 from byteps_like.launch.lab import Lab
 from byteps_like.launch.lab_job import run_in_lab
