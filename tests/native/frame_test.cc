@@ -1,0 +1,188 @@
+// The header codec against golden bytes (the same as tests/golden/frames.json) and against every way to be wrong.
+#include "csrc/wire/frame.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "csrc/kernels/kernels.h"
+#include "csrc/wire/bytes.h"
+
+namespace byteps_like::testing {
+namespace {
+
+using Encoded = std::array<std::byte, kHeaderBytes>;
+
+struct Golden {
+  const char* name;
+  Header header;
+  const char* hex;
+};
+
+std::vector<Golden> Goldens() {
+  std::vector<Golden> all;
+  Header push;
+  push.type = FrameType::kPush;
+  push.dtype = DType::kBFloat16;
+  push.op = Op::kAverage;
+  push.epoch = 7;
+  push.rank = 3;
+  push.key = 0x0001000200030004;
+  push.round = 9;
+  push.priority = -5;
+  push.offset = 0x40000;
+  push.length = 9;
+  push.total = 0x400000;
+  push.payload_crc = 0xE3069283;
+  push.root = 2;
+  all.push_back({"a segment of a contribution", push,
+                 "42504c31010301000700000003000000040003000200010009000000fbffffff"
+                 "00000400000000000900000000004000839206e30000000002000000da6aa099"});
+  Header reference;
+  reference.type = FrameType::kResult;
+  reference.flags = kByReference;
+  reference.epoch = 0xFFFFFFFF;
+  reference.rank = 1;
+  reference.key = 0xFFFFFFFFFFFFFFFF;
+  reference.round = 0xFFFFFFFF;
+  reference.priority = 2147483647;
+  reference.offset = 1ull << 40;
+  reference.total = kMaxPartition;
+  reference.aux = 12;
+  all.push_back({"a result by reference", reference,
+                 "42504c3102000001ffffffff01000000ffffffffffffffffffffffffffffff7f"
+                 "00000000000100000000000000000040000000000c00000000000000fb1670f2"});
+  Header resume;
+  resume.type = FrameType::kResume;
+  resume.dtype = DType::kInt64;
+  resume.op = Op::kBroadcast;
+  resume.epoch = 1;
+  resume.offset = 4096;
+  resume.total = 4096;
+  resume.root = 1;
+  all.push_back({"a resume of all that there is", resume,
+                 "42504c3103070500010000000000000000000000000000000000000000000000"
+                 "001000000000000000000000001000000000000000000000010000005239a7e5"});
+  Header region;
+  region.type = FrameType::kRegion;
+  region.epoch = 2;
+  region.offset = 3ull << 30;
+  region.aux = 5;
+  all.push_back({"a region of 3 GiB", region,
+                 "42504c3105000000020000000000000000000000000000000000000000000000"
+                 "000000c0000000000000000000000000000000000500000000000000c8113fb8"});
+  Header error;
+  error.type = FrameType::kError;
+  error.length = 5;
+  error.payload_crc = kernels::Crc32c(0, "hello", 5);
+  error.aux = static_cast<uint32_t>(Code::kStalled);
+  all.push_back({"an error with text", error,
+                 "42504c3106000000000000000000000000000000000000000000000000000000"
+                 "000000000000000005000000000000004cbb719a0300000000000000d0b41227"});
+  Header goodbye;
+  goodbye.type = FrameType::kGoodbye;
+  all.push_back({"a goodbye", goodbye,
+                 "42504c3108000000000000000000000000000000000000000000000000000000"
+                 "0000000000000000000000000000000000000000000000000000000045283365"});
+  return all;
+}
+
+std::string Hex(const Encoded& bytes) {
+  std::string hex;
+  for (const std::byte byte : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", std::to_integer<unsigned>(byte));
+    hex += digits;
+  }
+  return hex;
+}
+
+// The file that the Python codec is held to as well.
+std::string SharedGoldens() {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../golden/frames.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Encoded Encode(const Header& header) {
+  Encoded bytes;
+  EncodeHeader(header, bytes);
+  return bytes;
+}
+
+// A valid PUSH with `bytes` of it replaced from `at` on, and the checksum made right again.
+Encoded Mutant(size_t at, uint64_t value, size_t size) {
+  Encoded bytes = Encode(Goldens()[0].header);
+  for (size_t i = 0; i < size; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i));
+  PutLittle(bytes.data() + 60, kernels::Crc32c(0, bytes.data(), 60));
+  return bytes;
+}
+
+void CheckRefused(const Encoded& bytes, const char* field) {
+  CAPTURE(field);
+  auto decoded = DecodeHeader(bytes);
+  REQUIRE_FALSE(decoded.ok());
+  CHECK(decoded.status().code() == Code::kCorrupt);
+  CHECK(decoded.status().message().find(field) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("frame: golden bytes both ways") {
+  const std::string shared = SharedGoldens();
+  for (const Golden& golden : Goldens()) {
+    CAPTURE(golden.name);
+    const Encoded bytes = Encode(golden.header);
+    CHECK(Hex(bytes) == std::string(golden.hex));
+    CHECK(shared.find(golden.hex) != std::string::npos);
+    auto decoded = DecodeHeader(bytes);
+    REQUIRE_MESSAGE(decoded.ok(), decoded.status().message());
+    CHECK(Encode(*decoded) == bytes);
+    CHECK(decoded->key == golden.header.key);
+    CHECK(decoded->priority == golden.header.priority);
+    CHECK(decoded->offset == golden.header.offset);
+    CHECK(decoded->root == golden.header.root);
+  }
+}
+
+TEST_CASE("frame: every wrong field is refused by name") {
+  CheckRefused(Mutant(0, 0, 1), "magic");
+  CheckRefused(Mutant(4, 0, 1), "type");
+  CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
+  CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
+  CheckRefused(Mutant(6, kOpCount, 1), "op");
+  CheckRefused(Mutant(7, 2, 1), "flags");
+  CheckRefused(Mutant(32, 1ull << 50, 8), "offset");
+  CheckRefused(Mutant(32, ~0ull, 8), "offset");  // offset + length would wrap
+  CheckRefused(Mutant(32, 0x400000 - 8, 8), "offset");
+  CheckRefused(Mutant(40, kMaxPayload + 1, 4), "length");
+  CheckRefused(Mutant(44, kMaxPartition + 1, 4), "total");
+  CheckRefused(Mutant(7, kByReference, 1), "length");
+  CheckRefused(Mutant(4, static_cast<uint8_t>(FrameType::kRegion), 1), "length");
+  CheckRefused(Mutant(4, static_cast<uint8_t>(FrameType::kGoodbye), 1), "length");
+  Header text;
+  text.type = FrameType::kWarning;
+  text.length = kMaxText + 1;
+  CheckRefused(Encode(text), "length");
+  text.length = 0;
+  text.flags = kByReference;
+  CheckRefused(Encode(text), "flags");
+}
+
+TEST_CASE("frame: any single wrong bit is noticed") {
+  const Encoded good = Encode(Goldens()[0].header);
+  for (size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
+    Encoded bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    CHECK_FALSE(DecodeHeader(bad).ok());
+  }
+}
+
+}  // namespace byteps_like::testing
