@@ -122,8 +122,6 @@ struct Shard::Sendable {
 
 struct Shard::Key {
   uint64_t key = 0;
-  DType dtype{};
-  uint32_t total = 0;
   uint32_t next = 0;            // the round that has not begun yet
   std::array<Round, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
 };

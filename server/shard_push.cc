@@ -15,26 +15,23 @@ Shard::Key* Shard::FindOrMake(const Header& header) {
   if (!slot) {
     slot = std::make_unique<Key>();
     slot->key = header.key;
-    slot->dtype = header.dtype;
-    slot->total = header.total;
     ++stats_.keys;
   }
   return slot.get();
 }
 
-// The round a push belongs to; nullptr if the frame is stale (ignored) or wrong (the job has failed).
+// The round a push belongs to; nullptr if it is wrong (the job has failed then).
 Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   Key& key = *FindOrMake(header);
   *out = &key;
   Round& round = key.rounds[header.round & 1];
   if (round.active() && round.number() == header.round)
     return Join(key, round, header) && Reserve(key, round, header) ? &round : nullptr;
-  if (static_cast<int32_t>(header.round - key.next) < 0) return nullptr;
   Acknowledge(key, header);
   if (header.round != key.next || round.active()) {
     FailOnLoop(Code::kMismatch, KeyText(key.key) + ": rank " + std::to_string(peer.rank) + " is at round " +
                                     std::to_string(header.round) + ", the others at " + std::to_string(key.next) +
-                                    ": it used this name more often than they did");
+                                    ": the ranks have not used this name equally often");
     return nullptr;
   }
   round.Begin(header, world_.size);
