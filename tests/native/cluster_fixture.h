@@ -19,7 +19,7 @@ namespace byteps_like::testing {
 struct ClusterOptions {
   uint32_t workers = 2, servers = 1, shards = 1;
   std::string scheme = "inproc";
-  std::string chaos;  // query of a chaos wrapper around every worker's links, "" for none; "seed=" is added
+  std::string chaos = "";  // query of a chaos wrapper around every worker's links, "" for none; "seed=" is added
   uint64_t seed = 1;
   size_t segment_bytes = 4096, credit_bytes = 1 << 20;
   uint32_t partition_bytes = 16384;
