@@ -42,15 +42,16 @@ BYTEPS_LIKE_INLINE To BitCast(const From& from) {
   return to;
 }
 
+// Of vectors and single values, at any address.
 template <typename V>
-BYTEPS_LIKE_INLINE V LoadVector(const void* from) {
+BYTEPS_LIKE_INLINE V LoadAny(const void* from) {
   V vector;
   __builtin_memcpy(&vector, from, sizeof(vector));
   return vector;
 }
 
 template <typename V>
-BYTEPS_LIKE_INLINE void StoreVector(void* to, const V& vector) {
+BYTEPS_LIKE_INLINE void StoreAny(void* to, const V& vector) {
   __builtin_memcpy(to, &vector, sizeof(vector));
 }
 
@@ -113,8 +114,8 @@ struct Plain {
   static constexpr bool kIsFloat = static_cast<T>(0.5) != T{0};
   using Vector = typename VectorOf<T, kLanes>::Type;
   using Modular = typename VectorOf<U, kLanes>::Type;
-  static BYTEPS_LIKE_INLINE Vector Load(const T* from) { return LoadVector<Vector>(from); }
-  static BYTEPS_LIKE_INLINE void Store(T* to, const Vector& vector) { StoreVector(to, vector); }
+  static BYTEPS_LIKE_INLINE Vector Load(const T* from) { return LoadAny<Vector>(from); }
+  static BYTEPS_LIKE_INLINE void Store(T* to, const Vector& vector) { StoreAny(to, vector); }
 };
 using Float32 = Plain<float, float, BYTEPS_LIKE_STREAM_BYTES>;
 using Float64 = Plain<double, double, BYTEPS_LIKE_STREAM_BYTES>;
@@ -126,13 +127,13 @@ using WideFloat32 = Plain<float, float, BYTEPS_LIKE_VECTOR_BYTES>;  // beside 16
 
 struct Float16 : WideFloat32 {
   using Stored = uint16_t;
-  static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return HalfToFloat(LoadVector<HalfWords>(from)); }
-  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreVector(to, FloatToHalf(value)); }
+  static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return HalfToFloat(LoadAny<HalfWords>(from)); }
+  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreAny(to, FloatToHalf(value)); }
 };
 struct BFloat16 : WideFloat32 {
   using Stored = uint16_t;
-  static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return BFloatToFloat(LoadVector<HalfWords>(from)); }
-  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreVector(to, FloatToBFloat(value)); }
+  static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return BFloatToFloat(LoadAny<HalfWords>(from)); }
+  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreAny(to, FloatToBFloat(value)); }
 };
 
 // The type in which contributions of E are summed, with as many lanes.
@@ -149,7 +150,7 @@ struct AccumulatorFor<BFloat16> {
   using Type = WideFloat32;
 };
 template <typename E>
-using AccumulatorOf = AccumulatorFor<E>::Type;
+using AccumulatorOf = typename AccumulatorFor<E>::Type;
 
 }  // namespace
 }  // namespace BYTEPS_LIKE_ISA

@@ -26,6 +26,7 @@ struct Min {
   template <typename E>
   static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
     const typename E::Vector least = b < a ? b : a;
+    if constexpr (!E::kIsFloat) return least;
     return b != b ? b : least;
   }
 };
@@ -33,6 +34,7 @@ struct Max {
   template <typename E>
   static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
     const typename E::Vector most = b > a ? b : a;
+    if constexpr (!E::kIsFloat) return most;
     return b != b ? b : most;
   }
 };
@@ -105,7 +107,7 @@ void FromDouble(void* destination, const void* source, size_t count) {
   float single[kStretch];
   for (size_t i = 0; i < count; i += kStretch) {
     const size_t stretch = count - i < kStretch ? count - i : kStretch;
-    for (size_t j = 0; j < stretch; ++j) single[j] = static_cast<float>(from[i + j]);
+    for (size_t j = 0; j < stretch; ++j) single[j] = static_cast<float>(LoadAny<double>(from + i + j));
     Copy<To, WideFloat32>(to + i, single, stretch);
   }
 }
@@ -117,7 +119,7 @@ void ToDouble(void* destination, const void* source, size_t count) {
   for (size_t i = 0; i < count; i += kStretch) {
     const size_t stretch = count - i < kStretch ? count - i : kStretch;
     Copy<WideFloat32, From>(single, from + i, stretch);
-    for (size_t j = 0; j < stretch; ++j) to[i + j] = single[j];
+    for (size_t j = 0; j < stretch; ++j) StoreAny<double>(to + i + j, single[j]);
   }
 }
 
@@ -144,9 +146,9 @@ void FinalizeInteger(void* destination, const void* accumulator, size_t count, u
     constexpr int kMostShift = sizeof(T) == 8 ? 63 : 31;
     const int log2 = __builtin_ctz(divisor);
     const int shift = log2 < kMostShift ? log2 : kMostShift;
-    for (size_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i] >> shift);
+    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, static_cast<T>(LoadAny<T>(from + i) >> shift));
   } else {
-    for (size_t i = 0; i < count; ++i) to[i] = FloorDivide<T>(from[i], divisor);
+    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, FloorDivide<T>(LoadAny<T>(from + i), divisor));
   }
 }
 
@@ -180,10 +182,10 @@ void ScaleInteger(void* data, size_t count, double factor) {
   constexpr double kBeyond = static_cast<double>(kMost);  // of int64: rounds up to 2^63
   auto* values = static_cast<T*>(data);
   for (size_t i = 0; i < count; ++i) {
-    const double product = static_cast<double>(values[i]) * factor;
+    const double product = static_cast<double>(LoadAny<T>(values + i)) * factor;
     const bool inside = product > static_cast<double>(kLeast) && product < kBeyond;
     const T end = product >= kBeyond ? kMost : product != product ? T{0} : kLeast;
-    values[i] = inside ? static_cast<T>(product) : end;
+    StoreAny<T>(values + i, inside ? static_cast<T>(product) : end);
   }
 }
 
@@ -248,9 +250,8 @@ void Fuse(void* const* destinations, size_t destination_count, const void* const
 }
 
 void PlainAdd(void* a, const void* b, size_t count) {
-  auto* left = static_cast<float*>(a);
-  const auto* right = static_cast<const float*>(b);
-#pragma GCC ivdep
+  auto* __restrict left = static_cast<float*>(a);
+  const auto* __restrict right = static_cast<const float*>(b);
   for (size_t i = 0; i < count; ++i) left[i] += right[i];
 }
 
