@@ -20,6 +20,7 @@ from byteps_like.torch.ops import (
     resolve,
     start,
 )
+from byteps_like.torch.tensors import check_strided_cpu
 
 
 def push_pull(
@@ -51,6 +52,7 @@ def push_pull(
     """
     refuse_process_set(process_set)
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
+    check_strided_cpu(tensor, "push_pull")
     compressed, context = check_compression(compression).compress(tensor)
     return compression.decompress(_reduce(compressed, name, reduction), context)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
@@ -26,6 +27,9 @@ _NUMPY = {
     DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16,
     DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32, DType.INT64: np.int64,
 }  # fmt: skip
+# The ranks are threads already; torch's own pool, per operation, would cost more than the small tensors of tests.
+torch.set_num_threads(1)
+
 _GARBAGE = 0xA5
 DEADLINE = 20.0
 

@@ -1,0 +1,112 @@
+"""push_pull, broadcast and objects in worlds of one to four ranks, and what happens to names and handles."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import byteps_like.torch as bps
+from byteps_like.errors import InvalidArgumentError, MismatchError, PeerLostError
+from byteps_like.torch import runtime
+from byteps_like.worker.local import LocalWorker
+from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios.operations import SCENARIOS
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("body", SCENARIOS, ids=lambda body: body.__name__)
+def test_scenario(body, size):
+    run_world(size, body, world=ThreadWorld(size, partition_bytes=64))
+
+
+@pytest.mark.parametrize("body", SCENARIOS, ids=lambda body: body.__name__)
+def test_scenario_alone(body):
+    with runtime.bound(LocalWorker()):
+        body(bps, 0, 1)
+
+
+def test_unnamed_operations_use_few_names():
+    world = ThreadWorld(2)
+
+    def body(bps, rank, size):
+        for _ in range(10):
+            handles = [bps.push_pull_async(torch.ones(3)) for _ in range(2)]
+            for handle in handles:
+                bps.synchronize(handle)
+
+    run_world(2, body, world=world)
+    assert sorted(world.pushed) == ["push_pull.unnamed.AVERAGE.float32.3#0", "push_pull.unnamed.AVERAGE.float32.3#1"]
+
+
+def test_objects_use_few_names():
+    world = ThreadWorld(2)
+    run_world(2, lambda bps, rank, size: [bps.broadcast_object("z" * 3 * k) for k in range(200)], world=world)
+    assert len(world.pushed) < 12
+
+
+def test_name_in_flight_is_refused_until_synchronized():
+    with runtime.bound(LocalWorker()):
+        handle = bps.push_pull_async(torch.ones(2), name="a")
+        with pytest.raises(InvalidArgumentError, match="in flight"):
+            bps.push_pull_async(torch.ones(2), name="a")
+        bps.synchronize(handle)
+        bps.push_pull(torch.ones(2), name="a")
+        with pytest.raises(InvalidArgumentError, match="once"):
+            bps.synchronize(handle)
+
+
+@pytest.mark.parametrize("other", [torch.ones(3), torch.ones(2, dtype=torch.float64)], ids=["shape", "dtype"])
+def test_name_with_other_size_or_type(other):
+    with runtime.bound(LocalWorker()):
+        bps.push_pull(torch.ones(2), name="a")
+        with pytest.raises(MismatchError, match=r"'push_pull\.a'"):
+            bps.push_pull(other, name="a")
+        with pytest.raises(MismatchError, match=r"'push_pull\.a'"):
+            bps.declare("a", other)
+        assert bps.push_pull(torch.ones(2), name="a").tolist() == [1.0, 1.0]
+
+
+def test_ranks_disagree_on_shape():
+    errors = []
+
+    def body(bps, rank, size):
+        try:
+            bps.push_pull(torch.ones(2 + rank), name="a")
+        except MismatchError as error:
+            errors.append(str(error))
+            with pytest.raises(MismatchError):
+                bps.barrier()
+
+    run_world(2, body)
+    assert len(errors) == 2 and all("rank 0" in text and "rank 1" in text for text in errors)
+
+
+def test_after_a_failure_every_call_raises_it():
+    def body(bps, rank, size, world, failed):
+        bps.push_pull(torch.ones(2), name="a")
+        handle = bps.push_pull_async(torch.ones(2), name="b") if rank == 0 else None
+        bps.barrier()
+        if rank == 1:
+            world.fail(PeerLostError("worker 7 died"))
+            failed.set()
+        failed.wait(10)
+        calls = [
+            lambda: bps.push_pull(torch.ones(2), name="a"),
+            lambda: bps.broadcast_(torch.ones(2), 0),
+            lambda: bps.broadcast_object(1),
+            lambda: bps.broadcast_parameters({"a": torch.ones(1)}),
+            bps.barrier,
+        ]
+        for call in [*calls, lambda: bps.synchronize(handle)] if handle else calls:
+            with pytest.raises(PeerLostError, match="worker 7"):
+                call()
+
+    world = ThreadWorld(2)
+    run_world(2, body, world, threading.Event(), world=world)
+
+
+def test_inference_tensors_and_no_grad():
+    with runtime.bound(LocalWorker()), torch.inference_mode():
+        assert bps.push_pull_inplace(torch.ones(2)).tolist() == [1.0, 1.0]
