@@ -8,14 +8,20 @@ from byteps_like.errors import InvalidArgumentError
 
 
 class Barriers:
-    """Barriers of one epoch by name. A name can be used again as soon as its barrier is complete."""
+    """Barriers of one epoch by name. A rank counts its calls of each name, so a call that is repeated is not new."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = frozenset(ranks)
         self._arrived: dict[str, set[int]] = {}
+        self._completed: dict[str, int] = {}
 
-    def arrive(self, name: str, rank: int) -> bool:
-        """True if `rank` was the last to come. Raises InvalidArgumentError if it is waiting there already."""
+    def arrive(self, name: str, number: int, rank: int) -> bool:
+        """True if the barrier is complete with `rank`, whose call `number` (from 0) of `name` this is.
+
+        Raises InvalidArgumentError if `rank` is waiting there already.
+        """
+        if number < self._completed.get(name, 0):
+            return True
         arrived = self._arrived.setdefault(name, set())
         if rank in arrived:
             raise InvalidArgumentError(f"rank {rank} is in barrier {name!r} already: use one name per thread")
@@ -23,6 +29,7 @@ class Barriers:
         if arrived != self._ranks:
             return False
         del self._arrived[name]
+        self._completed[name] = number + 1
         return True
 
     def withdraw(self, name: str, rank: int) -> None:

@@ -220,6 +220,14 @@ class Membership:
         """Everybody present, waiting or running."""
         return list(self._seats.values())
 
+    def has(self, id: str) -> bool:
+        """True while the scheduler knows this member."""
+        return id in self._seats
+
+    def size(self) -> int:
+        """Number of members known."""
+        return len(self._seats)
+
     def left(self) -> list[Seat]:
         """Workers that have left the running epoch."""
         return self.epoch.left() if self.epoch is not None and self.state is not JobState.FORMING else []

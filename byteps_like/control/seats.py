@@ -11,14 +11,14 @@ from byteps_like.control.types import Event, Member, MemberRole, World
 
 
 class Waiting(TypedDict, total=False):
-    """What a blocked worker waits for: `round` of tensor `name`, for `since_s` seconds.
+    """What a blocked worker waits for: `round` of tensor `name`, for `since` seconds.
 
     `started` are its own unfinished operations: name -> newest round it has pushed.
     """
 
     name: str
     round: int
-    since_s: float
+    since: float
     started: Mapping[str, int]
 
 

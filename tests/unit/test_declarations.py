@@ -44,13 +44,14 @@ def test_reuse_of_a_name_on_one_rank() -> None:
 
 def test_barriers() -> None:
     barriers = Barriers(range(3))
-    assert not barriers.arrive("a", 0)
-    assert not barriers.arrive("b", 1)
-    assert not barriers.arrive("a", 2)
+    assert not barriers.arrive("a", 0, 0)
+    assert not barriers.arrive("b", 0, 1)
+    assert not barriers.arrive("a", 0, 2)
     assert (barriers.missing("a"), barriers.pending()) == ([1], ["a", "b"])
     with pytest.raises(InvalidArgumentError, match="rank 2 is in barrier 'a' already"):
-        barriers.arrive("a", 2)
+        barriers.arrive("a", 0, 2)
     barriers.withdraw("b", 1)
-    assert barriers.arrive("a", 1)
+    assert barriers.arrive("a", 0, 1)
     assert barriers.pending() == []
-    assert not barriers.arrive("a", 1)
+    assert barriers.arrive("a", 0, 2)  # a repeated call, whose answer was lost
+    assert not barriers.arrive("a", 1, 1)

@@ -1,0 +1,213 @@
+"""A member's line to the scheduler: synchronous calls, one background thread, and one verdict when the job fails."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from byteps_like.config import Config
+from byteps_like.control import wire
+from byteps_like.control.loop import control_loop
+from byteps_like.control.seats import Claim, Waiting
+from byteps_like.control.secret import load
+from byteps_like.control.session import Session
+from byteps_like.control.status import JobStatus, status_from_wire
+from byteps_like.control.types import Event, Member, MemberRole, World
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
+from byteps_like.worker.api import Declared, TensorSpec
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LEAVE_SECONDS = 1.5
+CALL_SECONDS = 30.0
+
+
+class ControlClient:
+    """One member of the job. Thread-safe; every call may block but the ones that say so, and all end by themselves.
+
+    After the job has failed, calls raise its error; `leave` never raises and takes at most two seconds.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Raises ConfigError without a scheduler's address or a secret. Connects in `join`."""
+        if not config.scheduler:
+            raise ConfigError("no scheduler: set BYTEPS_LIKE_SCHEDULER=host:port, or use `byteps-like run`")
+        self.config = config
+        self.secret = load(config)
+        self._loop = control_loop()
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._callbacks: list[Callable[[Event], None]] = []
+        self._events: list[Event] = []
+        self._barrier_numbers: dict[str, int] = {}
+
+    # --- joining and leaving ---
+
+    def join(self, member: Member, timeout: float | None = None) -> World:
+        """Blocks until the world has formed; `member` with rank -1 is given a rank (see `member`).
+
+        Raises RefusedError (wrong secret, job, size, setting; duplicate; late) with who and why, DeadlineError naming
+        who is missing after `timeout` (default: join_timeout), PeerLostError if the scheduler dies meanwhile.
+        """
+        with self._lock:
+            if self._session is not None:
+                raise ConfigError("this client has joined already; make a new one")
+            self._session = Session(self.config, self.secret, self._claim(member, timeout), self._on_event)
+        try:
+            return self._loop.run(self._session.join())
+        except BaseException:
+            self.leave()
+            raise
+
+    @property
+    def member(self) -> Member:
+        """This member as the world knows it, with its rank."""
+        session = self._joined()
+        if session.member is None:
+            raise NotInitializedError("the world has not formed yet")
+        return session.member
+
+    @property
+    def error(self) -> BytePSLikeError | None:
+        """Why the job failed, or None."""
+        return self._session.error if self._session is not None else None
+
+    def leave(self, *, returning: bool = False) -> None:
+        """Leaves in order and closes the connection; at most two seconds, never raises. Idempotent, also before join.
+
+        A member that is `returning` (suspend) keeps the job from ending when all have left.
+        """
+        session = self._session
+        if session is None or session.closed:
+            return
+        try:
+            self._loop.run(session.close(returning, LEAVE_SECONDS))
+        except (BytePSLikeError, OSError) as error:
+            log.debug("leaving: %s", error)
+
+    # --- what the scheduler tells ---
+
+    def on_event(self, callback: Callable[[Event], None]) -> None:
+        """Calls `callback` for every event, earlier ones first, on the control thread: it must not block."""
+        with self._lock:
+            earlier = list(self._events)
+            self._callbacks.append(callback)
+        for event in earlier:
+            callback(event)
+
+    def next_world(self) -> World:
+        """For a server: blocks until the next epoch has formed; it stays a member from one epoch to the next.
+
+        Raises ShutdownError when the job has ended, DeadlineError or PeerLostError as `join` does.
+        """
+        return self._loop.run(self._joined().next_world())
+
+    def ready(self, world: World) -> None:
+        """For a server: it serves `world`. The workers are told of the world when all servers are ready."""
+        session = self._joined()
+        self._loop.run(session.call("Ready", pb.ReadyRequest(member_id=session.id, epoch=world.epoch), CALL_SECONDS))
+
+    # --- what workers do ---
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Agrees on tensors with all ranks: where each one's partitions live. Raises MismatchError on every rank."""
+        session = self._joined()
+        request = pb.DeclareRequest(member_id=session.id, specs=[wire.spec_to_wire(spec) for spec in specs])
+        reply: pb.DeclareReply = self._loop.run(session.call("Declare", request, CALL_SECONDS))
+        return [wire.declared_from_wire(spec, item) for spec, item in zip(specs, reply.placements, strict=True)]
+
+    def barrier(self, name: str, timeout: float | None = None) -> None:
+        """Blocks until every rank has called it with `name`. Raises DeadlineError naming who has not come.
+
+        `timeout` defaults to stall_timeout. Concurrent calls on one rank need different names.
+        """
+        session = self._joined()
+        seconds = self.config.stall_timeout if timeout is None else timeout
+        number = self._barrier_numbers.get(name, 0)
+        request = pb.BarrierRequest(member_id=session.id, name=name, timeout_s=seconds, number=number)
+        self._loop.run(session.call("Barrier", request, seconds + CALL_SECONDS))
+        self._barrier_numbers[name] = number + 1
+
+    # --- what members tell ---
+
+    def report(self, error: BytePSLikeError) -> None:
+        """This member saw the job fail: everybody gets the error. Returns at once; safe in event callbacks."""
+        self._post(error, warning=False)
+
+    def warn(self, error: BytePSLikeError) -> None:
+        """Everybody logs this. Returns at once."""
+        self._post(error, warning=True)
+
+    def waiting(self, what: Waiting | None) -> None:
+        """What this rank is blocked on, or None: rides on the next heartbeats. Returns at once."""
+        session = self._session
+        if session is not None:
+            session.waiting = (what, time.monotonic()) if what is not None else None
+
+    def publish(self, stats: Mapping[str, float]) -> None:
+        """Counters for `status`: ride on the next heartbeat. Returns at once."""
+        session = self._session
+        if session is not None:
+            session.stats = dict(stats)
+
+    # --- inside ---
+
+    def _claim(self, member: Member, timeout: float | None) -> Claim:
+        worker, config = member.role is MemberRole.WORKER, self.config
+        told = worker or "world_size" in config.explicit
+        return Claim(
+            id=secrets.token_hex(8),
+            member=member,
+            world_size=config.world_size if told else 0,
+            num_servers=config.servers if worker else config.num_servers,
+            settings=config.job_settings(explicit_only=not worker),
+            timeout=config.join_timeout if timeout is None else timeout,
+        )
+
+    def _joined(self) -> Session:
+        session = self._session
+        if session is None:
+            raise NotInitializedError("join() comes first")
+        if session.error is not None:
+            raise session.error
+        if session.closed:
+            raise ShutdownError("this member has left the job")
+        return session
+
+    def _post(self, error: BytePSLikeError, *, warning: bool) -> None:
+        session = self._session
+        if session is None or session.closed or session.error is not None:
+            return
+        request = pb.ReportRequest(member_id=session.id, error=wire.error_to_wire(error), warning=warning)
+        self._loop.submit(session.post("Report", request))
+
+    def _on_event(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            try:
+                callback(event)
+            except Exception:
+                log.exception("an event callback failed on %s", event)
+
+
+def query_status(config: Config, timeout: float = 5.0) -> JobStatus:
+    """Asks the scheduler how the job stands, without being a member.
+
+    Raises RefusedError, DeadlineError, or PeerLostError if there is no scheduler.
+    """
+    return control_loop().run(_query(config, timeout))
+
+
+async def _query(config: Config, timeout: float) -> JobStatus:
+    from byteps_like.control.session import one_call
+
+    reply: pb.StatusReply = await one_call(config, load(config), "Status", pb.StatusRequest(), timeout)
+    return status_from_wire(reply)

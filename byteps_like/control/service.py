@@ -1,0 +1,253 @@
+"""The Scheduler service: membership, declarations and barriers behind gRPC. Lives on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from byteps_like.control import wire
+from byteps_like.control.barriers import Barriers
+from byteps_like.control.declarations import Declarations
+from byteps_like.control.mailbox import Mailbox
+from byteps_like.control.membership import JobState, Membership
+from byteps_like.control.placement import Placer
+from byteps_like.control.rpc import Stream, Unary, Write
+from byteps_like.control.seats import Seat, describe_all, ranks_text
+from byteps_like.control.status import status_to_wire
+from byteps_like.control.types import Event, EventKind, World
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
+
+log = logging.getLogger(__name__)
+
+_LINGER = 0.2
+"""Seconds between the end of the job and the end of the scheduler, for the last messages to be read."""
+
+
+class SchedulerService:
+    """Handlers of all methods. Time is `loop.time()`."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.ended = asyncio.Event()
+        self._started = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._boxes: dict[str, Mailbox] = {}
+        self._epoch = 0
+        self._declarations: Declarations | None = None
+        self._barriers = Barriers(())
+        self._barrier_calls: dict[str, list[asyncio.Future[None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_update: asyncio.Handle | None = None
+
+    def methods(self) -> dict[str, Unary | Stream]:
+        """Handler of each method of the proto service."""
+        return {
+            "Join": self.join,
+            "Watch": self.watch,
+            "Ready": self.ready,
+            "Heartbeat": self.heartbeat,
+            "Barrier": self.barrier,
+            "Declare": self.declare,
+            "Report": self.report,
+            "Leave": self.leave,
+            "Status": self.status,
+        }
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Takes a claim; the world comes on the watch stream."""
+        claim = wire.claim_from_wire(request)
+        self._boxes.setdefault(claim.id, Mailbox())
+        try:
+            self.membership.join(claim, self._loop.time())
+        except BytePSLikeError as error:
+            log.warning("refused: %s", error)
+            raise
+        finally:
+            self._after()
+        return pb.JoinReply()
+
+    async def watch(self, request: pb.WatchRequest, write: Write) -> None:
+        """Sends what the member has not seen yet, and what comes, until it leaves."""
+        id = request.member_id
+        self.membership.watching(id, self._loop.time())
+        self._after()
+        box = self._boxes[id]
+        stream = box.open_stream()
+        try:
+            await box.send_from(request.seen, stream, write)
+        finally:
+            if box.is_open(stream) and not box.closed:
+                self.membership.broken(id, self._loop.time())
+                self._after()
+
+    async def ready(self, request: pb.ReadyRequest) -> pb.ReadyReply:
+        """A server has taken up the epoch."""
+        self.membership.ready(request.member_id, request.epoch, self._loop.time())
+        self._after()
+        return pb.ReadyReply()
+
+    async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        """A sign of life."""
+        waiting = wire.waiting_from_wire(request.waiting) if request.HasField("waiting") else None
+        self.membership.heartbeat(request.member_id, waiting, dict(request.stats), self._loop.time())
+        if self.membership.outbox:
+            self._after()
+        return pb.HeartbeatReply()
+
+    async def declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:
+        """Agrees on tensors; a mismatch fails the epoch for everybody."""
+        seat = self._worker(request.member_id)
+        specs = [wire.spec_from_wire(spec) for spec in request.specs]
+        try:
+            declared = self._table().declare(seat.member.rank, specs)
+        except MismatchError as error:
+            self.membership.fail(error, self._loop.time())
+            self._after()
+            raise
+        return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
+
+    async def barrier(self, request: pb.BarrierRequest) -> pb.BarrierReply:
+        """Answers when every worker has come."""
+        rank, name = self._worker(request.member_id).member.rank, request.name
+        self._check_nobody_left(name)
+        if self._barriers.arrive(name, request.number, rank):
+            for call in self._barrier_calls.pop(name, []):
+                _resolve(call, None)
+            return pb.BarrierReply()
+        call = self._loop.create_future()
+        self._barrier_calls.setdefault(name, []).append(call)
+        barriers = self._barriers
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                await call
+        except TimeoutError:
+            absent = ranks_text("worker", barriers.missing(name))
+            text = f"barrier {name!r} was not reached by {absent} within {request.timeout_s:.1f} s"
+            raise DeadlineError(text, rank=rank, operation="barrier", elapsed=request.timeout_s) from None
+        finally:
+            if not call.done() or call.cancelled():
+                barriers.withdraw(name, rank)
+        return pb.BarrierReply()
+
+    async def report(self, request: pb.ReportRequest) -> pb.ReportReply:
+        """A member saw a failure, or warns."""
+        error = wire.error_from_wire(request.error)
+        act = self.membership.warn if request.warning else self.membership.report
+        act(request.member_id, error, self._loop.time())
+        self._after()
+        return pb.ReportReply()
+
+    async def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
+        """A member goes in order."""
+        self.membership.leave(request.member_id, request.returning, self._loop.time())
+        self._after()
+        return pb.LeaveReply()
+
+    async def status(self, request: pb.StatusRequest) -> pb.StatusReply:
+        """What is known of the job and its members."""
+        del request
+        return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started)
+
+    # --- inside ---
+
+    def _worker(self, id: str) -> Seat:
+        seat = self.membership.running(id)
+        if not seat.is_worker:
+            raise InvalidArgumentError("only workers declare tensors and come to barriers")
+        self._follow_epoch()
+        return seat
+
+    def _table(self) -> Declarations:
+        if self._declarations is None:
+            world = self._world()
+            shards = [max(server.shards, 1) for server in world.servers]
+            partition_bytes = int(world.settings.get("partition_bytes", 4 << 20))
+            self._declarations = Declarations(Placer(shards, partition_bytes))
+        return self._declarations
+
+    def _world(self) -> World:
+        assert self.membership.epoch is not None
+        return self.membership.epoch.world
+
+    def _follow_epoch(self) -> None:
+        if self._epoch != self.membership.number:
+            self._epoch, self._declarations = self.membership.number, None
+            self._barriers = Barriers(worker.rank for worker in self._world().workers)
+
+    def _check_nobody_left(self, name: str) -> None:
+        gone = self.membership.left()
+        if gone:
+            text = f"barrier {name!r} can't complete: {describe_all(gone)} left the job"
+            raise StalledError(text, operation="barrier")
+
+    def _after(self) -> None:
+        """What follows every change: messages go out, barriers that can't complete fail, the timer is set."""
+        for notice in self.membership.outbox:
+            epoch = self.membership.epoch
+            encoded = wire.to_watch(notice.message, list(epoch.seats) if epoch else ()).SerializeToString()
+            _log_notice(notice.message)
+            for id in notice.to:
+                if id in self._boxes:
+                    self._boxes[id].put(encoded)
+        self.membership.outbox.clear()
+        self._close_boxes()
+        self._fail_barriers()
+        if self.membership.state is JobState.ENDED:
+            self._loop.call_later(_LINGER, self.ended.set)
+        if self._timer_update is None:
+            self._timer_update = self._loop.call_soon(self._set_timer)
+
+    def _close_boxes(self) -> None:
+        if len(self._boxes) > self.membership.size():
+            for id in [id for id in self._boxes if not self.membership.has(id)]:
+                self._boxes.pop(id).close()
+
+    def _fail_barriers(self) -> None:
+        if not self._barrier_calls:
+            return
+        epoch = self.membership.epoch
+        failure: BytePSLikeError | None = epoch.failure if epoch is not None else None
+        for name, calls in list(self._barrier_calls.items()):
+            try:
+                if failure is None:
+                    self._check_nobody_left(name)
+            except StalledError as error:
+                failure = error
+            if failure is not None:
+                del self._barrier_calls[name]
+                for call in calls:
+                    _resolve(call, failure)
+
+    def _set_timer(self) -> None:
+        self._timer_update = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.membership.next_deadline()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.membership.tick(self._loop.time())
+        self._after()
+
+
+def _resolve(call: asyncio.Future[None], failure: BytePSLikeError | None) -> None:
+    if call.done():
+        return
+    if failure is None:
+        call.set_result(None)
+    else:
+        call.set_exception(failure)
+
+
+def _log_notice(message: Any) -> None:
+    if isinstance(message, World):
+        log.info("epoch %d: %d workers, %d servers", message.epoch, len(message.workers), len(message.servers))
+    elif isinstance(message, Event):
+        level = {EventKind.FAILED: logging.ERROR, EventKind.WARNING: logging.WARNING}.get(message.kind, logging.INFO)
+        log.log(level, "%s", message.text)

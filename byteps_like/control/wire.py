@@ -1,0 +1,181 @@
+"""Between the plain types and the messages of proto/byteps_like/v1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from byteps_like.control.seats import Claim, Waiting
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.control.v1 import types_pb2 as types
+from byteps_like.dtypes import DType
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, from_code
+from byteps_like.worker.api import Declared, Partition, TensorSpec
+
+_ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
+_ROLE_OF = {value: role for role, value in _ROLES.items()}
+_KINDS = {
+    EventKind.FAILED: pb.Event.KIND_FAILED,
+    EventKind.WARNING: pb.Event.KIND_WARNING,
+    EventKind.ENDED: pb.Event.KIND_ENDED,
+}
+_KIND_OF = {value: kind for kind, value in _KINDS.items()}
+
+
+def error_to_wire(error: BytePSLikeError) -> types.Error:
+    """The error with the fields it has."""
+    return types.Error(
+        code=int(error.code),
+        text=str(error),
+        rank=error.rank,
+        peer=error.peer,
+        key=error.key,
+        operation=error.operation,
+        elapsed_s=error.elapsed,
+    )
+
+
+def error_from_wire(message: types.Error) -> BytePSLikeError:
+    """The typed exception."""
+    names = {"rank": "rank", "peer": "peer", "key": "key", "operation": "operation", "elapsed_s": "elapsed"}
+    fields = {ours: getattr(message, theirs) for theirs, ours in names.items() if message.HasField(theirs)}
+    return from_code(message.code, message.text, **fields)
+
+
+def member_to_wire(member: Member) -> types.Member:
+    """One member."""
+    return types.Member(
+        role=_ROLES[member.role],
+        rank=member.rank,
+        host_id=member.host_id,
+        host=member.host,
+        pid=member.pid,
+        urls=member.urls,
+        shards=member.shards,
+        door=member.door,
+        admin=member.admin,
+        portable=not member.native,
+    )
+
+
+def member_from_wire(message: types.Member) -> Member:
+    """One member. Raises InvalidArgumentError for a role that is unknown here."""
+    if message.role not in _ROLE_OF:
+        raise InvalidArgumentError(f"unknown role {message.role} of a member on host {message.host}")
+    return Member(
+        role=_ROLE_OF[message.role],
+        rank=message.rank,
+        host_id=message.host_id,
+        host=message.host,
+        pid=message.pid,
+        urls=tuple(message.urls),
+        shards=message.shards,
+        door=message.door,
+        admin=message.admin,
+        native=not message.portable,
+    )
+
+
+def world_from_wire(message: types.World) -> World:
+    """One epoch."""
+    return World(
+        job=message.job,
+        epoch=message.epoch,
+        workers=tuple(member_from_wire(member) for member in message.workers),
+        servers=tuple(member_from_wire(member) for member in message.servers),
+        settings=dict(message.settings),
+    )
+
+
+def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage:
+    """What goes down the watch streams; with a world, the ids of its workers and servers."""
+    if isinstance(message, World):
+        world = types.World(
+            job=message.job,
+            epoch=message.epoch,
+            workers=[member_to_wire(member) for member in message.workers],
+            servers=[member_to_wire(member) for member in message.servers],
+            settings=message.settings,
+            member_ids=ids,
+        )
+        return pb.WatchMessage(world=world)
+    error = error_to_wire(message.error) if message.error is not None else None
+    return pb.WatchMessage(event=pb.Event(kind=_KINDS[message.kind], text=message.text, error=error))
+
+
+def event_from_wire(message: pb.Event) -> Event:
+    """One event; a kind that is unknown here is a warning."""
+    error = error_from_wire(message.error) if message.HasField("error") else None
+    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error)
+
+
+def claim_to_wire(claim: Claim) -> pb.JoinRequest:
+    """A request to join."""
+    return pb.JoinRequest(
+        member=member_to_wire(claim.member),
+        world_size=claim.world_size,
+        num_servers=claim.num_servers,
+        settings=claim.settings,
+        timeout_s=claim.timeout,
+        member_id=claim.id,
+    )
+
+
+def claim_from_wire(message: pb.JoinRequest) -> Claim:
+    """A request to join."""
+    return Claim(
+        id=message.member_id,
+        member=member_from_wire(message.member),
+        world_size=message.world_size,
+        num_servers=message.num_servers,
+        settings=dict(message.settings),
+        timeout=message.timeout_s,
+    )
+
+
+def waiting_to_wire(waiting: Waiting) -> pb.Waiting:
+    """What a worker is blocked on."""
+    wanted = pb.Waiting(name=waiting["name"], round=waiting["round"], since_s=waiting.get("since", 0.0))
+    if "started" in waiting:
+        wanted.knows_started = True
+        wanted.started.update(waiting["started"])
+    return wanted
+
+
+def waiting_from_wire(message: pb.Waiting) -> Waiting:
+    """What a worker is blocked on."""
+    waiting = Waiting(name=message.name, round=message.round, since=message.since_s)
+    if message.knows_started:
+        waiting["started"] = dict(message.started)
+    return waiting
+
+
+def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
+    """A tensor's declaration."""
+    return pb.TensorSpec(name=spec.name, dtype=int(spec.dtype), shape=spec.shape, priority=spec.priority)
+
+
+def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
+    """A tensor's declaration. Raises InvalidArgumentError for an unknown dtype or a negative extent."""
+    try:
+        dtype = DType(message.dtype)
+    except ValueError:
+        raise InvalidArgumentError(f"tensor {message.name!r} has unknown dtype code {message.dtype}") from None
+    if any(extent < 0 for extent in message.shape):
+        raise InvalidArgumentError(f"tensor {message.name!r} has shape {list(message.shape)}")
+    return TensorSpec(message.name, dtype, tuple(message.shape), message.priority)
+
+
+def declared_to_wire(declared: Declared) -> pb.Placement:
+    """Where a tensor lives."""
+    parts = [
+        pb.Partition(key=part.key, offset=part.offset, nbytes=part.nbytes, server=part.server, shard=part.shard)
+        for part in declared.partitions
+    ]
+    return pb.Placement(tensor_id=declared.tensor_id, partitions=parts)
+
+
+def declared_from_wire(spec: TensorSpec, message: pb.Placement) -> Declared:
+    """Where `spec` lives."""
+    parts = (Partition(part.key, part.offset, part.nbytes, part.server, part.shard) for part in message.partitions)
+    return Declared(spec, message.tensor_id, tuple(parts))
