@@ -1,5 +1,6 @@
 #include "csrc/transport/transports.h"
 
+#include "csrc/transport/chaos.h"
 #include "csrc/transport/url.h"
 
 namespace byteps_like {
@@ -39,7 +40,11 @@ Result<std::unique_ptr<Stream>> Connect(const std::string& url, Deadline deadlin
   if (!parsed.ok()) return parsed.status();
   auto transport = Find(*parsed, url);
   if (!transport.ok()) return transport.status();
-  return (*transport)->connect(parsed->inner(), deadline);
+  auto options = ParseChaosOptions(*parsed);
+  if (!options.ok()) return options.status();
+  auto stream = (*transport)->connect(parsed->inner(), deadline);
+  if (!stream.ok() || !parsed->chaos) return stream;
+  return WrapInChaos(std::move(*stream), *options, url);
 }
 
 Result<std::unique_ptr<Listener>> Listen(const std::string& url) {
@@ -47,7 +52,11 @@ Result<std::unique_ptr<Listener>> Listen(const std::string& url) {
   if (!parsed.ok()) return parsed.status();
   auto transport = Find(*parsed, url);
   if (!transport.ok()) return transport.status();
-  return (*transport)->listen(parsed->inner());
+  auto options = ParseChaosOptions(*parsed);
+  if (!options.ok()) return options.status();
+  auto listener = (*transport)->listen(parsed->inner());
+  if (!listener.ok() || !parsed->chaos) return listener;
+  return WrapListenerInChaos(std::move(*listener), *options, parsed->query_text);
 }
 
 }  // namespace byteps_like

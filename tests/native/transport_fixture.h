@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "csrc/transport/link.h"
+#include "csrc/transport/shared_buffer.h"
 
 namespace byteps_like::testing {
 
