@@ -14,6 +14,8 @@ MAGIC = 0x314C5042  # "BPL1"
 HEADER_BYTES = 64
 MAX_PAYLOAD = 16 << 20
 MAX_PARTITION = 1 << 30
+MAX_TEXT = 64 << 10
+MAX_OFFSET = 1 << 48
 DEFAULT_SEGMENT = 256 << 10
 
 _LAYOUT = struct.Struct("<I4B2IQIiQ5I")  # the checksum of these 60 bytes follows
@@ -33,6 +35,8 @@ class FrameType(IntEnum):
     GOODBYE = 8
 
 
+_SEGMENTS = frozenset({FrameType.PUSH, FrameType.RESULT})
+_TEXTS = frozenset({FrameType.ERROR, FrameType.WARNING})
 _OF_PARTITION = frozenset({FrameType.PUSH, FrameType.RESULT, FrameType.RESUME, FrameType.RESUMED})
 
 
@@ -103,8 +107,16 @@ def _check_bounds(header: Header) -> None:
         raise CorruptError(f"frame length {header.length} is over the limit of {MAX_PAYLOAD}")
     if header.total > MAX_PARTITION:
         raise CorruptError(f"frame total {header.total} is over the limit of {MAX_PARTITION}")
-    bounded = header.type in _OF_PARTITION and not header.flags & FrameFlag.BY_REFERENCE
-    if bounded and header.offset + header.length > header.total:
+    if header.offset > MAX_OFFSET:
+        raise CorruptError(f"frame offset {header.offset} is over the limit of {MAX_OFFSET}")
+    if header.type in _TEXTS and header.length > MAX_TEXT:
+        raise CorruptError(f"frame length {header.length} is over the limit of {MAX_TEXT} for a text")
+    by_reference = header.flags & FrameFlag.BY_REFERENCE
+    if by_reference and header.type not in _SEGMENTS:
+        raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
+    if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS):
+        raise CorruptError(f"frame length {header.length} is not zero for this {header.type.name}")
+    if header.type in _OF_PARTITION and not by_reference and header.offset + header.length > header.total:
         raise CorruptError(f"frame offset {header.offset} + length {header.length} is over its total {header.total}")
 
 

@@ -9,19 +9,23 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, CorruptError
 from byteps_like.wire import door
 from byteps_like.wire.crc32c import crc32c_numpy
-from byteps_like.wire.frame import MAX_PARTITION, MAX_PAYLOAD, FrameType, Header, decode_header, encode_header
+from byteps_like.wire.frame import MAX_PARTITION, MAX_PAYLOAD, MAX_TEXT, FrameType, Header, decode_header, encode_header
 
 u32 = st.integers(0, 2**32 - 1)
 
 
 @st.composite
 def headers(draw) -> Header:
+    kind = draw(st.sampled_from(FrameType))
+    segment = kind in (FrameType.PUSH, FrameType.RESULT)
+    flags = draw(st.sampled_from([0, 1])) if segment else 0
     total = draw(st.integers(0, MAX_PARTITION))
     offset = draw(st.integers(0, total))
+    carries = (segment and not flags) or kind in (FrameType.ERROR, FrameType.WARNING)
     return Header(
-        draw(st.sampled_from(FrameType)), draw(st.sampled_from(DType)), draw(st.sampled_from(Op)),
-        draw(st.sampled_from([0, 1])), draw(u32), draw(u32), draw(st.integers(0, 2**64 - 1)), draw(u32),
-        draw(st.integers(-(2**31), 2**31 - 1)), offset, draw(st.integers(0, min(total - offset, MAX_PAYLOAD))),
+        kind, draw(st.sampled_from(DType)), draw(st.sampled_from(Op)), flags, draw(u32), draw(u32),
+        draw(st.integers(0, 2**64 - 1)), draw(u32), draw(st.integers(-(2**31), 2**31 - 1)), offset,
+        draw(st.integers(0, min(total - offset, MAX_PAYLOAD if segment else MAX_TEXT))) if carries else 0,
         total, draw(u32), draw(u32), draw(u32),
     )  # fmt: skip
 

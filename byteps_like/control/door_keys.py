@@ -1,0 +1,30 @@
+"""The CURVE keys of the portable door: both pairs follow from the job's secret, so only its holders get through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils import z85
+
+from byteps_like.control.secret import derive
+
+_SERVER_PURPOSE = "door server"
+_CLIENT_PURPOSE = "door client"
+
+
+@dataclass(frozen=True)
+class DoorKeys:
+    """Z85 keys, 40 bytes each, of the door and of its clients."""
+
+    server_public: bytes
+    server_secret: bytes = field(repr=False)
+    client_public: bytes
+    client_secret: bytes = field(repr=False)
+
+
+def door_keys(secret: bytes) -> DoorKeys:
+    """The keys of the job with `secret`. Needs a libzmq with CURVE (zmq.has("curve")); pyzmq's wheels have it."""
+    server = z85.encode(derive(secret, _SERVER_PURPOSE))
+    client = z85.encode(derive(secret, _CLIENT_PURPOSE))
+    return DoorKeys(zmq.curve_public(server), server, zmq.curve_public(client), client)

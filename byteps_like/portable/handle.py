@@ -1,0 +1,93 @@
+"""A push_pull in flight on a portable worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from byteps_like.errors import BytePSLikeError, DeadlineError, StalledError
+
+_REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
+
+
+class Waited(Protocol):
+    """What a waiting handle needs of its worker."""
+
+    @property
+    def stall_timeout(self) -> float:
+        """Seconds without any progress after which waiting is given up."""
+
+    def last_progress(self) -> float:
+        """When (time.monotonic) any byte last moved."""
+
+    def report_waiting(self, name: str, since: float) -> None:
+        """Somebody has been waiting for `name` for `since` seconds."""
+
+    def stopped_waiting(self) -> None:
+        """Not any more."""
+
+    def job_error(self, error: BytePSLikeError) -> BytePSLikeError:
+        """The error to raise when an operation failed with `error`."""
+
+
+class PortableHandle:
+    """Done when all its partitions have landed. `wait` and `done` from any thread, the rest on the worker's own."""
+
+    def __init__(self, name: str, parts: int, worker: Waited) -> None:
+        self.name = name
+        self._parts = parts
+        self._worker = worker
+        self._finished = threading.Event()
+        self._error: BytePSLikeError | None = None
+
+    def done(self) -> bool:
+        """True once the result has landed or the operation failed; never blocks."""
+        return self._finished.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the result has landed; raises the operation's error.
+
+        DeadlineError after `timeout` seconds; without one, StalledError when nothing moved for the job's stall_timeout
+        (the servers have said why before that, if they could).
+        """
+        began = time.monotonic()
+        short = timeout is not None and timeout <= _REPORT_AFTER
+        if not self._finished.wait(timeout if short else _REPORT_AFTER):
+            if short:
+                raise self._late(time.monotonic() - began, timeout)
+            self._wait_long(began, timeout)
+        if self._error is not None:
+            raise self._worker.job_error(self._error).with_traceback(None)
+
+    def _wait_long(self, began: float, timeout: float | None) -> None:
+        self._worker.report_waiting(self.name, time.monotonic() - began)
+        try:
+            while not self._finished.wait(max(0.0, self._deadline(began, timeout) - time.monotonic())):
+                if time.monotonic() >= self._deadline(began, timeout):
+                    raise self._late(time.monotonic() - began, timeout)
+        finally:
+            self._worker.stopped_waiting()
+
+    def _deadline(self, began: float, timeout: float | None) -> float:
+        if timeout is not None:
+            return began + timeout
+        return max(began, self._worker.last_progress()) + self._worker.stall_timeout
+
+    def _late(self, elapsed: float, timeout: float | None) -> BytePSLikeError:
+        if timeout is not None:
+            return DeadlineError(f"{self.name!r} has not ended after {timeout:g} s", key=self.name, elapsed=elapsed)
+        text = f"{self.name!r} made no progress for {self._worker.stall_timeout:g} s, and no server said why"
+        return StalledError(text, key=self.name, elapsed=elapsed)
+
+    def land(self) -> None:
+        """One more partition is complete."""
+        self._parts -= 1
+        if self._parts == 0:
+            self._finished.set()
+
+    def fail(self, error: BytePSLikeError) -> None:
+        """Ends the operation with `error`, unless it is done."""
+        if not self._finished.is_set():
+            self._error = error
+            self._finished.set()

@@ -1,0 +1,220 @@
+"""PortableWorker: the Worker protocol of worker.api in pure Python, over the servers' portable doors."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from byteps_like.control.door_keys import DoorKeys
+from byteps_like.control.types import Event, EventKind
+from byteps_like.dtypes import Op
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, ShutdownError, from_code
+from byteps_like.portable.channel import ChannelOptions
+from byteps_like.portable.handle import PortableHandle
+from byteps_like.portable.pump import Pump
+from byteps_like.portable.transfer import Transfer, memory_at
+from byteps_like.wire.door import Hello
+from byteps_like.worker.api import Declared, Handle, Partition, TensorSpec
+from byteps_like.worker.catalogue import Catalogue
+from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_push_pull
+
+logger = logging.getLogger(__name__)
+
+
+class Control(Protocol):
+    """What a worker asks of the control plane (control.client.ControlClient)."""
+
+    def declare(self, specs: list[TensorSpec]) -> list[Declared]:
+        """Agrees on names with all ranks."""
+
+    def barrier(self, name: str, timeout: float) -> None:
+        """Waits for all ranks."""
+
+    def report(self, error: BytePSLikeError) -> None:
+        """Tells everybody of a failure that this member saw."""
+
+    def waiting(self, what: Mapping[str, Any] | None) -> None:
+        """What this rank is blocked on."""
+
+    def on_event(self, callback: Callable[[Event], None]) -> None:
+        """Registers for the events of the epoch."""
+
+    def leave(self) -> None:
+        """Ends the membership in order."""
+
+
+@dataclass(frozen=True)
+class PortableOptions:
+    """Who this worker is, the (name, url) of every server's door in the order of server numbers, and the limits.
+
+    `patience` is how many seconds a door may be out of reach; `segment` is in bytes per message, `credit` in bytes in
+    flight per server.
+    """
+
+    job: str
+    keys: DoorKeys
+    epoch: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    doors: tuple[tuple[str, str], ...]
+    stall_timeout: float = 120.0
+    segment: int = 256 << 10
+    credit: int = 8 << 20
+    patience: float = 10.0
+
+    def channels(self) -> list[ChannelOptions]:
+        """The options of each server's channel."""
+        hello = Hello(self.job, self.epoch, self.rank, self.size)
+        return [
+            ChannelOptions(name, url, self.keys, hello, self.segment, self.credit, self.patience)
+            for name, url in self.doors
+        ]
+
+
+class PortableWorker:
+    """One member of the world, with one background thread. Thread-safe; see worker.api.Worker for the calls.
+
+    Construction blocks until all doors have opened; RefusedError or PeerLostError if one doesn't.
+    """
+
+    def __init__(self, options: PortableOptions, client: Control) -> None:
+        self.rank, self.size = options.rank, options.size
+        self.local_rank, self.local_size = options.local_rank, options.local_size
+        self.stall_timeout = options.stall_timeout
+        self._client = client
+        self._catalogue = Catalogue(client.declare)
+        self._lock = threading.Lock()
+        self._rounds: Counter[int] = Counter()
+        self._started: dict[str, tuple[int, PortableHandle]] = {}  # name -> number and handle of the newest
+        self._error: BytePSLikeError | None = None
+        self._closed = False
+        self._pump = Pump(options.channels(), self._on_lost)
+        self.last_progress = self._pump.last_progress
+        try:
+            self._pump.wait_open()
+        except BytePSLikeError:
+            self.close()
+            raise
+        client.on_event(self._on_control_event)
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """See worker.api.Worker.declare."""
+        self._raise_error()
+        return self._catalogue.declare(specs)
+
+    def allocate(self, nbytes: int) -> PrivateMemory:
+        """Memory for an arena; private, since no server maps it."""
+        self._raise_error()
+        return PrivateMemory(nbytes)
+
+    def push_pull(
+        self,
+        declared: Declared,
+        address: int,
+        op: Op,
+        *,
+        root: int = 0,
+        parts: range | None = None,
+        priority: int | None = None,
+    ) -> Handle:
+        """See worker.api.Worker.push_pull."""
+        name = declared.spec.name
+        check_push_pull(declared, address, parts)
+        if op is Op.BROADCAST and not 0 <= root < self.size:
+            raise InvalidArgumentError(f"broadcast of {name!r} from rank {root} in a world of {self.size}")
+        chosen = declared.partitions if parts is None else [declared.partitions[part] for part in parts]
+        handle = PortableHandle(name, len(chosen), self)
+        template = Transfer(
+            declared.spec.dtype, op, root, declared.spec.priority if priority is None else priority,
+            contributes=op is not Op.BROADCAST or root == self.rank, handle=handle,
+        )  # fmt: skip
+        with self._lock:
+            self._raise_error()
+            if not chosen:
+                return CompletedHandle()
+            self._started[name] = (self._rounds[declared.partitions[0].key], handle)
+            self._pump.submit(handle, [self._transfer(template, part, address) for part in chosen])
+        return handle
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Blocks until every rank has come to its barrier."""
+        self._raise_error()
+        try:
+            self._client.barrier("worker", self.stall_timeout if timeout is None else timeout)
+        except DeadlineError:
+            raise
+        except BytePSLikeError:
+            self._raise_error()
+            raise
+
+    def close(self) -> None:
+        """Leaves the job in order; operations in flight fail with ShutdownError. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._pump.close()
+        self._client.leave()
+
+    def stats(self) -> dict[str, int]:
+        """The counters of worker.api; bytes are those of messages, before ZeroMQ's own framing and encryption."""
+        return self._pump.counters()
+
+    def fail(self, error: BytePSLikeError) -> None:
+        """The job has failed: all handles and all later calls raise `error`. Returns at once; the first error stays."""
+        with self._lock:
+            self._error = self._error or error
+        self._pump.fail(error)
+
+    # What handles need (portable.handle.Waited)
+
+    def report_waiting(self, name: str, since: float) -> None:
+        """Tells the scheduler what this rank is blocked on."""
+        with self._lock:
+            in_flight = {key: number for key, (number, handle) in self._started.items() if not handle.done()}
+        number = in_flight.get(name, 0)
+        self._client.waiting({"name": name, "round": number, "since": since, "started": in_flight})
+
+    def stopped_waiting(self) -> None:
+        """Tells the scheduler that it isn't any more."""
+        self._client.waiting(None)
+
+    def job_error(self, error: BytePSLikeError) -> BytePSLikeError:
+        """The job's error where there is one (it is better informed), else `error`."""
+        return self._error or error
+
+    def _transfer(self, template: Transfer, part: Partition, address: int) -> Transfer:
+        number = self._rounds[part.key]
+        self._rounds[part.key] = (number + 1) & 0xFFFFFFFF
+        return template.of(part, number, memory_at(address + part.offset, part.nbytes))
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._closed:
+            raise ShutdownError("this worker has been shut down; call init() again")
+
+    def _with_names(self, error: BytePSLikeError) -> BytePSLikeError:
+        text = re.sub(r"\bkey (\d+)", lambda found: self._catalogue.describe_key(int(found[1])), str(error))
+        return from_code(error.code, text, rank=self.rank, peer=error.peer)
+
+    def _on_lost(self, error: BytePSLikeError) -> None:
+        named = self._with_names(from_code(error.code, f"rank {self.rank}: {error}", peer=error.peer))
+        logger.error("%s", named)
+        with self._lock:
+            self._error = self._error or named
+        self._client.report(named)
+
+    def _on_control_event(self, event: Event) -> None:
+        error = self._with_names(event.error or BytePSLikeError(event.text))
+        if event.kind is EventKind.WARNING:
+            logger.warning("rank %d: %s", self.rank, error)
+        elif event.kind is EventKind.FAILED:
+            self.fail(error)

@@ -1,0 +1,283 @@
+"""The portable door: lets workers in pure Python reach this server's native store over ZeroMQ.
+
+A bridge, not a second store: for each portable rank and shard it opens a native link within the process and passes
+frames both ways (docs/protocol.md, "The portable door"). One thread, asleep in a poller while nothing happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import zmq
+
+from byteps_like.control.door_keys import DoorKeys
+from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, ShutdownError
+from byteps_like.server.door_session import SEGMENT, WINDOW, FrameLink, LinkOpener, Session
+from byteps_like.server.door_socket import DoorSocket, PeerGoneError
+from byteps_like.wire.crc32c import Buffer
+from byteps_like.wire.door import (
+    DOOR_VERSION,
+    PROTOCOL_VERSION,
+    DoorKind,
+    Envelope,
+    Hello,
+    Welcome,
+    decode_envelope,
+    decode_hello,
+    encode_refusal,
+)
+from byteps_like.wire.wakeup import Wakeup
+
+_log = logging.getLogger(__name__)
+
+EARLY_SECONDS = 5.0  # how long a HELLO of an epoch that this server hasn't heard of yet may wait
+_EARLY_LIMIT = 4096
+_PROBE_AGAIN_SECONDS = 0.2  # ZeroMQ reports a disconnect a little before it forgets the peer
+
+
+@dataclass(frozen=True)
+class DoorConfig:
+    """What a door needs: where to bind ("tcp://10.0.0.2:*"), whose it is, and how to reach the store behind it."""
+
+    url: str
+    job: str
+    keys: DoorKeys
+    shards: int
+    open_link: LinkOpener
+
+
+def native_links(url: str, job: str, secret: bytes) -> LinkOpener:
+    """Opens links to the native server that listens at `url` ("inproc://…") in this process."""
+    core = importlib.import_module("byteps_like._core")
+
+    def open_link(epoch: int, rank: int, shard: int) -> FrameLink:
+        return cast(FrameLink, core.InprocLink(url, job, secret, epoch, rank, shard))
+
+    return open_link
+
+
+class Door:
+    """Runs from construction to `stop`. Thread-safe. Raises SystemCallError if the address can't be bound."""
+
+    def __init__(self, config: DoorConfig) -> None:
+        self._config = config
+        self._socket = DoorSocket(config.url, config.keys)
+        self._sessions: dict[bytes, Session] = {}
+        self._link_of: dict[int, tuple[Session, int]] = {}
+        self._early: dict[bytes, Hello] = {}
+        self._epoch = 0
+        self._world_size = 0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_count = 0
+        self._lock = threading.Lock()
+        self._posted: list[Callable[[], None]] = []
+        self._running = True
+        self._wakeup = Wakeup()
+        self._poller = zmq.Poller()
+        self._thread = threading.Thread(target=self._run, name="byteps_like door", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it is bound, with the real port."""
+        return self._socket.url
+
+    def set_world(self, epoch: int, world_size: int) -> None:
+        """From now on only workers of this epoch are let in; sessions of another one end. Returns at once."""
+        self._post(lambda: self._enter(epoch, world_size))
+
+    def stop(self) -> None:
+        """Ends all sessions and the thread. Idempotent; blocks until done."""
+        self._post(self._halt)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _post(self, task: Callable[[], None]) -> None:
+        with self._lock:
+            self._posted.append(task)
+        self._wakeup.set()
+
+    def _halt(self) -> None:
+        self._running = False
+
+    # Everything below runs on the door's thread.
+
+    def _run(self) -> None:
+        sources = (self._socket.router, self._socket.admission, self._socket.monitor, self._wakeup.fileno())
+        for source in sources:
+            self._poller.register(source, zmq.POLLIN)
+        try:
+            while self._running:
+                self._turn(dict(self._poller.poll(self._sleep_ms())))
+        finally:
+            for session in list(self._sessions.values()):
+                self._drop(session)
+            self._socket.close()
+            self._wakeup.close()
+
+    def _sleep_ms(self) -> int | None:
+        if not self._timers:
+            return None
+        return max(0, int((self._timers[0][0] - time.monotonic()) * 1000) + 1)
+
+    def _turn(self, ready: dict[object, int]) -> None:
+        if self._wakeup.fileno() in ready:
+            self._wakeup.clear()
+            self._run_posted()
+        if self._socket.admission in ready:
+            self._socket.admit()
+        for source in ready:
+            if isinstance(source, int) and source in self._link_of:
+                self._from_link(*self._link_of[source])
+        if self._socket.router in ready:
+            for peer, parts in self._socket.receive():
+                self._from_peer(peer, parts)
+        if self._socket.monitor in ready and self._socket.somebody_left():
+            self._probe()
+            self._call_in(_PROBE_AGAIN_SECONDS, self._probe)
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    def _run_posted(self) -> None:
+        with self._lock:
+            posted, self._posted = self._posted, []
+        for task in posted:
+            task()
+
+    def _call_in(self, seconds: float, task: Callable[[], None]) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, self._timer_count, task))
+
+    def _enter(self, epoch: int, world_size: int) -> None:
+        self._epoch, self._world_size = epoch, world_size
+        for session in list(self._sessions.values()):
+            if session.epoch != epoch:
+                self._end(session, ShutdownError(f"epoch {session.epoch} is over; the job is at {epoch}"))
+        early, self._early = self._early, {}
+        for peer, hello in early.items():
+            self._welcome(peer, hello)
+
+    def _from_peer(self, peer: bytes, parts: list[Buffer]) -> None:
+        session = self._sessions.get(peer)
+        try:
+            envelope = decode_envelope(parts)
+            if envelope.version != DOOR_VERSION:
+                raise RefusedError(f"door version {envelope.version} is not this server's {DOOR_VERSION}")
+            if envelope.kind == DoorKind.HELLO:
+                self._welcome(peer, decode_hello(parts[1]))
+            elif envelope.kind == DoorKind.BYE:
+                self._leave(peer)
+            elif session is None and peer not in self._early:
+                raise ShutdownError("no session on this connection: HELLO comes first")
+            elif envelope.kind == DoorKind.FRAME and session is not None:
+                session.forward(envelope.shard, parts[1], parts[2])
+            else:
+                raise CorruptError(f"{envelope.kind.name} message where none may come")
+        except BytePSLikeError as error:
+            self._refuse(peer, error)
+
+    def _welcome(self, peer: bytes, hello: Hello) -> None:
+        if hello.epoch > self._epoch and len(self._early) < _EARLY_LIMIT:
+            self._early[peer] = hello
+            self._call_in(EARLY_SECONDS, lambda: self._too_early(peer))
+            return
+        try:
+            self._check(hello)
+            self._replace(hello.rank)
+            session = Session(peer, hello, self._config.shards, self._config.open_link)
+        except BytePSLikeError as error:
+            self._refuse(peer, error)
+            return
+        self._admit(session)
+
+    def _too_early(self, peer: bytes) -> None:
+        hello = self._early.pop(peer, None)
+        if hello is not None:
+            self._refuse(peer, RefusedError(f"epoch {hello.epoch} did not begin here; this server is at {self._epoch}"))
+
+    def _check(self, hello: Hello) -> None:
+        differs = [
+            f"{name} {theirs} is not this server's {ours}"
+            for name, theirs, ours in (
+                ("protocol version", hello.protocol, PROTOCOL_VERSION),
+                ("job", repr(hello.job), repr(self._config.job)),
+                ("epoch", hello.epoch, self._epoch),
+                ("world size", hello.world_size, self._world_size),
+            )
+            if theirs != ours
+        ]
+        if not differs and hello.rank >= self._world_size:
+            differs = [f"rank {hello.rank} is not below the world size {self._world_size}"]
+        if differs:
+            raise RefusedError("; ".join(differs), rank=hello.rank)
+
+    def _replace(self, rank: int) -> None:
+        for session in list(self._sessions.values()):
+            if session.rank == rank:
+                self._end(session, ShutdownError(f"rank {rank} said HELLO on another connection"))
+
+    def _admit(self, session: Session) -> None:
+        self._sessions[session.peer] = session
+        for shard, link in enumerate(session.links):
+            self._link_of[link.fileno()] = (session, shard)
+            self._poller.register(link.fileno(), zmq.POLLIN)
+        _log.info("portable rank %d is in (epoch %d)", session.rank, session.epoch)
+        welcome = Welcome(self._epoch, self._config.shards, SEGMENT, WINDOW)
+        self._send(session.peer, [Envelope(DoorKind.WELCOME).encode(), welcome.encode()])
+
+    def _from_link(self, session: Session, shard: int) -> None:
+        envelope = Envelope(DoorKind.FRAME, shard).encode()
+        try:
+            for header, payload in session.answers(shard):
+                if not self._send(session.peer, [envelope, header, payload]):
+                    return
+        except BytePSLikeError as error:
+            if session.leaving:
+                self._drop(session)
+            else:
+                self._end(session, error)
+
+    def _leave(self, peer: bytes) -> None:
+        self._early.pop(peer, None)
+        if peer in self._sessions:
+            self._drop(self._sessions[peer])
+
+    def _probe(self) -> None:
+        for peer in list(self._sessions):
+            self._send(peer, [Envelope(DoorKind.PROBE).encode()])
+
+    def _send(self, peer: bytes, parts: list[Buffer]) -> bool:
+        """False, and the session of the peer is over, if it is gone."""
+        try:
+            self._socket.send(peer, parts)
+        except PeerGoneError as why:
+            session = self._sessions.get(peer)
+            if session is not None:
+                _log.info("portable rank %d is gone: %s", session.rank, why)
+                self._drop(session)
+            return False
+        return True
+
+    def _refuse(self, peer: bytes, error: BytePSLikeError) -> None:
+        _log.warning("portable door: %s", error)
+        session = self._sessions.get(peer)
+        if session is not None:
+            self._drop(session)
+        self._send(peer, [Envelope(DoorKind.REFUSED).encode(), encode_refusal(error)])
+
+    def _end(self, session: Session, error: BytePSLikeError) -> None:
+        self._refuse(session.peer, error)
+
+    def _drop(self, session: Session) -> None:
+        del self._sessions[session.peer]
+        for link in session.links:
+            self._poller.unregister(link.fileno())
+            del self._link_of[link.fileno()]
+        session.close()

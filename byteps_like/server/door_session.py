@@ -1,0 +1,90 @@
+"""One portable worker at the door: its native links, and what it may send through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError
+from byteps_like.wire.crc32c import Buffer
+from byteps_like.wire.door import Hello
+from byteps_like.wire.frame import FrameFlag, FrameType, Header, check_payload, decode_header
+
+SEGMENT = 1 << 20  # largest payload a worker may send
+WINDOW = 32 << 20  # most bytes of contributions a worker may have unanswered
+
+_ALLOWED = frozenset({FrameType.PUSH, FrameType.RESUME, FrameType.ERROR, FrameType.GOODBYE})
+
+
+class FrameLink(Protocol):
+    """A native link inside this process, as some rank, to one shard (`_core.InprocLink`). One thread only."""
+
+    def fileno(self) -> int:
+        """Readable when `recv` has something to give or to raise."""
+
+    def send(self, header: bytes, payload: Buffer) -> None:
+        """Takes a frame along, payload copied. Raises the typed error of a dead link."""
+
+    def recv(self) -> list[tuple[bytes, bytes]]:
+        """All frames that have come, (header, payload) each. Raises the typed error of a dead link."""
+
+    def close(self) -> None:
+        """Ends the link. Idempotent."""
+
+
+LinkOpener = Callable[[int, int, int], FrameLink]
+"""Opens a link as (epoch, rank) to a shard; blocks for the handshake; raises its typed error."""
+
+
+class Session:
+    """The links of one connected worker. Raises typed errors; the door ends the session of which one came."""
+
+    def __init__(self, peer: bytes, hello: Hello, shards: int, open_link: LinkOpener) -> None:
+        self.peer = peer
+        self.rank = hello.rank
+        self.epoch = hello.epoch
+        self.links: list[FrameLink] = []
+        self.leaving = False  # the worker has said goodbye: its links may end
+        self._unanswered = 0
+        try:
+            for shard in range(shards):
+                self.links.append(open_link(hello.epoch, hello.rank, shard))
+        except BytePSLikeError:
+            self.close()
+            raise
+
+    def forward(self, shard: int, header_bytes: Buffer, payload: Buffer) -> None:
+        """Passes a worker's frame on to its shard, checked."""
+        header = decode_header(header_bytes)
+        if header.epoch != self.epoch:
+            return  # stale
+        self._check(shard, header)
+        check_payload(header, payload)
+        self.leaving |= header.type == FrameType.GOODBYE
+        if header.type == FrameType.PUSH:
+            self._unanswered += header.length
+        if self._unanswered > max(WINDOW, header.total) + SEGMENT:
+            text = f"rank {self.rank} pushed {self._unanswered} bytes ahead of their results"
+            raise CapacityError(text, rank=self.rank)
+        self.links[shard].send(bytes(header_bytes), payload)
+
+    def _check(self, shard: int, header: Header) -> None:
+        if shard >= len(self.links):
+            raise CorruptError(f"frame for shard {shard} of {len(self.links)}")
+        if header.rank != self.rank:
+            raise CorruptError(f"frame of rank {header.rank} in the session of rank {self.rank}")
+        if header.type not in _ALLOWED or header.flags & FrameFlag.BY_REFERENCE:
+            raise CorruptError(f"{header.type.name} frame (flags {header.flags}) can't pass the door")
+        if header.length > SEGMENT:
+            raise CorruptError(f"segment of {header.length} bytes; the door takes {SEGMENT}")
+
+    def answers(self, shard: int) -> list[tuple[bytes, bytes]]:
+        """The frames that the shard has sent."""
+        frames = self.links[shard].recv()
+        self._unanswered = max(0, self._unanswered - sum(len(payload) for _, payload in frames))
+        return frames
+
+    def close(self) -> None:
+        """Closes the links. Idempotent."""
+        for link in self.links:
+            link.close()

@@ -1,0 +1,257 @@
+"""The portable door on the wire: who gets in, who doesn't and why, and what passes through."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import zmq
+from fake_store import SECRET, FakeStore, door_to
+
+from byteps_like.control.door_keys import door_keys
+from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, RefusedError, ShutdownError
+from byteps_like.portable.dealer import Dealer, Trouble
+from byteps_like.server import door_session
+from byteps_like.wire.door import DoorKind, Envelope, Hello, Welcome, decode_envelope, decode_refusal, decode_welcome
+from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, seal
+
+HELLO = Hello("job", 1, 0, 2)
+PUSH = Header(FrameType.PUSH, epoch=1, rank=0, key=1, total=8)
+
+
+@contextmanager
+def client(url: str, secret: bytes = SECRET) -> Iterator[Dealer]:
+    context = zmq.Context()
+    dealer = Dealer(context, url, door_keys(secret))
+    try:
+        yield dealer
+    finally:
+        dealer.close()
+        context.term()
+
+
+def receive(dealer: Dealer, kind: DoorKind) -> list:
+    while dealer.socket.poll(5000):
+        parts = dealer.receive()
+        if parts is not None and decode_envelope(parts).kind == kind:
+            return parts
+    raise AssertionError(f"no {kind.name} within 5 s")
+
+
+def say_hello(dealer: Dealer, hello: Hello = HELLO) -> Welcome:
+    dealer.send(Envelope(DoorKind.HELLO).encode(), hello.encode())
+    return decode_welcome(receive(dealer, DoorKind.WELCOME)[1])
+
+
+def refusal(dealer: Dealer) -> BytePSLikeError:
+    return decode_refusal(receive(dealer, DoorKind.REFUSED)[1])
+
+
+def send_frame(dealer: Dealer, header: Header, payload: bytes = b"", shard: int = 0) -> None:
+    dealer.send(Envelope(DoorKind.FRAME, shard).encode(), seal(header, payload), payload)
+
+
+def test_welcome_says_what_the_server_is():
+    with door_to(FakeStore(2), FakeStore(2)) as door, client(door.url) as dealer:
+        assert say_hello(dealer) == Welcome(1, 2, door_session.SEGMENT, door_session.WINDOW)
+
+
+def test_frames_pass_both_ways_to_their_shard():
+    stores = FakeStore(1), FakeStore(1)
+    with door_to(*stores) as door, client(door.url) as dealer:
+        say_hello(dealer, replace(HELLO, world_size=1))
+        send_frame(dealer, PUSH, bytes(range(8)), shard=1)
+        parts = receive(dealer, DoorKind.FRAME)
+        header = decode_header(parts[1])
+        assert (decode_envelope(parts).shard, header.type, header.key) == (1, FrameType.RESULT, 1)
+        assert not stores[0].frames
+        assert [each.key for each in stores[1].frames] == [1]
+
+
+@pytest.mark.parametrize(
+    ("hello", "names"),
+    [
+        (replace(HELLO, epoch=0), "epoch 0 is not this server's 1"),
+        (replace(HELLO, job="other"), "job 'other'"),
+        (replace(HELLO, world_size=3), "world size 3"),
+        (replace(HELLO, rank=2), "rank 2"),
+        (replace(HELLO, protocol=9), "protocol version 9"),
+    ],
+)
+def test_a_wrong_hello_is_refused_by_name(hello, names, caplog):
+    with door_to(FakeStore(2)) as door, client(door.url) as dealer, caplog.at_level(logging.WARNING):
+        dealer.send(Envelope(DoorKind.HELLO).encode(), hello.encode())
+        error = refusal(dealer)
+    assert isinstance(error, RefusedError)
+    assert names in str(error)
+    assert names in caplog.text
+
+
+def test_an_early_hello_waits_for_its_epoch():
+    with door_to(FakeStore(2)) as door, client(door.url) as dealer:
+        dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=2).encode())
+        assert not dealer.socket.poll(100)
+        door.set_world(2, 2)
+        assert decode_welcome(receive(dealer, DoorKind.WELCOME)[1]).epoch == 2
+
+
+def test_an_epoch_that_never_comes_is_refused(monkeypatch):
+    monkeypatch.setattr("byteps_like.server.door.EARLY_SECONDS", 0.1)
+    with door_to(FakeStore(2)) as door, client(door.url) as dealer:
+        dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=7).encode())
+        assert "epoch 7" in str(refusal(dealer))
+
+
+def test_the_end_of_an_epoch_ends_its_sessions():
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        link = store.links[0]
+        door.set_world(2, 2)
+        assert isinstance(refusal(dealer), ShutdownError)
+        assert link.closed
+
+
+def test_another_door_version_is_refused_by_name():
+    with door_to(FakeStore(2)) as door, client(door.url) as dealer:
+        dealer.send(Envelope(DoorKind.HELLO, version=9).encode(), b"whatever that is")
+        assert "door version 9" in str(refusal(dealer))
+
+
+@pytest.mark.parametrize(
+    ("header", "payload", "shard", "names"),
+    [
+        (replace(PUSH, rank=1), b"", 0, "rank 1 in the session of rank 0"),
+        (PUSH, b"", 5, "shard 5"),
+        (replace(PUSH, flags=int(FrameFlag.BY_REFERENCE)), b"", 0, "can't pass"),
+        (Header(FrameType.REGION, epoch=1), b"", 0, "can't pass"),
+        (replace(PUSH, total=1 << 22), bytes((1 << 20) + 1), 0, "segment"),
+    ],
+)
+def test_what_can_not_pass_ends_the_session(header, payload, shard, names):
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        send_frame(dealer, header, payload, shard)
+        error = refusal(dealer)
+        assert isinstance(error, CorruptError)
+        assert names in str(error)
+        assert not store.links
+        send_frame(dealer, PUSH)
+        assert "HELLO comes first" in str(refusal(dealer))
+
+
+def test_a_damaged_payload_ends_the_session():
+    with door_to(FakeStore(2)) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        dealer.send(Envelope(DoorKind.FRAME).encode(), seal(PUSH, b"12345678"), b"12345679")
+        assert "checksum" in str(refusal(dealer))
+
+
+def test_a_stale_frame_is_dropped():
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        send_frame(dealer, replace(PUSH, epoch=0), b"12345678")
+        send_frame(dealer, replace(PUSH, offset=1 << 40, total=0, flags=1), b"")  # answered: all before was read
+        refusal(dealer)
+        assert not store.frames
+
+
+def test_who_pushes_too_far_ahead_is_refused(monkeypatch):
+    monkeypatch.setattr(door_session, "WINDOW", 1000)
+    monkeypatch.setattr(door_session, "SEGMENT", 1000)
+    with door_to(FakeStore(2)) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        for key in range(3):
+            send_frame(dealer, replace(PUSH, key=key, total=1000), bytes(1000))
+        assert isinstance(refusal(dealer), CapacityError)
+
+
+def test_a_second_connection_replaces_the_first():
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as first, client(door.url) as second:
+        say_hello(first)
+        link = store.links[0]
+        say_hello(second)
+        assert "another connection" in str(refusal(first))
+        assert link.closed
+        assert store.links[0] is not link
+
+
+def test_goodbye_and_bye_end_a_session_quietly(caplog):
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        send_frame(dealer, Header(FrameType.GOODBYE, epoch=1))
+        dealer.send(Envelope(DoorKind.BYE).encode())
+        say_hello(dealer, replace(HELLO, rank=1))
+        assert list(store.links) == [1]
+    assert [header.type for header in store.frames] == [FrameType.GOODBYE]
+    assert not caplog.records
+
+
+def test_links_of_a_vanished_worker_are_closed():
+    store = FakeStore(2)
+    with door_to(store) as door:
+        with client(door.url) as dealer:
+            say_hello(dealer)
+            link = store.links[0]
+        with client(door.url) as other:  # time for the door to notice, without sleeping here
+            for _ in range(50):
+                send_frame(other, PUSH)
+                refusal(other)
+                if link.closed:
+                    return
+                other.socket.poll(20)
+    raise AssertionError("the link is still open")
+
+
+def monitor_says(dealer: Dealer) -> Trouble:
+    assert dealer.monitor.poll(5000), "nothing happened within 5 s"
+    return dealer.trouble()
+
+
+def test_a_wrong_secret_gets_nowhere(caplog):
+    with door_to(FakeStore(2)) as door, client(door.url, b"another secret of the same job..") as dealer:
+        dealer.send(Envelope(DoorKind.HELLO).encode(), HELLO.encode())
+        assert monitor_says(dealer) is not Trouble.NONE
+        assert dealer.receive() is None
+    assert "refused" in caplog.text
+
+
+def test_a_key_of_ones_own_is_refused(caplog):
+    """Knows the door's public key, as anybody may, but not the client's secret one."""
+    ours, theirs = door_keys(SECRET), door_keys(b"another secret of the same job..")
+    stranger = replace(theirs, server_public=ours.server_public)
+    context = zmq.Context()
+    with door_to(FakeStore(2)) as door:
+        dealer = Dealer(context, door.url, stranger)
+        assert monitor_says(dealer) is Trouble.KEY_REFUSED
+        dealer.close()
+    context.term()
+    assert "its key is not of this job's secret" in caplog.text
+
+
+def test_without_curve_nothing_comes_through(caplog):
+    context = zmq.Context()
+    with door_to(FakeStore(2)) as door:
+        plain = context.socket(zmq.DEALER)
+        plain.linger = 0
+        plain.connect(door.url)
+        plain.send_multipart([Envelope(DoorKind.HELLO).encode(), HELLO.encode()])
+        assert not plain.poll(500)
+        plain.close()
+    context.term()
+    assert "no CURVE" in caplog.text
+
+
+def test_refusal_reads_as_documented():
+    """A stranger of another version must be able to read it: code u32, text."""
+    from byteps_like.wire.door import encode_refusal
+
+    assert encode_refusal(RefusedError("no")) == struct.pack("<I", 5) + b"no"
