@@ -1,1 +1,38 @@
-"""A worker in pure Python, NumPy and pyzmq: for hosts without the native core, notebooks and tools."""
+"""A worker in pure Python, NumPy and pyzmq: for hosts without the native core, notebooks and tools.
+
+    import byteps_like.portable as bps
+    bps.init(scheduler="10.0.0.1:7000", rank=3, world_size=4, secret_file="job.secret")
+    mean = bps.push_pull(gradient, name="gradient")
+
+It sums in one job with native workers, over the servers' portable doors.
+"""
+
+from byteps_like.portable.connect import connect
+from byteps_like.portable.session import (
+    barrier,
+    broadcast,
+    init,
+    initialized,
+    local_rank,
+    local_size,
+    push_pull,
+    rank,
+    shutdown,
+    size,
+    stats,
+)
+
+__all__ = [
+    "barrier",
+    "broadcast",
+    "connect",
+    "init",
+    "initialized",
+    "local_rank",
+    "local_size",
+    "push_pull",
+    "rank",
+    "shutdown",
+    "size",
+    "stats",
+]

@@ -17,7 +17,7 @@ from typing import cast
 
 import zmq
 
-from byteps_like.control.door_keys import DoorKeys
+from byteps_like.control.door_keys import DoorKeys, door_keys
 from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, ShutdownError
 from byteps_like.server.door_session import SEGMENT, WINDOW, FrameLink, LinkOpener, Session
 from byteps_like.server.door_socket import DoorSocket, PeerGoneError
@@ -51,6 +51,15 @@ class DoorConfig:
     keys: DoorKeys
     shards: int
     open_link: LinkOpener
+
+
+def open_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> Door:
+    """A door at a free port of `host` before the native server of this process that listens at `inproc_url`.
+
+    Give it each world by `set_world`, after the server. Raises SystemCallError if the address can't be bound.
+    """
+    url = f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
+    return Door(DoorConfig(url, job, door_keys(secret), shards, native_links(inproc_url, job, secret)))
 
 
 def native_links(url: str, job: str, secret: bytes) -> LinkOpener:

@@ -1,0 +1,42 @@
+"""From a world to a portable worker in it."""
+
+from __future__ import annotations
+
+from byteps_like.config import Config
+from byteps_like.control.client import ControlClient
+from byteps_like.control.door_keys import door_keys
+from byteps_like.control.types import Member, World
+from byteps_like.errors import ConfigError
+from byteps_like.portable.worker import PortableOptions, PortableWorker
+
+
+def connect(config: Config, client: ControlClient, world: World) -> PortableWorker:
+    """The worker of a member that has joined `world` by `client`; blocks until all servers have let it in.
+
+    `config` holds the job's settings. The worker owns the client from here on. Raises ConfigError for a server
+    without a door, RefusedError and PeerLostError for one that doesn't let us in.
+    """
+    own = next(member for member in world.workers if member.rank == client.rank)
+    neighbours = sorted(member.rank for member in world.workers if member.host_id == own.host_id)
+    explicit = "local_rank" in config.explicit
+    options = PortableOptions(
+        job=world.job,
+        keys=door_keys(client.secret),
+        epoch=world.epoch,
+        rank=own.rank,
+        size=len(world.workers),
+        local_rank=config.local_rank if explicit else neighbours.index(own.rank),
+        local_size=config.local_size if explicit else len(neighbours),
+        doors=tuple(_door(server) for server in sorted(world.servers, key=lambda member: member.rank)),
+        stall_timeout=config.stall_timeout,
+        segment=config.segment_bytes,
+        credit=config.credit_bytes,
+    )
+    return PortableWorker(options, client)
+
+
+def _door(server: Member) -> tuple[str, str]:
+    name = f"server {server.rank} on {server.host}"
+    if not server.door:
+        raise ConfigError(f"{name} has no portable door: start it with door=true, or build the native core here")
+    return name, server.door

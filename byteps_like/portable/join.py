@@ -1,0 +1,39 @@
+"""How a process becomes a portable worker, native core or not."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+
+from byteps_like.config import Config
+from byteps_like.control.client import ControlClient
+from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.portable.connect import connect
+from byteps_like.worker.api import Worker
+from byteps_like.worker.local import LocalWorker
+from byteps_like.worker.routes import host_id
+
+
+def join(config: Config) -> Worker:
+    """Joins the job that `config` describes; blocks until its world has formed. Errors as `portable.init`."""
+    if config.servers == 0 and config.world_size == 1:
+        return LocalWorker(config.partition_bytes)
+    client = ControlClient(config)
+    try:
+        world = client.join(_member(config), config.join_timeout)
+        return connect(_with_job_settings(config, world), client, world)
+    except BaseException:
+        client.leave()
+        raise
+
+
+def _member(config: Config) -> Member:
+    return Member(
+        MemberRole.WORKER, config.rank, host_id(), config.host or socket.gethostname(), os.getpid(), native=False
+    )
+
+
+def _with_job_settings(config: Config, world: World) -> Config:
+    known = {name: value for name, value in world.settings.items() if name in config.job_settings()}
+    return replace(config, **{name: type(getattr(config, name))(value) for name, value in known.items()})
