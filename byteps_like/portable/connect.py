@@ -16,7 +16,7 @@ def connect(config: Config, client: ControlClient, world: World) -> PortableWork
     `config` holds the job's settings. The worker owns the client from here on. Raises ConfigError for a server
     without a door, RefusedError and PeerLostError for one that doesn't let us in.
     """
-    own = next(member for member in world.workers if member.rank == client.rank)
+    own = client.member
     neighbours = sorted(member.rank for member in world.workers if member.host_id == own.host_id)
     explicit = "local_rank" in config.explicit
     options = PortableOptions(

@@ -92,9 +92,9 @@ def barrier(timeout: float | None = None) -> None:
 
 
 def push_pull(array: npt.ArrayLike, average: bool = True, name: str | None = None, priority: int = 0) -> Array:
-    """The average (or the sum) of `array` over all ranks, as a new array of its shape and dtype.
+    """The average (or the sum) of `array` over all ranks, as a new array.
 
-    Blocks until it is there. All ranks call with the same name, shape and dtype; without names the n-th call of one rank
+    Blocks until it is there. All ranks call with the same name, shape and dtype; without names the n-th call of one
     meets the n-th of the others. float16, float32, float64, int8, uint8, int32, int64, ml_dtypes.bfloat16, and bool
     (sum: "or"). Moves `nbytes` up and down. Raises MismatchError, StalledError, PeerLostError, and
     InvalidArgumentError for other dtypes.
@@ -107,7 +107,7 @@ def push_pull(array: npt.ArrayLike, average: bool = True, name: str | None = Non
 
 
 def broadcast(array: npt.ArrayLike, root: int = 0, name: str | None = None) -> Array:
-    """The array of rank `root`, on every rank: all give one of the same shape and dtype. Blocks. Errors as push_pull."""
+    """The array of rank `root`, on every rank: all give one of the same shape and dtype. Errors as push_pull."""
     return _run(np.array(array, order="C", copy=True), Op.BROADCAST, name, 0, root)
 
 

@@ -6,11 +6,12 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from byteps_like.control.door_keys import DoorKeys
+from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, ShutdownError, from_code
@@ -38,7 +39,7 @@ class Control(Protocol):
     def report(self, error: BytePSLikeError) -> None:
         """Tells everybody of a failure that this member saw."""
 
-    def waiting(self, what: Mapping[str, Any] | None) -> None:
+    def waiting(self, what: Waiting | None) -> None:
         """What this rank is blocked on."""
 
     def on_event(self, callback: Callable[[Event], None]) -> None:
@@ -179,8 +180,7 @@ class PortableWorker:
         """Tells the scheduler what this rank is blocked on."""
         with self._lock:
             in_flight = {key: number for key, (number, handle) in self._started.items() if not handle.done()}
-        number = in_flight.get(name, 0)
-        self._client.waiting({"name": name, "round": number, "since": since, "started": in_flight})
+        self._client.waiting(Waiting(name=name, round=in_flight.get(name, 0), since_s=since, started=in_flight))
 
     def stopped_waiting(self) -> None:
         """Tells the scheduler that it isn't any more."""
