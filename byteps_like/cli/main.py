@@ -17,6 +17,9 @@ from byteps_like.errors import BytePSLikeError
 
 COMMANDS = {
     "run": "byteps_like.cli.run",
+    "scheduler": "byteps_like.cli.scheduler",
+    "server": "byteps_like.cli.server",
+    "status": "byteps_like.cli.status",
     "doctor": "byteps_like.cli.doctor",
     "config": "byteps_like.cli.config",
     "lab": "byteps_like.cli.lab",

@@ -35,6 +35,7 @@ class Output:
     name: str
     splitter: LineSplitter = field(default_factory=LineSplitter)
     tail: Tail = field(default_factory=Tail)
+    ended: bool = False
 
     @property
     def pipe(self) -> int:

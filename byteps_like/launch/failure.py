@@ -76,7 +76,8 @@ def judge(child: Child) -> Failure | None:
         return None
     code = 1 if ended_by_us else exit_code_of(status)
     if start is None:
-        shown, at, consequence = texts[-20:], child.ended_at, False
+        # The scheduler's own exit code 1 says no more than that the job failed.
+        shown, at, consequence = texts[-20:], child.ended_at, child.part.role == "scheduler" and status == 1
         shown = shown or [text for _, text in child.stdout.tail.lines()][-5:]
     else:
         shown, at, consequence = _abridged(texts[start:]), lines[start][0], _is_consequence(texts[start:])

@@ -28,7 +28,7 @@ READ_BYTES = 1 << 16
 LIVE_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 TIMEOUT_EXIT_CODE = 124
-MonitorFactory = Callable[[str, Path, str], Monitor | None]
+MonitorFactory = Callable[[str, Path, str], Monitor]
 """Makes the source of the summary line from (scheduler address, secret file, job)."""
 
 
@@ -36,13 +36,13 @@ class Job:
     """Runs the processes of `options` and returns the job's exit code. Main thread; use `run` once."""
 
     def __init__(
-        self, options: RunOptions, directory: JobDirectory, display: Display, make_monitor: MonitorFactory
+        self, options: RunOptions, directory: JobDirectory, display: Display, make_monitor: MonitorFactory | None
     ) -> None:
         self._options = options
         self._display = display
         self._make_monitor = make_monitor
         self._shape = environment.JobShape(
-            job=options.job or directory.path.name.removeprefix("byteps-like-"),
+            job=options.job or f"run-{directory.path.name.rpartition('-')[2]}",
             workers=options.workers,
             servers=options.servers,
             shards=options.shards,
@@ -106,8 +106,8 @@ class Job:
         if self._options.place is not None:
             return
         # Threads only from here on: every process has been forked.
-        self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
-        if self._monitor is not None:
+        if self._make_monitor is not None:
+            self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
             self._monitor.start()
 
     def _spawn(self, part: Part, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
@@ -159,6 +159,8 @@ class Job:
 
     def _read(self, output: Output) -> bool:
         """Passes on what a process wrote; False when there is nothing (more) to read."""
+        if output.ended:
+            return False  # drained at the end of its process, in the same batch of events
         try:
             data = os.read(output.pipe, READ_BYTES)
         except BlockingIOError:
@@ -169,6 +171,7 @@ class Job:
             log.flush()
         self._show(output, output.splitter.feed(data) if data else output.splitter.finish())
         if not data:
+            output.ended = True
             self._selector.unregister(output.pipe)
         return bool(data)
 
@@ -180,10 +183,9 @@ class Job:
 
     def _on_end(self, child: Child) -> None:
         for output in (child.stdout, child.stderr):
-            if output.pipe in self._selector.get_map():
-                while self._read(output):
-                    pass
-                self._show(output, output.splitter.finish())
+            while self._read(output):
+                pass
+            self._show(output, output.splitter.finish())
         child.reap(time.monotonic())
         self._selector.unregister(child.pidfd)
 
@@ -234,8 +236,11 @@ class Job:
             self._display.note(f"byteps-like: not finished after {self._options.timeout:g} s (--timeout)")
             return TIMEOUT_EXIT_CODE
         first = failure.root_cause(failures)
+        if first is None and why is Why.DONE:
+            return 0
         if first is None:
-            return 0 if why is Why.DONE else 1
+            self._display.note("byteps-like: the job ended early, though no process says that it failed")
+            return 1
         self._display.note(failure.report(first, failures, colour=sys.stderr.isatty()))
         return first.exit_code or 1
 

@@ -1,67 +1,101 @@
-"""What the summary line says: members and rates, sampled off the main thread."""
+"""A job's status in words, and the launcher's thread that keeps them up to date."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from byteps_like.config import Config
+from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError
+
+if TYPE_CHECKING:
+    from byteps_like.control.status import JobStatus
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Counters:
-    """Totals since the start of the job, over all servers and workers."""
+class Sample:
+    """A status and when it was taken (monotonic seconds)."""
 
+    status: JobStatus
     at: float
-    workers: int
-    servers: int
-    epoch: int
-    pushed: int
-    pulled: int
-    steps: int
+
+    def total(self, counter: str) -> float:
+        """The sum of one of the workers' counters."""
+        return sum(member.stats.get(counter, 0.0) for member in self.status.members if member.member.role == "worker")
 
 
-def rates_text(before: Counters | None, now: Counters) -> str:
-    """Members and rates, e.g. "4 workers 2 servers · epoch 1 · 12.5 steps/s · ↑ 0.52 ↓ 0.52 GB/s"."""
-    parts = [f"{_count(now.workers, 'worker')} {_count(now.servers, 'server')}", f"epoch {now.epoch}"]
-    if before is not None and before.epoch == now.epoch and (elapsed := now.at - before.at) > 0:
-        if now.steps:
-            parts.append(f"{(now.steps - before.steps) / elapsed:.1f} steps/s")
-        up, down = (now.pushed - before.pushed) / elapsed, (now.pulled - before.pulled) / elapsed
-        parts.append(f"↑ {up / 1e9:.3f} ↓ {down / 1e9:.3f} GB/s")
-    return " · ".join(parts)
+def take_sample(config: Config) -> Sample:
+    """Asks the scheduler. Raises as `query_status` does."""
+    from byteps_like.control.client import query_status
+
+    return Sample(query_status(config), time.monotonic())
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def rates_text(before: Sample | None, now: Sample) -> str:
+    """Steps per second, where workers count them, and payload each way: "12.5 steps/s · ↑ 0.521 ↓ 0.521 GB/s".
+
+    The directions are the workers': what all of them together pushed and pulled.
+    """
+    if before is None or before.status.epoch != now.status.epoch or now.at <= before.at:
+        return ""
+    elapsed = now.at - before.at
+
+    def rate(counter: str) -> float:
+        return max(0.0, now.total(counter) - before.total(counter)) / elapsed
+
+    stepping = sum("steps" in member.stats for member in now.status.members)
+    steps = f"{rate('steps') / stepping:.1f} steps/s · " if stepping else ""
+    return f"{steps}↑ {rate('payload_sent') / 1e9:.3f} ↓ {rate('payload_received') / 1e9:.3f} GB/s"
+
+
+def members_text(status: JobStatus) -> str:
+    """Who is there: "4 workers · 2 servers · epoch 1"; while the world forms, who is missing."""
+    counts = []
+    for role in ("worker", "server"):
+        there = sum(member.member.role == role and member.state != "left" for member in status.members)
+        counts.append(f"{there} {role}{'' if there == 1 else 's'}")
+    if status.state == "forming":
+        return " · ".join([*counts, status.text or "forming"])
+    return " · ".join([*counts, f"epoch {status.epoch}", *([] if status.state == "running" else [status.state])])
+
+
+def summary(before: Sample | None, now: Sample) -> str:
+    """Members and rates in one line."""
+    return " · ".join(part for part in (members_text(now.status), rates_text(before, now)) if part)
 
 
 class Monitor:
-    """Calls `sample` every `interval` seconds on a daemon thread; `text` is what came of the last two samples.
+    """Keeps `text` up to date on a daemon thread, once per `interval` seconds. Start it after the last fork."""
 
-    A sample that fails with OSError (the scheduler's not there yet, or any more) leaves the text as it is.
-    """
-
-    def __init__(self, sample: Callable[[], Counters], interval: float = 1.0) -> None:
+    def __init__(self, config: Config, interval: float = 1.0) -> None:
         self.text = ""
-        self._sample = sample
+        self._config = config
         self._interval = interval
-        self._stop = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="byteps-like-monitor", daemon=True)
 
     def start(self) -> None:
-        """Starts sampling."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks the thread to end; doesn't wait for a sample under way."""
-        self._stop.set()
+        """Ends the thread after the call that is under way."""
+        self._stopped.set()
 
     def _run(self) -> None:
-        before: Counters | None = None
-        while not self._stop.wait(self._interval):
+        before: Sample | None = None
+        while not self._stopped.wait(self._interval):
             try:
-                now = self._sample()
-            except OSError:
-                continue
-            self.text = rates_text(before, now)
+                now = take_sample(self._config)
+            except (PeerLostError, DeadlineError):
+                continue  # not there any more: the launcher sees the end of the process itself
+            except BytePSLikeError as error:
+                log.warning("no summary: %s", error)
+                return
+            self.text = summary(before, now)
             before = now

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from byteps_like.config import Config
 from byteps_like.launch import environment
 from byteps_like.launch.child import Part
 from byteps_like.launch.display import Display, open_display, terminal_width
@@ -33,7 +34,7 @@ def run_job(options: RunOptions) -> int:
     if not options.quiet:
         _say_threads(display, options)
     with JobDirectory() as directory:
-        return Job(options, directory, display, _monitor).run()
+        return Job(options, directory, display, None if options.quiet else _monitor).run()
 
 
 def _say_threads(display: Display, options: RunOptions) -> None:
@@ -46,6 +47,5 @@ def _say_threads(display: Display, options: RunOptions) -> None:
     )
 
 
-def _monitor(scheduler: str, secret_file: Path, job: str) -> Monitor | None:
-    del scheduler, secret_file, job
-    return None
+def _monitor(scheduler: str, secret_file: Path, job: str) -> Monitor:
+    return Monitor(Config(role="worker", scheduler=scheduler, secret_file=str(secret_file), job=job))

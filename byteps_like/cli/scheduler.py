@@ -1,0 +1,57 @@
+"""`byteps-like scheduler`: the scheduler of one job, in the foreground."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from byteps_like.config import Config, split_address
+
+app = typer.Typer(add_completion=False)
+_EPILOG = """
+Every member needs the scheduler's address (BYTEPS_LIKE_SCHEDULER), the job's name (BYTEPS_LIKE_JOB) and its secret
+(BYTEPS_LIKE_SECRET_FILE: a file that only you can read; make it with
+python -c 'import secrets; print(secrets.token_hex(32))').
+
+[bold]Example[/bold]  BYTEPS_LIKE_SECRET_FILE=secret byteps-like scheduler --port 7077 -n 4 -s 2
+"""
+
+
+@app.command(epilog=_EPILOG)
+def scheduler(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; by default all, or the configured.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("-n", "--workers", min=1, help="World size; else the workers'.")
+    ] = None,
+    servers: Annotated[int | None, typer.Option("-s", "--servers", min=0, help="Servers; else the workers'.")] = None,
+    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Runs the scheduler of one job until the job has ended.
+
+    Exit code 1 if the job failed.
+    """
+    from byteps_like.control.scheduler import run_scheduler
+
+    config = Config.from_env(role="scheduler", job=job, world_size=workers, num_servers=servers)
+    config = replace(config, scheduler=listen_on(config.scheduler, host, port))
+    raise typer.Exit(run_scheduler(config, lambda address: _announce(address, config, ready_fd)))
+
+
+def listen_on(configured: str, host: str | None, port: int | None) -> str:
+    """Where to listen: the configured address with what the options say instead; by default anywhere, any port."""
+    default_host, default_port = split_address("scheduler", configured) if configured else ("0.0.0.0", 0)
+    host = default_host if host is None else host
+    return f"{f'[{host}]' if ':' in host else host}:{default_port if port is None else port}"
+
+
+def _announce(address: str, config: Config, ready_fd: int | None) -> None:
+    if ready_fd is None:
+        print(f"scheduler of job {config.job!r} listens on {address} (pid {os.getpid()})", flush=True)
+        return
+    os.write(ready_fd, address.encode() + b"\n")
+    os.close(ready_fd)

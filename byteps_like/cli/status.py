@@ -1,0 +1,125 @@
+"""`byteps-like status`: a live table of a job's members."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from byteps_like.config import Config
+from byteps_like.errors import DeadlineError, PeerLostError
+
+if TYPE_CHECKING:
+    from byteps_like.control.status import MemberStatus
+    from byteps_like.launch.monitor import Sample
+
+app = typer.Typer(add_completion=False)
+_STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
+_COLUMNS = ("member", "host", "pid", "state", "heartbeat", "pushed", "pulled", "waits for")
+_EPILOG = """
+Scheduler, job and secret come from the environment, as for a worker (see byteps-like config).
+
+[bold]Example[/bold]  BYTEPS_LIKE_SECRET_FILE=secret byteps-like status --scheduler node1:7077 --job digits
+"""
+
+
+@app.command(epilog=_EPILOG)
+def status(
+    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The job's scheduler.")] = None,
+    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per look.")] = False,
+) -> None:
+    """Shows a job's members, their state and their rates, until Ctrl-C or the job's end.
+
+    Exit code 1 if no scheduler answers.
+    """
+    config = Config.from_env(scheduler=scheduler, job=job)
+    show = _as_json if as_json else _as_table if once or not sys.stdout.isatty() else _live
+    try:
+        show(_samples(config, interval, once))
+    except KeyboardInterrupt:
+        return
+    except (PeerLostError, DeadlineError) as error:
+        print(f"byteps-like: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _samples(config: Config, interval: float, once: bool) -> Iterator[Sample]:
+    """One sample per interval until the job is over: its scheduler has ended after it had answered."""
+    from byteps_like.launch.monitor import take_sample
+
+    yield take_sample(config)
+    pause = threading.Event()
+    while not once:
+        pause.wait(interval)
+        try:
+            yield take_sample(config)
+        except PeerLostError:
+            print("byteps-like: the job is over, its scheduler has ended", file=sys.stderr)
+            return
+
+
+def _as_json(samples: Iterator[Sample]) -> None:
+    for sample in samples:
+        print(json.dumps(asdict(sample.status)), flush=True)
+
+
+def _as_table(samples: Iterator[Sample]) -> None:
+    from rich.console import Console
+
+    _each(samples, Console().print)
+
+
+def _live(samples: Iterator[Sample]) -> None:
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        _each(samples, lambda table: live.update(table, refresh=True))
+
+
+def _each(samples: Iterator[Sample], show: Callable[[Any], None]) -> None:
+    before = None
+    for sample in samples:
+        show(_table(before, sample))
+        before = sample
+
+
+def _table(before: Sample | None, now: Sample) -> Any:
+    from rich.table import Table
+
+    from byteps_like.launch.monitor import summary
+
+    title, text = f"job {now.status.job} · {summary(before, now)}", now.status.text
+    table = Table(title=title, caption=text or None, title_justify="left", caption_justify="left", box=None)
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="right" if heading in ("pid", "heartbeat", "pushed", "pulled") else "left")
+    for status in now.status.members:
+        table.add_row(*_cells(status))
+    return table
+
+
+def _cells(status: MemberStatus) -> list[Any]:
+    from rich.text import Text
+
+    member, waiting = status.member, status.waiting
+    return [
+        f"{member.role} {member.rank}" if member.rank >= 0 else str(member.role),
+        member.host,
+        str(member.pid),
+        Text(status.state, _STATES.get(status.state, "")),
+        f"{status.heartbeat_age:.1f} s",
+        _gigabytes(status.stats.get("payload_sent")),
+        _gigabytes(status.stats.get("payload_received")),
+        f"{waiting.name} round {waiting.round}" if waiting is not None else "",
+    ]
+
+
+def _gigabytes(count: float | None) -> str:
+    return "" if count is None else f"{count / 1e9:.2f} GB"
