@@ -117,7 +117,7 @@ def _cells(status: MemberStatus) -> list[Any]:
         f"{status.heartbeat_age:.1f} s",
         _gigabytes(status.stats.get("payload_sent")),
         _gigabytes(status.stats.get("payload_received")),
-        f"{waiting.name} round {waiting.round}" if waiting is not None else "",
+        f"{waiting.get('name', '?')} round {waiting.get('round', '?')}" if waiting else "",
     ]
 
 
