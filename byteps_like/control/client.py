@@ -74,6 +74,11 @@ class ControlClient:
         return session.member
 
     @property
+    def rank(self) -> int:
+        """This member's rank in its world."""
+        return self.member.rank
+
+    @property
     def error(self) -> BytePSLikeError | None:
         """Why the job failed, or None."""
         return self._session.error if self._session is not None else None

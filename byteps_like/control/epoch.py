@@ -18,10 +18,18 @@ class Epoch:
     started: float
     failure: BytePSLikeError | None = None
 
+    def __post_init__(self) -> None:
+        self._staying = len(self.world.workers)
+
     @property
     def number(self) -> int:
         """Counts from 1."""
         return self.world.epoch
+
+    def take_leave(self) -> int:
+        """Counts a worker that leaves in order; the number of those that have not."""
+        self._staying -= 1
+        return self._staying
 
     def workers(self) -> list[Seat]:
         """All workers, also those that have left."""

@@ -58,6 +58,9 @@ class Membership:
     patience: Patience = field(default_factory=Patience)
     state: JobState = JobState.FORMING
     outbox: list[Notice] = field(default_factory=list)
+    """Messages to send; whoever sends them empties it."""
+    gone: list[str] = field(default_factory=list)
+    """Ids of members that are no more; likewise."""
 
     def __post_init__(self) -> None:
         self.forming = Forming(self.terms)
@@ -154,7 +157,7 @@ class Membership:
         was_running = seat.state is SeatState.RUNNING
         seat.state = SeatState.LEFT
         self._forget(seat, now)
-        if was_running and not any(other.is_worker for other in self._current().present()):
+        if was_running and self._current().take_leave() == 0:
             self._reform(now, self.patience.after_failure if returning else self.patience.after_end)
 
     def fail(self, error: BytePSLikeError, now: float) -> None:
@@ -219,14 +222,6 @@ class Membership:
     def seats(self) -> list[Seat]:
         """Everybody present, waiting or running."""
         return list(self._seats.values())
-
-    def has(self, id: str) -> bool:
-        """True while the scheduler knows this member."""
-        return id in self._seats
-
-    def size(self) -> int:
-        """Number of members known."""
-        return len(self._seats)
 
     def left(self) -> list[Seat]:
         """Workers that have left the running epoch."""
@@ -328,7 +323,8 @@ class Membership:
             self._forget(seat, now)
 
     def _forget(self, seat: Seat, now: float) -> None:
-        self._seats.pop(seat.id, None)
+        if self._seats.pop(seat.id, None) is not None:
+            self.gone.append(seat.id)
         self._suspects.pop(seat.id, None)
         self.forming.remove(seat)
         self._end_if_deserted(now)

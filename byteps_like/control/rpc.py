@@ -210,4 +210,5 @@ class Caller:
             return RefusedError(
                 f"the {self._peer} is no byteps_like {self._peer.split()[0]}: {details}", operation=name
             )
-        return UnreachableError(f"{self._peer}: {details or code.name.lower()}")
+        # grpc nests its reasons ("failed to connect to all addresses; last error: ...: Connection refused").
+        return UnreachableError(details.rpartition(": ")[2].lower() or code.name.lower())

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 _LINGER = 0.2
 """Seconds between the end of the job and the end of the scheduler, for the last messages to be read."""
 
+_TIMER_SLACK = 0.03
+"""Seconds of changes after which the timer is set once, however many members come and go at a time."""
+
 
 class SchedulerService:
     """Handlers of all methods. Time is `loop.time()`."""
@@ -59,11 +62,13 @@ class SchedulerService:
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Takes a claim; the world comes on the watch stream."""
         claim = wire.claim_from_wire(request)
-        self._boxes.setdefault(claim.id, Mailbox())
+        box = self._boxes.setdefault(claim.id, Mailbox())
         try:
             self.membership.join(claim, self._loop.time())
         except BytePSLikeError as error:
             log.warning("refused: %s", error)
+            del self._boxes[claim.id]
+            box.close()
             raise
         finally:
             self._after()
@@ -193,17 +198,15 @@ class SchedulerService:
                 if id in self._boxes:
                     self._boxes[id].put(encoded)
         self.membership.outbox.clear()
-        self._close_boxes()
+        for id in self.membership.gone:
+            if id in self._boxes:
+                self._boxes.pop(id).close()
+        self.membership.gone.clear()
         self._fail_barriers()
         if self.membership.state is JobState.ENDED:
             self._loop.call_later(_LINGER, self.ended.set)
         if self._timer_update is None:
-            self._timer_update = self._loop.call_soon(self._set_timer)
-
-    def _close_boxes(self) -> None:
-        if len(self._boxes) > self.membership.size():
-            for id in [id for id in self._boxes if not self.membership.has(id)]:
-                self._boxes.pop(id).close()
+            self._timer_update = self._loop.call_later(_TIMER_SLACK, self._set_timer)
 
     def _fail_barriers(self) -> None:
         if not self._barrier_calls:

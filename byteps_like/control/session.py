@@ -199,9 +199,12 @@ class Session:
             await self.post("Heartbeat", request)
 
 
-def open_channel(config: Config) -> grpc.aio.Channel:
-    """A channel to the scheduler; call it on the control loop."""
-    return grpc.aio.insecure_channel(config.scheduler, options=options(max(config.stall_timeout, 20.0)))
+def open_channel(config: Config, *, own_connection: bool = False) -> grpc.aio.Channel:
+    """A channel to the scheduler; call it on the control loop. Channels of a process share one connection otherwise."""
+    settings = options(max(config.stall_timeout, 20.0))
+    if own_connection:
+        settings.append(("grpc.use_local_subchannel_pool", 1))
+    return grpc.aio.insecure_channel(config.scheduler, options=settings)
 
 
 async def one_call(config: Config, secret: bytes, name: str, request: Message, timeout: float) -> Any:
