@@ -33,14 +33,14 @@ def test_workers_find_their_place_and_the_secret_is_a_private_file(launcher):
     result = launcher.python(
         "-n 2 -s 0 --no-prefix --env COLOUR=blue --job trial",
         """
-import stat
+import stat, subprocess
 e = os.environ
 names = ("JOB", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NUM_SERVERS", "ROLE")
 path = e["BYTEPS_LIKE_SECRET_FILE"]
 modes = [oct(stat.S_IMODE(os.stat(p).st_mode)) for p in (path, os.path.dirname(path))]
 secret = open(path).read().strip().encode()
-shown = os.popen("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '")
-told = secret.decode() in shown.read()
+shown = subprocess.run("cat /proc/[0-9]*/cmdline 2>/dev/null", shell=True, capture_output=True).stdout
+told = secret in shown
 host, port = e["BYTEPS_LIKE_SCHEDULER"].rsplit(":", 1)
 print(*[e["BYTEPS_LIKE_" + n] for n in names], e["COLOUR"], *modes, len(secret) >= 32, told, int(port) > 0,
       int(e["OMP_NUM_THREADS"]) >= 1)
