@@ -51,6 +51,7 @@ TEST_CASE("a rank that never comes: a warning, then an error at the deadline, na
     CHECK(Clock::now() - start < std::chrono::seconds(2));
   });
   bool warned = false;
+  std::lock_guard lock(cluster.warnings_mutex);
   for (const std::string& text : cluster.warnings) warned |= Contains(text, "waiting for rank 1; have ranks 0, 2 for 0.");
   CHECK(warned);
 }
