@@ -12,18 +12,19 @@ from typing import Any
 from byteps_like import _core
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
+from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.local import CompletedHandle
+from byteps_like.worker.local import CompletedHandle, check_push_pull
 from byteps_like.worker.routes import server_urls
 
 logger = logging.getLogger(__name__)
 
 _REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
-_POLL = 0.5  # seconds an event thread waits for the core before it looks whether to end
+_POLL = 1.0  # seconds between two looks whether to end, and two reports of the counters
 
 
 class NativeHandle:
@@ -113,6 +114,7 @@ class NativeWorker:
     ) -> Handle:
         """See worker.api.Worker.push_pull."""
         self._raise_error()
+        check_push_pull(declared, address, parts)
         chosen = parts if parts is not None else range(len(declared.partitions))
         if len(chosen) == 0:
             return CompletedHandle()
@@ -180,15 +182,14 @@ class NativeWorker:
     def _report_waiting(self, declared: Declared, started: float) -> None:
         name = declared.spec.name
         in_flight = {key: number for key, (number, operation) in list(self._started.items()) if not operation.done()}
-        self._client.waiting(
-            {"name": name, "round": in_flight.get(name, 0), "since": time.monotonic() - started, "started": in_flight}
-        )
+        since = time.monotonic() - started
+        self._client.waiting(Waiting(name=name, round=in_flight.get(name, 0), since=since, started=in_flight))
 
     # --- errors ---
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
 
     def _explained(self, error: BytePSLikeError) -> BytePSLikeError:
         """The job's error where there is one (it is better informed), else this one with names for keys."""
@@ -204,14 +205,17 @@ class NativeWorker:
         while not self._closed:
             event = self._engine.next_event(_POLL)
             if event is None:
-                continue
-            code, text, fatal = event
-            named = self._with_names(text)
-            if not fatal:
-                logger.warning("rank %d: %s", self.rank, named)
-            elif self._error is None:
-                self._error = from_code(code, f"rank {self.rank}: {named}", rank=self.rank)
-                self._client.report(self._error)
+                self._client.publish(self.stats())
+            else:
+                self._on_core_event(*event)
+
+    def _on_core_event(self, code: int, text: str, fatal: bool) -> None:
+        named = self._with_names(text)
+        if not fatal:
+            logger.warning("rank %d: %s", self.rank, named)
+        elif self._error is None:
+            self._error = from_code(code, f"rank {self.rank}: {named}", rank=self.rank)
+            self._client.report(self._error)
 
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:
