@@ -23,7 +23,11 @@ constexpr size_t kReadBlock = 256u << 10;
 
 class InprocLink {
  public:
-  InprocLink(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  // Looks for bytes at once: a stream rings only after it was found empty.
+  explicit InprocLink(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {
+    const Status ignored = Fill();  // `recv` meets it again
+    (void)ignored;
+  }
 
   int fd() const { return stream_->fds().front(); }  // the doorbell
 
@@ -50,21 +54,27 @@ class InprocLink {
   // All whole frames that have come, as (header, payload) pairs.
   nb::list Receive() {
     ClearDoorbells();
-    for (;;) {
-      const size_t have = in_.size();
-      in_.resize(have + kReadBlock);
-      auto read = stream_->Read(reinterpret_cast<std::byte*>(in_.data() + have), kReadBlock);
-      in_.resize(have + (read.ok() ? *read : 0));
-      if (!read.ok() && in_.size() < kHeaderBytes) ThrowIfFailed(read.status());
-      if (!read.ok() || *read == 0) break;
-    }
-    Flush();
+    const Status state = Fill();
+    if (in_.size() < kHeaderBytes) ThrowIfFailed(state);
+    if (state.ok()) Flush();  // else what came before the end is told first
     return TakeFrames();
   }
 
   void Close() { stream_->Shutdown(); }
 
  private:
+  // Reads until the stream is empty (which arms its doorbell) or has ended.
+  Status Fill() {
+    for (;;) {
+      const size_t have = in_.size();
+      in_.resize(have + kReadBlock);
+      auto read = stream_->Read(reinterpret_cast<std::byte*>(in_.data() + have), kReadBlock);
+      in_.resize(have + (read.ok() ? *read : 0));
+      if (!read.ok()) return read.status();
+      if (*read == 0) return {};
+    }
+  }
+
   void Append(nb::handle bytes) {
     Py_buffer view;
     if (PyObject_GetBuffer(bytes.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw nb::python_error();
@@ -76,7 +86,8 @@ class InprocLink {
   // The caller polls by level, the ring rings by edge: what was rung is forgotten before looking.
   void ClearDoorbells() {
     uint64_t count = 0;
-    for (const int fd : stream_->fds()) [[maybe_unused]] const ssize_t ignored = ::read(fd, &count, sizeof count);
+    for (const int fd : stream_->fds()) [[maybe_unused]]
+      const ssize_t ignored = ::read(fd, &count, sizeof count);
   }
 
   nb::list TakeFrames() {
@@ -125,7 +136,7 @@ void BindInprocLink(nb::module_& m) {
       .def(nb::new_(&Open), nb::arg("url"), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
            nb::arg("shard"))
       .def("fileno", &InprocLink::fd, "Readable when `recv` has something to give, to send or to raise.")
-      .def("send", &InprocLink::Send, nb::arg("header"), nb::arg("payload"), 
+      .def("send", &InprocLink::Send, nb::arg("header"), nb::arg("payload"),
            "Takes any buffers along; returns the bytes that still wait for room (recv goes on with them).")
       .def("recv", &InprocLink::Receive, "Whole frames: a list of (header, payload).")
       .def("close", &InprocLink::Close);

@@ -53,9 +53,10 @@ class ChannelOptions:
 
 @dataclass(frozen=True)
 class ChannelEvents:
-    """Whom a channel tells: the server has welcomed us; a partition is complete; the job is lost."""
+    """Whom a channel tells: the server has welcomed us; it warns; a partition is complete; the job is lost."""
 
     opened: Callable[[], None]
+    warned: Callable[[str], None]
     finished: Callable[[Transfer], None]
     failed: Callable[[BytePSLikeError], None]
 
@@ -219,7 +220,7 @@ class Channel:
         elif header.type == FrameType.ERROR:
             self._fail(from_code(header.aux, text))
         elif header.type == FrameType.WARNING:
-            _log.warning("%s", text)
+            self._to.warned(text)
         elif header.type == FrameType.GOODBYE:
             self._break("the server said goodbye")
 

@@ -58,7 +58,7 @@ class PortableHandle:
                 raise self._late(time.monotonic() - began, timeout)
             self._wait_long(began, timeout)
         if self._error is not None:
-            raise self._worker.job_error(self._error).with_traceback(None)
+            raise self._worker.job_error(self._error)
 
     def _wait_long(self, began: float, timeout: float | None) -> None:
         self._worker.report_waiting(self.name, time.monotonic() - began)

@@ -19,10 +19,19 @@ COUNTERS = ("payload_sent", "payload_received", "bytes_sent", "bytes_received", 
 
 
 class Pump:
-    """Runs from construction to `close`. Thread-safe. `lost` is called on its thread with an error it met itself."""
+    """Runs from construction to `close`. Thread-safe.
 
-    def __init__(self, servers: Sequence[ChannelOptions], lost: Callable[[BytePSLikeError], None]) -> None:
+    On its thread it calls `lost` with an error it met itself, and `warned` with what a server warns of.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ChannelOptions],
+        lost: Callable[[BytePSLikeError], None],
+        warned: Callable[[str], None],
+    ) -> None:
         self._lost = lost
+        self._warned = warned
         self._lock = threading.Lock()
         self._posted: list[Callable[[], None]] = []
         self._error: BytePSLikeError | None = None
@@ -73,7 +82,7 @@ class Pump:
     # Everything below runs on the thread.
 
     def _channel(self, number: int, options: ChannelOptions) -> Channel:
-        events = ChannelEvents(lambda: self._opened(number), self._finished, self._failed)
+        events = ChannelEvents(lambda: self._opened(number), self._warned, self._finished, self._failed)
         return Channel(self._context, self._poller, options, events)
 
     def _run(self) -> None:

@@ -96,7 +96,7 @@ class PortableWorker:
         self._started: dict[str, tuple[int, PortableHandle]] = {}  # name -> number and handle of the newest
         self._error: BytePSLikeError | None = None
         self._closed = False
-        self._pump = Pump(options.channels(), self._on_lost)
+        self._pump = Pump(options.channels(), self._on_lost, self._warn)
         self.last_progress = self._pump.last_progress
         try:
             self._pump.wait_open()
@@ -187,8 +187,8 @@ class PortableWorker:
         self._client.waiting(None)
 
     def job_error(self, error: BytePSLikeError) -> BytePSLikeError:
-        """The job's error where there is one (it is better informed), else `error`."""
-        return self._error or error
+        """The job's error where there is one (it is better informed), else `error`; with names for keys."""
+        return self._with_names(self._error or error)
 
     def _transfer(self, template: Transfer, part: Partition, address: int) -> Transfer:
         number = self._rounds[part.key]
@@ -197,24 +197,29 @@ class PortableWorker:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            raise self._with_names(self._error)
         if self._closed:
             raise ShutdownError("this worker has been shut down; call init() again")
 
+    def _name_keys(self, text: str) -> str:
+        return re.sub(r"\bkey (\d+)", lambda found: self._catalogue.describe_key(int(found[1])), text)
+
     def _with_names(self, error: BytePSLikeError) -> BytePSLikeError:
-        text = re.sub(r"\bkey (\d+)", lambda found: self._catalogue.describe_key(int(found[1])), str(error))
-        return from_code(error.code, text, rank=self.rank, peer=error.peer)
+        """A fresh error to raise, with names for the keys that are known by now."""
+        return from_code(error.code, self._name_keys(str(error)), rank=self.rank, peer=error.peer)
+
+    def _warn(self, text: str) -> None:
+        logger.warning("rank %d: %s", self.rank, self._name_keys(text))
 
     def _on_lost(self, error: BytePSLikeError) -> None:
-        named = self._with_names(from_code(error.code, f"rank {self.rank}: {error}", peer=error.peer))
-        logger.error("%s", named)
+        told = self._with_names(from_code(error.code, f"rank {self.rank}: {error}", peer=error.peer))
+        logger.error("%s", told)
         with self._lock:
-            self._error = self._error or named
-        self._client.report(named)
+            self._error = self._error or told
+        self._client.report(told)
 
     def _on_control_event(self, event: Event) -> None:
-        error = self._with_names(event.error or BytePSLikeError(event.text))
         if event.kind is EventKind.WARNING:
-            logger.warning("rank %d: %s", self.rank, error)
+            self._warn(event.text)
         elif event.kind is EventKind.FAILED:
-            self.fail(error)
+            self.fail(event.error or BytePSLikeError(event.text))

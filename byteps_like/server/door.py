@@ -275,7 +275,8 @@ class Door:
         return True
 
     def _refuse(self, peer: bytes, error: BytePSLikeError) -> None:
-        _log.warning("portable door: %s", error)
+        level = logging.INFO if isinstance(error, ShutdownError) else logging.WARNING  # an end, or something wrong
+        _log.log(level, "portable door: %s", error)
         session = self._sessions.get(peer)
         if session is not None:
             self._drop(session)

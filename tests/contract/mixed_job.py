@@ -1,0 +1,118 @@
+"""A whole job in one process: scheduler, native servers with their doors, native and portable workers on loopback."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from byteps_like.config import Config
+from byteps_like.control.client import ControlClient
+from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.types import Member, MemberRole
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError
+from byteps_like.portable.join import join
+from byteps_like.server.door import open_door
+from byteps_like.server.native import NativeServer
+from byteps_like.worker.api import TensorSpec, Worker
+from byteps_like.worker.native import NativeWorker
+from byteps_like.worker.routes import host_id, listen_urls
+
+DEADLINE = 30.0
+T = TypeVar("T")
+
+
+class ServerMember:
+    """What a server process does, on a thread: joins, serves each world, ends with the job."""
+
+    def __init__(self, config: Config, shards: int) -> None:
+        self.client = ControlClient(config)
+        unique = secrets.token_hex(8)
+        self.native = NativeServer(
+            config.job, self.client.secret, listen_urls("auto", "127.0.0.1", 0, unique), shards=shards,
+            on_event=self._on_event,
+        )  # fmt: skip
+        self.door = open_door("127.0.0.1", config.job, self.client.secret, shards, f"inproc://{unique}")
+        self.member = Member(
+            MemberRole.SERVER, -1, host_id(), "localhost", 1, self.native.urls, shards, door=self.door.url
+        )
+        self.config = config
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _on_event(self, error: BytePSLikeError, fatal: bool) -> None:
+        if fatal:
+            self.client.report(error)
+
+    def _serve(self) -> None:
+        try:
+            world = self.client.join(self.member, DEADLINE)
+            while True:
+                size = len(world.workers)
+                self.native.set_world(world.epoch, size, self.config.stall_warning, self.config.stall_timeout)
+                self.door.set_world(world.epoch, size)
+                self.client.ready(world)
+                world = self.client.next_world()
+        except BytePSLikeError:
+            return  # the job has ended
+
+    def stop(self) -> None:
+        self.client.leave()
+        self.thread.join(DEADLINE)
+        self.door.stop()
+        self.native.stop()
+
+
+class MixedJob:
+    """Ranks 0 … native-1 are native workers, the next `portable` ones portable, the last `others` the caller's own."""
+
+    def __init__(self, native: int = 2, portable: int = 2, others: int = 0, **settings: Any) -> None:
+        self.size = native + portable + others
+        secret = secrets.token_hex(16)
+        common = {"job": "mixed", "secret": secret, "num_servers": 2, "world_size": self.size} | settings
+        self.scheduler = SchedulerServer(Config(role="scheduler", **common))
+        self.common = common | {"scheduler": self.scheduler.start()}
+        self.servers = [ServerMember(Config(role="server", **self.common), shards=2) for _ in range(2)]
+        kinds = [native_worker] * native + [join] * portable
+        self.workers: list[Worker] = in_threads(
+            [lambda rank=rank, make=make: make(self.config(rank)) for rank, make in enumerate(kinds)]
+        )
+
+    def config(self, rank: int) -> Config:
+        return Config(role="worker", rank=rank, **self.common)
+
+    def everybody(self, call: Callable[[Worker], T]) -> list[T]:
+        return in_threads([lambda worker=worker: call(worker) for worker in self.workers])
+
+    def close(self) -> None:
+        in_threads([worker.close for worker in self.workers])
+        in_threads([server.stop for server in self.servers])
+        self.scheduler.stop()
+
+
+def native_worker(config: Config) -> Worker:
+    client = ControlClient(config)
+    own = host_id()
+    world = client.join(Member(MemberRole.WORKER, config.rank, own, "localhost", 1), DEADLINE)
+    return NativeWorker(config, client, world, config.rank, own)
+
+
+def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
+    if not calls:
+        return []
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(DEADLINE * 2) for future in [pool.submit(call) for call in calls]]
+
+
+def reduce(worker: Worker, name: str, array: np.ndarray, op: Op, *, root: int = 0, dtype: DType | None = None) -> Any:
+    """push_pull of a copy; returns it."""
+    array = array.copy()
+    code = DType[array.dtype.name.upper()] if dtype is None else dtype
+    (declared,) = worker.declare([TensorSpec(name, code, array.shape)])
+    worker.push_pull(declared, array.ctypes.data, op, root=root).wait(DEADLINE)
+    return array
