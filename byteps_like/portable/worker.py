@@ -180,7 +180,7 @@ class PortableWorker:
         """Tells the scheduler what this rank is blocked on."""
         with self._lock:
             in_flight = {key: number for key, (number, handle) in self._started.items() if not handle.done()}
-        self._client.waiting(Waiting(name=name, round=in_flight.get(name, 0), since_s=since, started=in_flight))
+        self._client.waiting(Waiting(name=name, round=in_flight.get(name, 0), since=since, started=in_flight))
 
     def stopped_waiting(self) -> None:
         """Tells the scheduler that it isn't any more."""

@@ -238,7 +238,7 @@ def test_a_long_wait_is_told_to_the_scheduler(monkeypatch):
             handle.wait(0.2)
     told, ended = control.waited
     assert (told["name"], told["round"], told["started"], ended) == ("w", 0, {"w": 0}, None)
-    assert told["since_s"] >= 0.05
+    assert told["since"] >= 0.05
 
 
 def test_close_ends_what_is_outstanding_and_leaves():
