@@ -85,6 +85,8 @@ class Arena:
         """A new round begins."""
         for slot in self.slots:
             slot.reset()
+        if self._observed is not None:
+            self._observed = []
         self._forget_flights()
         self._sent = [False] * len(self._starts)
         self._pending = [0] * len(self._starts)

@@ -215,7 +215,7 @@ def _averaged(loss: Any, own: _Distribution) -> Any:
         return loss
     runtime = _runtime.current()
     own.loss_name = own.loss_name or f"loss.{runtime.count('loss')}"
-    buffer = torch.tensor([float(loss)], dtype=torch.float64)
+    buffer = torch.tensor([float(loss.detach() if is_tensor else loss)], dtype=torch.float64)
     (declared,) = runtime.declare([TensorSpec(own.loss_name, DType.FLOAT64, (1,))])
     runtime.worker.push_pull(declared, buffer.data_ptr(), Op.AVERAGE).wait()
     return loss.detach().clone().fill_(buffer.item()) if is_tensor else buffer.item()
