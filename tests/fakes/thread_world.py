@@ -27,9 +27,6 @@ _NUMPY = {
     DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16,
     DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32, DType.INT64: np.int64,
 }  # fmt: skip
-# The ranks are threads already; torch's own pool, per operation, would cost more than the small tensors of tests.
-torch.set_num_threads(1)
-
 _GARBAGE = 0xA5
 DEADLINE = 20.0
 
@@ -234,6 +231,8 @@ def run_world(size: int, body: Callable[..., Any], *args: Any, world: ThreadWorl
     failures: list[tuple[int, Exception, str]] = []
 
     def main(rank: int) -> None:
+        # The ranks are threads already; a pool of each of them would spin for longer than small tensors take.
+        torch.set_num_threads(1)
         try:
             with runtime.bound(ThreadWorker(world, rank)):
                 results[rank] = body(bps, rank, size, *args)
