@@ -43,9 +43,11 @@ class ControlClient:
         self._loop = control_loop()
         self._lock = threading.Lock()
         self._session: Session | None = None
+        self._left = False
         self._callbacks: list[Callable[[Event], None]] = []
         self._events: list[Event] = []
         self._barrier_numbers: dict[str, int] = {}
+        self._stats_source: Callable[[], Mapping[str, float]] = dict
 
     # --- joining and leaving ---
 
@@ -56,9 +58,13 @@ class ControlClient:
         who is missing after `timeout` (default: join_timeout), PeerLostError if the scheduler dies meanwhile.
         """
         with self._lock:
+            if self._left:
+                raise ShutdownError("this member has left the job")
             if self._session is not None:
                 raise ConfigError("this client has joined already; make a new one")
-            self._session = Session(self.config, self.secret, self._claim(member, timeout), self._on_event)
+            self._session = Session(
+                self.config, self.secret, self._claim(member, timeout), self._on_event, lambda: self._stats_source()
+            )
         try:
             return self._loop.run(self._session.join())
         except BaseException:
@@ -88,7 +94,9 @@ class ControlClient:
 
         A member that is `returning` (suspend) keeps the job from ending when all have left.
         """
-        session = self._session
+        with self._lock:
+            self._left = True
+            session = self._session
         if session is None or session.closed:
             return
         try:
@@ -155,11 +163,9 @@ class ControlClient:
         if session is not None:
             session.waiting = (what, time.monotonic()) if what is not None else None
 
-    def publish(self, stats: Mapping[str, float]) -> None:
-        """Counters for `status`: ride on the next heartbeat. Returns at once."""
-        session = self._session
-        if session is not None:
-            session.stats = dict(stats)
+    def publish(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """`source` gives this member's counters for `status`: called at each heartbeat on the control thread."""
+        self._stats_source = source
 
     # --- inside ---
 

@@ -113,9 +113,10 @@ class Membership:
 
     def ready(self, id: str, epoch: int, now: float) -> None:
         """A server has taken up `epoch`; when all have, the workers hear of the world."""
-        seat = self.running(id)
-        seat.ready = seat.ready or epoch == self.number
-        self._run_if_ready(now)
+        seat = self.seat(id)
+        if self.state is JobState.PREPARING and epoch == self.number:
+            seat.ready = True
+            self._run_if_ready(now)
 
     def heartbeat(self, id: str, waiting: Waiting | None, stats: Mapping[str, float], now: float) -> None:
         """A sign of life. Two reports of the same wait in a row are taken as a thread that is really blocked."""
@@ -337,13 +338,16 @@ class Membership:
             self._end_at = now + self._linger
 
     def _mention_quiet(self, now: float) -> None:
-        self._quiet_check = now + self.patience.quiet
-        for seat in self._current().present():
-            silent = now - seat.heard
-            if silent > self.patience.quiet and not seat.quiet and seat.suspected is None:
+        limit = self.patience.quiet
+        audible = [seat for seat in self._current().present() if seat.suspected is None and not seat.quiet]
+        for seat in audible:
+            if now - seat.heard >= limit:
                 seat.quiet = True
-                text = f"no sign of life from {describe(seat.member)} for {silent:.1f} s: stopped, or out of reach"
+                silence = f"{now - seat.heard:.1f} s: stopped, or out of reach"
+                text = f"no sign of life from {describe(seat.member)} for {silence}"
                 self._send(self._current().present(), _warning(text))
+        next_heard = min((seat.heard for seat in audible if not seat.quiet), default=now)
+        self._quiet_check = next_heard + limit
 
     def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
         self._send([seat], Event(EventKind.FAILED, str(error), error))

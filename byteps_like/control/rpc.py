@@ -51,7 +51,7 @@ def options(silence: float) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 5_000),  # what grpc gives one attempt to connect
         ("grpc.max_reconnect_backoff_ms", 500),
         ("grpc.max_receive_message_length", LARGEST_MESSAGE),
         ("grpc.max_send_message_length", LARGEST_MESSAGE),

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -34,9 +34,12 @@ _STOP_GRACE = 0.2
 
 
 async def start_grpc(
-    service: Any, methods: dict[str, Unary | Stream], verifier: Verifier, addresses: Sequence[str], silence: float
-) -> tuple[grpc.aio.Server, int]:
-    """A running server of `service` and the standard health service, and its port. Raises SystemCallError."""
+    service: Any, methods: dict[str, Unary | Stream], verifier: Verifier, address: str, silence: float
+) -> tuple[grpc.aio.Server, int, Any]:
+    """A running server of `service` and the standard health service, its port, and the health servicer.
+
+    Health checks need no proof: they tell nothing but that somebody is there. Raises SystemCallError.
+    """
     server = grpc.aio.server(options=options(silence))
     server.add_generic_rpc_handlers((service_handler(service, methods, verifier),))
     module: Any = health  # grpc-stubs lack its `aio`
@@ -44,14 +47,12 @@ async def start_grpc(
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for name in ("", service.full_name):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    port = 0
-    for address in addresses:
-        try:
-            port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise SystemCallError(f"can't listen on {address}: {error}") from error
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise SystemCallError(f"can't listen on {address}: {error}") from error
     await server.start()
-    return server, port
+    return server, port, checks
 
 
 class SchedulerServer:
@@ -98,7 +99,7 @@ class SchedulerServer:
         self._service = SchedulerService(membership)
         verifier = Verifier(config.job, self._secret)
         silence = max(config.stall_timeout, 20.0)
-        self._server, port = await start_grpc(SERVICE, self._service.methods(), verifier, [listen], silence)
+        self._server, port, _ = await start_grpc(SERVICE, self._service.methods(), verifier, listen, silence)
         return port
 
     async def _wait(self, timeout: float | None) -> bool:

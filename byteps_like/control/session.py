@@ -33,15 +33,21 @@ _BACKSTOP = 2.0
 class Session:
     """One member's calls and streams. Everything but the plain attributes belongs to the control loop."""
 
-    def __init__(self, config: Config, secret: bytes, claim: Claim, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        secret: bytes,
+        claim: Claim,
+        on_event: Callable[[Event], None],
+        stats: Callable[[], Mapping[str, float]],
+    ) -> None:
         self.id = claim.id
         self.member: Member | None = None
         self.error: BytePSLikeError | None = None
         self.closed = False
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (time.monotonic) it has said so."""
-        self.stats: Mapping[str, float] = {}
-        self._config, self._secret, self._claim, self._on_event = config, secret, claim, on_event
+        self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
         self._scheduler = f"scheduler {config.scheduler}"
         self._worlds: asyncio.Queue[World | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -191,12 +197,19 @@ class Session:
     async def _heartbeat(self) -> None:
         while not self.closed and self.error is None:
             await asyncio.sleep(self._config.heartbeat_interval)
-            request = pb.HeartbeatRequest(member_id=self.id, stats=self.stats)
+            request = pb.HeartbeatRequest(member_id=self.id, stats=self._counters())
             if self.waiting is not None:
                 what, said = self.waiting
                 request.waiting.CopyFrom(wire.waiting_to_wire(what))
                 request.waiting.since_s += time.monotonic() - said
             await self.post("Heartbeat", request)
+
+    def _counters(self) -> Mapping[str, float]:
+        try:
+            return self._stats()
+        except BytePSLikeError as error:  # what counts is being closed
+            log.debug("counters: %s", error)
+            return {}
 
 
 def open_channel(config: Config, *, own_connection: bool = False) -> grpc.aio.Channel:

@@ -1,0 +1,96 @@
+"""The ServerAdmin service of one summation server: counters and draining; the standard health service beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc.aio
+
+from byteps_like.config import Config
+from byteps_like.control.address import join_address
+from byteps_like.control.loop import control_loop
+from byteps_like.control.proof import Verifier
+from byteps_like.control.rpc import Caller, UnreachableError, options
+from byteps_like.control.scheduler import start_grpc
+from byteps_like.control.secret import load
+from byteps_like.control.v1 import server_admin_pb2 as pb
+from byteps_like.errors import PeerLostError
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ServerAdmin"]
+_DRAIN_LOOK = 0.05  # seconds between two looks at the number of open rounds; only while somebody drains
+_STOP_GRACE = 0.2
+
+Counters = Callable[[], Mapping[str, float]]
+
+
+class AdminServer:
+    """Answers on the control loop. Start and stop it from any other thread."""
+
+    def __init__(self, config: Config, counters: Counters) -> None:
+        """`counters` must not block; "open_rounds" in it is what draining waits for."""
+        self._config, self._counters = config, counters
+        self._verifier = Verifier(config.job, load(config))
+        self._started = time.monotonic()
+        self._server: grpc.aio.Server | None = None
+        self._health: Any = None
+        self.rank, self.epoch = -1, 0
+
+    def start(self, host: str) -> str:
+        """Listens on a free port of `host` and returns host:port."""
+        return join_address(host, control_loop().run(self._start(join_address(host, 0))))
+
+    def stop(self) -> None:
+        """Cuts all connections off. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            control_loop().run(server.stop(_STOP_GRACE))
+
+    async def _start(self, address: str) -> int:
+        methods: Any = {"Stats": self._stats, "Drain": self._drain}
+        silence = max(self._config.stall_timeout, 20.0)
+        self._server, port, self._health = await start_grpc(SERVICE, methods, self._verifier, address, silence)
+        return port
+
+    async def _stats(self, request: pb.StatsRequest) -> pb.StatsReply:
+        del request
+        uptime = time.monotonic() - self._started
+        counters = {name: float(value) for name, value in self._counters().items()}
+        return pb.StatsReply(rank=max(self.rank, 0), epoch=self.epoch, uptime_s=uptime, counters=counters)
+
+    async def _drain(self, request: pb.DrainRequest) -> pb.DrainReply:
+        await self._health.enter_graceful_shutdown()
+        deadline = time.monotonic() + request.timeout_s
+        open_rounds = self._open_rounds()
+        while open_rounds and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_LOOK)
+            open_rounds = self._open_rounds()
+        return pb.DrainReply(drained=open_rounds == 0, open_rounds=open_rounds)
+
+    def _open_rounds(self) -> int:
+        return int(self._counters().get("open_rounds", 0))
+
+
+def server_stats(config: Config, admin: str, timeout: float = 5.0) -> pb.StatsReply:
+    """Counters of the server whose `Member.admin` is `admin`. Raises RefusedError, DeadlineError or PeerLostError."""
+    reply: pb.StatsReply = control_loop().run(_ask(config, admin, "Stats", pb.StatsRequest(), timeout))
+    return reply
+
+
+def drain_server(config: Config, admin: str, timeout: float = 60.0) -> bool:
+    """Tells a server to drain and waits; True when no round was left unfinished. Raises as `server_stats` does."""
+    reply: pb.DrainReply = control_loop().run(
+        _ask(config, admin, "Drain", pb.DrainRequest(timeout_s=timeout), timeout + 5.0)
+    )
+    return reply.drained
+
+
+async def _ask(config: Config, admin: str, name: str, request: Any, timeout: float) -> Any:
+    async with grpc.aio.insecure_channel(admin, options=options(20.0)) as channel:
+        caller = Caller(channel, SERVICE, config.job, load(config), f"server {admin}")
+        try:
+            return await caller.call(name, request, timeout)
+        except UnreachableError as error:
+            raise PeerLostError(f"no server at {admin}: {error}", peer=f"server {admin}") from None

@@ -1,0 +1,228 @@
+"""One summation server from start to end: native store, portable door, admin service, and its place in the job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Protocol
+
+import psutil
+
+from byteps_like import log as logs
+from byteps_like.config import Config
+from byteps_like.control.address import own_host
+from byteps_like.control.client import ControlClient
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.errors import BytePSLikeError, ShutdownError
+from byteps_like.server.admin import AdminServer
+from byteps_like.worker.routes import default_shards, host_id, listen_urls
+
+log = logging.getLogger(__name__)
+
+Notify = Callable[[BytePSLikeError, bool], None]
+
+
+class Store(Protocol):
+    """What sums: `server.native.NativeServer`, or a stand-in in tests."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses as bound."""
+
+    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float) -> None:
+        """Forgets everything and serves this epoch."""
+
+    def fail(self, error: BytePSLikeError) -> None:
+        """Tells the workers of this epoch that it has failed."""
+
+    def stats(self) -> dict[str, int]:
+        """Counters."""
+
+    def stop(self) -> None:
+        """Ends all threads."""
+
+
+class Door(Protocol):
+    """The portable door as the server process sees it."""
+
+    @property
+    def url(self) -> str:
+        """Address as bound."""
+
+    def set_world(self, epoch: int, world_size: int) -> None:
+        """Serves this epoch."""
+
+    def stop(self) -> None:
+        """Ends it."""
+
+
+MakeStore = Callable[[Config, bytes, list[str], int, Notify], Store]
+MakeDoor = Callable[[str, str, bytes, int, str], Door]
+
+
+def native_store(config: Config, secret: bytes, urls: list[str], shards: int, notify: Notify) -> Store:
+    """The C++ store. Raises SystemCallError if an address can't be bound."""
+    from byteps_like.server.native import NativeServer
+
+    limit = config.server_memory_limit or psutil.virtual_memory().total // 2
+    return NativeServer(
+        config.job,
+        secret,
+        urls,
+        shards=shards,
+        memory_limit=limit,
+        segment_bytes=config.segment_bytes,
+        on_event=notify,
+    )
+
+
+def zmq_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> Door:
+    """The door for portable workers."""
+    from byteps_like.server.door import open_door
+
+    return open_door(host, job, secret, shards, inproc_url)
+
+
+class ServerProcess:
+    """A server of the job in this process: `start`, then `serve` to the end; `stop` from any thread ends it sooner."""
+
+    def __init__(self, config: Config, make_store: MakeStore = native_store, make_door: MakeDoor = zmq_door) -> None:
+        self._config = config
+        self._make_store, self._make_door = make_store, make_door
+        self._client = ControlClient(config)
+        self._parts = ExitStack()
+        self._door: Door | None = None
+        self.on_rank: Callable[[int], None] | None = None
+        """Called with this server's rank when an epoch begins."""
+
+    def start(self) -> None:
+        """Listens. Raises SystemCallError if an address is taken, ConfigError for settings that can't be."""
+        config, host = self._config, own_host(self._config)
+        shards = config.shards or default_shards()
+        unique = f"{config.job}-{os.getpid()}-{secrets.token_hex(4)}"
+        urls = listen_urls(config.transport, host, config.port, unique)
+        with ExitStack() as parts:
+            self._store = self._make_store(config, self._client.secret, urls, shards, self._on_store_event)
+            parts.callback(self._store.stop)
+            if config.door:
+                inproc = next(url for url in self._store.urls if url.startswith("inproc://"))
+                self._door = self._make_door(host, config.job, self._client.secret, shards, inproc)
+                parts.callback(self._door.stop)
+            self._admin = AdminServer(config, self._counters)
+            admin = self._admin.start(host)
+            parts.callback(self._admin.stop)
+            self._parts = parts.pop_all()
+        door = self._door.url if self._door is not None else ""
+        self._member = Member(
+            role=MemberRole.SERVER,
+            rank=config.rank,
+            host_id=host_id(),
+            host=config.host or socket.gethostname(),
+            pid=os.getpid(),
+            urls=tuple(url for url in self._store.urls if not url.startswith("inproc://")),
+            shards=shards,
+            door=door,
+            admin=admin,
+        )
+
+    def serve(self) -> BytePSLikeError | None:
+        """Joins and serves epoch after epoch; None when the job has ended, else why this server could not go on."""
+        self._client.publish(self._counters)
+        try:
+            world = self._client.join(self._member)
+            self._client.on_event(self._on_event)
+            self._serve_metrics()
+            while True:
+                self._take_up(world)
+                world = self._client.next_world()
+        except ShutdownError as ended:
+            log.info("%s", ended)
+            return None
+        except BytePSLikeError as error:
+            log.error("%s", error)
+            return error
+        finally:
+            self._client.leave()
+            self._parts.close()
+
+    def stop(self) -> None:
+        """Leaves the job; `serve` returns soon after. Idempotent."""
+        self._client.leave()
+
+    def _take_up(self, world: World) -> None:
+        rank, settings = self._client.rank, world.settings
+        self._admin.rank, self._admin.epoch = rank, world.epoch
+        if self.on_rank is not None:
+            self.on_rank(rank)
+        warning = float(settings.get("stall_warning", self._config.stall_warning))
+        timeout = float(settings.get("stall_timeout", self._config.stall_timeout))
+        self._store.set_world(world.epoch, len(world.workers), warning, timeout)
+        if self._door is not None:
+            self._door.set_world(world.epoch, len(world.workers))
+        self._client.ready(world)
+
+    def _counters(self) -> Mapping[str, float]:
+        return self._store.stats()
+
+    def _serve_metrics(self) -> None:
+        if self._config.metrics_port:
+            from byteps_like.server.metrics import serve_metrics
+
+            labels = {"job": self._config.job, "rank": str(self._client.rank)}
+            self._parts.callback(serve_metrics(self._config.metrics_port, self._counters, labels))
+
+    def _on_store_event(self, error: BytePSLikeError, fatal: bool) -> None:
+        (self._client.report if fatal else self._client.warn)(error)
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind is EventKind.FAILED and event.error is not None:
+            self._store.fail(event.error)
+
+
+class EmbeddedServer:
+    """A server on a thread of a process that does something else, such as rank 0 under torchrun."""
+
+    def __init__(self, config: Config, make_store: MakeStore = native_store, make_door: MakeDoor = zmq_door) -> None:
+        self._server = ServerProcess(config, make_store, make_door)
+        self._thread = threading.Thread(target=self._server.serve, name="byteps_like-server", daemon=True)
+
+    def start(self) -> None:
+        """Listens, then joins in the background. Raises as ServerProcess.start does."""
+        self._server.start()
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Leaves the job and waits for the end. Idempotent."""
+        self._server.stop()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+
+def run_server(config: Config) -> int:
+    """Runs one server until its job has ended or SIGTERM or SIGINT comes; main thread only. The process's exit code."""
+    logs.set_up("server", config.log_level)
+    server = ServerProcess(config)
+    server.on_rank = lambda rank: logs.set_up(f"server {rank}", config.log_level)
+    server.start()
+    done, failures = threading.Event(), []
+
+    def serve() -> None:
+        try:
+            failures.append(server.serve())
+        finally:
+            done.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: done.set())
+    thread = threading.Thread(target=serve, name="byteps_like-serve")
+    thread.start()
+    done.wait()
+    server.stop()
+    thread.join()
+    return 1 if any(failures) else 0
