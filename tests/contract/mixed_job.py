@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +18,7 @@ from byteps_like.control.scheduler import SchedulerServer
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
+from byteps_like.portable.connect import connect
 from byteps_like.portable.join import join
 from byteps_like.server.door import open_door
 from byteps_like.server.native import NativeServer
@@ -25,6 +28,7 @@ from byteps_like.worker.routes import host_id, listen_urls
 
 DEADLINE = 30.0
 T = TypeVar("T")
+Maker = Callable[[Config], Worker]
 
 
 class ServerMember:
@@ -69,19 +73,32 @@ class ServerMember:
 
 
 class MixedJob:
-    """Ranks 0 … native-1 are native workers, the next `portable` ones portable, the last `others` the caller's own."""
+    """Rank by rank, a worker of each of `makers` (two native and two portable ones); the last `others` are not ours.
 
-    def __init__(self, native: int = 2, portable: int = 2, others: int = 0, **settings: Any) -> None:
-        self.size = native + portable + others
+    Without others the job starts at once; else `start` joins, when the others do.
+    """
+
+    def __init__(self, makers: Sequence[Maker] | None = None, others: int = 0, **settings: Any) -> None:
+        self.makers = [native_worker, native_worker, join, join] if makers is None else list(makers)
+        self.workers: list[Worker] = []
         secret = secrets.token_hex(16)
-        common = {"job": "mixed", "secret": secret, "num_servers": 2, "world_size": self.size} | settings
-        self.scheduler = SchedulerServer(Config(role="scheduler", **common))
-        self.common = common | {"scheduler": self.scheduler.start()}
+        common = {"job": "mixed", "secret": secret, "num_servers": 2, "world_size": len(self.makers) + others}
+        self.scheduler = SchedulerServer(Config(role="scheduler", **(common | settings)))
+        self.common = common | settings | {"scheduler": self.scheduler.start()}
         self.servers = [ServerMember(Config(role="server", **self.common), shards=2) for _ in range(2)]
-        kinds = [native_worker] * native + [join] * portable
-        self.workers: list[Worker] = in_threads(
-            [lambda rank=rank, make=make: make(self.config(rank)) for rank, make in enumerate(kinds)]
+        if not others:
+            self.start()
+
+    def start(self) -> None:
+        self.workers = in_threads(
+            [lambda rank=rank, make=make: make(self.config(rank)) for rank, make in enumerate(self.makers)]
         )
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Of a worker process."""
+        names = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS", "DMLC"))}
+        settings = self.common | {"rank": rank}
+        return names | {f"BYTEPS_LIKE_{name.upper()}": str(value) for name, value in settings.items()}
 
     def config(self, rank: int) -> Config:
         return Config(role="worker", rank=rank, **self.common)
@@ -100,6 +117,14 @@ def native_worker(config: Config) -> Worker:
     own = host_id()
     world = client.join(Member(MemberRole.WORKER, config.rank, own, "localhost", 1), DEADLINE)
     return NativeWorker(config, client, world, config.rank, own)
+
+
+def portable_through(config: Config, way: Callable[[str], str]) -> Worker:
+    """A portable worker that reaches every door by the address that `way` gives for it."""
+    client = ControlClient(config)
+    world = client.join(Member(MemberRole.WORKER, config.rank, host_id(), "localhost", 1), DEADLINE)
+    servers = tuple(replace(server, door=way(server.door)) for server in world.servers)
+    return connect(config, client, replace(world, servers=servers))
 
 
 def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:

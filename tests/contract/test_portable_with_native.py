@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,10 +12,12 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from mixed_job import DEADLINE, MixedJob, reduce
+from cutting_proxy import CuttingProxy
+from mixed_job import DEADLINE, MixedJob, native_worker, portable_through, reduce
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import BytePSLikeError, MismatchError
+from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError
+from byteps_like.portable.join import join
 from byteps_like.portable.worker import PortableWorker
 
 
@@ -125,3 +130,61 @@ def test_a_mismatch_reaches_all_by_name(odd, what):
         assert isinstance(error, MismatchError), (rank, error)
         assert "'x'" in str(error), (rank, error)
         assert f"{odd}" in str(error), (rank, error)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cut_connections_cost_nothing(seed):
+    """The portable worker's TCP connections are cut at any byte, handshakes included; the sums stay exact."""
+    proxies: list[CuttingProxy] = []
+
+    def through(url: str) -> str:
+        proxies.append(CuttingProxy(url, seed, cuts=8, most_bytes=2_000_000))
+        return proxies[-1].url
+
+    job = MixedJob(makers=[native_worker, lambda config: portable_through(config, through)])
+    try:
+        for turn in range(4):
+            arrays = [np.random.default_rng([seed, turn, rank]).integers(-1000, 1000, 600_000) for rank in range(2)]
+            for result in job.everybody(lambda w, own=arrays: reduce(w, "x", own[w.rank], Op.SUM)):
+                assert (result == arrays[0] + arrays[1]).all(), f"round {turn}"
+        assert sum(proxy.cuts_left for proxy in proxies) < 8
+    finally:
+        job.close()
+        for proxy in proxies:
+            proxy.close()
+
+
+KILLED = """
+import os, sys
+import numpy as np
+import byteps_like.portable as bps
+bps.init()
+bps.push_pull(np.zeros(10), name="before")
+print("in", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_kill_9_of_a_portable_worker_is_named_on_the_others():
+    job = MixedJob(makers=[native_worker, join], others=1)
+    own = subprocess.Popen(
+        [sys.executable, "-c", KILLED], env=job.environment(2), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        job.start()
+        job.everybody(lambda w: reduce(w, "before", np.zeros(10), Op.AVERAGE))
+        assert own.stdout is not None
+        assert own.stdout.readline() == "in\n"
+        own.kill()
+        began = time.monotonic()
+        errors = job.everybody(lambda w: fails(lambda: reduce(w, "after", np.zeros(10), Op.SUM)))
+        elapsed = time.monotonic() - began
+    finally:
+        own.kill()
+        own.wait(DEADLINE)
+        job.close()
+    for error in errors:
+        assert isinstance(error, PeerLostError), error
+        assert "worker 2" in str(error), error
+        assert str(own.pid) in str(error), error
+    assert elapsed < 2.0
