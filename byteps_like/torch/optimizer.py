@@ -31,11 +31,27 @@ class _Distribution:
         self.reducer = reducer
         self.skipping = False
         self.synchronized = False
+        self.by_scaler = False
         self.loss_name = ""
 
-    def synchronize(self) -> None:
+    def synchronize(self, by_scaler: bool = False) -> None:
         self.reducer.synchronize()
-        self.synchronized = True
+        self.synchronized, self.by_scaler = True, by_scaler
+
+    def restart(self) -> None:
+        self.synchronized = self.by_scaler = False
+
+    def needs_synchronize(self) -> bool:
+        """Whether step() has to; warns if the user seems to think so, but has done it."""
+        if not self.synchronized or self.reducer.touched:
+            return True
+        if not self.by_scaler:
+            warnings.warn(
+                "step() after synchronize(): the gradients are averaged already and are not sent again; write"
+                " `with optimizer.skip_synchronize(): optimizer.step()`",
+                stacklevel=3,
+            )
+        return False
 
 
 class DistributedOptimizerMixin(torch.optim.Optimizer):
@@ -54,20 +70,11 @@ class DistributedOptimizerMixin(torch.optim.Optimizer):
         gradients have landed. Raises as `synchronize` does.
         """
         own = self._distribution
-        if own.skipping:
-            own.synchronized = False
-            return super().step(closure) if closure is not None else super().step()
         if closure is not None:
-            return super().step(functools.partial(self._synchronized_loss, closure))
-        if own.synchronized and not own.reducer.touched:
-            warnings.warn(
-                "step() after synchronize(): the gradients are averaged already and are not sent again; write"
-                " `with optimizer.skip_synchronize(): optimizer.step()`",
-                stacklevel=2,
-            )
-        else:
+            return super().step(closure if own.skipping else functools.partial(self._synchronized_loss, closure))
+        if not own.skipping and own.needs_synchronize():
             self.synchronize()
-        own.synchronized = False
+        own.restart()
         return super().step()
 
     def _synchronized_loss(self, closure: Closure) -> Any:
@@ -92,10 +99,26 @@ class DistributedOptimizerMixin(torch.optim.Optimizer):
         finally:
             self._distribution.skipping = False
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks in its step(), before it looks at the gradients: they must be averaged by then.
+
+        So `scaler.step(optimizer)` alone is right; where `scaler.unscale_(optimizer)` comes first, `synchronize()`
+        must be called before that.
+        """
+        own = self._distribution
+        if own.reducer.touched and not own.skipping:
+            own.synchronize(by_scaler=True)
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the plain optimizer's. Gradients on their way over the network are waited for and thrown away."""
         self._distribution.reducer.restart()
-        self._distribution.synchronized = False
+        self._distribution.restart()
         super().zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

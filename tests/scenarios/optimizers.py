@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import warnings
@@ -217,22 +218,29 @@ def synchronize_clip_step(bps: Any, rank: int, size: int) -> None:
 
 
 def grad_scaler(bps: Any, rank: int, size: int) -> None:
+    for clipped in (True, False):
+        scaled_steps(bps, rank, size, clipped)
+
+
+def scaled_steps(bps: Any, rank: int, size: int, clipped: bool) -> None:
+    """Five steps with a GradScaler each; `clipped`: in between unscale_ and step, else step alone."""
     model, optimizer, reference, plain = pair(bps)
     scalers = [torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2) for _ in range(2)]
     for step in range(5):
         x, y = batch(step)
-        # One rank alone overflows: all ranks must skip the step.
-        x = torch.full_like(x, float("inf")) if step == 2 else x
+        if step == 2:
+            # One rank alone overflows: all ranks must skip the step.
+            x[0] = float("inf")
         optimizer.zero_grad()
         plain.zero_grad()
         scalers[0].scale(loss_of(model, share(x, rank, size), share(y, rank, size))).backward()
         scalers[1].scale(loss_of(reference, x, y)).backward()
-        optimizer.synchronize()
-        scalers[0].unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        scalers[1].unscale_(plain)
-        nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
-        with optimizer.skip_synchronize():
+        if clipped:
+            optimizer.synchronize()
+            for scaler, owner, module in zip(scalers, (optimizer, plain), (model, reference), strict=True):
+                scaler.unscale_(owner)
+                nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        with optimizer.skip_synchronize() if clipped else contextlib.nullcontext():
             scalers[0].step(optimizer)
         scalers[1].step(plain)
         scalers[0].update()
