@@ -128,6 +128,8 @@ class SchedulerService:
         try:
             async with asyncio.timeout(request.timeout_s):
                 await call
+        except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
+            raise
         except TimeoutError:
             absent = ranks_text("worker", barriers.missing(name))
             text = f"barrier {name!r} was not reached by {absent} within {request.timeout_s:.1f} s"

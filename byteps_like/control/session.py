@@ -68,6 +68,8 @@ class Session:
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0) + _BACKSTOP):
                 return await self.next_world()
+        except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
+            raise
         except TimeoutError:
             raise DeadlineError(f"the {self._scheduler} did not say how the join ended", operation="join") from None
 

@@ -1,0 +1,123 @@
+"""A membership with a clock of its own and mailboxes, for tests without gRPC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from byteps_like.control.forming import Terms
+from byteps_like.control.membership import JobState, Membership, Patience
+from byteps_like.control.seats import Claim
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.errors import BytePSLikeError
+
+PATIENCE = Patience(grace=0.7, first_watch=5.0, after_end=1.0, after_failure=60.0, prepare=10.0, quiet=5.0)
+
+
+def claim(role: MemberRole, rank: int, id: str, **changes: object) -> Claim:
+    """A claim of a world of three workers and two servers unless `changes` says otherwise."""
+    worker = role is MemberRole.WORKER
+    fields: dict[str, object] = {
+        "world_size": 3 if worker else 0,
+        "num_servers": 2 if worker else -1,
+        "settings": {"partition_bytes": "4096"} if worker else {},
+        "timeout": 60.0,
+    }
+    number = int("".join(filter(str.isdigit, id)) or 0)
+    member = Member(role, rank, f"boot{number % 2}", f"host{number % 2}", 100 + number, shards=1)
+    return Claim(id=id, member=member, **(fields | changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class Job:
+    """Drives a Membership: time only passes in `wait`, and every member's messages are kept."""
+
+    terms: Terms = field(default_factory=Terms)
+    now: float = 100.0
+    inbox: dict[str, list[World | Event]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.membership = Membership("job", self.terms, PATIENCE)
+
+    def join(self, claim: Claim, *, watch: bool = True) -> None:
+        """Joins and opens the watch stream; RefusedError passes."""
+        self.inbox.setdefault(claim.id, [])
+        try:
+            self.membership.join(claim, self.now)
+            if watch:
+                self.membership.watching(claim.id, self.now)
+        finally:
+            self.deliver()
+
+    def worker(self, rank: int, id: str = "", **changes: object) -> str:
+        """A worker joins; its id."""
+        made = claim(MemberRole.WORKER, rank, id or f"w{rank}", **changes)
+        self.join(made)
+        return made.id
+
+    def server(self, id: str, rank: int = -1, **changes: object) -> str:
+        """A server joins; its id."""
+        self.join(claim(MemberRole.SERVER, rank, id, **changes))
+        return id
+
+    def form(self) -> None:
+        """Three workers and two servers, running."""
+        for rank in range(3):
+            self.worker(rank)
+        for id in ("s0", "s1"):
+            self.server(id)
+        self.get_ready("s0", "s1")
+
+    def get_ready(self, *ids: str) -> None:
+        """These servers take up the present epoch."""
+        for id in ids:
+            self.membership.ready(id, self.membership.number, self.now)
+        self.deliver()
+
+    def do(self, action: str, id: str, *arguments: object) -> None:
+        """One call of the membership on behalf of a member."""
+        try:
+            getattr(self.membership, action)(id, *arguments, self.now)
+        finally:
+            self.deliver()
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass, acting on every deadline on the way, as the scheduler's timer does."""
+        end = self.now + seconds
+        while True:
+            due = self.membership.next_deadline()
+            if due is None or due > end:
+                break
+            assert due >= self.now or self.now - due < 1e-6, "a deadline in the past would spin"
+            self.now = max(due, self.now)
+            self.membership.tick(self.now)
+            self.deliver()
+            again = self.membership.next_deadline()
+            assert again is None or again > self.now, "tick left a deadline that has passed"
+        self.now = end
+
+    def deliver(self) -> None:
+        """Messages reach the inboxes."""
+        for notice in self.membership.outbox:
+            for id in notice.to:
+                self.inbox[id].append(notice.message)
+        self.membership.outbox.clear()
+        self.membership.gone.clear()
+
+    def worlds(self, id: str) -> list[World]:
+        """Worlds this member was told of."""
+        return [message for message in self.inbox[id] if isinstance(message, World)]
+
+    def events(self, id: str, kind: EventKind) -> list[Event]:
+        """Events of one kind this member was told of."""
+        return [message for message in self.inbox[id] if isinstance(message, Event) and message.kind is kind]
+
+    def failure(self, id: str) -> BytePSLikeError:
+        """The error of this member's only FAILED event."""
+        (event,) = self.events(id, EventKind.FAILED)
+        assert event.error is not None
+        return event.error
+
+    @property
+    def state(self) -> JobState:
+        """Of the job."""
+        return self.membership.state

@@ -1,0 +1,103 @@
+"""Whatever members do, in any order: invariants of the membership."""
+
+import contextlib
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from membership_world import Job
+
+from byteps_like.control.membership import JobState
+from byteps_like.control.seats import SeatState
+from byteps_like.control.types import EventKind, MemberRole
+from byteps_like.errors import BytePSLikeError, MismatchError, RefusedError
+
+RANKS = st.integers(-1, 3)
+
+
+class Members(RuleBasedStateMachine):
+    """Workers and servers that join, break, come back, leave and fail at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = Job()
+        self.count = 0
+        self.epochs: dict[int, object] = {}
+
+    def _name(self) -> str:
+        self.count += 1
+        return f"m{self.count}"
+
+    def _pick(self, place: int) -> str | None:
+        seats = self.job.membership.seats()
+        return seats[place % len(seats)].id if seats else None
+
+    @rule(rank=RANKS, size=st.sampled_from([3, 3, 3, 2]))
+    def worker_joins(self, rank: int, size: int) -> None:
+        with contextlib.suppress(RefusedError):
+            self.job.worker(rank, self._name(), world_size=size)
+
+    @rule(rank=RANKS)
+    def server_joins(self, rank: int) -> None:
+        with contextlib.suppress(RefusedError):
+            self.job.server(self._name(), rank)
+
+    @rule(place=st.integers(0, 20), action=st.sampled_from(["broken", "watching", "ready", "leave", "report", "beat"]))
+    def member_acts(self, place: int, action: str) -> None:
+        id = self._pick(place)
+        arguments: dict[str, tuple[object, ...]] = {
+            "ready": (self.job.membership.number,),
+            "leave": (place % 2 == 0,),
+            "report": (MismatchError("seen"),),
+            "beat": (None, {}),
+        }
+        if id is not None:
+            with contextlib.suppress(BytePSLikeError):
+                self.job.do({"beat": "heartbeat"}.get(action, action), id, *arguments.get(action, ()))
+
+    @precondition(lambda self: self.job.state is JobState.PREPARING)
+    @rule()
+    def servers_get_ready(self) -> None:
+        epoch = self.job.membership.epoch
+        assert epoch is not None
+        self.job.get_ready(*(seat.id for seat in epoch.servers() if seat.state is SeatState.RUNNING))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 30.0, 100.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.job.wait(seconds)
+
+    @invariant()
+    def a_world_is_whole_and_told_once(self) -> None:
+        for id in self.job.inbox:
+            worlds = self.job.worlds(id)
+            assert len({world.epoch for world in worlds}) == len(worlds)
+            for world in worlds:
+                assert [member.rank for member in world.workers] == list(range(len(world.workers)))
+                assert [member.rank for member in world.servers] == list(range(2))
+                assert self.epochs.setdefault(world.epoch, world) == world
+
+    @invariant()
+    def ranks_are_unique_among_the_present(self) -> None:
+        running = [seat.member for seat in self.job.membership.seats() if seat.state is SeatState.RUNNING]
+        assert len({(member.role, member.rank) for member in running}) == len(running)
+
+    @invariant()
+    def a_worker_hears_of_one_end_at_most(self) -> None:
+        for id in self.job.inbox:
+            assert len(self.job.events(id, EventKind.ENDED)) <= 1
+            if any(seat.id == id and seat.member.role is MemberRole.WORKER for seat in self.job.membership.seats()):
+                assert len(self.job.events(id, EventKind.FAILED)) <= 1
+
+    @invariant()
+    def states_agree(self) -> None:
+        membership = self.job.membership
+        running = [seat for seat in membership.seats() if seat.state is SeatState.RUNNING]
+        assert bool(running) == (membership.state in (JobState.PREPARING, JobState.RUNNING))
+        waiting = {seat.id for seat in membership.seats() if seat.state is SeatState.WAITING}
+        assert waiting == {seat.id for seat in membership.forming.seats()}
+        if membership.state is JobState.FORMING and membership.forming.is_complete():
+            assert any(seat.suspected is not None for seat in membership.forming.seats())
+
+
+TestMembers = Members.TestCase
+TestMembers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
