@@ -111,6 +111,18 @@ def fails(call) -> BytePSLikeError:
     raise AssertionError("did not fail")
 
 
+def test_after_an_error_all_can_begin_again():
+    job = MixedJob()
+    try:
+        job.everybody(lambda w: fails(lambda: reduce(w, "x", np.zeros(10 + w.rank), Op.SUM)))
+        job.everybody(lambda w: w.close())
+        job.start()
+        for result in job.everybody(lambda w: reduce(w, "x", np.full(10, w.rank), Op.SUM)):
+            assert (result == 6).all()
+    finally:
+        job.close()
+
+
 @pytest.mark.parametrize("odd", [0, 3])
 @pytest.mark.parametrize("what", ["shape", "operation"])
 def test_a_mismatch_reaches_all_by_name(odd, what):
