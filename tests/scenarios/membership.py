@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
@@ -275,7 +274,6 @@ def closing(bps: Any, rank: int, size: int) -> None:
             optimizer.close()
             optimizer.close()
         del optimizer
-        gc.collect()
         assert reducer() is None
         model.zero_grad()
         loss_of(model, *batch(rank)).backward()

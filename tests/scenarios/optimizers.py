@@ -140,9 +140,9 @@ def lbfgs(bps: Any, rank: int, size: int) -> None:
 
 def float_loss_closure(bps: Any, rank: int, size: int) -> None:
     model, optimizer, _, _ = pair(bps)
-    losses = bps.allgather_object(float(backward(model, 0, rank, size)))
+    losses = bps.allgather_object(backward(model, 0, rank, size).item())
     optimizer.zero_grad()
-    loss = optimizer.step(lambda: float(backward(model, 0, rank, size)))
+    loss = optimizer.step(lambda: backward(model, 0, rank, size).item())
     assert abs(loss - sum(losses) / size) < 1e-12
     assert optimizer.step(lambda: None) is None
 
