@@ -15,12 +15,9 @@ help:  ## this list
 setup:  ## virtual environment in .venv, packages, native core (done by the others when needed)
 	@VENV=$(VENV) bash scripts/setup.sh
 
-core: proto  ## builds the native core in place with $(PYTHON)
+core: proto  ## (re)builds the native core in place
 	@mkdir -p build
-	@flock build/.lock $(CMAKE) -S . -B build/core -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) > build/configure.log \
-	  || { cat build/configure.log; exit 1; }
-	@flock build/.lock $(CMAKE) --build build/core --target _core -j $(JOBS)
-	@cmp -s build/core/module/_core*.so byteps_like/_core*.so || cp build/core/module/_core*.so byteps_like/
+	@flock build/.lock $(PYTHON) setup.py -q build_ext --inplace > build/core.log 2>&1 || { cat build/core.log; exit 1; }
 
 proto:  ## generates the gRPC stubs
 	@if [ -f byteps_like/control/generate.py ]; then $(PYTHON) -P byteps_like/control/generate.py; fi
