@@ -45,6 +45,8 @@ class Config:
     port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
     rendezvous_host: str = _setting("", "torchrun's MASTER_ADDR: where rank 0 embeds a scheduler if none is named.")
     rendezvous_port: int = _setting(0, "torchrun's MASTER_PORT.")
+    rendezvous_store: bool = _setting(False, "torchrun's agent keeps a store there, at which the ranks can meet.")
+    rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
     partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
     segment_bytes: int = _setting(256 << 10, "Largest single write to a link; what preempts.", job_wide=True)
     credit_bytes: int = _setting(32 << 20, "Bytes in flight per link.")

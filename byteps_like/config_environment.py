@@ -28,6 +28,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "port": ("DMLC_PORT",),
     "rendezvous_host": ("MASTER_ADDR",),
     "rendezvous_port": ("MASTER_PORT",),
+    "rendezvous_store": ("TORCHELASTIC_USE_AGENT_STORE",),
+    "rendezvous_restart": ("TORCHELASTIC_RESTART_COUNT",),
     "partition_bytes": ("BYTEPS_PARTITION_BYTES",),
     "credit_bytes": ("BYTEPS_SCHEDULING_CREDIT",),
     "shards": ("BYTEPS_SERVER_ENGINE_THREAD",),

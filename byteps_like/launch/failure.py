@@ -76,8 +76,9 @@ def judge(child: Child) -> Failure | None:
         return None
     code = 1 if ended_by_us else exit_code_of(status)
     if start is None:
-        # The scheduler's own exit code 1 says no more than that the job failed.
-        shown, at, consequence = texts[-20:], child.ended_at, child.part.role == "scheduler" and status == 1
+        # A service that ends with code 1, without a traceback, says no more than that the job failed.
+        consequence = child.part.role != "worker" and status == 1
+        shown, at = texts[-20:], child.ended_at
         shown = shown or [text for _, text in child.stdout.tail.lines()][-5:]
     else:
         shown, at, consequence = _abridged(texts[start:]), lines[start][0], _is_consequence(texts[start:])

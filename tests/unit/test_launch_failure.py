@@ -31,7 +31,7 @@ Traceback (most recent call last):
 RuntimeError: training failed"""
 
 
-def child(rank, status, stderr="", *, wrote_at=1.0, ended_at=2.0, signalled=None, stdout=""):
+def child(rank, status, stderr="", *, role="worker", wrote_at=1.0, ended_at=2.0, signalled=None, stdout=""):
     streams = {}
     for name, text in (("stdout", stdout), ("stderr", stderr)):
         tail = Tail()
@@ -39,7 +39,7 @@ def child(rank, status, stderr="", *, wrote_at=1.0, ended_at=2.0, signalled=None
             tail.add(line.encode(), wrote_at)
         streams[name] = SimpleNamespace(tail=tail)
     process = SimpleNamespace(pid=100 + rank)
-    part = Part("worker", rank)
+    part = Part(role, rank)
     return SimpleNamespace(
         part=part, process=process, exit_status=status, ended_at=ended_at, signalled=signalled, **streams
     )
@@ -104,3 +104,12 @@ def test_silence_is_said_to_be_silence_and_stdout_stands_in_for_stderr():
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
 def test_exit_codes_are_a_shells(status, code):
     assert failure.exit_code_of(status) == code
+
+
+def test_a_service_that_ends_because_the_job_failed_is_not_the_cause():
+    noticed = child(0, 1, "E worker 1 died", role="scheduler", ended_at=1.0)
+    assert first_of(noticed, child(1, 4, ended_at=2.0)).part == "worker 1"
+    assert first_of(noticed, child(0, 1, PEER_LOST, wrote_at=2.0)).part == "scheduler"
+    assert (
+        first_of(child(0, 2, "cannot listen", role="server"), child(0, 1, PEER_LOST, wrote_at=0.5)).part == "server 0"
+    )
