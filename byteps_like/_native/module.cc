@@ -17,6 +17,9 @@ void ThrowIfFailed(const Status& status) {
 }  // namespace byteps_like
 
 NB_MODULE(_core, m) {
+  // A worker that ends by an exception still holds its engine in globals and daemon threads: said to be leaks, they
+  // would bury the traceback.
+  nb::set_leak_warnings(false);
   m.doc() = "Native core of byteps_like";
   byteps_like::BindBuffer(m);
   byteps_like::BindEngine(m);

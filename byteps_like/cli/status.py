@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 _STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
-_COLUMNS = ("member", "host", "pid", "state", "heartbeat", "pushed", "pulled", "waits for")
+_COLUMNS = ("member", "host", "pid", "state", "beat", "sent", "received", "in place", "waits for")
 _EPILOG = """
 Scheduler, job and secret come from the environment, as for a worker (see byteps-like config).
 
@@ -38,6 +38,7 @@ def status(
 ) -> None:
     """Shows a job's members, their state and their rates, until Ctrl-C or the job's end.
 
+    Sent and received are bytes of payload on links; what servers sum in the workers' own shared memory is "in place".
     Exit code 1 if no scheduler answers.
     """
     config = Config.from_env(scheduler=scheduler, job=job)
@@ -99,7 +100,7 @@ def _table(before: Sample | None, now: Sample) -> Any:
     title, text = f"job {now.status.job} · {summary(before, now)}", now.status.text
     table = Table(title=title, caption=text or None, title_justify="left", caption_justify="left", box=None)
     for heading in _COLUMNS:
-        table.add_column(heading, justify="right" if heading in ("pid", "heartbeat", "pushed", "pulled") else "left")
+        table.add_column(heading, justify="right" if heading in _COLUMNS[2:3] + _COLUMNS[4:8] else "left")
     for status in now.status.members:
         table.add_row(*_cells(status))
     return table
@@ -117,6 +118,7 @@ def _cells(status: MemberStatus) -> list[Any]:
         f"{status.heartbeat_age:.1f} s",
         _gigabytes(status.stats.get("payload_sent")),
         _gigabytes(status.stats.get("payload_received")),
+        _gigabytes(status.stats.get("referenced")),
         f"{waiting.get('name', '?')} round {waiting.get('round', '?')}" if waiting else "",
     ]
 

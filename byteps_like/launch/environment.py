@@ -12,7 +12,6 @@ from byteps_like.launch.sweep import MARKER
 _OF_ONE_PROCESS = {
     "BYTEPS_LIKE_SECRET",
     "BYTEPS_LIKE_SIZE",
-    "BYTEPS_LIKE_RANK",
     "BYTEPS_LIKE_LOCAL_RANK",
     "BYTEPS_LIKE_LOCAL_SIZE",
 }
@@ -41,12 +40,13 @@ def threads_per_worker(workers: int) -> int:
     return max(1, cores() // workers)
 
 
-def of_service(base: Mapping[str, str], shape: JobShape, role: str) -> dict[str, str]:
+def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -> dict[str, str]:
     """For the scheduler or a server. The secret goes by file: what an outer job or the user had set is taken out."""
     environment = {name: value for name, value in base.items() if name not in _OF_ONE_PROCESS}
     environment |= {
         MARKER: str(shape.secret_file),
         "BYTEPS_LIKE_ROLE": role,
+        "BYTEPS_LIKE_RANK": str(rank),
         "BYTEPS_LIKE_JOB": shape.job,
         "BYTEPS_LIKE_SCHEDULER": shape.scheduler,
         "BYTEPS_LIKE_WORLD_SIZE": str(shape.workers),
@@ -60,9 +60,8 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str) -> dict[str,
 
 def of_worker(base: Mapping[str, str], shape: JobShape, rank: int, columns: int | None) -> dict[str, str]:
     """For worker `rank`; `columns` is the width left of the prefix, for its progress bars."""
-    environment = of_service(base, shape, "worker")
+    environment = of_service(base, shape, "worker", rank)
     environment |= {
-        "BYTEPS_LIKE_RANK": str(rank),
         "BYTEPS_LIKE_LOCAL_RANK": str(rank),
         "BYTEPS_LIKE_LOCAL_SIZE": str(shape.workers),
     }

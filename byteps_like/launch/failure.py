@@ -46,7 +46,11 @@ class Failure:
 
     @property
     def cause(self) -> str:
-        """The last line of the excerpt: for a traceback, the exception."""
+        """The exception that ended it; without one, the last line that it wrote."""
+        frames = [index for index, line in enumerate(self.excerpt) if line.lstrip().startswith('File "')]
+        for line in self.excerpt[frames[-1] :] if frames else ():
+            if _EXCEPTION.match(line):
+                return line.strip()
         return next((line.strip() for line in reversed(self.excerpt) if line.strip()), "")
 
 

@@ -115,7 +115,7 @@ class Job:
         if part.role == "worker":
             variables = environment.of_worker(base, self._shape, part.rank, self._options.columns)
         else:
-            variables = environment.of_service(base, self._shape, part.role)
+            variables = environment.of_service(base, self._shape, part.role, part.rank)
         if self._options.place is not None:
             command, variables = self._options.place(part, command, variables)
         try:
@@ -222,9 +222,9 @@ class Job:
     def _summary(self, now: float) -> str:
         if self._options.quiet:
             return ""
-        text = self._monitor.text if self._monitor is not None else ""
-        state = f" · ending: {self._stopping.why.value}" if self._stopping is not None else ""
-        return f"byteps-like · {now - self._started:.0f} s · {text or 'starting'}{state}"
+        text = self._monitor.text if self._monitor is not None and self._monitor.text else "starting"
+        state = text if self._stopping is None else f"ending ({self._stopping.why.value})"
+        return f"byteps-like · {now - self._started:.0f} s · {state}"
 
     def _verdict(self) -> int:
         failures = [found for child in self._children() if (found := failure.judge(child)) is not None]

@@ -24,9 +24,19 @@ class Sample:
     status: JobStatus
     at: float
 
-    def total(self, counter: str) -> float:
-        """The sum of one of the workers' counters."""
-        return sum(member.stats.get(counter, 0.0) for member in self.status.members if member.member.role == "worker")
+    def total(self, role: str, counter: str) -> float:
+        """The sum of one counter over the members of a role."""
+        return sum(member.stats.get(counter, 0.0) for member in self.status.members if member.member.role == role)
+
+    @property
+    def pushed(self) -> float:
+        """Bytes of payload that all workers have pushed; servers count those that they took from shared memory."""
+        return self.total("worker", "payload_sent") + self.total("server", "referenced")
+
+    @property
+    def pulled(self) -> float:
+        """Bytes of payload that have landed with all workers; what came by shared memory also goes by it."""
+        return self.total("worker", "payload_received") + self.total("server", "referenced")
 
 
 def take_sample(config: Config) -> Sample:
@@ -44,13 +54,12 @@ def rates_text(before: Sample | None, now: Sample) -> str:
     if before is None or before.status.epoch != now.status.epoch or now.at <= before.at:
         return ""
     elapsed = now.at - before.at
-
-    def rate(counter: str) -> float:
-        return max(0.0, now.total(counter) - before.total(counter)) / elapsed
-
     stepping = sum("steps" in member.stats for member in now.status.members)
-    steps = f"{rate('steps') / stepping:.1f} steps/s · " if stepping else ""
-    return f"{steps}↑ {rate('payload_sent') / 1e9:.3f} ↓ {rate('payload_received') / 1e9:.3f} GB/s"
+    steps = (now.total("worker", "steps") - before.total("worker", "steps")) / elapsed / max(stepping, 1)
+    up, down = (now.pushed - before.pushed) / elapsed / 1e9, (now.pulled - before.pulled) / elapsed / 1e9
+    return (
+        f"{max(0.0, steps):.1f} steps/s · " if stepping else ""
+    ) + f"↑ {max(0.0, up):.3f} ↓ {max(0.0, down):.3f} GB/s"
 
 
 def members_text(status: JobStatus) -> str:

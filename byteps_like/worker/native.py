@@ -83,6 +83,7 @@ class NativeWorker:
         )
         threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True).start()
         client.on_event(self._on_control_event)
+        client.publish(self._counters)
 
     # --- what others call ---
 
@@ -145,6 +146,11 @@ class NativeWorker:
         """Counters of all links of this worker."""
         return dict(self._engine.counters())
 
+    def _counters(self) -> dict[str, int]:
+        """For the scheduler's status. A step is taken when the name that is pushed most often is pushed again."""
+        newest = (number for number, _ in list(self._started.values()))
+        return {} if self._closed else {**self.stats(), "steps": max(newest, default=-1) + 1}
+
     def close(self) -> None:
         """Leaves the job in order; operations in flight fail with ShutdownError. Idempotent."""
         with self._lock:
@@ -204,9 +210,7 @@ class NativeWorker:
         """The core's events, on a thread of their own: the core never waits for Python."""
         while not self._closed:
             event = self._engine.next_event(_POLL)
-            if event is None:
-                self._client.publish(self.stats())
-            else:
+            if event is not None:
                 self._on_core_event(*event)
 
     def _on_core_event(self, code: int, text: str, fatal: bool) -> None:

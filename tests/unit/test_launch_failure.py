@@ -96,6 +96,11 @@ def test_report_names_rank_code_and_traceback_and_what_came_after():
     assert text.splitlines()[-1].startswith("after it: worker 0: exit code 1: byteps_like.errors.PeerLostError")
 
 
+def test_the_cause_is_the_exception_whatever_was_written_after_it():
+    noisy = failure.judge(child(0, 1, BOOM + "\nsome library: says goodbye\nsee https://example.org"))
+    assert noisy.cause == "ValueError: boom"
+
+
 def test_silence_is_said_to_be_silence_and_stdout_stands_in_for_stderr():
     assert "(it wrote nothing)" in failure.report(failure.judge(child(0, 5)), [], colour=False)
     assert failure.judge(child(0, 5, stdout="last words")).excerpt == ("last words",)

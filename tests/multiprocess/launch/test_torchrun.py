@@ -29,7 +29,7 @@ for attempt in range(2):  # once more after it was closed
     array = np.full(1000, worker.rank + 1.0, np.float32)
     worker.push_pull(declared, array.ctypes.data, Op.SUM).wait(20)
     worker.close()
-    print("rank", worker.rank, "of", worker.size, "local", worker.local_rank, "sum", array.min(), array.max(), flush=True)
+    print(f"rank {worker.rank} of {worker.size} local {worker.local_rank} sum {array.min()} {array.max()}", flush=True)
 """
 
 

@@ -1,0 +1,78 @@
+"""`byteps-like run` with real scheduler, servers and workers; `byteps-like status` looks at them meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("byteps_like._core")
+
+from launcher import ROOT, wait_until
+
+SUMS = """
+import os, sys, time
+import numpy as np
+from byteps_like.config import Config
+from byteps_like.dtypes import DType, Op
+from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.session import connect
+
+worker = connect(Config.from_env())
+(declared,) = worker.declare([TensorSpec("gradient", DType.FLOAT32, (100_000,))])
+stop = os.path.join(os.path.dirname(os.environ["BYTEPS_LIKE_SECRET_FILE"]), "stop")
+going = np.ones(100_000, np.float32)
+while going[0] > 0:
+    going[:] = not os.path.exists(stop)
+    worker.push_pull(declared, going.ctypes.data, Op.PRODUCT).wait(20)
+    print("step", flush=True) if worker.rank == 0 else None
+    time.sleep(0.02)
+print("done", worker.rank, worker.size, flush=True)
+worker.close()
+"""
+
+
+def status_of(launcher, job):
+    """The scheduler's answer; its address is in the environment of the job's processes."""
+    variables = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in launcher.left()]
+    found = dict(line.split(b"=", 1) for line in variables[-1] if line.startswith(b"BYTEPS_LIKE_S"))
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "BYTEPS_LIKE_JOB": job}
+    environment |= {k: found[k.encode()].decode() for k in ("BYTEPS_LIKE_SCHEDULER", "BYTEPS_LIKE_SECRET_FILE")}
+    command = [sys.executable, "-m", "byteps_like", "status", "--once", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def start_summing(launcher):
+    process = launcher.start("-n 2 -s 2 --shards 1 --job whole", sys.executable, "-c", SUMS)
+    assert process.stdout.readline().endswith(b"step\n")
+    return process
+
+
+def test_a_whole_job_sums_is_seen_by_status_and_ends_well(launcher):
+    process = start_summing(launcher)
+    wait_until(lambda: status_of(launcher, "whole")["members"][0]["stats"].get("steps", 0) > 0)
+    seen = status_of(launcher, "whole")
+    assert (seen["state"], seen["world_size"], seen["num_servers"], seen["epoch"]) == ("running", 2, 2, 1)
+    members = [(m["member"]["role"], m["member"]["rank"], m["state"]) for m in seen["members"]]
+    assert sorted(members) == [(role, rank, "running") for role in ("server", "worker") for rank in (0, 1)]
+    (launcher.files()[0] / "stop").touch()
+    result = launcher.finish(process)
+    assert result.code == 0, result
+    assert {"done 0 2", "done 1 2"} <= {line.partition("│ ")[2] for line in result.out.splitlines()}
+    assert launcher.left() == []
+
+
+def test_a_server_that_is_killed_is_named_first_and_its_consequences_after_it(launcher):
+    process = start_summing(launcher)
+    servers = [m["member"] for m in status_of(launcher, "whole")["members"] if m["member"]["role"] == "server"]
+    os.kill(next(member["pid"] for member in servers if member["rank"] == 1), signal.SIGKILL)
+    result = launcher.finish(process)
+    assert result.code == 137, result
+    report = result.err[result.err.index("\nserver 1 failed first: killed by signal 9") :]
+    assert sorted(line[10:18] for line in report.splitlines() if "PeerLostError: " in line) == ["worker 0", "worker 1"]
+    assert launcher.left() == []
