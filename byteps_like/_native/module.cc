@@ -21,6 +21,8 @@ NB_MODULE(_core, m) {
   // would bury the traceback.
   nb::set_leak_warnings(false);
   m.doc() = "Native core of byteps_like";
+  // A model that lives until the interpreter ends keeps its arena; that is no leak worth a page of warnings.
+  nanobind::set_leak_warnings(false);
   byteps_like::BindBuffer(m);
   byteps_like::BindEngine(m);
   byteps_like::BindInprocLink(m);

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -108,7 +108,7 @@ def _serve_stream(method: MethodDescriptor, behaviour: Any, verifier: Verifier) 
 
 
 async def _admit(method: MethodDescriptor, body: bytes, context: Any, verifier: Verifier) -> bytes:
-    metadata: dict[str, bytes] = dict(context.invocation_metadata() or ())
+    metadata = _as_dict(context.invocation_metadata())
     job = metadata.get(JOB, b"").decode(errors="replace")
     try:
         return verifier.check(job, method.name, metadata.get(PROOF), body)
@@ -161,7 +161,7 @@ class Caller:
         call = multicallable(body, timeout=timeout, metadata=metadata)
         try:
             answer = await call
-            trailer = dict(await call.trailing_metadata() or ())
+            trailer = _as_dict(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             raise self._translate(name, nonce, error, timeout) from None
         self._check(name, nonce, trailer.get(PROOF), answer)
@@ -174,7 +174,7 @@ class Caller:
         metadata, nonce = self._sign(name, body)
         call = multicallable(body, metadata=metadata)
         try:
-            initial = dict(await call.initial_metadata() or ())
+            initial = _as_dict(await call.initial_metadata())
             if PROOF in initial:
                 self._check(name, nonce, initial[PROOF], b"")
             async for message in call:
@@ -197,7 +197,7 @@ class Caller:
             )
 
     def _translate(self, name: str, nonce: bytes, error: grpc.aio.AioRpcError, timeout: float) -> Exception:
-        trailer: dict[str, Any] = dict(cast(Any, error.trailing_metadata()) or ())
+        trailer = _as_dict(error.trailing_metadata())
         if ERROR in trailer:
             self._check(name, nonce, trailer.get(PROOF), trailer[ERROR])
             return error_from_wire(types.Error.FromString(trailer[ERROR]))
@@ -212,3 +212,8 @@ class Caller:
             )
         # grpc nests its reasons ("failed to connect to all addresses; last error: ...: Connection refused").
         return UnreachableError(details.rpartition(": ")[2].lower() or code.name.lower())
+
+
+def _as_dict(metadata: Any) -> dict[str, Any]:
+    """Pairs as a dict. `dict(metadata)` won't do: in some releases grpc's class has `keys` that are pairs."""
+    return {key: value for key, value in metadata or ()}
