@@ -72,16 +72,19 @@ class MemberProcess:
         status = query_status(self.config)
         return {"state": status.state, "text": status.text, "members": [member.state for member in status.members]}
 
-    def fork(self) -> dict[str, Any]:
-        """A forked child is refused by the client, ends by itself, and leaves its parent's line alone."""
+    def fork(self, times: int) -> dict[str, Any]:
+        """Forked children are refused by the client, end by themselves, and leave their parent's line alone."""
+        return {"exits": sorted({self._fork() for _ in range(times)})}
+
+    def _fork(self) -> int:
         child = os.fork()
-        if child == 0:
-            try:
-                self.client.barrier("in the child")
-            except BytePSLikeError as error:
-                os._exit(7 if "was forked from" in str(error) else 8)
-            os._exit(9)
-        return {"exit": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            self.client.barrier("in the child")
+        except BytePSLikeError as error:
+            os._exit(7 if "was forked from" in str(error) else 8)
+        os._exit(9)
 
     @staticmethod
     def hear(event: Event) -> None:
