@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from byteps_like import _core
+import byteps_like._core as _core
 from byteps_like.errors import BytePSLikeError, from_code
 
 ServerEvent = Callable[[BytePSLikeError, bool], None]

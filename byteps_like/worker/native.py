@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from byteps_like import _core
+import byteps_like._core as _core
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
 from byteps_like.control.seats import Waiting
