@@ -100,6 +100,10 @@ class Peer : public LinkHandler {
   void Close(const Status& why) {
     thread_.Do([&] { link_->Close(why); });
   }
+  // Called with each frame on the loop's thread, instead of recording it.
+  void SetOnFrame(std::function<void(Link&, const Header&, std::byte*)> on_frame) {
+    thread_.Do([&] { on_frame_ = std::move(on_frame); });
+  }
   Link& link() { return *link_; }
 
   // Waits until `condition` holds, which is asked under the mutex; false after `seconds`.
@@ -118,18 +122,16 @@ class Peer : public LinkHandler {
   size_t sent = 0;
   int closed = 0;
   Status why;
-  std::function<void(Link&, const Header&, std::byte*)> on_frame;  // instead of recording
-  std::function<void(Link&)> on_placed;
-  bool refuse = false;
+  bool refuse = false;  // these two: set on the loop's thread
+  bool destroy_when_closed = false;
 
-  std::byte* PlaceFor(Link& link, const Header& header) override {
+  std::byte* PlaceFor(Link&, const Header& header) override {
     if (refuse) return nullptr;
     place_.assign(header.length, std::byte{0});
-    if (on_placed) thread_.loop().Post([this, &link] { on_placed(link); });
     return place_.data();
   }
   void OnFrame(Link& link, const Header& header, std::byte* payload) override {
-    if (on_frame) return on_frame(link, header, payload);
+    if (on_frame_) return on_frame_(link, header, payload);
     std::lock_guard lock(mutex_);
     received.push_back({header, Bytes(payload, payload + header.length)});
     changed_.notify_all();
@@ -151,19 +153,22 @@ class Peer : public LinkHandler {
     changed_.notify_all();
   }
   void OnClosed(Link&, const Status& status) override {
+    const Status copy = status;
+    if (destroy_when_closed) link_.reset();
     std::lock_guard lock(mutex_);
     ++closed;
-    why = status;
+    why = copy;
     changed_.notify_all();
   }
 
- protected:
+ private:
   LoopThread& thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Message> outgoing_, in_flight_;
   std::unique_ptr<Link> link_;
   Bytes place_;
+  std::function<void(Link&, const Header&, std::byte*)> on_frame_;
 };
 
 struct StreamPair {
