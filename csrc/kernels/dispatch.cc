@@ -72,10 +72,10 @@ std::atomic<const Choice*> active{nullptr};
 }  // namespace
 
 const Choice& Active() {
-  const Choice* choice = active.load(std::memory_order_relaxed);
+  const Choice* choice = active.load(std::memory_order_acquire);
   if (choice == nullptr) {
     choice = &Available().list[0];
-    active.store(choice, std::memory_order_relaxed);
+    active.store(choice, std::memory_order_release);
   }
   return *choice;
 }
@@ -86,7 +86,7 @@ bool SelectInstructionSet(std::string_view name) {
   const Choices& choices = Available();
   for (size_t i = 0; i < choices.count; ++i) {
     if (name != choices.list[i].table->name) continue;
-    active.store(&choices.list[i], std::memory_order_relaxed);
+    active.store(&choices.list[i], std::memory_order_release);
     return true;
   }
   return false;

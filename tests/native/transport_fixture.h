@@ -20,6 +20,12 @@
 
 namespace byteps_like::testing {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr uint32_t kSlow = 10;  // sanitizers: fewer rounds, smaller blocks
+#else
+inline constexpr uint32_t kSlow = 1;
+#endif
+
 inline Deadline In(double seconds) { return Clock::now() + std::chrono::microseconds(int64_t(seconds * 1e6)); }
 
 class LoopThread {
@@ -53,10 +59,11 @@ using Bytes = std::vector<std::byte>;
 
 inline Bytes Pattern(size_t size, uint32_t seed) {  // bytes that differ from place to place and seed to seed
   Bytes bytes(size);
-  uint32_t state = seed * 2654435761u + 1;
-  for (std::byte& byte : bytes) {
-    state = state * 1664525u + 1013904223u;
-    byte = static_cast<std::byte>(state >> 24);
+  uint64_t state = seed * 0x9E3779B97F4A7C15 + 1;
+  for (size_t at = 0; at < size; at += sizeof(state)) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t word = state ^ (state >> 29);
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size - at));
   }
   return bytes;
 }
