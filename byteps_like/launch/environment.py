@@ -44,7 +44,8 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -
     """For the scheduler or a server. The secret goes by file: what an outer job or the user had set is taken out."""
     environment = {name: value for name, value in base.items() if name not in _OF_ONE_PROCESS}
     environment |= {
-        MARKER: str(shape.secret_file),
+        MARKER: str(shape.secret_file.parent),
+        "BYTEPS_LIKE_SECRET_FILE": str(shape.secret_file),
         "BYTEPS_LIKE_ROLE": role,
         "BYTEPS_LIKE_RANK": str(rank),
         "BYTEPS_LIKE_JOB": shape.job,

@@ -1,7 +1,8 @@
 """Ends every process of a job and removes its directory, whoever else has died. Standard library only.
 
-A job's processes are found by their environment: each inherits `BYTEPS_LIKE_SECRET_FILE`, whose value is a path in
-the job's private directory and so unique to one launch. Found with them are their descendants and the members of
+A job's processes are found by their environment: each inherits `_BYTEPS_LIKE_LAUNCH`, the path of the job's private
+directory, which is unique to one launch. (Not the secret's variable: who sets that to look at a job, or to join it
+from outside, is not to be killed with it.) Found with them are their descendants and the members of
 their sessions, which covers a program that overwrote its environment (setproctitle). Processes are held by pidfd from
 before the check until after the kill, so a number that is used again never hits a stranger.
 
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MARKER = "BYTEPS_LIKE_SECRET_FILE"
+MARKER = "_BYTEPS_LIKE_LAUNCH"
 SECRET_NAME = "secret"
 SWEEP_DEADLINE = 5.0
 
@@ -38,7 +39,7 @@ class _Process:
 
 def marker_of(directory: Path) -> str:
     """The environment entry that marks a process as belonging to the job of `directory`."""
-    return f"{MARKER}={directory / SECRET_NAME}"
+    return f"{MARKER}={directory}"
 
 
 def members(directory: Path) -> list[int]:

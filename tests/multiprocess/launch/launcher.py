@@ -64,7 +64,7 @@ class Launcher:
 
     def left(self) -> list[int]:
         """Processes that carry the mark of a job under `tmp` in their environment."""
-        return [pid for pid, text in _environments() if f"BYTEPS_LIKE_SECRET_FILE={self.tmp}/".encode() in text]
+        return [pid for pid, text in _environments() if f"_BYTEPS_LIKE_LAUNCH={self.tmp}/".encode() in text]
 
     def files(self) -> list[Path]:
         """What lies under `tmp`."""

@@ -108,6 +108,19 @@ def test_reader_that_goes_away_ends_the_job(launcher):
     assert launcher.left() == []
 
 
+def test_who_only_knows_the_secret_of_a_job_does_not_end_with_it(launcher):
+    process, before = start_with_grandchildren(launcher)
+    knows = os.environ | {"BYTEPS_LIKE_SECRET_FILE": str(launcher.files()[0] / "secret")}
+    onlooker = subprocess.Popen(["sleep", "300"], env=knows)
+    try:
+        process.kill()
+        wait_until(lambda: nothing_left(launcher, before), 2.0)
+        assert onlooker.poll() is None
+    finally:
+        onlooker.kill()
+        onlooker.wait()
+
+
 def test_processes_of_others_in_the_same_session_are_spared(launcher):
     """A sweep takes what carries the job's mark and what descends from it, not what merely shares its session."""
     from byteps_like.launch import sweep
