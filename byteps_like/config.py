@@ -61,7 +61,7 @@ class Config:
         "auto", "Data links: auto (shm on one host, else tcp), tcp, shm, or a chaos://… template."
     )
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
-    metrics_port: int = _setting(0, "Port for Prometheus metrics of a server or scheduler; 0: none.")
+    metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
     log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
     explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False, metadata={"internal": True})
     """Names of the fields that an argument or the environment has set."""

@@ -6,6 +6,7 @@ messages of a stream are not signed one by one). A failed call carries a seriali
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn
@@ -164,6 +165,8 @@ class Caller:
             trailer = _as_dict(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             raise self._translate(name, nonce, error, timeout) from None
+        except asyncio.CancelledError:
+            raise _cut_off() from None
         self._check(name, nonce, trailer.get(PROOF), answer)
         return answer_class.FromString(answer)
 
@@ -182,6 +185,8 @@ class Caller:
                 yield answer_class.FromString(message)
         except grpc.aio.AioRpcError as error:
             raise self._translate(name, nonce, error, 0.0) from None
+        except asyncio.CancelledError:
+            raise _cut_off() from None
         finally:
             call.cancel()
 
@@ -217,3 +222,11 @@ class Caller:
 def _as_dict(metadata: Any) -> dict[str, Any]:
     """Pairs as a dict. `dict(metadata)` won't do: in some releases grpc's class has `keys` that are pairs."""
     return {key: value for key, value in metadata or ()}
+
+
+def _cut_off() -> BaseException:
+    """What a cancelled call means: its task was cancelled, or only its channel was closed under it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return UnreachableError("the connection was closed on this side")

@@ -62,7 +62,9 @@ class Session:
         self._channel = open_channel(self._config)
         self._caller = Caller(self._channel, SCHEDULER, self._config.job, self._secret, self._scheduler)
         deadline = time.monotonic() + self._claim.timeout
+        self._check_open()
         await self._request_place(deadline)
+        self._check_open()
         self._tasks.append(asyncio.create_task(self._watch()))
         self._tasks.append(asyncio.create_task(self._heartbeat()))
         try:
@@ -106,8 +108,7 @@ class Session:
         while True:
             if self.error is not None:
                 raise self.error
-            if self.closed:
-                raise ShutdownError("this member has left the job")
+            self._check_open()
             try:
                 return await self._caller.call(name, request, timeout)
             except UnreachableError as error:
@@ -123,6 +124,10 @@ class Session:
         except BytePSLikeError as error:
             log.debug("%s: %s", name, error)
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ShutdownError("this member has left the job")
+
     async def _request_place(self, deadline: float) -> None:
         request = wire.claim_to_wire(self._claim)
         while True:
@@ -131,6 +136,7 @@ class Session:
                 await self._caller.call("Join", request, max(remaining, 0.1))
                 return
             except UnreachableError as error:
+                self._check_open()
                 if remaining <= 0:
                     waited = f"within {self._claim.timeout:.1f} s"
                     raise DeadlineError(

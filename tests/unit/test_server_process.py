@@ -1,0 +1,166 @@
+"""The server process around a stand-in for the native store: worlds, failures, counters, draining, the end."""
+
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from byteps_like.config import Config
+from byteps_like.control.client import ControlClient
+from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.errors import BytePSLikeError, MismatchError, StalledError
+from byteps_like.server.admin import drain_server, server_stats
+from byteps_like.server.process import EmbeddedServer, Notify, ServerProcess
+
+CONFIG = Config(
+    job="serve", secret="a secret that only the tests know", num_servers=1, shards=2, heartbeat_interval=0.1
+)
+
+
+@dataclass
+class FakeStore:
+    """Remembers what it was told."""
+
+    urls: tuple[str, ...]
+    notify: Notify
+    worlds: list[tuple[int, int, float, float]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    failed: threading.Event = field(default_factory=threading.Event)
+    open_rounds: int = 3
+    stopped: bool = False
+
+    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float) -> None:
+        self.worlds.append((epoch, world_size, stall_warning, stall_timeout))
+
+    def fail(self, error: BytePSLikeError) -> None:
+        self.failures.append(str(error))
+        self.failed.set()
+
+    def stats(self) -> dict[str, int]:
+        return {"open_rounds": self.open_rounds, "payload_sent": 17}
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@dataclass
+class FakeDoor:
+    url: str = "tcp://127.0.0.1:1"
+    epochs: list[int] = field(default_factory=list)
+
+    def set_world(self, epoch: int, world_size: int) -> None:
+        self.epochs.append(epoch)
+
+    def stop(self) -> None:
+        self.epochs.append(-1)
+
+
+class Rig:
+    """A scheduler, one server on a thread, and workers on demand."""
+
+    def __init__(self) -> None:
+        self.scheduler = SchedulerServer(replace(CONFIG, scheduler="127.0.0.1:0"))
+        self.config = replace(CONFIG, scheduler=self.scheduler.start())
+        self.stores: list[FakeStore] = []
+        self.door = FakeDoor()
+
+    def make_store(self, config: Config, secret: bytes, urls: list[str], shards: int, notify: Notify) -> FakeStore:
+        self.stores.append(FakeStore(tuple(urls), notify))
+        return self.stores[-1]
+
+    def make_door(self, host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> FakeDoor:
+        assert (shards, inproc_url.split("://")[0]) == (2, "inproc")
+        return self.door
+
+    def server(self, **changes: int) -> ServerProcess:
+        return ServerProcess(replace(self.config, role="server", **changes), self.make_store, self.make_door)  # type: ignore[arg-type]
+
+    def worker(self, **changes: object) -> tuple[ControlClient, World]:
+        client = ControlClient(replace(self.config, **changes))  # type: ignore[arg-type]
+        return client, client.join(Member(MemberRole.WORKER, 0, "boot", "here", 1), timeout=20)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.scheduler.stop()
+
+
+def run(server: ServerProcess) -> tuple[threading.Thread, list[BytePSLikeError | None]]:
+    outcome: list[BytePSLikeError | None] = []
+    server.start()
+    thread = threading.Thread(target=lambda: outcome.append(server.serve()), daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
+    thread, outcome = run(rig.server())
+    client, world = rig.worker(stall_warning=1.5)
+    (server,) = world.servers
+    store = rig.stores[0]
+    assert [url.split("://")[0] for url in server.urls] == ["shm", "tcp"]
+    assert (server.rank, server.shards, server.door) == (0, 2, rig.door.url)
+    assert store.worlds == [(1, 1, 1.5, 120.0)]
+
+    store.notify(StalledError("round 1 waits for rank 0"), True)
+    assert store.failed.wait(10)
+    assert store.failures == ["round 1 waits for rank 0"]
+    assert isinstance(client.error, StalledError)
+    client.leave()
+
+    client, world = rig.worker()
+    assert [entry[0] for entry in store.worlds] == rig.door.epochs == [1, world.epoch] == [1, 2]
+    client.leave()
+    thread.join(20)
+    assert outcome == [None]
+    assert store.stopped
+    assert rig.door.epochs[-1] == -1
+
+
+def test_stats_and_draining(rig: Rig) -> None:
+    thread, _ = run(rig.server())
+    client, world = rig.worker()
+    admin = world.servers[0].admin
+    stats = server_stats(rig.config, admin)
+    assert (stats.rank, stats.epoch, dict(stats.counters)) == (0, 1, {"open_rounds": 3.0, "payload_sent": 17.0})
+    assert not drain_server(rig.config, admin, timeout=0.1)
+    rig.stores[0].open_rounds = 0
+    assert drain_server(rig.config, admin, timeout=10)
+    client.leave()
+    thread.join(20)
+
+
+def test_stop_ends_a_server_that_waits_or_has_not_joined(rig: Rig) -> None:
+    server = rig.server()
+    thread, outcome = run(server)
+    server.stop()
+    thread.join(20)
+    assert outcome == [None]
+    early = rig.server()
+    early.start()
+    early.stop()
+    assert early.serve() is None
+    assert all(store.stopped for store in rig.stores)
+
+
+def test_an_embedded_server_and_its_metrics(rig: Rig) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = EmbeddedServer(replace(rig.config, role="server", metrics_port=port), rig.make_store, rig.make_door)
+    server.start()
+    client, _ = rig.worker()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    assert 'byteps_like_payload_sent_total{job="serve",rank="0"} 17.0' in text
+    client.report(MismatchError("no"))
+    client.leave()
+    server.stop()
+    assert rig.stores[0].stopped
