@@ -205,7 +205,7 @@ class Channel:
         welcome = decode_welcome(body)
         self._state = _State.OPEN
         self._failed_handshakes = 0
-        self._flow.segment = min(self._options.segment, welcome.segment)
+        self._flow.set_segment(min(self._options.segment, welcome.segment))
         self._flow.credit = min(self._options.credit, welcome.window)
         self._shards = welcome.shards
         self._flow.new_link()

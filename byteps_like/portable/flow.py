@@ -14,6 +14,9 @@ MOST_ACTIVE = 1024
 """Partitions in flight per server: bounds the messages that can wait at the door."""
 
 
+_ALIGNMENT = 8
+
+
 class Flow:
     """Transfers by priority, then by age, at most `credit` bytes of them in flight (but always one). One thread.
 
@@ -21,7 +24,7 @@ class Flow:
     """
 
     def __init__(self, segment: int, credit: int, finished: Callable[[Transfer], None]) -> None:
-        self.segment = segment
+        self.set_segment(segment)
         self.credit = credit
         self._finished = finished
         self._order = 0
@@ -30,6 +33,10 @@ class Flow:
         self._resumes: deque[Transfer] = deque()
         self._active: dict[tuple[int, int], Transfer] = {}
         self._in_flight = 0
+
+    def set_segment(self, nbytes: int) -> None:
+        """The largest payload of a frame from now on; rounded down so that no segment splits an element."""
+        self._segment = max(_ALIGNMENT, nbytes - nbytes % _ALIGNMENT)
 
     def submit(self, transfer: Transfer) -> None:
         """Queues a partition."""
@@ -58,7 +65,7 @@ class Flow:
             transfer = self._resumes.popleft()
             return transfer.shard, transfer.resume(), b""
         transfer = self._pushing[0][2]
-        header, payload = transfer.next_push(self.segment)
+        header, payload = transfer.next_push(self._segment)
         transfer.sent(len(payload))
         return transfer.shard, header, payload
 

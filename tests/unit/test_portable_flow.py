@@ -37,25 +37,32 @@ PUSH, RESUME = FrameType.PUSH, FrameType.RESUME
 
 def test_segments_in_order_and_the_result_in_place():
     finished: list[Transfer] = []
-    flow = Flow(4, 100, finished.append)
-    data = bytearray(b"abcdefghij")
+    flow = Flow(8, 100, finished.append)
+    data = bytearray(b"abcdefghijklmnopqrst")
     flow.submit(transfer(1, data))
-    assert drain(flow) == [(PUSH, 1, 0, 4), (PUSH, 1, 4, 4), (PUSH, 1, 8, 2)]
-    assert flow.take(*result(1, 0, b"ABCDEF", 10))
-    assert (bytes(data), finished) == (b"ABCDEFghij", [])
-    assert flow.take(*result(1, 4, b"EFGHIJ", 10))
-    assert bytes(data) == b"ABCDEFGHIJ"
+    assert drain(flow) == [(PUSH, 1, 0, 8), (PUSH, 1, 8, 8), (PUSH, 1, 16, 4)]
+    assert flow.take(*result(1, 0, b"ABCDEF", 20))
+    assert (bytes(data), finished) == (b"ABCDEFghijklmnopqrst", [])
+    assert flow.take(*result(1, 4, b"EFGHIJKLMNOPQRST", 20))
+    assert bytes(data) == b"ABCDEFGHIJKLMNOPQRST"
     assert [each.key for each in finished] == [1]
-    assert not flow.take(*result(1, 0, b"late", 10))
-    assert bytes(data) == b"ABCDEFGHIJ"
+    assert not flow.take(*result(1, 0, b"late", 20))
+    assert bytes(data) == b"ABCDEFGHIJKLMNOPQRST"
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(1, 8), (8, 8), (100, 96), (999, 992)])
+def test_no_segment_splits_an_element(asked, taken):
+    flow = Flow(asked, 10_000, lambda _: None)
+    flow.submit(transfer(1, bytearray(2000)))
+    assert {length for _, _, _, length in drain(flow)[:-1]} == {taken}
 
 
 def test_a_higher_priority_goes_between_segments():
-    flow = Flow(4, 100, lambda _: None)
-    flow.submit(transfer(1, bytearray(8)))
+    flow = Flow(8, 100, lambda _: None)
+    flow.submit(transfer(1, bytearray(16)))
     assert flow.has_frame()
     flow.next_frame()
-    flow.submit(transfer(2, bytearray(4), priority=1))
+    flow.submit(transfer(2, bytearray(8), priority=1))
     assert [key for _, key, _, _ in drain(flow)] == [2, 1]
 
 
@@ -76,20 +83,20 @@ def test_the_number_in_flight_is_bounded():
 
 
 def test_a_new_link_asks_before_it_pushes():
-    flow = Flow(4, 100, lambda _: None)
-    flow.submit(transfer(1, bytearray(12)))
-    flow.submit(transfer(2, bytearray(4)))
+    flow = Flow(8, 100, lambda _: None)
+    flow.submit(transfer(1, bytearray(24)))
+    flow.submit(transfer(2, bytearray(8)))
     assert flow.has_frame()
     flow.next_frame()
-    flow.take(*result(1, 0, b"AB", 12))
+    flow.take(*result(1, 0, b"AB", 24))
     flow.new_link()
-    assert drain(flow) == [(RESUME, 1, 2, 0), (PUSH, 2, 0, 4)]
-    flow.take(Header(FrameType.RESUMED, key=1, offset=4, total=12), b"")
-    assert drain(flow) == [(PUSH, 1, 4, 4), (PUSH, 1, 8, 4)]
+    assert drain(flow) == [(RESUME, 1, 2, 0), (PUSH, 2, 0, 8)]
+    flow.take(Header(FrameType.RESUMED, key=1, offset=8, total=24), b"")
+    assert drain(flow) == [(PUSH, 1, 8, 8), (PUSH, 1, 16, 8)]
 
 
 def test_who_only_receives_subscribes_again_on_a_new_link():
-    flow = Flow(4, 100, lambda _: None)
+    flow = Flow(8, 100, lambda _: None)
     flow.submit(transfer(1, bytearray(8), contributes=False))
     assert drain(flow) == [(PUSH, 1, 0, 0)]
     flow.new_link()
@@ -102,7 +109,7 @@ def test_who_only_receives_subscribes_again_on_a_new_link():
     "frame", [result(1, 4, b"gap", 8), result(1, 0, b"size", 9), (Header(FrameType.RESUMED, key=1, offset=9), b"")]
 )
 def test_what_can_not_be_is_refused(frame):
-    flow = Flow(4, 100, lambda _: None)
+    flow = Flow(8, 100, lambda _: None)
     flow.submit(transfer(1, bytearray(8)))
     drain(flow)
     flow.new_link()
