@@ -81,7 +81,8 @@ class NativeWorker:
             stall_warning=config.stall_warning,
             stall_timeout=config.stall_timeout,
         )
-        threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True).start()
+        self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
+        self._events.start()
         client.on_event(self._on_control_event)
         client.publish(self._counters)
 
@@ -159,6 +160,9 @@ class NativeWorker:
             self._closed = True
         self._engine.close()
         self._client.leave()
+        # A thread that comes back from the core while the interpreter ends would bring the whole process down.
+        if threading.current_thread() is not self._events:
+            self._events.join()
 
     # --- waiting ---
 
