@@ -73,6 +73,7 @@ from byteps_like.torch.runtime import (
     resume,
     shutdown,
     size,
+    stats,
     suspend,
 )
 
@@ -140,6 +141,7 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "stats",
     "suspend",
     "synchronize",
 ]

@@ -163,6 +163,11 @@ def local_size() -> int:
     return current().worker.local_size
 
 
+def stats() -> dict[str, int]:
+    """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way."""
+    return current().worker.stats()
+
+
 def barrier(timeout: float | None = None) -> None:
     """Blocks until all workers have called it. Raises DeadlineError after `timeout` seconds."""
     current().worker.barrier(timeout)
