@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHON ?= $(VENV)/bin/python
 JOBS ?= 2
 CMAKE ?= cmake
+ARM_CXX ?= aarch64-linux-gnu-g++
 export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
@@ -53,6 +54,9 @@ check: setup  ## formatting, lint, types, layering
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m mypy
 	@git ls-files '*.cc' '*.h' | xargs $(dir $(PYTHON))clang-format --dry-run -Werror
+	@if command -v $(ARM_CXX) > /dev/null; then for source in csrc/kernels/*.cc; do \
+	  $(ARM_CXX) -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I. $$source || exit 1; done; \
+	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
 format:  ## formats everything
 	@$(PYTHON) -m ruff format .

@@ -5,7 +5,7 @@
 #define BYTEPS_LIKE_STREAM_BYTES 32
 #include <immintrin.h>
 
-#include "csrc/kernels/loops.h"
+#include "csrc/kernels/make_table.h"
 
 namespace byteps_like::kernels {
 namespace avx2 {

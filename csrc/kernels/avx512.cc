@@ -8,7 +8,7 @@
 #endif
 #include <immintrin.h>
 
-#include "csrc/kernels/loops.h"
+#include "csrc/kernels/make_table.h"
 
 namespace byteps_like::kernels {
 namespace avx512 {

@@ -48,7 +48,8 @@ inline void ThreeLanes(uint32_t& crc, const uint8_t*& at, size_t& bytes) {
 uint32_t Crc32cX86(uint32_t seed, const void* data, size_t bytes) {
   const auto* at = static_cast<const uint8_t*>(data);
   uint32_t crc = ~seed;
-  ThreeLanes<2048>(crc, at, bytes);
+  ThreeLanes<4096>(crc, at, bytes);  // a page each: from memory 1.3 times faster than half of one
+  ThreeLanes<1024>(crc, at, bytes);
   ThreeLanes<256>(crc, at, bytes);
   ThreeLanes<64>(crc, at, bytes);
   for (; bytes >= 8; bytes -= 8, at += 8) crc = static_cast<uint32_t>(_mm_crc32_u64(crc, Load64(at)));

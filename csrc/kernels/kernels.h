@@ -18,7 +18,8 @@ std::string_view InstructionSet();
 bool SelectInstructionSet(std::string_view name);
 
 // a[i] = a[i] op b[i] in `dtype` (16-bit floats: computed in fp32, rounded to nearest even, per call).
-// kAverage acts as kSum. Integers wrap. min/max of floats give NaN if either is NaN, as torch does.
+// kAverage acts as kSum; kBroadcast takes b as it is. Integers wrap. min/max of floats give NaN if either is NaN, as
+// torch does, and of 0 and -0 the first. All instruction sets give the same bits, but for the payload of a NaN.
 void Reduce(Op op, DType dtype, void* a, const void* b, size_t count);
 
 // accumulator[i] = (or op=) widened(source[i]); accumulator is of AccumulatorOf(dtype).
@@ -29,16 +30,18 @@ void Accumulate(Op op, DType dtype, void* accumulator, const void* source, size_
 // rounded once, to nearest even. destination may be the accumulator itself.
 void Finalize(DType dtype, void* destination, const void* accumulator, size_t count, uint32_t divisor);
 
-// Every destination = finalized reduction of all sources, in one pass over memory: works in blocks that stay in the
-// first-level cache, so each source is read once and each destination written once. A destination may be one of the
-// sources (in place). The order of summation is the order of `sources`.
+// Every destination = finalized reduction of all sources, in one pass over memory: works in stretches of 256 bytes that
+// stay in registers (divided integers: 8 KiB on the stack), so each source is read once and each destination written
+// once. A destination may be one of the sources (in place). The order of summation is the order of `sources`.
 void ReduceMany(Op op, DType dtype, std::span<void* const> destinations, std::span<const void* const> sources,
                 size_t count, uint32_t divisor);
 
-// data[i] *= factor, in fp32 for 16-bit floats; integers are multiplied in double and truncated towards zero.
+// data[i] *= factor, in fp32 for 16-bit floats; integers are multiplied in double, truncated towards zero and kept
+// within their range (NaN gives 0).
 void Scale(DType dtype, void* data, size_t count, double factor);
 
-// Conversion between any two floating types (nearest even).
+// Conversion between any two floating types (nearest even; from fp64 to 16 bits by way of fp32, as torch does). The
+// arrays are disjoint.
 void Cast(DType from, DType to, void* destination, const void* source, size_t count);
 
 // CRC32C (Castagnoli) of `bytes`, continuing from `seed` (0 to begin): hardware instruction where there is one.

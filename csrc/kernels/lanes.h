@@ -18,12 +18,14 @@ namespace {
 
 #if BYTEPS_LIKE_VECTOR_BYTES
 inline constexpr size_t kFloatLanes = BYTEPS_LIKE_VECTOR_BYTES / 4;
+inline constexpr size_t kStreamLanes = BYTEPS_LIKE_STREAM_BYTES / 4;
 template <typename T, size_t kLanes>
 struct VectorOf {
   typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));
 };
 #else
 inline constexpr size_t kFloatLanes = 1;
+inline constexpr size_t kStreamLanes = 1;
 template <typename T, size_t kLanes>
 struct VectorOf {
   using Type = T;
@@ -96,13 +98,16 @@ BYTEPS_LIKE_INLINE uint16_t FloatToHalf(float value) {
 
 BYTEPS_LIKE_INLINE Floats BFloatToFloat(const HalfWords& bits) { return BitCast<Floats>(Widened(bits) << 16); }
 
-// Nearest even; every NaN becomes 0x7FC0, as in torch's scalar conversion.
-BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) {
-  const Words bits = BitCast<Words>(value);
-  const Words rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
-  const Words nan = Words{} + 0x7FC00000u;
-  return UpperHalves(value != value ? nan : rounded);
+// The nearest bfloat (ties to even) in the upper half of each word; every NaN becomes 0x7FC0, as in torch's scalar
+// conversion. The lower halves are arbitrary.
+template <typename W, typename F>
+BYTEPS_LIKE_INLINE W RoundToBFloat(const F& value) {
+  const W bits = BitCast<W>(value);
+  const W rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  const W nan = W{} + 0x7FC00000u;
+  return value != value ? nan : rounded;
 }
+BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) { return UpperHalves(RoundToBFloat<Words>(value)); }
 
 // An element type: T in memory, Vector (of kLanes values of Value) in registers. Sums and products of integers are
 // taken on the unsigned type, so that they wrap.
@@ -111,6 +116,7 @@ struct Plain {
   using Stored = T;
   using Value = T;
   static constexpr size_t kLanes = kBytes == 0 ? 1 : kBytes / sizeof(T);
+  static constexpr bool kIsPaired = false;
   static constexpr bool kIsFloat = static_cast<T>(0.5) != T{0};
   using Vector = typename VectorOf<T, kLanes>::Type;
   using Modular = typename VectorOf<U, kLanes>::Type;
@@ -136,6 +142,33 @@ struct BFloat16 : WideFloat32 {
   static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreAny(to, FloatToBFloat(value)); }
 };
 
+// bfloats where all arrays are of them: two vectors, of the elements at even and at odd places, since both are had
+// without moving a lane.
+#if BYTEPS_LIKE_VECTOR_BYTES
+struct FloatPair {
+  VectorOf<float, kStreamLanes>::Type even, odd;
+};
+BYTEPS_LIKE_INLINE FloatPair operator*(const FloatPair& pair, float by) { return {pair.even * by, pair.odd * by}; }
+BYTEPS_LIKE_INLINE FloatPair operator/(const FloatPair& pair, float by) { return {pair.even / by, pair.odd / by}; }
+struct PairedBFloat16 : Float32 {
+  using Stored = uint16_t;
+  using Half = Float32;
+  using Vector = FloatPair;
+  using Bits = VectorOf<uint32_t, kStreamLanes>::Type;
+  static constexpr size_t kLanes = 2 * kStreamLanes;
+  static constexpr bool kIsPaired = true;
+  static BYTEPS_LIKE_INLINE FloatPair Load(const uint16_t* from) {
+    const Bits bits = LoadAny<Bits>(from);
+    return {BitCast<Half::Vector>(bits << 16), BitCast<Half::Vector>(bits & 0xFFFF0000u)};
+  }
+  static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const FloatPair& value) {
+    StoreAny(to, (RoundToBFloat<Bits>(value.even) >> 16) | (RoundToBFloat<Bits>(value.odd) & 0xFFFF0000u));
+  }
+};
+#else
+using PairedBFloat16 = BFloat16;
+#endif
+
 // The type in which contributions of E are summed, with as many lanes.
 template <typename E>
 struct AccumulatorFor {
@@ -151,6 +184,20 @@ struct AccumulatorFor<BFloat16> {
 };
 template <typename E>
 using AccumulatorOf = typename AccumulatorFor<E>::Type;
+
+// The last `count` < kLanes elements: the same vector code on a padded copy.
+template <typename E>
+BYTEPS_LIKE_INLINE typename E::Vector LoadPart(const typename E::Stored* from, size_t count) {
+  typename E::Stored padded[E::kLanes] = {};
+  __builtin_memcpy(padded, from, count * sizeof(padded[0]));
+  return E::Load(padded);
+}
+template <typename E>
+BYTEPS_LIKE_INLINE void StorePart(typename E::Stored* to, const typename E::Vector& vector, size_t count) {
+  typename E::Stored padded[E::kLanes];
+  E::Store(padded, vector);
+  __builtin_memcpy(to, padded, count * sizeof(padded[0]));
+}
 
 }  // namespace
 }  // namespace BYTEPS_LIKE_ISA

@@ -2,7 +2,7 @@
 #define BYTEPS_LIKE_ISA scalar
 #define BYTEPS_LIKE_VECTOR_BYTES 0
 #define BYTEPS_LIKE_STREAM_BYTES 0
-#include "csrc/kernels/loops.h"
+#include "csrc/kernels/make_table.h"
 
 namespace byteps_like::kernels {
 

@@ -9,7 +9,7 @@ namespace byteps_like::kernels {
 void PlainAdd(float* a, const float* b, size_t count);
 
 // Median rate of PlainAdd on two fresh arrays of `bytes` each, repeated for about `seconds` (three times at least): in
-// bytes per second, counting two reads and one write. Blocks; 0 if there is no memory.
+// bytes per second of the thread's own CPU time, counting two reads and one write. Blocks; 0 if there is no memory.
 double StreamRate(size_t bytes, double seconds);
 
 }  // namespace byteps_like::kernels

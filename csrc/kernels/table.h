@@ -1,5 +1,5 @@
 // The loops of one instruction set, as plain function pointers. Each of avx512.cc, avx2.cc, neon.cc and scalar.cc
-// compiles loops.h with its own flags and fills one table; dispatch.cc picks one.
+// compiles loops.h and maps.h with its own flags and fills one table (make_table.h); dispatch.cc picks one.
 //
 // Those files are compiled for CPUs that may not be the one running: they include nothing with inline functions of
 // external linkage (no standard library), since the linker might keep the copy made with the wider instructions.
