@@ -102,6 +102,9 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     with _lock:
         if _process is None and _bound.get() is None:
             _process = Runtime(_connect(config or Config.from_env(**settings)))
+            # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
+            atexit.unregister(shutdown)
+            atexit.register(shutdown)
 
 
 def _connect(config: Config) -> Worker:
@@ -172,5 +175,3 @@ def barrier(timeout: float | None = None) -> None:
     """Blocks until all workers have called it. Raises DeadlineError after `timeout` seconds."""
     current().worker.barrier(timeout)
 
-
-atexit.register(shutdown)
