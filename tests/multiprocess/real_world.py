@@ -1,0 +1,121 @@
+"""Real jobs for tests: scheduler and servers in this process, ranks in processes of a pool that import torch once."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import secrets
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from byteps_like.config import Config
+from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.server.process import EmbeddedServer
+
+DEADLINE = 60.0
+
+
+class Cluster:
+    """A scheduler and `servers` servers on loopback; `settings` are those of the job."""
+
+    def __init__(self, ranks: int, servers: int, **settings: Any) -> None:
+        self.ranks = ranks
+        self._settings = {"secret": secrets.token_hex(32), "job": f"test-{secrets.token_hex(4)}", **settings}
+        self._settings |= {"world_size": ranks, "num_servers": servers, "host": "127.0.0.1"}
+        self._scheduler = SchedulerServer(self.config(role="scheduler", scheduler="127.0.0.1:0"))
+        self._settings["scheduler"] = self._scheduler.start()
+        self.servers = [EmbeddedServer(self.config(role="server", shards=2)) for _ in range(servers)]
+        for server in self.servers:
+            server.start()
+
+    def config(self, **more: Any) -> Config:
+        """The configuration of one member."""
+        return Config.from_env({}, **(self._settings | more))
+
+    def rank_settings(self, rank: int) -> dict[str, Any]:
+        """What `bps.init` is given on a rank."""
+        return {**self._settings, "rank": rank, "join_timeout": 30.0}
+
+    def close(self) -> None:
+        """Stops everything."""
+        for server in self.servers:
+            server.stop()
+        self._scheduler.stop()
+
+
+class Pool:
+    """Processes that run bodies as ranks of one world after the other."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for _ in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+
+    def run(self, cluster: Cluster, body: Callable[..., Any], *args: Any) -> list[Any]:
+        """`body(bps, rank, size, *args)` on every rank of `cluster`: the results, or an AssertionError with them all."""
+        name = (body.__module__, body.__qualname__)
+        for rank in range(cluster.ranks):
+            self._pipes[rank].send((name, cluster.rank_settings(rank), args))
+        answers = [self._answer(rank) for rank in range(cluster.ranks)]
+        failures = [f"--- rank {rank} ---\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        assert not failures, "\n".join(failures)
+        return [result for _, result in answers]
+
+    def _answer(self, rank: int) -> tuple[bool, Any]:
+        if not self._pipes[rank].poll(DEADLINE):
+            return False, f"no answer within {DEADLINE:.0f} s"
+        try:
+            answer: tuple[bool, Any] = self._pipes[rank].recv()
+        except EOFError:
+            return False, "the process died"
+        return answer
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def job(ranks: int, servers: int, **settings: Any) -> Iterator[Cluster]:
+    """A cluster for the length of a block."""
+    cluster = Cluster(ranks, servers, **settings)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _serve(pipe: Connection) -> None:
+    import torch
+
+    import byteps_like.torch as bps
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            (module, name), settings, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            bps.init(**settings)
+            body = importlib.import_module(module)
+            for part in name.split("."):
+                body = getattr(body, part)
+            result = body(bps, bps.rank(), bps.size(), *args)
+            bps.shutdown()
+            pipe.send((True, result))
+        except BaseException:  # whatever it is, the test shows it
+            pipe.send((False, traceback.format_exc()))
+            bps.shutdown()

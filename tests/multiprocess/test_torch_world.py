@@ -1,0 +1,69 @@
+"""The torch API between real processes, over real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from tests.multiprocess.real_world import Pool, job
+from tests.scenarios import membership, misuse, operations, optimizers, replicas, training
+from tests.scenarios.models import distance
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_training_equals_one_process(pool: Pool, ranks: int, servers: int) -> None:
+    for dtype, tolerance in TOLERANCE.items():
+        with job(ranks, servers, force_distributed=True, partition_bytes=2048) as cluster:
+            results = pool.run(cluster, training.train, training.sgd, dtype)
+        assert all(torch.equal(result, results[0]) for result in results)
+        assert distance(results[0], training.single(dtype=dtype)) < tolerance
+
+
+SCENARIOS = [
+    operations.every_type_and_op,
+    operations.integer_average_rounds_down,
+    operations.bool_is_any_or_all,
+    operations.out_of_place_leaves_input,
+    operations.empty_and_scalar,
+    operations.many_in_flight,
+    operations.rounds_of_one_name,
+    operations.broadcasts,
+    operations.compressed,
+    operations.objects,
+    optimizers.every_class,
+    optimizers.accumulation,
+    optimizers.lbfgs,
+    optimizers.state_dict_both_ways,
+    membership.unused_everywhere,
+    membership.unused_on_some_ranks,
+    membership.shared,
+    membership.mixed_types_and_sparse,
+    membership.groups_come_and_go,
+    membership.two_optimizers,
+    misuse.too_many_backwards,
+    replicas.parameters_in_every_form,
+    replicas.buffers_and_batch_norm,
+    replicas.optimizer_state,
+    replicas.wrapped_training,
+    replicas.wrapped_unused,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenario(pool: Pool, scenario: Callable[..., None]) -> None:
+    """Over shared memory and TCP; the same processes again and again, so also init() after shutdown()."""
+    for transport in ("shm", "tcp"):
+        with job(2, 2, transport=transport, partition_bytes=1024) as cluster:
+            pool.run(cluster, scenario)
