@@ -33,6 +33,7 @@ void Shard::Reset(const ShardWorld& world) {
   peers_.clear();
   world_ = world;
   failure_ = Status();
+  left_ = 0;
   for (uint32_t rank = 0; rank < world.size; ++rank) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = rank;
@@ -150,6 +151,9 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
       return FailOnLoop(static_cast<Code>(header.aux), std::string(text, header.length));
     }
     case FrameType::kGoodbye:
+      peer->left = true;
+      ++left_;
+      FailWhatWaitsFor(*peer);
       return Drop(*peer, Status(Code::kClosed, "the worker left"));
     default:
       return Drop(*peer, Status(Code::kCorrupt, "a worker sent a frame that only servers send"));

@@ -94,6 +94,8 @@ class Shard : private LinkHandler {
   void ArmStallCheck();
   void CheckStalls();
   void CheckStall(Key& key, Round& round);
+  void FailWhatWaitsFor(const Peer& gone);
+  bool FailIfGone(const Key& key, const Round& round);
 
   const Options options_;
   EventLoop loop_;  // before the links, which watch it
@@ -102,6 +104,7 @@ class Shard : private LinkHandler {
   Status failure_;
   bool stall_check_armed_ = false;
   uint64_t order_ = 0;
+  uint32_t left_ = 0;  // peers that have said goodbye
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   std::unordered_map<const Link*, Peer*> by_link_;
@@ -134,6 +137,7 @@ struct Shard::Peer {  // one worker and its link
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;
+  bool left = false;            // said goodbye: will not contribute to anything any more
 };
 
 }  // namespace byteps_like

@@ -132,7 +132,10 @@ void Shard::OnResume(Peer& peer, const Header& header) {
 }
 
 void Shard::Progress(Key& key, Round& round) {
-  if (!round.Advance()) return;
+  if (!round.Advance()) {
+    if (left_ > 0 && !round.finished()) FailIfGone(key, round);
+    return;
+  }
   if (round.finished()) --stats_.open_rounds;
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) Offer(key, round, rank);
 }

@@ -76,4 +76,22 @@ void Shard::CheckStall(Key& key, Round& round) {
   options_.on_event(Code::kStalled, text, false);
 }
 
+// Nobody has to wait for a deadline for somebody who has said goodbye.
+void Shard::FailWhatWaitsFor(const Peer& gone) {
+  for (auto& [id, key] : keys_)
+    for (Round& round : key->rounds)
+      if (round.active() && !round.finished() && !round.of(gone.rank).begun && FailIfGone(*key, round)) return;
+}
+
+bool Shard::FailIfGone(const Key& key, const Round& round) {
+  for (const auto& peer : peers_)
+    if (peer->left && !round.ranks()[peer->rank].begun) {
+      FailOnLoop(Code::kPeerLost, "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) + ": " +
+                                      round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
+                                      " has left the job and will not contribute");
+      return true;
+    }
+  return false;
+}
+
 }  // namespace byteps_like

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byteps_like.control.placement import Placer
@@ -27,6 +28,10 @@ class Declarations:
         """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
         return [self._declare(rank, spec) for spec in specs]
 
+    def name_keys(self, text: str) -> str:
+        """`text` with names for the keys in it: servers know keys only."""
+        return name_keys(text, dict(enumerate(self._entries)))
+
     def _declare(self, rank: int, spec: TensorSpec) -> Declared:
         entry = self._entries.get(spec.name)
         if entry is None:
@@ -38,6 +43,17 @@ class Declarations:
         if rank not in entry.ranks:
             entry.ranks.append(rank)
         return entry.declared
+
+
+def name_keys(text: str, names: Mapping[int, str]) -> str:
+    """`text` with what users know for each "key N" in it, given names by tensor id: "'layer.weight' (partition 3)"."""
+
+    def describe(found: re.Match[str]) -> str:
+        key = int(found[1])
+        name = names.get(key >> 16)
+        return found[0] if name is None else f"{name!r} (partition {key & 0xFFFF})"
+
+    return re.sub(r"\bkey (\d+)", describe, text)
 
 
 def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:

@@ -122,7 +122,11 @@ def terms_of(config: Config) -> Terms:
 
 def patience_of(config: Config) -> Patience:
     """Deadlines by the configuration."""
-    return Patience(grace=config.peer_grace, after_failure=config.join_timeout, quiet=config.stall_warning)
+    return Patience(
+        grace=config.peer_grace,
+        after_failure=config.join_timeout,
+        quiet=max(config.stall_warning, 3 * config.heartbeat_interval),
+    )
 
 
 def run_scheduler(config: Config, announce: Callable[[str], None] | None = None) -> int:

@@ -141,6 +141,8 @@ class SchedulerService:
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportReply:
         """A member saw a failure, or warns."""
+        if self._declarations is not None:
+            request.error.text = self._declarations.name_keys(request.error.text)
         error = wire.error_from_wire(request.error)
         act = self.membership.warn if request.warning else self.membership.report
         act(request.member_id, error, self._loop.time())

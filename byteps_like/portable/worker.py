@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -202,7 +201,7 @@ class PortableWorker:
             raise ShutdownError("this worker has been shut down; call init() again")
 
     def _name_keys(self, text: str) -> str:
-        return re.sub(r"\bkey (\d+)", lambda found: self._catalogue.describe_key(int(found[1])), text)
+        return self._catalogue.name_keys(text)
 
     def _with_names(self, error: BytePSLikeError) -> BytePSLikeError:
         """A fresh error to raise, with names for the keys that are known by now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from byteps_like.control.declarations import name_keys
 from byteps_like.errors import MismatchError
 from byteps_like.worker.api import Declared, TensorSpec
 
@@ -34,10 +35,9 @@ class Catalogue:
                 self._names[item.tensor_id] = item.spec.name
             return [self._known[spec.name] for spec in specs]
 
-    def describe_key(self, key: int) -> str:
-        """What a key is to the user: "'layer.weight' (partition 3)"."""
-        name = self._names.get(key >> 16)
-        return f"key {key}" if name is None else f"{name!r} (partition {key & 0xFFFF})"
+    def name_keys(self, text: str) -> str:
+        """`text` with names for the keys in it: the core knows keys only."""
+        return name_keys(text, self._names)
 
     def _check(self, spec: TensorSpec) -> None:
         known = self._known.get(spec.name)

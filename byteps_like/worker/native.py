@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from byteps_like.worker.routes import server_urls
 
 logger = logging.getLogger(__name__)
 
+_VERDICT = 1.0  # seconds an error waits for the scheduler's explanation of it
 _REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
 _POLL = 1.0  # seconds between two looks whether to end, and two reports of the counters
 
@@ -61,6 +61,7 @@ class NativeWorker:
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._lock = threading.Lock()
         self._error: BytePSLikeError | None = None
+        self._verdict = threading.Event()  # the scheduler has told why the job failed
         self._closed = False
         shards = [
             (server.rank, shard, server_urls(config.transport, server, own_host_id))
@@ -199,16 +200,20 @@ class NativeWorker:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            raise self._verdict_or(self._error)
 
     def _explained(self, error: BytePSLikeError) -> BytePSLikeError:
-        """The job's error where there is one (it is better informed), else this one with names for keys."""
-        if error.code is Code.INVALID or self._error is None:
-            return from_code(error.code, f"rank {self.rank}: {self._with_names(str(error))}", rank=self.rank)
-        return self._error
+        """What to raise for an error of the engine: it ends the job, or it is a caller's mistake."""
+        if error.code in (Code.INVALID, Code.CLOSED):
+            return from_code(error.code, f"rank {self.rank}: {self._catalogue.name_keys(str(error))}", rank=self.rank)
+        return self._verdict_or(error)
 
-    def _with_names(self, text: str) -> str:
-        return re.sub(r"\bkey (\d+)", lambda found: self._catalogue.describe_key(int(found[1])), text)
+    def _verdict_or(self, error: BytePSLikeError) -> BytePSLikeError:
+        """The scheduler's word on why the job failed, the same on all ranks; else what this rank saw of it."""
+        self._verdict.wait(_VERDICT)
+        known = self._error or error
+        text = self._catalogue.name_keys(str(known))
+        return from_code(known.code, text, rank=self.rank, peer=known.peer, key=known.key)
 
     def _pump_events(self) -> None:
         """The core's events, on a thread of their own: the core never waits for Python."""
@@ -218,7 +223,7 @@ class NativeWorker:
                 self._on_core_event(*event)
 
     def _on_core_event(self, code: int, text: str, fatal: bool) -> None:
-        named = self._with_names(text)
+        named = self._catalogue.name_keys(text)
         if not fatal:
             logger.warning("rank %d: %s", self.rank, named)
         elif self._error is None:
@@ -227,11 +232,11 @@ class NativeWorker:
 
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:
-            logger.warning("rank %d: %s", self.rank, self._with_names(event.text))
+            logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
         elif event.kind is EventKind.FAILED and not self._closed:
-            error = event.error or BytePSLikeError(event.text)
-            self._error = from_code(error.code, self._with_names(str(error)), rank=self.rank, peer=error.peer)
-            self._engine.fail(int(error.code), str(self._error))
+            self._error = event.error or BytePSLikeError(event.text)
+            self._verdict.set()
+            self._engine.fail(int(self._error.code), str(self._error))
 
     def _parts(self, declared: Declared) -> list[tuple[int, int, int, int]]:
         return [

@@ -9,13 +9,22 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from byteps_like.config import Config
 from byteps_like.control.scheduler import SchedulerServer
 from byteps_like.server.process import EmbeddedServer
 
 DEADLINE = 60.0
+
+
+class Ranks(Protocol):
+    """Something that ranks can join."""
+
+    ranks: int
+
+    def rank_settings(self, rank: int) -> dict[str, Any]:
+        """What `bps.init` is given on a rank."""
 
 
 class Cluster:
@@ -61,15 +70,19 @@ class Pool:
             self._pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, cluster: Cluster, body: Callable[..., Any], *args: Any) -> list[Any]:
-        """`body(bps, rank, size, *args)` on every rank of `cluster`: the results, or an AssertionError with them all."""
-        name = (body.__module__, body.__qualname__)
-        for rank in range(cluster.ranks):
-            self._pipes[rank].send((name, cluster.rank_settings(rank), args))
-        answers = [self._answer(rank) for rank in range(cluster.ranks)]
+    def run(self, cluster: Ranks, body: Callable[..., Any], *args: Any) -> list[Any]:
+        """`body(bps, rank, size, *args)` on every rank of `cluster`: the results, or an AssertionError with all."""
+        answers = self.answers(cluster, body, *args)
         failures = [f"--- rank {rank} ---\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         assert not failures, "\n".join(failures)
         return [result for _, result in answers]
+
+    def answers(self, cluster: Ranks, body: Callable[..., Any], *args: Any) -> list[tuple[bool, Any]]:
+        """The same, with whatever became of each rank: (True, result) or (False, traceback)."""
+        name = (body.__module__, body.__qualname__)
+        for rank in range(cluster.ranks):
+            self._pipes[rank].send((name, cluster.rank_settings(rank), args))
+        return [self._answer(rank) for rank in range(cluster.ranks)]
 
     def _answer(self, rank: int) -> tuple[bool, Any]:
         if not self._pipes[rank].poll(DEADLINE):
@@ -116,6 +129,6 @@ def _serve(pipe: Connection) -> None:
             result = body(bps, bps.rank(), bps.size(), *args)
             bps.shutdown()
             pipe.send((True, result))
-        except BaseException:  # whatever it is, the test shows it
+        except BaseException:  # noqa: BLE001 - whatever it is, the test shows it
             pipe.send((False, traceback.format_exc()))
             bps.shutdown()

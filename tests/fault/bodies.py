@@ -1,0 +1,83 @@
+"""What ranks do in the fault tests: `body(bps, rank, size, ...)`; each returns what it saw and how long it took."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from byteps_like.errors import BytePSLikeError
+
+Seen = tuple[str, str, float]
+"""Name of the error class ("" for none), its message, seconds from the start of the failing step."""
+
+
+def _watch(call: Any) -> Seen:
+    start = time.monotonic()
+    try:
+        call()
+    except BytePSLikeError as error:
+        return type(error).__name__, str(error), time.monotonic() - start
+    return "", "", time.monotonic() - start
+
+
+def other_shape(bps: Any, rank: int, size: int) -> Seen:
+    return _watch(lambda: bps.push_pull(torch.zeros(4 + (rank == 1)), name="layer.weight"))
+
+
+def other_dtype(bps: Any, rank: int, size: int) -> Seen:
+    dtype = torch.float64 if rank == 1 else torch.float32
+    return _watch(lambda: bps.push_pull(torch.zeros(4, dtype=dtype), name="layer.weight"))
+
+
+def other_operation(bps: Any, rank: int, size: int) -> Seen:
+    return _watch(lambda: bps.push_pull(torch.zeros(4), average=rank != 1, name="layer.weight"))
+
+
+def other_order(bps: Any, rank: int, size: int) -> Seen:
+    def call() -> None:
+        for name in ("first", "second") if rank == 0 else ("second", "first"):
+            bps.push_pull(torch.zeros(4), name=name)
+
+    return _watch(call)
+
+
+def never_comes(bps: Any, rank: int, size: int) -> Seen:
+    bps.push_pull(torch.zeros(4), name="warm")
+    if rank != 1:
+        return _watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
+    time.sleep(3.5)  # busy elsewhere for longer than the job's deadline
+    return _watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
+
+
+def leaves_early(bps: Any, rank: int, size: int) -> Seen:
+    bps.push_pull(torch.zeros(4), name="warm")
+    if rank == 1:
+        bps.shutdown()
+        return "", "", 0.0
+    return _watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
+
+
+def loop_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
+    """Steps until the job fails; touches `flag` when the first step is through. Seconds: in the failing call."""
+    tensor = torch.ones(300_000)
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("byteps_like").addHandler(handler)
+    steps = 0
+    while True:
+        name, text, seconds = _watch(lambda: bps.push_pull_inplace(tensor, average=True, name="layer.weight"))
+        if name:
+            return name, text + "".join(f"\nwarned: {message}" for message in messages), seconds
+        steps += 1
+        if steps == 5 and rank == 0:
+            Path(flag).touch()
+        time.sleep(0.002)
+
+
+def sums(bps: Any, rank: int, size: int) -> float:
+    return float(bps.push_pull(torch.full((10,), float(rank + 1)), average=False, name="after").sum())
