@@ -174,4 +174,3 @@ def stats() -> dict[str, int]:
 def barrier(timeout: float | None = None) -> None:
     """Blocks until all workers have called it. Raises DeadlineError after `timeout` seconds."""
     current().worker.barrier(timeout)
-

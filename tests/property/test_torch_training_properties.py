@@ -52,8 +52,10 @@ class Branches(nn.Module):
         fill(self)
 
     def loss(self, x: torch.Tensor, used: set[int]) -> torch.Tensor:
-        outputs = [branch(x.to(branch[0].weight.dtype)).double() for k, branch in enumerate(self.branches) if k in used]
-        return torch.stack(outputs).sum(0).square().mean()
+        # A term for each branch: the gradients of one type must not depend on the rounding of the other.
+        branches = [branch for number, branch in enumerate(self.branches) if number in used]
+        terms = [branch(x.to(branch[0].weight.dtype)).square().mean().double() for branch in branches]
+        return torch.stack(terms).sum()
 
 
 def train(case: Case, model: Branches, optimizer: torch.optim.Optimizer, rank: int, size: int) -> None:

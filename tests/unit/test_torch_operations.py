@@ -84,14 +84,16 @@ def test_ranks_disagree_on_shape():
 
 
 def test_after_a_failure_every_call_raises_it():
-    def body(bps, rank, size, world, failed):
+    def body(bps, rank, size, world, started, failed):
         bps.push_pull(torch.ones(2), name="a")
         handle = bps.push_pull_async(torch.ones(2), name="b") if rank == 0 else None
-        bps.barrier()
-        if rank == 1:
+        if rank == 0:
+            started.set()
+        else:
+            assert started.wait(10)
             world.fail(PeerLostError("worker 7 died"))
             failed.set()
-        failed.wait(10)
+        assert failed.wait(10)
         calls = [
             lambda: bps.push_pull(torch.ones(2), name="a"),
             lambda: bps.broadcast_(torch.ones(2), 0),
@@ -104,7 +106,7 @@ def test_after_a_failure_every_call_raises_it():
                 call()
 
     world = ThreadWorld(2)
-    run_world(2, body, world, threading.Event(), world=world)
+    run_world(2, body, world, threading.Event(), threading.Event(), world=world)
 
 
 def test_inference_tensors_and_no_grad():
