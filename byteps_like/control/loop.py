@@ -10,6 +10,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import grpc.aio
+
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 
 T = TypeVar("T")
@@ -57,6 +59,8 @@ class ControlLoop:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
+        aio: Any = grpc.aio  # grpc-stubs lack it
+        aio.init_grpc_aio()  # keeps gRPC's poller from going, and being missed, with every last channel
         self.loop.run_forever()
 
     def _stop(self) -> None:

@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+KEPT = 64
+"""Messages kept after they were written: more can't be on their way when a stream breaks."""
+
+PENDING_AT_MOST = 256
+"""Unwritten messages from which on a member that does not read is spared further warnings."""
+
 
 class Mailbox:
-    """The encoded messages of one member, in order. The bytes are shared with all other mailboxes."""
+    """The encoded messages of one member, numbered from 0. The bytes are shared with all other mailboxes."""
 
     def __init__(self) -> None:
         self._messages: list[bytes] = []
+        self._first = 0  # number of _messages[0]
+        self._written = 0
         self._wake = asyncio.Event()
         self._stream = 0
         self._closed = False
 
-    def put(self, message: bytes) -> None:
+    def put(self, message: bytes, *, droppable: bool = False) -> None:
         """Appends a message."""
+        if droppable and self._first + len(self._messages) - self._written >= PENDING_AT_MOST:
+            return
         self._messages.append(message)
         self._wake.set()
 
@@ -42,12 +52,21 @@ class Mailbox:
 
     async def send_from(self, position: int, stream: int, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Writes everything from `position` on, as it comes, until `close` or a newer stream."""
+        position = max(position, self._first)
         while self.is_open(stream):
-            if position < len(self._messages):
-                await write(self._messages[position])
+            if position < self._first + len(self._messages):
+                await write(self._messages[position - self._first])
                 position += 1
+                self._forget_before(position)
             elif self._closed:
                 return
             else:
                 self._wake.clear()
                 await self._wake.wait()
+
+    def _forget_before(self, position: int) -> None:
+        self._written = max(self._written, position)
+        surplus = self._written - KEPT - self._first
+        if surplus > 0:
+            del self._messages[:surplus]
+            self._first += surplus

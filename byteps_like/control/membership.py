@@ -10,6 +10,7 @@ process (SIGSTOP), whose kernel keeps its connections, is never lost.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -20,6 +21,9 @@ from byteps_like.control.forming import Forming, Terms
 from byteps_like.control.seats import Claim, Notice, Seat, SeatState, Waiting, describe, describe_all
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
+
+WARNINGS_PER_SECOND = 8
+"""Each goes to every member; more at a time would only bury the first."""
 
 
 class JobState(StrEnum):
@@ -66,7 +70,8 @@ class Membership:
         self.forming = Forming(self.terms)
         self.epoch: Epoch | None = None
         self.number = 0
-        self.refusals: list[str] = []
+        self.refusals: deque[str] = deque(maxlen=4)
+        self._warned: deque[float] = deque()
         self._seats: dict[str, Seat] = {}
         self._suspects: dict[str, Seat] = {}
         self._reported: tuple[float, BytePSLikeError] | None = None
@@ -84,7 +89,7 @@ class Membership:
             self._admit(claim, now)
         except RefusedError as refusal:
             self.refusals.append(str(refusal))
-            self._send([seat for seat in self._seats.values() if _concerns(seat, claim)], _warning(str(refusal)))
+            self._warn([seat for seat in self._seats.values() if _concerns(seat, claim)], str(refusal), now)
             raise
         self._end_at = None
         seat = Seat(claim, claim.member, now, now + claim.timeout, suspected=now, heard=now)
@@ -146,7 +151,7 @@ class Membership:
             text = f"{error}; {describe_all(gone)} left the job and will not contribute"
             self.fail(StalledError(text, peer=describe(gone[0].member), key=error.key, operation=error.operation), now)
         else:
-            self._send(self._current().present(), _warning(str(error)))
+            self._warn(self._current().present(), str(error), now)
 
     def leave(self, id: str, returning: bool, now: float) -> None:
         """A member goes in order; one that is `returning` keeps the job from ending."""
@@ -320,7 +325,7 @@ class Membership:
             if seat.state is SeatState.WAITING:
                 text = f"{describe(seat.member)} died while the world was forming"
                 self.refusals.append(text)
-                self._send([other for other in self.forming.seats() if other is not seat], _warning(text))
+                self._warn([other for other in self.forming.seats() if other is not seat], text, now)
             self._forget(seat, now)
 
     def _forget(self, seat: Seat, now: float) -> None:
@@ -338,16 +343,16 @@ class Membership:
             self._end_at = now + self._linger
 
     def _mention_quiet(self, now: float) -> None:
-        limit = self.patience.quiet
         audible = [seat for seat in self._current().present() if seat.suspected is None and not seat.quiet]
-        for seat in audible:
-            if now - seat.heard >= limit:
-                seat.quiet = True
-                silence = f"{now - seat.heard:.1f} s: stopped, or out of reach"
-                text = f"no sign of life from {describe(seat.member)} for {silence}"
-                self._send(self._current().present(), _warning(text))
+        silent = [seat for seat in audible if now - seat.heard >= self.patience.quiet]
+        for seat in silent:
+            seat.quiet = True
+        if silent:
+            longest = now - min(seat.heard for seat in silent)
+            text = f"no sign of life from {describe_all(silent)} for {longest:.1f} s: stopped, or out of reach"
+            self._warn(self._current().present(), text, now)
         next_heard = min((seat.heard for seat in audible if not seat.quiet), default=now)
-        self._quiet_check = next_heard + limit
+        self._quiet_check = next_heard + self.patience.quiet
 
     def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
         self._send([seat], Event(EventKind.FAILED, str(error), error))
@@ -358,7 +363,7 @@ class Membership:
         """The first wait that ends ends all: whoever waits hears the same list of who is missing."""
         waiting = list(self.forming.seats())
         size = self.forming.world_size()[0]
-        notes = f" (refused or lost: {'; '.join(self.refusals[-4:])})" if self.refusals else ""
+        notes = f" (refused or lost: {'; '.join(self.refusals)})" if self.refusals else ""
         if self.state is not JobState.FORMING:
             notes += f"; epoch {self.number} is still running with {describe_all(self._current().present())}"
         missing = self.forming.missing() + notes
@@ -385,9 +390,12 @@ class Membership:
         if seats:
             self.outbox.append(Notice(tuple(seat.id for seat in seats), message))
 
-
-def _warning(text: str) -> Event:
-    return Event(EventKind.WARNING, text)
+    def _warn(self, seats: list[Seat], text: str, now: float) -> None:
+        """A warning for `seats`; when they come thick and fast, the rest only reaches the scheduler's own log."""
+        self._warned = deque((at for at in self._warned if at > now - 1.0), WARNINGS_PER_SECOND)
+        to = tuple(seat.id for seat in seats) if len(self._warned) < WARNINGS_PER_SECOND else ()
+        self._warned.append(now)
+        self.outbox.append(Notice(to, Event(EventKind.WARNING, text)))
 
 
 def _operation(waiting: Waiting | None) -> tuple[str, int] | None:

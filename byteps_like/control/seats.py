@@ -94,9 +94,15 @@ def describe(member: Member) -> str:
     return f"{name} (host {member.host}, pid {member.pid})"
 
 
+NAMED_AT_MOST = 8
+"""Members listed in one message; a thousand names help nobody."""
+
+
 def describe_all(seats: Iterable[Seat]) -> str:
-    """All of them in one line."""
-    return ", ".join(describe(seat.member) for seat in seats)
+    """All of them in one line, the first few by name."""
+    members = [seat.member for seat in seats]
+    text = ", ".join(describe(member) for member in members[:NAMED_AT_MOST])
+    return text + (f" and {len(members) - NAMED_AT_MOST} more" if len(members) > NAMED_AT_MOST else "")
 
 
 def ranks_text(role: str, ranks: Sequence[int]) -> str:

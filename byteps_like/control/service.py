@@ -195,12 +195,13 @@ class SchedulerService:
     def _after(self) -> None:
         """What follows every change: messages go out, barriers that can't complete fail, the timer is set."""
         for notice in self.membership.outbox:
+            _log_notice(notice.message)
             epoch = self.membership.epoch
             encoded = wire.to_watch(notice.message, list(epoch.seats) if epoch else ()).SerializeToString()
-            _log_notice(notice.message)
+            droppable = isinstance(notice.message, Event) and notice.message.kind is EventKind.WARNING
             for id in notice.to:
                 if id in self._boxes:
-                    self._boxes[id].put(encoded)
+                    self._boxes[id].put(encoded, droppable=droppable)
         self.membership.outbox.clear()
         for id in self.membership.gone:
             if id in self._boxes:

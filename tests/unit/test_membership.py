@@ -314,3 +314,20 @@ def test_waits_that_prove_nothing(
     blocked(job, 0, *first, times=5)
     blocked(job, 1, *second, times=5)
     assert job.state is JobState.RUNNING
+
+
+def test_many_warnings_at_once_do_not_flood_the_members(job: Job) -> None:
+    job.form()
+    for number in range(50):
+        job.do("warn", "s0", StalledError(f"round {number} waits for rank 1"))
+    assert len(job.events("w0", EventKind.WARNING)) == 8
+    job.wait(1.5)
+    job.do("warn", "s0", StalledError("another"))
+    assert job.events("w0", EventKind.WARNING)[-1].text == "another"
+
+
+def test_all_who_are_silent_are_mentioned_in_one_message(job: Job) -> None:
+    job.form()
+    job.wait(20)
+    (warning,) = job.events("w0", EventKind.WARNING)
+    assert "worker 0 (host host0, pid 100), worker 1" in warning.text
