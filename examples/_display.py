@@ -5,6 +5,7 @@ Not part of the library. A script of your own needs nothing of this.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -25,6 +26,11 @@ REFRESH_SECONDS = 0.2
 PLAIN_SECONDS = 2.0
 WARM_UP_STEPS = 3
 """Steps left out of the timings: buffers and names are agreed on in the first, the layout after it."""
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the example's own docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def console() -> Console:
@@ -51,6 +57,7 @@ class Training:
         self._blocked: list[float] = []
         self._waited = 0.0
         self._shown = 0.0
+        self._printed = 0
 
     def __enter__(self) -> Training:
         if self._console.is_terminal:
@@ -60,7 +67,8 @@ class Training:
 
     def __exit__(self, *_: object) -> None:
         self._show()
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     @contextmanager
     def communication(self) -> Iterator[None]:
@@ -85,8 +93,9 @@ class Training:
         return self._seconds[start:], self._blocked[start:]
 
     def _show(self) -> None:
-        if not self._losses:
+        if not self._losses or self._printed == len(self._losses):
             return
+        self._printed = len(self._losses)
         seconds, blocked = self._timed()
         share = sum(blocked) / sum(seconds)
         text = f"loss {self._losses[-1]:.3f} · {median(seconds) * 1e3:.1f} ms/step · {share:.0%} communication"

@@ -3,15 +3,15 @@
     byteps-like run -n 2 -s 1 -- python examples/digits.py
     python examples/digits.py                                   (alone: a world of one, the same losses)
 
-Every rank goes through the same batches and computes its share of each: rows rank, rank + size, ... So the averaged
-gradient is that of the whole batch, whatever the number of workers (which must divide --batch).
+Every rank computes its share of each batch: rows rank, rank + size, ... of it. The averaged gradient is that of the
+whole batch, whatever the number of workers (which must divide --batch).
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from _display import Training, console, save
+from _display import Training, console, parser, save
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -21,13 +21,13 @@ import byteps_like.torch as bps
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=15, help="passes over the 1,437 training images (default 15)")
-    parser.add_argument("--batch", type=int, default=64, help="images per step, over all workers (default 64)")
-    parser.add_argument("--lr", type=float, default=0.03, help="learning rate of SGD with momentum (default 0.03)")
-    parser.add_argument("--seed", type=int, default=1, help="of the weights and of the order of images (default 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write losses, accuracy and timings there")
-    return parser.parse_args()
+    known = parser(__doc__)
+    known.add_argument("--epochs", type=int, default=15, help="passes over the 1,437 training images (default 15)")
+    known.add_argument("--batch", type=int, default=64, help="images per step, over all workers (default 64)")
+    known.add_argument("--lr", type=float, default=0.03, help="learning rate of SGD with momentum (default 0.03)")
+    known.add_argument("--seed", type=int, default=1, help="of the weights and of the order of images (default 1)")
+    known.add_argument("--json", type=Path, metavar="FILE", help="write losses, accuracy and timings there")
+    return known.parse_args()
 
 
 def data() -> list[torch.Tensor]:
@@ -35,8 +35,7 @@ def data() -> list[torch.Tensor]:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     split = train_test_split(range(len(images)), test_size=0.2, random_state=0, stratify=digits.target)
-    labels = torch.tensor(digits.target)
-    return [part[rows] for part in (images, labels) for rows in split]
+    return [part[rows] for part in (images, torch.tensor(digits.target)) for rows in split]
 
 
 def network() -> nn.Module:
@@ -51,8 +50,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
     images, test_images, labels, test_labels = data()
     model = network()
-    plain = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
-    optimizer = bps.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     steps = len(images) // args.batch
     with Training("digits", args.epochs * steps) as training:
@@ -68,9 +67,8 @@ def main() -> None:
                 with optimizer.skip_synchronize():
                     optimizer.step()
                 training.step(loss.item())
-    mine = slice(bps.rank(), None, bps.size())
-    with torch.no_grad():
-        correct = (model(test_images[mine]).argmax(1) == test_labels[mine]).sum()
+    own = slice(bps.rank(), None, bps.size())
+    correct = (model(test_images[own]).argmax(1) == test_labels[own]).sum()
     accuracy = bps.push_pull(correct, average=False, name="correct").item() / len(test_labels)
     save(training.result(example="digits", accuracy=accuracy), args.json)
     if bps.rank() == 0:
