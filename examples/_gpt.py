@@ -31,4 +31,5 @@ def sample(model: GPT, window: int, length: int) -> str:
     for _ in range(length):
         chances = (model(codes[:, -window:])[:, -1] / 0.8).softmax(-1)
         codes = torch.cat([codes, chances.multinomial(1)], dim=1)
-    return bytes(codes[0].tolist()).decode()
+    text = bytes(codes[0].tolist()).decode()
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
