@@ -18,10 +18,10 @@ from byteps_like import log as logs
 from byteps_like.config import Config
 from byteps_like.control.address import own_host
 from byteps_like.control.client import ControlClient
+from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ShutdownError
 from byteps_like.server.admin import AdminServer
-from byteps_like.worker.routes import default_shards, host_id, listen_urls
 
 log = logging.getLogger(__name__)
 

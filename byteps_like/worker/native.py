@@ -11,6 +11,7 @@ from typing import Any
 import byteps_like._core as _core
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
+from byteps_like.control.routes import server_urls
 from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.dtypes import Op
@@ -18,7 +19,6 @@ from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
-from byteps_like.worker.routes import server_urls
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
+from byteps_like.control.routes import host_id
 from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ConfigError
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
-from byteps_like.worker.routes import host_id
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
+from byteps_like.control.routes import host_id, listen_urls
 from byteps_like.control.scheduler import SchedulerServer
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.dtypes import DType, Op
@@ -24,7 +25,6 @@ from byteps_like.server.door import open_door
 from byteps_like.server.native import NativeServer
 from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.native import NativeWorker
-from byteps_like.worker.routes import host_id, listen_urls
 
 DEADLINE = 30.0
 T = TypeVar("T")
