@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# From the ground up. A part may use its own floor's earlier parts and everything below; `siblings` nothing of each other.
+# From the ground up. A part may use what is on its own floor and below it.
 PYTHON_FLOORS: list[set[str]] = [
     {"errors", "config", "config_environment", "config_values", "dtypes", "log", "wire", "_core"},
     {"worker.api"},  # the seam: plain data types that all floors speak of
