@@ -53,11 +53,8 @@ class PyEngine {
   bool Wait(Operation& operation, double seconds) {
     const Deadline deadline = After(seconds);
     for (;;) {
-      Status status;
-      {
-        nb::gil_scoped_release release;
-        status = engine_->Wait(operation, std::min(deadline, After(kSlice)));
-      }
+      const Status status =
+          BlockWithoutGil([&] { return engine_->Wait(operation, std::min(deadline, After(kSlice))); });
       if (status.code() != Code::kTimeout) {
         ThrowIfFailed(status);
         return true;
@@ -142,8 +139,9 @@ void BindEngine(nb::module_& m) {
              self.engine().Fail(static_cast<Code>(code), text);
            },
            nb::arg("code"), nb::arg("text"))
-      .def("next_event", [](PyEngine& self, double seconds) { return self.events().Pop(seconds); }, nb::arg("seconds"),
-           nb::call_guard<nb::gil_scoped_release>(), "(code, text, fatal), or None after `seconds` or once closed.")
+      .def("next_event",
+           [](PyEngine& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
+           nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once closed.")
       .def("counters", &Counters)
       .def("peers", [](PyEngine& self) { return self.engine().peers(); })
       .def("close", &PyEngine::Close, nb::call_guard<nb::gil_scoped_release>());

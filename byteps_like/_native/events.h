@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -18,6 +19,25 @@
 #include "csrc/base/status.h"
 
 namespace byteps_like {
+
+inline bool InterpreterIsEnding() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+// Runs something that blocks, without the GIL. A daemon thread that comes back while the interpreter ends would be
+// unwound by force through C++ frames, which aborts the process: it stays here instead, as from Python 3.14 on.
+template <typename Function>
+auto BlockWithoutGil(Function&& function) {
+  PyThreadState* const state = PyEval_SaveThread();
+  auto result = function();
+  while (InterpreterIsEnding()) ::pause();
+  PyEval_RestoreThread(state);
+  return result;
+}
 
 class EventQueue {
  public:

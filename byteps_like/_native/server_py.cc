@@ -85,8 +85,9 @@ void BindServer(nb::module_& m) {
              self.server().Fail(static_cast<Code>(code), text);
            },
            nb::arg("code"), nb::arg("text"))
-      .def("next_event", [](PyServer& self, double seconds) { return self.events().Pop(seconds); }, nb::arg("seconds"),
-           nb::call_guard<nb::gil_scoped_release>(), "(code, text, fatal), or None after `seconds` or once stopped.")
+      .def("next_event",
+           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
+           nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once stopped.")
       .def("stats",
            [](PyServer& self) {
              std::vector<std::map<std::string, uint64_t>> shards;
