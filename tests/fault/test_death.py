@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fault import bodies
-from tests.multiprocess.real_world import Pool, Ranks, job
+from tests.multiprocess.real_world import Pool, Processes, Ranks, job
 
 
 def _run(pool: Pool, cluster: Ranks, flag: Path, harm: Callable[[], None]) -> tuple[list[Any], float]:
@@ -82,11 +80,9 @@ def test_a_worker_is_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ["server", "scheduler"])
 def test_a_server_or_the_scheduler_is_killed(tmp_path: Path, role: str) -> None:
     pool = Pool(2)
-    processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         with Processes(ranks=2) as cluster:
-            processes = cluster.processes
-            answers, seconds = _run(pool, cluster, tmp_path / "running", _kill(processes[role].pid))
+            answers, seconds = _run(pool, cluster, tmp_path / "running", _kill(cluster.processes[role].pid))
         for ok, seen in answers:
             assert ok, seen
             name, text, _ = seen
@@ -95,39 +91,3 @@ def test_a_server_or_the_scheduler_is_killed(tmp_path: Path, role: str) -> None:
         assert seconds < 2
     finally:
         pool.close()
-
-
-class Processes:
-    """A job whose scheduler and only server are processes of their own."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Processes:
-        import socket
-
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        self._settings = {
-            "scheduler": address,
-            "secret": "s" * 64,
-            "job": "killed",
-            "num_servers": 1,
-            "host": "127.0.0.1",
-        }
-        environment = {f"BYTEPS_LIKE_{name.upper()}": str(value) for name, value in self._settings.items()}
-        environment["BYTEPS_LIKE_WORLD_SIZE"] = str(self.ranks)
-        for role in ("scheduler", "server"):
-            command = [sys.executable, "-m", "byteps_like", role]
-            self.processes[role] = subprocess.Popen(command, env={**os.environ, **environment})
-        return self
-
-    def rank_settings(self, rank: int) -> dict[str, Any]:
-        return {**self._settings, "world_size": self.ranks, "rank": rank, "join_timeout": 30.0}
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()

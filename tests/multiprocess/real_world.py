@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import secrets
+import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +57,40 @@ class Cluster:
         for server in self.servers:
             server.stop()
         self._scheduler.stop()
+
+
+class Processes:
+    """A job whose scheduler and only server are processes of their own."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Processes:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._settings = {
+            "scheduler": address,
+            "secret": "s" * 64,
+            "job": "killed",
+            "num_servers": 1,
+            "host": "127.0.0.1",
+        }
+        environment = {f"BYTEPS_LIKE_{name.upper()}": str(value) for name, value in self._settings.items()}
+        environment["BYTEPS_LIKE_WORLD_SIZE"] = str(self.ranks)
+        for role in ("scheduler", "server"):
+            command = [sys.executable, "-m", "byteps_like", role]
+            self.processes[role] = subprocess.Popen(command, env={**os.environ, **environment})
+        return self
+
+    def rank_settings(self, rank: int) -> dict[str, Any]:
+        return {**self._settings, "world_size": self.ranks, "rank": rank, "join_timeout": 30.0}
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
 
 
 class Pool:
