@@ -1,0 +1,164 @@
+"""What the documentation names exists: links, files, commands, settings, words, diffs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from byteps_like.cli.main import COMMANDS, app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+CODE = ("*.py", "*.cc", "*.h", "*.proto", "*.toml")
+
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|cc|h|cpp|proto|md|png|json|sh|yaml)|(?:[\w.-]+/)+)`")
+FOLDERS = ("byteps_like", "csrc", "server", "proto", "tests", "bench", "docs", "examples")
+PACKAGE = ("control", "torch", "worker", "launch", "cli", "portable", "wire")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", without_code(page.read_text()), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(without_code(page.read_text())):
+        if target.startswith(("http://", "https://")):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{page_id(page)} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{page_id(page)} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_named_in_the_text_exist(page: Path) -> None:
+    for name in NAMED_FILE.findall(page.read_text()):
+        top = name.split("/")[0]
+        if top in FOLDERS or top in PACKAGE:
+            places = [ROOT / name, ROOT / "byteps_like" / name]
+            assert any(place.exists() for place in places), f"{page_id(page)} names {name}"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    linked: set[Path] = set()
+    waiting = [ROOT / "README.md", ROOT / "docs" / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in linked or not page.is_file():
+            continue
+        linked.add(page)
+        if page.suffix == ".md":
+            waiting += [(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text()) if target]
+    assert set(PAGES) <= linked
+
+
+def shown_commands() -> list[str]:
+    """Every `byteps-like ...` of the pages and the examples, without comments."""
+    texts = [page.read_text() for page in [*PAGES, *(ROOT / "examples").glob("*.py")]]
+    lines = [line.strip().lstrip("+") for text in texts for line in re.split(r"[\n`]", text)]
+    commands = [re.split(r"\s+#|\s{3,}", line)[0] for line in lines if re.match(r"byteps-like [a-z]", line)]
+    return sorted({command for command in commands if command.split()[1] in COMMANDS or " -" in command})
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_commands_that_are_shown_parse(command: str) -> None:
+    words = shlex.split(command)[1:]
+    options = words[: words.index("--")] if "--" in words else words
+    result = CliRunner().invoke(app, [*options, "--help"])
+    assert result.exit_code == 0, result.output
+    for option in (word for word in options if word.startswith("-")):
+        assert option.split("=")[0] in re.sub(r"\x1b\[[0-9;]*m", "", result.output), f"{command}: {option}"
+
+
+def test_some_commands_are_shown() -> None:
+    assert {command.split()[1] for command in shown_commands()} >= {"run", "scheduler", "server", "config"}
+
+
+def test_the_table_of_settings_is_the_generated_one() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "byteps_like.config"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    ).stdout
+    assert (ROOT / "docs" / "config.md").read_text() == made, "run `make docs`"
+
+
+def test_make_recipes_that_are_named_exist() -> None:
+    recipes = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text()
+        named = set(re.findall(r"(?:`|^)make ([a-z-]+)(?:`|  |$)", text, flags=re.MULTILINE))
+        assert named <= recipes, f"{page_id(page)}: {named - recipes}"
+
+
+def source() -> str:
+    folders = [ROOT / name for name in ("byteps_like", "csrc", "server", "proto")]
+    files = [path for folder in folders for kind in CODE for path in folder.rglob(kind) if "/v1/" not in str(path)]
+    files += list((ROOT / "proto").rglob("*.proto"))
+    return "\n".join(path.read_text() for path in files)
+
+
+def test_names_in_the_glossary_are_names_in_the_code() -> None:
+    text = source()
+    rows = re.findall(r"^\| \*\*.*\| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)
+    assert len(rows) > 30
+    for row in rows:
+        for name in re.findall(r"`([^`]+)`", row):
+            last = name.split(".")[-1]
+            assert re.search(rf"\b(k?{re.escape(last)}|{re.escape(last.lower())})\b", text, re.IGNORECASE), name
+
+
+GLOSSARY_WORDS = {
+    "worker", "server", "scheduler", "rank", "world_size", "local_rank", "local_size", "epoch", "arena", "partition",
+    "key", "round", "contribution", "segment", "frame", "link", "stream", "shard", "credit", "region", "door", "handle",
+    "operation", "push_pull", "broadcast", "slot", "lab", "chaos", "resume", "stall", "secret", "member", "world",
+    "job",
+}  # fmt: skip
+
+
+def test_the_glossary_has_the_words_of_the_code() -> None:
+    terms = ", ".join(re.findall(r"^\| (\*\*.*?) \|", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE))
+    known = set(re.findall(r"[a-z_]+", terms))
+    assert known >= GLOSSARY_WORDS, GLOSSARY_WORDS - known
+    messages = re.findall(r"^message (\w+?)(?:Request|Reply)? \{", source(), flags=re.MULTILINE)
+    assert {"Member", "World"} <= set(messages)
+
+
+def test_every_error_is_explained() -> None:
+    kinds = re.findall(
+        r"^class (\w+Error)\(BytePSLikeError", (ROOT / "byteps_like" / "errors.py").read_text(), re.MULTILINE
+    )
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "errors.md").read_text(), flags=re.MULTILINE)
+    assert sorted(kinds) == sorted(rows)
+
+
+def test_threads_that_are_started_are_explained() -> None:
+    page = (ROOT / "docs" / "threads.md").read_text()
+    started = re.findall(r"threading\.Thread\([^\n]*name=\"([^\"]+)\"", source())
+    assert started
+    for name in started:
+        assert f"`{name}`" in page or name in ("byteps_like-server",), name
+
+
+@pytest.mark.parametrize(("script", "original"), [("from_byteps", "byteps"), ("from_horovod", "horovod")])
+def test_migration_changes_one_line(script: str, original: str) -> None:
+    page = (ROOT / "docs" / "migration.md").read_text()
+    (removed, added) = re.search(rf"b/examples/{script}\.py\n-(.*)\n\+(.*)\n", page).groups()  # type: ignore[union-attr]
+    lines = (ROOT / "examples" / f"{script}.py").read_text().splitlines()
+    assert lines.count(added) == 1
+    assert removed == added.replace("byteps_like", original)
+    assert sum("byteps_like" in line for line in lines) == 1
