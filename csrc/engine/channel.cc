@@ -10,6 +10,7 @@ namespace {
 
 constexpr auto kFirstPause = std::chrono::milliseconds(2);  // between tries to connect, doubled up to:
 constexpr auto kOneTry = std::chrono::seconds(2);
+constexpr auto kLendAfter = std::chrono::milliseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(100);
 
 Clock::duration Seconds(double seconds) {
@@ -124,7 +125,7 @@ void Channel::OnClosed(Link& link, const Status& why) {
 void Channel::Enqueue(Part& part) {
   parts_.emplace(part.key, &part);
   part.sent = part.landed = 0;
-  part.begun = part.resuming = part.credited = false;
+  part.begun = part.resuming = part.streamed = false;
   part.slot = in_flight_.size();
   if (in_flight_.empty()) Heard();
   in_flight_.push_back(&part);
@@ -141,7 +142,7 @@ void Channel::Queue(Part& part) {
 // After a new link: what went over the old one may or may not have been counted.
 void Channel::Resume(Part& part) {
   if (!part.begun) return;
-  if (!part.credited) {  // by reference: saying it again does no harm
+  if (!part.streamed) {  // by reference: saying it again does no harm
     part.sent = 0;
     return Queue(part);
   }
@@ -176,12 +177,27 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
   return NextPush(next);
 }
 
-bool Channel::TakesCredit(Part& part) {
-  if (part.credited) return true;
-  if (credit_used_ > 0 && credit_used_ + part.total > engine_.options_.credit_bytes) return false;
-  part.credited = true;
-  credit_used_ += part.total;
-  return true;
+// Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much waits,
+// and leaves the wire to what the others are waiting for.
+bool Channel::HasCredit() {
+  if (ahead_ < static_cast<int64_t>(engine_.options_.credit_bytes) + lent_) return true;
+  if (!lending_armed_) {
+    lending_armed_ = true;
+    engine_.loop_.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
+  }
+  return false;
+}
+
+// Ranks that push in different orders would wait for each other for ever: when nothing comes, credit is given.
+void Channel::LendCredit() {
+  lending_armed_ = false;
+  if (queue_.empty()) return;
+  if (Clock::now() - last_landing_ >= kLendAfter) lent_ = std::max(2 * lent_, ahead_);
+  if (link_) link_->Kick();
+}
+
+bool Channel::Contributes(const Part& part) const {
+  return part.op != Op::kBroadcast || part.root == engine_.options_.rank;
 }
 
 bool Channel::NextPush(Outgoing& next) {
@@ -192,9 +208,10 @@ bool Channel::NextPush(Outgoing& next) {
   if (queue_.empty()) return false;
   Part& part = *queue_.top().part;
   if (Refer(part, next)) return true;
-  if (!TakesCredit(part)) return false;
+  if (!HasCredit()) return false;
+  part.streamed = true;
   next.header = HeaderFor(part, FrameType::kPush);
-  if (part.op == Op::kBroadcast && part.root != engine_.options_.rank) {
+  if (!Contributes(part)) {
     part.sent = part.total;  // takes part, has nothing to say
   } else {
     next.header.offset = part.sent;
@@ -202,6 +219,7 @@ bool Channel::NextPush(Outgoing& next) {
         static_cast<uint32_t>(std::min<size_t>(part.total - part.sent, engine_.options_.segment_bytes));
     next.payload = part.address + part.sent;
     part.sent += next.header.length;
+    ahead_ += next.header.length;
   }
   part.begun = true;
   if (part.sent == part.total) {
@@ -213,7 +231,7 @@ bool Channel::NextPush(Outgoing& next) {
 
 // A contribution in memory that the server maps: says where, moves nothing.
 bool Channel::Refer(Part& part, Outgoing& next) {
-  if (!link_->shares_memory() || part.credited) return false;
+  if (!link_->shares_memory() || part.streamed) return false;
   const SharedRegion* const region = engine_.RegionOf(part.address, part.total);
   if (region == nullptr) return false;
   if (shared_regions_.insert(region->id).second && link_->PassBuffer(*region->buffer).ok()) {
@@ -288,14 +306,20 @@ void Channel::OnResult(Part& part, const Header& header) {
     part.landed = part.total;
   } else if (header.offset == part.landed) {
     part.landed += header.length;
+    if (Contributes(part)) ahead_ -= header.length;
+    if (ahead_ <= static_cast<int64_t>(engine_.options_.credit_bytes)) lent_ = 0;  // in step again
+    last_landing_ = Clock::now();
   }
   if (part.landed == part.total) Finish(part, Status());
+  if (link_ && !queue_.empty()) link_->Kick();
 }
 
 void Channel::OnResumed(Part& part, const Header& header) {
   if (!part.resuming) return;
   part.resuming = false;
-  part.sent = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
+  const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
+  if (Contributes(part)) ahead_ += static_cast<int64_t>(counted) - part.sent;
+  part.sent = counted;
   if (part.sent < part.total) Queue(part);
 }
 
@@ -303,11 +327,10 @@ void Channel::Finish(Part& part, const Status& status) {
   in_flight_.back()->slot = part.slot;
   std::swap(in_flight_[part.slot], in_flight_.back());
   in_flight_.pop_back();
-  if (part.credited) credit_used_ -= part.total;
-  part.credited = part.begun = part.queued = false;
+  if (part.streamed && Contributes(part)) ahead_ -= static_cast<int64_t>(part.sent) - part.landed;
+  part.streamed = part.begun = part.queued = false;
   ++part.round;
   engine_.Complete(part, status);
-  if (link_ && !queue_.empty()) link_->Kick();
 }
 
 // The end -------------------------------------------------------------------------------------------------------------

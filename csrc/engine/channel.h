@@ -70,7 +70,9 @@ class Channel : private LinkHandler {
   void Finish(Part& part, const Status& status);
   void FinishAll(const Status& status);
   Header HeaderFor(const Part& part, FrameType type) const;
-  bool TakesCredit(Part& part);
+  bool Contributes(const Part& part) const;
+  bool HasCredit();
+  void LendCredit();
 
   Engine& engine_;
   const ShardAddress address_;
@@ -86,7 +88,10 @@ class Channel : private LinkHandler {
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
   std::set<uint32_t> shared_regions_;  // passed to the server over this link
-  size_t credit_used_ = 0;
+  int64_t ahead_ = 0;        // bytes of contributions that went out and whose results have not come
+  int64_t lent_ = 0;         // credit beyond the limit, while nothing comes
+  bool lending_armed_ = false;
+  Deadline last_landing_{};
   Deadline last_heard_{};
   std::vector<std::byte> scratch_;     // texts, and payloads nobody waits for any more
 

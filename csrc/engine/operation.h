@@ -43,7 +43,7 @@ struct Part {
   bool queued = false;    // in its channel's queue
   bool begun = false;     // its first frame went out
   bool resuming = false;  // waits for kResumed on a new link
-  bool credited = false;  // takes up credit of its channel
+  bool streamed = false;  // its bytes go over the link: not by reference
 };
 
 }  // namespace byteps_like

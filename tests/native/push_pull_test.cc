@@ -153,6 +153,21 @@ TEST_CASE("credit bounds what is in flight and everything still arrives") {
   CHECK(WrongSums<int32_t>(cluster, DType::kInt32, 40000, 3, &Nobody) == 0);
 }
 
+TEST_CASE("ranks that push in opposite orders and have little credit don't wait for each other for ever") {
+  Cluster cluster({.workers = 2, .credit_bytes = 4096, .partition_bytes = 8192});
+  cluster.Everybody([&](uint32_t rank) {
+    Tensor<int32_t> first(cluster, rank, 20000, DType::kInt32, 0), second(cluster, rank, 20000, DType::kInt32, 1000);
+    FillWith(first, rank, 0);
+    FillWith(second, rank, 1);
+    Tensor<int32_t>* const order[] = {rank == 0 ? &first : &second, rank == 0 ? &second : &first};
+    auto one = order[0]->Start(Op::kSum), other = order[1]->Start(Op::kSum);
+    CHECK(cluster.engine(rank).Wait(**one, Clock::now() + std::chrono::seconds(10)).ok());
+    CHECK(cluster.engine(rank).Wait(**other, Clock::now() + std::chrono::seconds(10)).ok());
+    CHECK(first.data()[19999] == SumOf<int32_t>(2, 19999, 0));
+    CHECK(second.data()[19999] == SumOf<int32_t>(2, 19999, 1));
+  });
+}
+
 TEST_CASE("an operation on a tensor that is in flight is refused, and the first one still ends") {
   Cluster cluster({.workers = 2});
   cluster.Everybody([&](uint32_t rank) {
