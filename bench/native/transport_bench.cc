@@ -6,6 +6,7 @@
 //
 // Prints, per transport: GB/s of payload in segments of 256 KiB, received into 64 MiB and into a window of 1 MiB that
 // stays in the cache, and the microseconds of one way of a ping-pong; medians of several runs.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,15 @@ double Seconds(Deadline since) { return std::chrono::duration<double>(Clock::now
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+// The two ends on two cores, always: the scheduler would put them on one when the machine is busy.
+void PinThread(unsigned which) {
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(which % cores, &set);
+  ::sched_setaffinity(0, sizeof(set), &set);
 }
 
 // One end: sends `left` frames of a size, receives into its block, and answers what asks for an answer.
@@ -86,6 +96,7 @@ class End final : public LinkHandler {
 
 // The other side, until its link closes: sends pings back, and a word when a stream is over.
 void Serve(std::unique_ptr<Stream> stream) {
+  PinThread(1);
   EventLoop loop;
   End end(loop, std::move(stream));
   end.on_frame = [&](const Header& header) {
@@ -98,7 +109,11 @@ void Serve(std::unique_ptr<Stream> stream) {
 
 class Driver {
  public:
-  explicit Driver(std::unique_ptr<Stream> stream) : end_(loop_, std::move(stream)), thread_([this] { loop_.Run(); }) {}
+  explicit Driver(std::unique_ptr<Stream> stream)
+      : end_(loop_, std::move(stream)), thread_([this] {
+          PinThread(0);
+          loop_.Run();
+        }) {}
   ~Driver() {
     loop_.Stop();
     thread_.join();

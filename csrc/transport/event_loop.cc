@@ -44,7 +44,7 @@ void EventLoop::Run() {
     RunDeferred();
     RunTimers();
     WaitForEvents();
-    gone_.clear();
+    BuryWatchers();
   }
   thread_.store(std::thread::id(), std::memory_order_relaxed);
 }
@@ -116,6 +116,13 @@ void EventLoop::Unwatch(int fd) {
   gone_.push_back(std::move(slots_[slot].watcher));
   ++slots_[slot].generation;
   free_slots_.push_back(slot);
+}
+
+// What a callback held may itself unwatch something when it goes.
+void EventLoop::BuryWatchers() {
+  if (gone_.empty()) return;
+  std::vector<std::unique_ptr<Watcher>> gone;
+  gone.swap(gone_);
 }
 
 uint64_t EventLoop::CallAt(Deadline when, std::function<void()> task) {

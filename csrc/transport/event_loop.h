@@ -77,6 +77,7 @@ class EventLoop {
   void RunTimers();
   void WaitForEvents();
   int WaitMilliseconds();
+  void BuryWatchers();
 
   Fd epoll_;
   Fd wake_;
