@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -95,6 +96,20 @@ def test_the_table_of_settings_is_the_generated_one() -> None:
         [sys.executable, "-m", "byteps_like.config"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
     ).stdout
     assert (ROOT / "docs" / "config.md").read_text() == made, "run `make docs`"
+
+
+def test_the_example_in_the_readme_trains_alone() -> None:
+    torch = pytest.importorskip("torch")
+    import byteps_like.torch as bps
+
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {"batches": [(torch.randn(8, 64), torch.arange(8))] * 3}
+    try:
+        exec(code, names)
+        gradients = [parameter.grad for parameter in names["model"].parameters()]
+        assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+    finally:
+        bps.shutdown()
 
 
 def test_make_recipes_that_are_named_exist() -> None:
