@@ -58,7 +58,9 @@ def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.Stat
     world_size, num_servers = forming.world_size()[0], forming.num_servers()[0]
     if membership.state is JobState.FORMING:
         text = f"missing: {forming.missing()}"
-        if epoch is not None and epoch.failure is not None:
+        if epoch is not None and epoch.failure is None and not any(seat.is_worker for seat in forming.seats()):
+            text = "all workers have left"
+        elif epoch is not None and epoch.failure is not None:
             state, text = pb.StatusReply.STATE_FAILED, f"{epoch.failure}; {text}"
     elif epoch is not None:
         world_size, num_servers = len(epoch.world.workers), len(epoch.world.servers)
