@@ -135,25 +135,36 @@ TEST_CASE("link: ping-pong with random sizes loses no wake-up") {
   }
 }
 
-TEST_CASE("link: two links on one loop, one flooded, both served") {
+TEST_CASE("link: two links on one loop, one flooded, both served in turn") {
+  constexpr size_t kFrames = 100;
+  const Bytes block = Pattern(256 << 10, 1);
   for (const std::string& scheme : Schemes()) {
     CAPTURE(scheme);
     LoopThread clients, servers;
     StreamPair first = MakeStreams(FreshUrl(scheme)), second = MakeStreams(FreshUrl(scheme));
     Peer flood(clients, std::move(first.client)), flooded(servers, std::move(first.server));
-    Peer quiet(clients, std::move(second.client)), echo(servers, std::move(second.server));
-    constexpr size_t kFrames = 400 / kSlow;
-    const Bytes block = Pattern(256 << 10, 1);
-    for (size_t i = 0; i < kFrames; ++i) flood.Send(Push(i, block));
-    size_t flooded_before = 0;
-    for (uint32_t i = 0; i < 5; ++i) {
-      quiet.Send(Push(i, Pattern(10, i)));
-      REQUIRE(echo.WaitFrames(i + 1));
-      if (i == 0) flooded.Wait([&] { return flooded_before = flooded.received.size(), true; });
-    }
-    CHECK(flooded_before < kFrames);  // the first small frame did not wait for the whole flood
-    REQUIRE(flooded.WaitFrames(kFrames));
-    CHECK(flooded.received.back().payload == block);
+    Peer quiet(clients, std::move(second.client)), answer(servers, std::move(second.server));
+    std::atomic<size_t> arrived{0}, before{kFrames};  // of the flood: in all, and when the small frame came
+    std::atomic<bool> whole{true};
+    flooded.SetOnFrame([&](Link&, const Header& header, std::byte* payload) {
+      whole = whole && std::equal(block.begin(), block.end(), payload, payload + header.length);
+      ++arrived;
+    });
+    answer.SetOnFrame([&](Link&, const Header&, std::byte*) {
+      before = arrived.load();
+      answer.Send(Push(1, {}));
+    });
+    clients.Do([&] {  // the small frame behind the whole flood
+      for (size_t i = 0; i < kFrames; ++i) flood.Send(Push(i, block));
+      quiet.Send(Push(0, Pattern(10, 1)));
+    });
+    REQUIRE(quiet.WaitFrames(1));
+    CHECK(before < kFrames);
+    REQUIRE(flood.Wait([&] { return flood.sent == kFrames; }));
+    const auto limit = In(20);
+    while (arrived < kFrames && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(arrived == kFrames);
+    CHECK(whole);
   }
 }
 
