@@ -5,58 +5,93 @@ PYTHON ?= $(VENV)/bin/python
 JOBS ?= 2
 CMAKE ?= cmake
 ARM_CXX ?= aarch64-linux-gnu-g++
+CLANG_TIDY ?= clang-tidy
+READY := $(if $(wildcard $(PYTHON)),,setup-ci)
 export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup core proto demo test test-python test-native test-sanitizers fuzz check format bench docs wheel clean
+.PHONY: help setup setup-test setup-ci core proto demo test test-python test-native test-sanitizers \
+  test-python-versions fuzz check lint arm tidy tidy-files format bench docs wheel clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@echo "make RECIPE, where RECIPE is one of"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sed 's/^/  /' | expand -t 24
 
 setup:  ## virtual environment in .venv, packages, native core (done by the others when needed)
 	@VENV=$(VENV) bash scripts/setup.sh
+
+setup-test:
+	@VENV=$(VENV) bash scripts/setup.sh test
+
+setup-ci:
+	@VENV=$(VENV) bash scripts/setup.sh test ci
 
 core: proto  ## (re)builds the native core in place
 	@mkdir -p build
 	@flock build/.lock $(PYTHON) setup.py -q build_ext --inplace > build/core.log 2>&1 || { cat build/core.log; exit 1; }
 
 proto:  ## generates the gRPC stubs
-	@if [ -f byteps_like/control/generate.py ]; then $(PYTHON) -P byteps_like/control/generate.py; fi
+	@$(PYTHON) -P byteps_like/control/generate.py
 
 demo: setup  ## trains a real model: 2 workers, 2 servers, and shows it
 	@$(PYTHON) examples/demo.py
 
-test: setup test-native test-python  ## all tests
+test: setup-test test-native test-python  ## all tests
 
-test-python:
+test-python:  ## the Python tests alone, after `make setup`
 	@$(PYTHON) -m pytest tests
 
-test-native:
+test-native:  ## the native tests alone, after `make setup`
+	@mkdir -p build
 	@$(CMAKE) -S . -B build/native -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF > build/configure-native.log
 	@$(CMAKE) --build build/native --target native_tests -j $(JOBS)
 	@build/native/native_tests
 
-test-sanitizers:  ## the native tests under address+undefined and thread sanitizers
+test-sanitizers: $(READY)  ## the native tests under address+undefined and thread sanitizers
 	@for kind in address,undefined thread; do \
 	  $(CMAKE) -S . -B build/san-$${kind%%,*} -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF \
 	    -DBYTEPS_LIKE_SANITIZE=$$kind > build/configure-san.log && \
 	  $(CMAKE) --build build/san-$${kind%%,*} --target native_tests -j $(JOBS) && \
 	  echo "== native tests, $$kind sanitizer ==" && build/san-$${kind%%,*}/native_tests || exit 1; done
 
-fuzz:  ## fuzzes the wire parser for FUZZ_SECONDS (clang)
+test-python-versions: $(READY)  ## native core and torch-free tests with each Python 3.11-3.13 there is
+	@bash scripts/test_python_versions.sh
+
+fuzz: $(READY)  ## fuzzes the wire parser for FUZZ_SECONDS (clang)
 	@$(CMAKE) -S . -B build/fuzz -G Ninja -DBYTEPS_LIKE_FUZZ=ON -DBYTEPS_LIKE_PYTHON=OFF \
 	  -DCMAKE_CXX_COMPILER=$$(command -v clang++ || command -v clang++-14) > build/configure-fuzz.log
 	@$(CMAKE) --build build/fuzz -j $(JOBS)
 	@mkdir -p build/corpus && build/fuzz/frame_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -print_final_stats=1 build/corpus tests/corpus/frame
 
-check: setup  ## formatting, lint, types, layering
+check: setup lint arm tidy  ## formatting, lint, types, layering, and what compilers for ARM and clang-tidy say
+
+lint:
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m mypy
 	@git ls-files '*.cc' '*.h' | xargs $(dir $(PYTHON))clang-format --dry-run -Werror
-	@if command -v $(ARM_CXX) > /dev/null; then for source in csrc/kernels/*.cc; do \
-	  $(ARM_CXX) -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I. $$source || exit 1; done; \
+	@$(PYTHON) -m pytest tests/package/test_layering.py
+
+arm:
+	@if command -v $(ARM_CXX) > /dev/null; then \
+	  printf '%s\n' csrc/kernels/*.cc | xargs -P $(JOBS) -n 1 $(ARM_CXX) -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I.; \
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
+
+# One stamp a file, so that only what has changed is looked at again.
+tidy:
+	@mkdir -p build
+	@if command -v $(CLANG_TIDY) > /dev/null; then \
+	  $(CMAKE) -S . -B build/native -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF > build/configure-native.log && \
+	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files; \
+	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
+
+TIDY_SOURCES := $(wildcard csrc/*/*.cc server/*.cc)
+tidy-files: $(TIDY_SOURCES:%.cc=build/tidy/%.ok)
+
+build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h server/*.h) .clang-tidy
+	@mkdir -p $(@D)
+	@$(CLANG_TIDY) -p build/native --quiet $< 2> $@.log || { cat $@.log; exit 1; }
+	@touch $@
 
 format:  ## formats everything
 	@$(PYTHON) -m ruff format .
@@ -70,7 +105,9 @@ docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/config.md
 
 wheel: setup  ## wheel and sdist in dist/
-	@$(PYTHON) -m build --no-isolation
+	@rm -rf build/lib.* build/bdist.*
+	@$(PYTHON) -m build --no-isolation --wheel --sdist --outdir dist .
 
-clean:  ## removes build products (keeps .venv)
-	@rm -rf build dist out byteps_like/_core*.so byteps_like/control/v1 *.egg-info
+clean:  ## removes everything that was generated (keeps .venv)
+	@rm -rf build dist out byteps_like/_core*.so byteps_like/control/v1 *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -11,6 +11,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+STUBS = "byteps_like.control.v1"
 
 
 def generate_stubs() -> None:
@@ -24,6 +25,8 @@ class BuildStubs(build_py):
     def run(self) -> None:
         """Generates, then copies."""
         generate_stubs()
+        if STUBS not in self.packages:  # in a clean tree the folder came into being just now
+            self.packages.append(STUBS)
         super().run()
 
 

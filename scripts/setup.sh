@@ -1,70 +1,101 @@
 #!/usr/bin/env bash
-# Everything `make demo`, `make test` and `make check` need: Debian packages (as root, where missing), a virtual
-# environment with the pinned packages, the native core. Does only what has changed since the last time.
+# Sets a checkout up; `make` calls it. Does only what has changed since the last time, and is silent when nothing has:
+#   1. Debian packages that are missing: installed as root, else named, and the script ends
+#   2. a virtual environment in .venv with the exact versions of requirements-dev.lock
+#   3. the native core, built in place
+# Arguments: `test` for what the native tests need besides, `ci` for the compilers that only check and fuzz.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=${VENV:-.venv}
 
-say() { printf '\033[1m%s\033[0m\n' "$*"; }
+say() { printf '%s\n' "setup: $*" >&2; }
 
-install_debian_packages() {
-  local -A provides=([g++]=g++ [make]=make [git]=git [ip]=iproute2 [clang++]=clang)
-  local missing=()
-  for command in "${!provides[@]}"; do
-    command -v "$command" >/dev/null || missing+=("${provides[$command]}")
-  done
-  [ -e /usr/include/openssl/evp.h ] || missing+=(libssl-dev)
-  [ -e /usr/include/doctest/doctest.h ] || missing+=(doctest-dev)
-  command -v clang++ >/dev/null && ! ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-x86_64.a \
-    /usr/lib/clang/*/lib/linux/libclang_rt.fuzzer-x86_64.a >/dev/null 2>&1 && missing+=("$(runtime_of_clang)")
-  python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
-  [ ${#missing[@]} -eq 0 ] && return
-  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    say "Missing: ${missing[*]}. Install them and run this again (Debian, Ubuntu: sudo apt-get install ${missing[*]})."
-    exit 1
-  fi
-  say "Installing ${missing[*]}"
-  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
-}
+have() { command -v "$1" >/dev/null; }
 
-runtime_of_clang() {
-  local major
-  major=$(clang++ -dumpversion | cut -d. -f1)
-  echo "libclang-rt-$major-dev"
-}
-
+# The interpreter of .venv, or of the system for making it; empty if there is none of a version we support.
 find_python() {
-  for python in python3.11 python3.12 python3.13 python3; do
+  local python
+  for python in "$VENV/bin/python" python3.11 python3.12 python3.13 python3; do
     if "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
       echo "$python"
       return
     fi
   done
-  say "No Python 3.11, 3.12 or 3.13 found: install one of them and run this again." >&2
-  exit 1
 }
 
-install_python_packages() {
-  local stamp=$VENV/.installed
-  [ -x "$VENV/bin/python" ] || { say "Making $VENV"; "$(find_python)" -m venv "$VENV"; }
-  if ! cmp -s requirements-dev.lock "$stamp"; then
-    say "Installing the pinned packages into $VENV (torch is large)"
-    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r requirements-dev.lock
-    cp requirements-dev.lock "$stamp"
+# Debian's packages for a virtual environment and Python.h: those of the interpreter found, else the default ones.
+missing_for_python() {
+  local python=$1
+  if [ -z "$python" ]; then
+    have python3 || echo python3-venv python3-dev
+    return
   fi
+  "$python" - <<'PY'
+import importlib.util, os, sys, sysconfig
+version = "python{}.{}".format(*sys.version_info)
+if importlib.util.find_spec("ensurepip") is None:
+    print(version + "-venv")
+if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    print(version + "-dev")
+PY
+}
+
+missing_packages() {
+  have g++ || have clang++ || echo g++
+  have make || echo make
+  have git || echo git
+  [ -e /usr/include/openssl/evp.h ] || echo libssl-dev
+  case " $* " in *" test "*)
+    [ -e /usr/include/doctest/doctest.h ] || echo doctest-dev
+    [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # the lab's tests need root
+    ;;
+  esac
+  case " $* " in *" ci "*)
+    have clang-tidy || echo clang-tidy
+    if ! have clang++; then
+      echo clang
+    elif ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; then
+      echo "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
+    fi
+    ;;
+  esac
+}
+
+install_debian_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@"; missing_for_python "$(find_python)")
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" -ne 0 ] || ! have apt-get; then
+    say "missing: ${missing[*]}"
+    say "install that and run this again (Debian, Ubuntu: sudo apt-get install ${missing[*]})"
+    exit 1
+  fi
+  say "installing the Debian packages ${missing[*]}"
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+make_environment() {
+  local stamp=$VENV/.installed python
+  python=$(find_python)
+  [ -n "$python" ] || { say "needs Python 3.11, 3.12 or 3.13, and found none: install one and run this again"; exit 1; }
+  [ -x "$VENV/bin/python" ] || { say "making a virtual environment in $VENV"; "$python" -m venv "$VENV"; }
+  cmp -s requirements-dev.lock "$stamp" && return
+  say "installing the packages of requirements-dev.lock into $VENV (torch is large)"
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r requirements-dev.lock
+  cp requirements-dev.lock "$stamp"
 }
 
 install_project() {
   local stamp=$VENV/.project
-  if ! cmp -s pyproject.toml "$stamp"; then
-    say "Building the native core (first time: a minute or two)"
-    PATH="$PWD/$VENV/bin:$PATH" "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-build-isolation \
-      --no-deps -e .
-    cp pyproject.toml "$stamp"
-  fi
+  cat pyproject.toml setup.py | cmp -s - "$stamp" && return
+  say "building the native core (first time: a minute or two)"
+  PATH="$PWD/$VENV/bin:$PATH" "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-build-isolation \
+    --no-deps -e .
+  cat pyproject.toml setup.py >"$stamp"
 }
 
-install_debian_packages
-install_python_packages
+install_debian_packages "$@"
+install_debian_packages "$@" # what clang's runtime and a new Python are called is known only now
+make_environment
 install_project
 make --no-print-directory core PYTHON="$VENV/bin/python"
