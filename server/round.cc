@@ -104,7 +104,8 @@ void Round::Reserve() {
 
 std::byte* Round::PlaceDirect(Link& link, const Header& header) {
   if (AccumulatorOf(work_) != work_) return nullptr;
-  if (direct_ != nullptr || header.offset != accumulated_ || ranks_[header.rank].counted != accumulated_) return nullptr;
+  if (direct_ != nullptr || header.offset != accumulated_ || ranks_[header.rank].counted != accumulated_)
+    return nullptr;
   direct_ = &link;
   return accumulator_.data() + accumulated_;
 }

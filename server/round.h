@@ -2,7 +2,8 @@
 // everybody has contributed to are finished at once (cut-through), results are read from here.
 //
 // Exactly once: what of a rank's contribution has been counted is a prefix, `counted`; bytes below it are ignored when
-// they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes of the wire type unless named otherwise.
+// they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes of the wire type unless named
+// otherwise.
 #pragma once
 
 #include <cstddef>
@@ -36,12 +37,12 @@ class AlignedBuffer {
 };
 
 struct Contribution {
-  bool begun = false;            // the rank takes part in this round (its first frame has come)
-  uint32_t counted = 0;          // prefix of its bytes that is in the sum
+  bool begun = false;              // the rank takes part in this round (its first frame has come)
+  uint32_t counted = 0;            // prefix of its bytes that is in the sum
   std::byte* reference = nullptr;  // where all of it lies, and its result goes, in shared memory
-  bool acknowledged = false;     // the rank has moved on to the next round: it has its result
-  bool queued = false;           // in its link's queue of results to send
-  uint32_t sent = 0;             // prefix of the result handed to its link
+  bool acknowledged = false;       // the rank has moved on to the next round: it has its result
+  bool queued = false;             // in its link's queue of results to send
+  uint32_t sent = 0;               // prefix of the result handed to its link
 };
 
 class Round {
@@ -113,7 +114,7 @@ class Round {
   uint32_t warnings_ = 0;
   AlignedBuffer accumulator_, result_;
   std::vector<Contribution> ranks_;
-  std::vector<const void*> sources_;    // reused: nothing is allocated per round
+  std::vector<const void*> sources_;  // reused: nothing is allocated per round
   std::vector<void*> destinations_;
 };
 

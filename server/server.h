@@ -21,16 +21,16 @@ class Server {
     std::string secret;
     std::vector<std::string> urls;  // to listen on
     uint32_t shards = 1;
-    uint64_t memory_limit = 0;      // bytes over all shards, 0: unlimited
+    uint64_t memory_limit = 0;  // bytes over all shards, 0: unlimited
     size_t segment_bytes = kDefaultSegment;
-    ShardEvent on_event;            // called on a shard's thread
+    ShardEvent on_event;  // called on a shard's thread
   };
 
   static Result<std::unique_ptr<Server>> Start(Options options);
   ~Server();
   Server(const Server&) = delete;
 
-  std::vector<std::string> urls() const;  // as bound
+  std::vector<std::string> urls() const;   // as bound
   void SetWorld(const ShardWorld& world);  // links of another epoch are refused from here on
   void Fail(Code code, const std::string& text);
   void Stop();

@@ -131,13 +131,13 @@ struct Shard::Key {
 
 struct Shard::Peer {  // one worker and its link
   uint32_t rank = 0;
-  std::unique_ptr<Link> link;   // null: not connected
+  std::unique_ptr<Link> link;  // null: not connected
   std::vector<std::byte> scratch;
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;
-  bool left = false;            // said goodbye: will not contribute to anything any more
+  bool left = false;  // said goodbye: will not contribute to anything any more
 };
 
 }  // namespace byteps_like

@@ -32,8 +32,8 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
     contribution.sent = round.total();
   } else {
     header.offset = contribution.sent;
-    header.length = static_cast<uint32_t>(
-        std::min<size_t>(options_.segment_bytes, round.complete() - contribution.sent));
+    header.length =
+        static_cast<uint32_t>(std::min<size_t>(options_.segment_bytes, round.complete() - contribution.sent));
     next.payload = round.result() + contribution.sent;
     contribution.sent += header.length;
   }
@@ -86,8 +86,8 @@ void Shard::FailWhatWaitsFor(const Peer& gone) {
 bool Shard::FailIfGone(const Key& key, const Round& round) {
   for (const auto& peer : peers_)
     if (peer->left && !round.ranks()[peer->rank].begun) {
-      FailOnLoop(Code::kPeerLost, "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) + ": " +
-                                      round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
+      FailOnLoop(Code::kPeerLost, "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) +
+                                      ": " + round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
                                       " has left the job and will not contribute");
       return true;
     }

@@ -8,7 +8,8 @@ namespace nb = nanobind;
 namespace byteps_like {
 
 void BindBuffer(nb::module_& m) {
-  nb::class_<SharedBuffer>(m, "SharedBuffer", "Zero-filled memory that same-host servers can map; freed with its last owner.")
+  nb::class_<SharedBuffer>(m, "SharedBuffer",
+                           "Zero-filled memory that same-host servers can map; freed with its last owner.")
       .def(nb::new_([](size_t nbytes) {
              auto buffer = SharedBuffer::Create(nbytes);
              ThrowIfFailed(buffer.status());

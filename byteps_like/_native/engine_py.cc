@@ -1,3 +1,4 @@
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -5,8 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-
-#include <nanobind/stl/map.h>
 
 #include "byteps_like/_native/events.h"
 #include "csrc/engine/engine.h"
@@ -113,9 +112,9 @@ std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t add
 
 std::map<std::string, uint64_t> Counters(PyEngine& self) {
   const LinkCounters counters = self.engine().counters();
-  return {{"frames_sent", counters.frames_sent},     {"frames_received", counters.frames_received},
-          {"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
-          {"payload_sent", counters.payload_sent},   {"payload_received", counters.payload_received}};
+  return {{"frames_sent", counters.frames_sent},   {"frames_received", counters.frames_received},
+          {"bytes_sent", counters.bytes_sent},     {"bytes_received", counters.bytes_received},
+          {"payload_sent", counters.payload_sent}, {"payload_received", counters.payload_received}};
 }
 
 }  // namespace
@@ -128,20 +127,21 @@ void BindEngine(nb::module_& m) {
            nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"),
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
-      .def("register", [](PyEngine& self, std::shared_ptr<SharedBuffer> buffer) { self.engine().Register(buffer); },
-           nb::arg("buffer"))
+      .def(
+          "register", [](PyEngine& self, std::shared_ptr<SharedBuffer> buffer) { self.engine().Register(buffer); },
+          nb::arg("buffer"))
       .def("submit", &Submit, nb::arg("tensor"), nb::arg("address"), nb::arg("first"), nb::arg("last"), nb::arg("op"),
            nb::arg("root"), nb::arg("priority"))
       .def("wait", &PyEngine::Wait, nb::arg("operation"), nb::arg("seconds"),
            "True when it is done, False after `seconds`; raises the error it failed with.")
-      .def("fail",
-           [](PyEngine& self, int code, const std::string& text) {
-             self.engine().Fail(static_cast<Code>(code), text);
-           },
-           nb::arg("code"), nb::arg("text"))
-      .def("next_event",
-           [](PyEngine& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
-           nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once closed.")
+      .def(
+          "fail",
+          [](PyEngine& self, int code, const std::string& text) { self.engine().Fail(static_cast<Code>(code), text); },
+          nb::arg("code"), nb::arg("text"))
+      .def(
+          "next_event",
+          [](PyEngine& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
+          nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once closed.")
       .def("counters", &Counters)
       .def("peers", [](PyEngine& self) { return self.engine().peers(); })
       .def("close", &PyEngine::Close, nb::call_guard<nb::gil_scoped_release>());

@@ -1,5 +1,5 @@
-// Events on their way to Python: native threads push and go on, a Python thread waits here without the GIL. So nothing on
-// the data path ever waits for an interpreter.
+// Events on their way to Python: native threads push and go on, a Python thread waits here without the GIL. So nothing
+// on the data path ever waits for an interpreter.
 #pragma once
 
 #include <nanobind/nanobind.h>

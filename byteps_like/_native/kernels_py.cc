@@ -155,8 +155,7 @@ void PlainAdd(nb::ndarray<float, nb::c_contig, nb::device::cpu> a,
 void BindKernels(nb::module_& m) {
   using namespace nb::literals;
   nb::module_ k = m.def_submodule("kernels", "SIMD kernels over arrays; dtype and op are codes of byteps_like.dtypes.");
-  k.def(
-      "instruction_set", [] { return std::string(kernels::InstructionSet()); }, "The one in use.");
+  k.def("instruction_set", [] { return std::string(kernels::InstructionSet()); }, "The one in use.");
   k.def(
       "select_instruction_set", [](const std::string& name) { return kernels::SelectInstructionSet(name); }, "name"_a,
       "Forces 'avx512', 'avx2', 'neon' or 'scalar' for the process; False if this CPU lacks it. Not thread-safe.");

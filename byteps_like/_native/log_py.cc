@@ -13,8 +13,9 @@ void BindLog(nb::module_& m) {
       records->Push(static_cast<int>(level), std::string(text), false);
     });
   });
-  m.def("next_log_record", [](double seconds) { return BlockWithoutGil([&] { return records->Pop(seconds); }); },
-        nb::arg("seconds"), "(level, text, False) of the oldest record not taken, or None.");
+  m.def(
+      "next_log_record", [](double seconds) { return BlockWithoutGil([&] { return records->Pop(seconds); }); },
+      nb::arg("seconds"), "(level, text, False) of the oldest record not taken, or None.");
 }
 
 }  // namespace byteps_like

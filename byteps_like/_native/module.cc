@@ -8,8 +8,8 @@ namespace byteps_like {
 
 void ThrowIfFailed(const Status& status) {
   if (status.ok()) return;
-  const nb::object error = nb::module_::import_("byteps_like.errors")
-                               .attr("from_code")(static_cast<int>(status.code()), status.message());
+  const nb::object error =
+      nb::module_::import_("byteps_like.errors").attr("from_code")(static_cast<int>(status.code()), status.message());
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }

@@ -75,26 +75,28 @@ void BindServer(nb::module_& m) {
       .def(nb::new_(&MakeServer), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("shards") = 1,
            nb::arg("memory_limit") = 0, nb::arg("segment_bytes") = kDefaultSegment)
       .def_prop_ro("urls", [](PyServer& self) { return self.server().urls(); })
-      .def("set_world",
-           [](PyServer& self, uint32_t epoch, uint32_t size, double stall_warning, double stall_timeout) {
-             self.server().SetWorld({epoch, size, stall_warning, stall_timeout});
-           },
-           nb::arg("epoch"), nb::arg("world_size"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
-      .def("fail",
-           [](PyServer& self, int code, const std::string& text) {
-             self.server().Fail(static_cast<Code>(code), text);
-           },
-           nb::arg("code"), nb::arg("text"))
-      .def("next_event",
-           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
-           nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once stopped.")
-      .def("stats",
-           [](PyServer& self) {
-             std::vector<std::map<std::string, uint64_t>> shards;
-             for (const auto& shard : self.server().shards()) shards.push_back(StatsOf(shard->stats()));
-             return shards;
-           },
-           "Counters, one dict per shard.")
+      .def(
+          "set_world",
+          [](PyServer& self, uint32_t epoch, uint32_t size, double stall_warning, double stall_timeout) {
+            self.server().SetWorld({epoch, size, stall_warning, stall_timeout});
+          },
+          nb::arg("epoch"), nb::arg("world_size"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
+      .def(
+          "fail",
+          [](PyServer& self, int code, const std::string& text) { self.server().Fail(static_cast<Code>(code), text); },
+          nb::arg("code"), nb::arg("text"))
+      .def(
+          "next_event",
+          [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
+          nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once stopped.")
+      .def(
+          "stats",
+          [](PyServer& self) {
+            std::vector<std::map<std::string, uint64_t>> shards;
+            for (const auto& shard : self.server().shards()) shards.push_back(StatsOf(shard->stats()));
+            return shards;
+          },
+          "Counters, one dict per shard.")
       .def("stop", &PyServer::Stop, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -21,7 +21,7 @@ inline constexpr int kDTypeCount = 8;
 
 enum class Op : uint8_t {
   kSum = 0,
-  kAverage = 1,    // sum, then divided by the number of contributions (integers: floor division)
+  kAverage = 1,  // sum, then divided by the number of contributions (integers: floor division)
   kMin = 2,
   kMax = 3,
   kProduct = 4,

@@ -12,16 +12,16 @@ namespace byteps_like {
 // Values cross the wire (ERROR frames) and the binding: append only, and mirror in byteps_like/errors.py.
 enum class Code : uint8_t {
   kOk = 0,
-  kInvalid = 1,     // a caller's argument is wrong
-  kMismatch = 2,    // ranks disagree on size, dtype, operation or order
-  kStalled = 3,     // a contribution did not come before the deadline
-  kPeerLost = 4,    // a peer died or can't be reached any more
-  kRefused = 5,     // a handshake was refused: secret, job, epoch, version
-  kCorrupt = 6,     // bytes on a link failed their checksum or their bounds
-  kTimeout = 7,     // a local deadline passed
-  kClosed = 8,      // the other side said goodbye, or we did
-  kCapacity = 9,    // a memory or connection budget is used up
-  kSystem = 10,     // a system call failed
+  kInvalid = 1,   // a caller's argument is wrong
+  kMismatch = 2,  // ranks disagree on size, dtype, operation or order
+  kStalled = 3,   // a contribution did not come before the deadline
+  kPeerLost = 4,  // a peer died or can't be reached any more
+  kRefused = 5,   // a handshake was refused: secret, job, epoch, version
+  kCorrupt = 6,   // bytes on a link failed their checksum or their bounds
+  kTimeout = 7,   // a local deadline passed
+  kClosed = 8,    // the other side said goodbye, or we did
+  kCapacity = 9,  // a memory or connection budget is used up
+  kSystem = 10,   // a system call failed
 };
 
 class [[nodiscard]] Status {
@@ -44,8 +44,8 @@ Status SystemError(const std::string& what, int error_number);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {}         // NOLINT
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }

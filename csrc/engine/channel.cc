@@ -69,7 +69,8 @@ Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
     auto stream = byteps_like::Connect(address_.urls[url_], std::min(deadline, Clock::now() + kOneTry));
     Status status = stream.status();
     if (stream.ok()) {
-      status = ClientHandshake(**stream, engine_.options_.credentials, self, std::min(deadline, Clock::now() + kOneTry));
+      status =
+          ClientHandshake(**stream, engine_.options_.credentials, self, std::min(deadline, Clock::now() + kOneTry));
       if (status.ok()) return stream;
       if (status.code() == Code::kRefused) return status;
     }
@@ -177,8 +178,8 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
   return NextPush(next);
 }
 
-// Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much waits,
-// and leaves the wire to what the others are waiting for.
+// Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much
+// waits, and leaves the wire to what the others are waiting for.
 bool Channel::HasCredit() {
   if (ahead_ < static_cast<int64_t>(engine_.options_.credit_bytes) + lent_) return true;
   if (!lending_armed_) {

@@ -1,6 +1,6 @@
 // The way to one shard of one server: its link, what waits for it, what is in flight on it. Lives on the engine's I/O
-// thread. When the link breaks, a connector thread makes a new one and everything in flight is resumed on it: the server
-// says what of each contribution it has counted, we say what of each result has landed.
+// thread. When the link breaks, a connector thread makes a new one and everything in flight is resumed on it: the
+// server says what of each contribution it has counted, we say what of each result has landed.
 #pragma once
 
 #include <atomic>
@@ -29,13 +29,13 @@ class Channel : private LinkHandler {
   // I/O thread.
   void Start();
   void Enqueue(Part& part);
-  void Abort(const Status& why);         // every part in flight ends with this, the link is closed
-  void Goodbye();                        // ends what is in flight, tells the server; the link closes when that is sent
+  void Abort(const Status& why);  // every part in flight ends with this, the link is closed
+  void Goodbye();                 // ends what is in flight, tells the server; the link closes when that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }
   Deadline last_heard() const { return last_heard_; }
   void Heard() { last_heard_ = Clock::now(); }
-  uint32_t warnings = 0;                 // since it was last heard of
+  uint32_t warnings = 0;  // since it was last heard of
 
   // Any thread.
   LinkCounters counters() const;
@@ -88,12 +88,12 @@ class Channel : private LinkHandler {
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
   std::set<uint32_t> shared_regions_;  // passed to the server over this link
-  int64_t ahead_ = 0;        // bytes of contributions that went out and whose results have not come
-  int64_t lent_ = 0;         // credit beyond the limit, while nothing comes
+  int64_t ahead_ = 0;                  // bytes of contributions that went out and whose results have not come
+  int64_t lent_ = 0;                   // credit beyond the limit, while nothing comes
   bool lending_armed_ = false;
   Deadline last_landing_{};
   Deadline last_heard_{};
-  std::vector<std::byte> scratch_;     // texts, and payloads nobody waits for any more
+  std::vector<std::byte> scratch_;  // texts, and payloads nobody waits for any more
 
   struct {
     std::atomic<uint64_t> frames_sent{0}, frames_received{0}, payload_sent{0}, payload_received{0};

@@ -1,8 +1,8 @@
 // The worker's engine: takes partitions from the framework, moves them over its channels (one per server shard), and
 // tells when results have landed. One I/O thread; callers never block except in Wait.
 //
-// All public methods may be called from any thread. No lock is held while bytes move, nothing is allocated per partition
-// and nothing calls Python on the way of the data.
+// All public methods may be called from any thread. No lock is held while bytes move, nothing is allocated per
+// partition and nothing calls Python on the way of the data.
 #pragma once
 
 #include <condition_variable>
@@ -29,8 +29,8 @@ struct EngineOptions {
   uint32_t rank = 0;
   uint32_t world_size = 1;
   size_t segment_bytes = kDefaultSegment;
-  size_t credit_bytes = 4u << 20;   // per channel: how far pushes may be ahead of results
-  double connect_timeout = 5;       // seconds to reach a server, at first and after a broken link
+  size_t credit_bytes = 4u << 20;  // per channel: how far pushes may be ahead of results
+  double connect_timeout = 5;      // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;
   // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
@@ -46,7 +46,7 @@ struct ShardAddress {
 
 struct PartitionSpec {
   uint64_t key = 0;
-  uint64_t offset = 0;   // bytes from the start of the tensor
+  uint64_t offset = 0;  // bytes from the start of the tensor
   uint32_t bytes = 0;
   uint32_t channel = 0;  // index of its ShardAddress
 };
@@ -77,8 +77,8 @@ class Engine {
     uint32_t root = 0;
     int32_t priority = 0;
   };
-  // Starts the next round of the partitions. Their memory belongs to the engine until the operation is done. kInvalid if
-  // one of them is still in flight; the job's error once it has failed.
+  // Starts the next round of the partitions. Their memory belongs to the engine until the operation is done. kInvalid
+  // if one of them is still in flight; the job's error once it has failed.
   Result<std::shared_ptr<Operation>> Submit(const Request& request);
 
   // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
@@ -87,7 +87,7 @@ class Engine {
   void Fail(Code code, const std::string& text);  // ends the job here: every operation fails with this
   void Close();                                   // says goodbye to the servers; blocks up to a second; idempotent
   LinkCounters counters() const;
-  std::vector<std::string> peers() const;         // "server 0 shard 1 at shm://…"
+  std::vector<std::string> peers() const;  // "server 0 shard 1 at shm://…"
 
  private:
   friend class Channel;

@@ -20,8 +20,8 @@ struct Operation {
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
 };
 
-// Fixed at Declare: key, offset, total, dtype, channel. Set by Submit, before the I/O thread sees the part: the request.
-// The rest belongs to the I/O thread.
+// Fixed at Declare: key, offset, total, dtype, channel. Set by Submit, before the I/O thread sees the part: the
+// request. The rest belongs to the I/O thread.
 struct Part {
   uint64_t key = 0;
   uint64_t offset = 0;

@@ -15,23 +15,16 @@ void PlainAdd(void* a, const void* b, size_t count) {
   for (size_t i = 0; i < count; ++i) left[i] += right[i];
 }
 
-#define BYTEPS_LIKE_ROW(loop, op, bfloat)                                                                       \
-  {                                                                                                             \
-    loop<op, Float32>, loop<op, Float64>, loop<op, Float16>, loop<op, bfloat>, loop<op, Int8>, loop<op, UInt8>, \
-        loop<op, Int32>, loop<op, Int64>                                                                        \
-  }
-#define BYTEPS_LIKE_ROWS(loop, bfloat)                                                                          \
-  {                                                                                                             \
-    BYTEPS_LIKE_ROW(loop, Sum, bfloat), BYTEPS_LIKE_ROW(loop, Min, bfloat), BYTEPS_LIKE_ROW(loop, Max, bfloat), \
-        BYTEPS_LIKE_ROW(loop, Product, bfloat)                                                                  \
-  }
-#define BYTEPS_LIKE_COLUMN(floats, integers, bfloat)                                                    \
-  {                                                                                                     \
-    floats<Float32>, floats<Float64>, floats<Float16>, floats<bfloat>, integers<Int8>, integers<UInt8>, \
-        integers<Int32>, integers<Int64>                                                                \
-  }
-#define BYTEPS_LIKE_CASTS(from) \
-  { Copy<WideFloat32, from>, ToDouble<from>, Copy<Float16, from>, Copy<BFloat16, from> }
+#define BYTEPS_LIKE_ROW(loop, op, bfloat)                                     \
+  {loop<op, Float32>, loop<op, Float64>, loop<op, Float16>, loop<op, bfloat>, \
+   loop<op, Int8>,    loop<op, UInt8>,   loop<op, Int32>,   loop<op, Int64>}
+#define BYTEPS_LIKE_ROWS(loop, bfloat)                                                                         \
+  {BYTEPS_LIKE_ROW(loop, Sum, bfloat), BYTEPS_LIKE_ROW(loop, Min, bfloat), BYTEPS_LIKE_ROW(loop, Max, bfloat), \
+   BYTEPS_LIKE_ROW(loop, Product, bfloat)}
+#define BYTEPS_LIKE_COLUMN(floats, integers, bfloat)                  \
+  {floats<Float32>, floats<Float64>, floats<Float16>, floats<bfloat>, \
+   integers<Int8>,  integers<UInt8>, integers<Int32>, integers<Int64>}
+#define BYTEPS_LIKE_CASTS(from) {Copy<WideFloat32, from>, ToDouble<from>, Copy<Float16, from>, Copy<BFloat16, from>}
 
 constexpr Table MakeTable(const char* name) {
   return Table{name,

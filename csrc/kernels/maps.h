@@ -21,8 +21,7 @@ BYTEPS_LIKE_INLINE void Map(void* destination, const void* source, size_t count,
 
 template <typename To, typename From>
 void Copy(void* destination, const void* source, size_t count) {
-  Map<To, From>(
-      destination, source, count, [](const auto& vector) __attribute__((always_inline)) { return vector; });
+  Map<To, From>(destination, source, count, [](const auto& vector) __attribute__((always_inline)) { return vector; });
 }
 template <typename E>
 void Widen(void* accumulator, const void* source, size_t count) {
@@ -103,17 +102,15 @@ void FinalizeFloat(void* destination, const void* accumulator, size_t count, uin
     Copy<E, A>(destination, accumulator, count);
   } else {
     const auto by = static_cast<typename A::Value>(divisor);
-    Map<E, A>(
-        destination, accumulator,
-        count, [by](const auto& vector) __attribute__((always_inline)) { return vector / by; });
+    Map<E, A>(destination, accumulator, count,
+              [by](const auto& vector) __attribute__((always_inline)) { return vector / by; });
   }
 }
 
 template <typename E>
 void ScaleFloat(void* data, size_t count, double factor) {
   const auto by = static_cast<typename E::Value>(factor);
-  Map<E, E>(
-      data, data, count, [by](const auto& vector) __attribute__((always_inline)) { return vector * by; });
+  Map<E, E>(data, data, count, [by](const auto& vector) __attribute__((always_inline)) { return vector * by; });
 }
 
 // value towards zero; beyond the type's range its nearest end, and 0 for NaN. `least` and `most` are the range.

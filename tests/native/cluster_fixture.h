@@ -105,7 +105,8 @@ class Cluster {
       for (uint32_t shard = 0; shard < options_.shards; ++shard) {
         std::string url = servers_[index]->urls().front();
         if (!options_.chaos.empty())
-          url = "chaos+" + url + "?" + options_.chaos + "&seed=" + std::to_string(options_.seed * 1000 + rank * 10 + shard);
+          url = "chaos+" + url + "?" + options_.chaos +
+                "&seed=" + std::to_string(options_.seed * 1000 + rank * 10 + shard);
         shards.push_back({index, shard, {url}});
       }
     auto started = Engine::Start(std::move(engine), std::move(shards));

@@ -52,7 +52,8 @@ TEST_CASE("a rank that never comes: a warning, then an error at the deadline, na
   });
   bool warned = false;
   std::lock_guard lock(cluster.warnings_mutex);
-  for (const std::string& text : cluster.warnings) warned |= Contains(text, "waiting for rank 1; have ranks 0, 2 for 0.");
+  for (const std::string& text : cluster.warnings)
+    warned |= Contains(text, "waiting for rank 1; have ranks 0, 2 for 0.");
   CHECK(warned);
 }
 

@@ -10,7 +10,9 @@ namespace byteps_like::testing {
 namespace {
 
 // What rank r holds at i in round t: small integers, so that every order of summation is exact.
-int64_t Value(uint32_t rank, size_t i, uint32_t round) { return static_cast<int64_t>(i * 7 % 50 + rank * 3 + round % 5); }
+int64_t Value(uint32_t rank, size_t i, uint32_t round) {
+  return static_cast<int64_t>(i * 7 % 50 + rank * 3 + round % 5);
+}
 
 template <typename T>
 void FillWith(Tensor<T>& tensor, uint32_t rank, uint32_t round) {
