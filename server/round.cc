@@ -44,6 +44,7 @@ void Round::Begin(const Header& first, uint32_t world_size) {
   op_ = first.op;
   work_ = op_ == Op::kBroadcast ? DType::kUInt8 : dtype_;
   root_ = first.op == Op::kBroadcast ? first.root : 0;
+  opened_by_ = first.rank;
   priority_ = first.priority;
   begun_ = references_ = accumulated_ = complete_ = 0;
   direct_ = nullptr;
@@ -81,7 +82,7 @@ std::string Round::Disagreement(const Header& header) const {
   if (same) return "";
   std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (ranks_[rank].begun) others.push_back(rank);
+    if (ranks_[rank].begun || rank == opened_by_) others.push_back(rank);
   return "rank " + std::to_string(header.rank) + " sent " + DescribeHeader(header) + ", but " + Join(others) +
          " sent " + DescribeHeader(Describe());
 }
@@ -103,7 +104,7 @@ void Round::Reserve() {
 }
 
 std::byte* Round::PlaceDirect(Link& link, const Header& header) {
-  if (AccumulatorOf(work_) != work_) return nullptr;
+  if (AccumulatorOf(work_) != work_ || (op_ == Op::kBroadcast && header.rank != root_)) return nullptr;
   if (direct_ != nullptr || header.offset != accumulated_ || ranks_[header.rank].counted != accumulated_)
     return nullptr;
   direct_ = &link;
@@ -218,8 +219,7 @@ void Round::Finish(uint32_t from, uint32_t to) {
 
 std::string Round::WaitingFor() const {
   std::vector<uint32_t> missing, present;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    (ranks_[rank].begun && ranks_[rank].counted == total_ ? present : missing).push_back(rank);
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) (Has(rank) ? present : missing).push_back(rank);
   return "waiting for " + Join(missing) + (present.empty() ? "" : "; have " + Join(present));
 }
 

@@ -59,6 +59,7 @@ class Round {
   int32_t priority() const { return priority_; }
   Contribution& of(uint32_t rank) { return ranks_[rank]; }
   std::span<const Contribution> ranks() const { return ranks_; }
+  bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == total_; }  // all of its part
   const std::byte* result() const { return AccumulatorOf(work_) == work_ ? accumulator_.data() : result_.data(); }
   size_t NeededMemory() const;  // for a round to which some contributions come as streams
   void Reserve();
@@ -73,7 +74,8 @@ class Round {
   std::string Disagreement(const Header& header) const;
 
   // Memory for the next segment of `rank`, or nullptr if it must go through scratch: someone else's bytes are being
-  // received there, the range is partly summed, or the type is widened. `link` is remembered until Landed or Abandon.
+  // received there, the range is partly summed, the type is widened, or nothing of this rank counts. `link` is
+  // remembered until Landed or Abandon.
   std::byte* PlaceDirect(Link& link, const Header& header);
   void Abandon(const Link& link);  // the link died or was redirected
 
@@ -102,6 +104,7 @@ class Round {
 
   bool active_ = false;
   uint32_t number_ = 0, total_ = 0, root_ = 0;
+  uint32_t opened_by_ = 0;         // the rank whose frame began it
   DType dtype_ = DType::kFloat32;  // as declared
   DType work_ = DType::kFloat32;   // as summed: a broadcast moves bytes, whatever they mean
   Op op_ = Op::kSum;

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -17,7 +18,7 @@ Server::Server(Options options) : options_(std::move(options)) {
     Shard::Options shard;
     shard.index = index;
     shard.memory_limit = options_.memory_limit / options_.shards;
-    shard.segment_bytes = options_.segment_bytes;
+    shard.segment_bytes = std::clamp<size_t>(options_.segment_bytes, 1, kMaxPayload);
     shard.on_event = [this](Code code, const std::string& text, bool fatal) {
       if (fatal) Fail(code, text);
       if (options_.on_event) options_.on_event(code, text, fatal);
@@ -66,7 +67,8 @@ void Server::Stop() {
   for (auto& listener : listeners_) listener->Close();
   for (std::thread& acceptor : acceptors_) acceptor.join();
   for (int waiting = *handshakes_; waiting != 0; waiting = *handshakes_) handshakes_->wait(waiting);
-  shards_.clear();
+  // All of them before any is destroyed: a shard's last words go to the others.
+  for (auto& shard : shards_) shard->Stop();
 }
 
 void Server::AcceptLoop(Listener& listener) {
@@ -83,20 +85,20 @@ void Server::AcceptLoop(Listener& listener) {
       continue;
     }
     auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream));
-    std::thread([this, shared, handshakes = handshakes_] {
-      Admit(std::move(*shared));
+    std::thread([this, shared, number = ++accepted_, handshakes = handshakes_] {
+      Admit(std::move(*shared), number);
       --*handshakes;
       handshakes->notify_all();
     }).detach();
   }
 }
 
-void Server::Admit(std::unique_ptr<Stream> stream) {
+void Server::Admit(std::unique_ptr<Stream> stream, uint64_t number) {
   const Credentials credentials{options_.job, options_.secret, epoch_};
   auto peer = ServerHandshake(*stream, credentials, Clock::now() + kHandshakeTimeout);
   if (!peer.ok()) return;  // logged by the handshake, and the peer was told
   if (peer->role != Role::kWorker || peer->shard >= shards_.size()) return stream->Shutdown();
-  shards_[peer->shard]->AddLink(std::move(stream), *peer, credentials.epoch);
+  shards_[peer->shard]->AddLink(std::move(stream), *peer, credentials.epoch, number);
 }
 
 }  // namespace byteps_like

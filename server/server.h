@@ -41,10 +41,11 @@ class Server {
   explicit Server(Options options);
   Status Listen();
   void AcceptLoop(Listener& listener);
-  void Admit(std::unique_ptr<Stream> stream);
+  void Admit(std::unique_ptr<Stream> stream, uint64_t number);
 
   const Options options_;
   std::atomic<uint32_t> epoch_{0};
+  std::atomic<uint64_t> accepted_{0};
   std::atomic<bool> stopping_{false};
   // Shared with the handshake threads: the last of them may still notify when this object is gone.
   std::shared_ptr<std::atomic<int>> handshakes_ = std::make_shared<std::atomic<int>>(0);

@@ -4,12 +4,24 @@
 #include <utility>
 
 namespace byteps_like {
+namespace {
+
+// What a peer may leave unread of our control frames: an answer for each of its partitions in flight, and some
+// warnings.
+constexpr size_t kMaxControl = 1u << 16;
+
+}  // namespace
 
 Shard::Shard(Options options) : options_(std::move(options)), thread_([this] { loop_.Run(); }) {}
 
-Shard::~Shard() {
-  loop_.Post([this] { Reset(ShardWorld{}); });
-  loop_.Post([this] { loop_.Stop(); });
+Shard::~Shard() { Stop(); }
+
+void Shard::Stop() {
+  if (!thread_.joinable()) return;
+  loop_.Post([this] {
+    Reset(ShardWorld{});
+    loop_.Stop();
+  });
   thread_.join();
 }
 
@@ -17,10 +29,10 @@ void Shard::SetWorld(const ShardWorld& world) {
   loop_.Post([this, world] { Reset(world); });
 }
 
-void Shard::AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch) {
+void Shard::AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch, uint64_t number) {
   // std::function wants something it can copy.
   auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
-  loop_.Post([this, shared, peer, epoch] { Install(std::move(*shared), peer, epoch); });
+  loop_.Post([this, shared, peer, epoch, number] { Install(std::move(*shared), peer, epoch, number); });
 }
 
 void Shard::Fail(Code code, const std::string& text) {
@@ -41,9 +53,11 @@ void Shard::Reset(const ShardWorld& world) {
   stats_.memory = stats_.keys = stats_.open_rounds = 0;
 }
 
-void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch) {
+void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch, uint64_t number) {
   if (epoch != world_.epoch || identity.rank >= peers_.size()) return stream->Shutdown();
   Peer& peer = *peers_[identity.rank];
+  if (number <= peer.link_number) return stream->Shutdown();
+  peer.link_number = number;
   Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
   peer.link = MakeStreamLink(loop_, std::move(stream), *this);
   by_link_[peer.link.get()] = &peer;
@@ -87,13 +101,17 @@ void Shard::FailOnLoop(Code code, const std::string& text) {
   options_.on_event(code, text, true);
 }
 
+void Shard::Blame(const Peer& peer, const std::string& what) {
+  FailOnLoop(Code::kCorrupt, "rank " + std::to_string(peer.rank) + " broke the protocol: " + what);
+}
+
 void Shard::SendText(Peer& peer, FrameType type, Code code, const std::string& text) {
   Header header;
   header.type = type;
   header.epoch = world_.epoch;
   header.rank = peer.rank;
   header.aux = static_cast<uint32_t>(code);
-  header.length = static_cast<uint32_t>(text.size());
+  header.length = static_cast<uint32_t>(std::min<size_t>(text.size(), kMaxText));
   header.total = header.length;
   peer.control.emplace_back(header, text);
   peer.link->Kick();
@@ -123,13 +141,14 @@ void Shard::OnSent(Link& link, const Header& header) {
 std::byte* Shard::PlaceFor(Link& link, const Header& header) {
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return nullptr;
+  // Also where the segment goes to its place: another rank's may push it out of there, to here.
+  if (peer->scratch.size() < header.length) peer->scratch.resize(header.length);
   if (header.type == FrameType::kPush && header.rank == peer->rank && header.epoch == world_.epoch && failure_.ok()) {
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
     std::byte* const place = round == nullptr ? nullptr : round->PlaceDirect(link, header);
     if (place != nullptr) return place;
   }
-  if (peer->scratch.size() < header.length) peer->scratch.resize(header.length);
   return peer->scratch.data();
 }
 
@@ -138,7 +157,8 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
   stats_.payload_received += header.length;
   Peer* const peer = PeerOf(link);
   if (peer == nullptr || header.epoch != world_.epoch || !failure_.ok()) return;
-  if (header.rank != peer->rank) return Drop(*peer, Status(Code::kCorrupt, "a frame bears another rank than its link"));
+  if (header.rank != peer->rank) return Blame(*peer, "a frame bears another rank than its link");
+  if (peer->control.size() > kMaxControl) return Blame(*peer, "it asks for more answers than it reads");
   switch (header.type) {
     case FrameType::kPush:
       return OnPush(*peer, header, payload);
@@ -156,7 +176,7 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
       FailWhatWaitsFor(*peer);
       return Drop(*peer, Status(Code::kClosed, "the worker left"));
     default:
-      return Drop(*peer, Status(Code::kCorrupt, "a worker sent a frame that only servers send"));
+      return Blame(*peer, "it sent a frame that only servers send");
   }
 }
 

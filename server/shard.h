@@ -53,7 +53,9 @@ class Shard : private LinkHandler {
 
   // Any thread.
   void SetWorld(const ShardWorld& world);  // forgets all keys and links of the epoch before
-  void AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch);
+  // `number` grows from one link of a rank to the next: one that was let in late does not replace its successor.
+  void AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch, uint64_t number);
+  void Stop();  // closes all links, joins the thread; what is called later does nothing
   void Fail(Code code, const std::string& text);  // tells every worker; what comes later is dropped
   const ShardStats& stats() const { return stats_; }
 
@@ -70,23 +72,26 @@ class Shard : private LinkHandler {
 
   // shard.cc: links and world
   Peer* PeerOf(const Link& link);
-  void Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch);
+  void Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch, uint64_t number);
   void Drop(Peer& peer, const Status& why);
   void Reset(const ShardWorld& world);
   void FailOnLoop(Code code, const std::string& text);
+  void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let
   void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
 
   // shard_push.cc: contributions in
+  bool MakesSense(const Peer& peer, const Header& header);
   Round* RoundFor(Peer& peer, const Header& header, Key** key);
   Key* FindOrMake(const Header& header);
   bool Join(Key& key, Round& round, const Header& header);
-  void Acknowledge(Key& key, const Header& header);
+  bool Acknowledge(Key& key, const Header& header);
   void OnPush(Peer& peer, const Header& header, const std::byte* payload);
   void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
   void OnResume(Peer& peer, const Header& header);
   void OnRegion(Peer& peer, const Header& header);
   void Progress(Key& key, Round& round);
   bool Reserve(Key& key, Round& round, const Header& header);
+  bool Fits(uint64_t key, size_t more);
 
   // shard_results.cc: results out, stalls
   void Offer(Key& key, Round& round, uint32_t rank);
@@ -94,6 +99,7 @@ class Shard : private LinkHandler {
   void ArmStallCheck();
   void CheckStalls();
   void CheckStall(Key& key, Round& round);
+  void Warn(const Round& round, const std::string& text);
   void FailWhatWaitsFor(const Peer& gone);
   bool FailIfGone(const Key& key, const Round& round);
 
@@ -132,12 +138,14 @@ struct Shard::Key {
 struct Shard::Peer {  // one worker and its link
   uint32_t rank = 0;
   std::unique_ptr<Link> link;  // null: not connected
+  uint64_t link_number = 0;    // of the newest so far
   std::vector<std::byte> scratch;
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;
-  bool left = false;  // said goodbye: will not contribute to anything any more
+  bool left = false;    // said goodbye: will not contribute to anything any more
+  bool warned = false;  // in this check for stalls
 };
 
 }  // namespace byteps_like

@@ -54,6 +54,7 @@ void Shard::ArmStallCheck() {
 
 void Shard::CheckStalls() {
   stall_check_armed_ = false;
+  for (auto& peer : peers_) peer->warned = false;
   for (auto& [id, key] : keys_)
     for (Round& round : key->rounds)
       if (failure_.ok() && round.active() && !round.finished()) CheckStall(*key, round);
@@ -71,21 +72,30 @@ void Shard::CheckStall(Key& key, Round& round) {
   // Again every so often, so that those who wait know that this server is alive.
   const auto warnings = static_cast<uint32_t>(age.count() / world_.stall_warning);
   if (!round.WarnOnce(warnings)) return;
-  for (auto& peer : peers_)
-    if (peer->link && round.of(peer->rank).begun) SendText(*peer, FrameType::kWarning, Code::kStalled, text);
-  options_.on_event(Code::kStalled, text, false);
+  Warn(round, text);
+}
+
+// One warning to each who waits is enough, however many rounds wait for the same rank; and none to who reads none.
+void Shard::Warn(const Round& round, const std::string& text) {
+  bool news = false;
+  for (auto& peer : peers_) {
+    if (peer->warned || !peer->link || !round.ranks()[peer->rank].begun) continue;
+    peer->warned = news = true;
+    if (peer->control.empty()) SendText(*peer, FrameType::kWarning, Code::kStalled, text);
+  }
+  if (news) options_.on_event(Code::kStalled, text, false);
 }
 
 // Nobody has to wait for a deadline for somebody who has said goodbye.
 void Shard::FailWhatWaitsFor(const Peer& gone) {
   for (auto& [id, key] : keys_)
     for (Round& round : key->rounds)
-      if (round.active() && !round.finished() && !round.of(gone.rank).begun && FailIfGone(*key, round)) return;
+      if (round.active() && !round.finished() && !round.Has(gone.rank) && FailIfGone(*key, round)) return;
 }
 
 bool Shard::FailIfGone(const Key& key, const Round& round) {
   for (const auto& peer : peers_)
-    if (peer->left && !round.ranks()[peer->rank].begun) {
+    if (peer->left && !round.Has(peer->rank)) {
       FailOnLoop(Code::kPeerLost, "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) +
                                       ": " + round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
                                       " has left the job and will not contribute");

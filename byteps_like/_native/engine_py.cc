@@ -40,16 +40,18 @@ class PyEngine {
 
   ~PyEngine() {
     nb::gil_scoped_release release;
+    if (fork_guard_.forked()) (void)engine_.release();
     engine_.reset();
   }
 
   void Close() {
-    engine_->Close();
+    if (!fork_guard_.forked()) engine_->Close();
     events_.Close();
   }
 
   // Waits in slices so that Ctrl-C is heard; the data path doesn't need the GIL meanwhile.
   bool Wait(Operation& operation, double seconds) {
+    fork_guard_.Check();
     const Deadline deadline = After(seconds);
     for (;;) {
       const Status status =
@@ -63,11 +65,15 @@ class PyEngine {
     }
   }
 
-  Engine& engine() { return *engine_; }
+  Engine& engine() {
+    fork_guard_.Check();
+    return *engine_;
+  }
   EventQueue& events() { return events_; }
 
  private:
   static constexpr double kSlice = 0.2;
+  const ForkGuard fork_guard_;
   EventQueue events_;
   std::unique_ptr<Engine> engine_;
 };

@@ -20,6 +20,9 @@
 
 namespace byteps_like {
 
+// Raises the exception of byteps_like/errors.py that mirrors a failed status.
+void ThrowIfFailed(const Status& status);
+
 inline bool InterpreterIsEnding() {
 #if PY_VERSION_HEX >= 0x030D0000
   return Py_IsFinalizing();
@@ -38,6 +41,20 @@ auto BlockWithoutGil(Function&& function) {
   PyEval_RestoreThread(state);
   return result;
 }
+
+// A forked child has the memory of what it inherits but none of its threads, and shares its connections with the
+// parent: to close or join there would hang the child or cut off the parent.
+class ForkGuard {
+ public:
+  bool forked() const { return ::getpid() != pid_; }
+  // For calls: raises the typed error in a forked child.
+  void Check() const {
+    if (forked()) ThrowIfFailed(Status(Code::kInvalid, "this process was forked: call init() in it, or use spawn"));
+  }
+
+ private:
+  const pid_t pid_ = ::getpid();
+};
 
 class EventQueue {
  public:
@@ -73,9 +90,6 @@ class EventQueue {
   std::deque<Event> events_;
   bool closed_ = false;
 };
-
-// Raises the exception of byteps_like/errors.py that mirrors a failed status.
-void ThrowIfFailed(const Status& status);
 
 void BindBuffer(nanobind::module_& m);
 void BindEngine(nanobind::module_& m);

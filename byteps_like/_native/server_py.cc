@@ -27,17 +27,22 @@ class PyServer {
   ~PyServer() {
     nb::gil_scoped_release release;
     Stop();
+    if (fork_guard_.forked()) (void)server_.release();
   }
 
   void Stop() {
-    server_->Stop();
+    if (!fork_guard_.forked()) server_->Stop();
     events_.Close();
   }
 
-  Server& server() { return *server_; }
+  Server& server() {
+    fork_guard_.Check();
+    return *server_;
+  }
   EventQueue& events() { return events_; }
 
  private:
+  const ForkGuard fork_guard_;
   EventQueue events_;
   std::unique_ptr<Server> server_;
 };

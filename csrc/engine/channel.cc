@@ -17,6 +17,8 @@ Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+Status ShutDown() { return Status(Code::kClosed, "this rank was shut down while the operation was in flight"); }
+
 }  // namespace
 
 Channel::Channel(Engine& engine, ShardAddress address) : engine_(engine), address_(std::move(address)) {}
@@ -86,7 +88,6 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   shared_regions_.clear();
   control_.clear();
   link_ = MakeStreamLink(engine_.loop_, std::move(stream), *this);
-  Heard();
   for (Part* part : in_flight_) Resume(*part);
   link_->Start();
   link_->Kick();
@@ -117,8 +118,9 @@ void Channel::OnClosed(Link& link, const Status& why) {
     return;
   }
   link_.reset();
-  if (ending_) return engine_.OnChannelClosed();
-  Reconnect(why);
+  if (!ending_) return Reconnect(why);
+  FinishAll(ShutDown());
+  engine_.OnChannelClosed();
 }
 
 // Out -----------------------------------------------------------------------------------------------------------------
@@ -235,7 +237,9 @@ bool Channel::Refer(Part& part, Outgoing& next) {
   if (!link_->shares_memory() || part.streamed) return false;
   const SharedRegion* const region = engine_.RegionOf(part.address, part.total);
   if (region == nullptr) return false;
-  if (shared_regions_.insert(region->id).second && link_->PassBuffer(*region->buffer).ok()) {
+  if (!shared_regions_.contains(region->id)) {
+    if (!link_->PassBuffer(*region->buffer).ok()) return false;  // out of descriptors, say: goes as a stream
+    shared_regions_.insert(region->id);
     next.header = HeaderFor(part, FrameType::kRegion);
     next.header.aux = region->id;
     next.header.offset = region->buffer->size();
@@ -303,20 +307,21 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
 }
 
 void Channel::OnResult(Part& part, const Header& header) {
-  if (header.flags & kByReference) {
-    part.landed = part.total;
-  } else if (header.offset == part.landed) {
+  const bool in_place = (header.flags & kByReference) != 0;
+  if (!in_place && header.offset == part.landed) {
     part.landed += header.length;
     if (Contributes(part)) ahead_ -= header.length;
     if (ahead_ <= static_cast<int64_t>(engine_.options_.credit_bytes)) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
-  if (part.landed == part.total) Finish(part, Status());
+  if (in_place || part.landed == part.total) Finish(part, Status());
   if (link_ && !queue_.empty()) link_->Kick();
 }
 
 void Channel::OnResumed(Part& part, const Header& header) {
   if (!part.resuming) return;
+  if (header.offset < part.landed)
+    return engine_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
   part.resuming = false;
   const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
   if (Contributes(part)) ahead_ += static_cast<int64_t>(counted) - part.sent;
@@ -350,10 +355,11 @@ void Channel::Abort(const Status& why) {
   FinishAll(why);
 }
 
+// The link may be in the middle of a frame to or from the memory of what is in flight: that ends with the link.
 void Channel::Goodbye() {
   ending_ = true;
-  FinishAll(Status(Code::kClosed, "this rank was shut down while the operation was in flight"));
-  if (!link_) return;
+  queue_ = {};
+  if (!link_) return FinishAll(ShutDown());
   Header header;
   header.type = FrameType::kGoodbye;
   header.epoch = engine_.options_.credentials.epoch;

@@ -10,10 +10,17 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
+constexpr size_t kSegmentStep = 64;  // a segment never splits an element, and keeps to cache lines
+
+EngineOptions Fitting(EngineOptions options) {
+  const size_t whole = options.segment_bytes / kSegmentStep * kSegmentStep;
+  options.segment_bytes = std::clamp<size_t>(whole, kSegmentStep, kMaxPayload);
+  return options;
+}
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+Engine::Engine(EngineOptions options) : options_(Fitting(std::move(options))) {}
 
 Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector<ShardAddress> shards) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
@@ -79,6 +86,8 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
     auto& parts = tensors_.at(request.tensor).parts;
     if (request.first_part > request.last_part || request.last_part > parts.size())
       return Status(Code::kInvalid, "no such partitions");
+    if (request.op == Op::kBroadcast && request.root >= options_.world_size)
+      return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
     for (uint32_t i = request.first_part; i < request.last_part; ++i)
       if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
     operation->remaining = request.last_part - request.first_part;
@@ -194,7 +203,7 @@ void Engine::Close() {
     waiter->changed.notify_all();
   });
   std::unique_lock lock(waiter->mutex);
-  waiter->changed.wait_for(lock, kGoodbyeTimeout, [&] { return waiter->done; });
+  waiter->changed.wait(lock, [&] { return waiter->done; });
 }
 
 void Engine::CloseOnLoop(std::function<void()> done) {
@@ -203,6 +212,11 @@ void Engine::CloseOnLoop(std::function<void()> done) {
     on_closed_ = done;
     for (auto& channel : channels_) channel->Goodbye();
     OnChannelClosed();
+    loop_.CallAt(Clock::now() + kGoodbyeTimeout, [this] {
+      for (auto& channel : channels_)
+        channel->Abort(Status(Code::kClosed, "this rank was shut down, and " + channel->name() + " took no notice"));
+      OnChannelClosed();
+    });
   });
 }
 

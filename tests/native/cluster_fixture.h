@@ -143,13 +143,14 @@ class Tensor {
   T* data() { return data_; }
   size_t size() const { return count_; }
 
-  Result<std::shared_ptr<Operation>> Start(Op op, uint32_t root = 0) {
+  Result<std::shared_ptr<Operation>> Start(Op op, uint32_t root = 0, int32_t priority = 0) {
     Engine::Request request;
     request.tensor = id_;
     request.address = reinterpret_cast<std::byte*>(data_);
     request.last_part = parts_;
     request.op = op;
     request.root = root;
+    request.priority = priority;
     return cluster_.engine(rank_).Submit(request);
   }
 

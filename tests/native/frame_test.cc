@@ -105,7 +105,7 @@ std::string Hex(const Encoded& bytes) {
 
 // The file that the Python codec is held to as well.
 std::string SharedGoldens() {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../golden/frames.json");
+  std::ifstream file(std::filesystem::path(BYTEPS_LIKE_SOURCE_DIR) / "tests/golden/frames.json");
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

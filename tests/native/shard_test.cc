@@ -1,0 +1,217 @@
+// A server shard against workers that break off, come back, or don't keep to the protocol.
+#include "server/shard.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "server/server.h"
+#include "tests/native/raw_worker.h"
+
+namespace byteps_like::testing {
+namespace {
+
+class TestServer {
+ public:
+  explicit TestServer(uint32_t workers, uint64_t memory_limit = 0, ShardWorld world = {}) {
+    Server::Options options;
+    options.job = "job";
+    options.secret = std::string(32, 's');
+    options.urls = {FreshUrl("shm")};
+    options.memory_limit = memory_limit;
+    auto started = Server::Start(std::move(options));
+    if (!started.ok()) throw std::runtime_error(started.status().message());
+    server_ = std::move(*started);
+    world.epoch = 1;
+    world.size = workers;
+    server_->SetWorld(world);
+  }
+  RawLink Connect(uint32_t rank) { return RawLink::Connect(server_->urls().front(), rank); }
+  Server& operator*() { return *server_; }
+  const ShardStats& stats() { return server_->shards()[0]->stats(); }
+
+ private:
+  std::unique_ptr<Server> server_;
+};
+
+bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Header Reference(uint32_t rank, uint64_t key, uint32_t total) {
+  Header header = PushHeader(rank, key, 0, total);
+  header.flags = kByReference;
+  header.length = 0;
+  return header;
+}
+
+Header Goodbye(uint32_t rank) {
+  Header header;
+  header.type = FrameType::kGoodbye;
+  header.epoch = 1;
+  header.rank = rank;
+  return header;
+}
+
+// Filled by the test, then summed and written by the server.
+std::shared_ptr<SharedBuffer> Ones(size_t bytes) {
+  auto buffer = SharedBuffer::Create(bytes);
+  if (!buffer.ok()) throw std::runtime_error(buffer.status().message());
+  auto* values = reinterpret_cast<int32_t*>((*buffer)->data());
+  std::fill(values, values + bytes / 4, 1);
+  return *buffer;
+}
+
+}  // namespace
+
+TEST_CASE("memory announced again over a new link: what was pushed by reference before is still there") {
+  TestServer server(2);
+  constexpr uint32_t kBytes = 1 << 20;
+  const auto mine = Ones(kBytes), other = Ones(kBytes);
+  {
+    RawLink link = server.Connect(0);
+    link.Share(0, 0, *mine);
+    link.Send(Reference(0, 7, kBytes));
+    link.Send(PushHeader(0, 8, 0, 4));  // its result says that all before it was handled
+    RawLink second = server.Connect(1);
+    second.Send(PushHeader(1, 8, 0, 4));
+    REQUIRE(link.Receive().has_value());
+  }
+  RawLink again = server.Connect(0);
+  again.Share(0, 0, *mine);
+  RawLink second = server.Connect(1);
+  again.Send(PushHeader(0, 9, 0, 4));
+  second.Send(PushHeader(1, 9, 0, 4));
+  REQUIRE(again.Receive().has_value());
+  second.Share(1, 0, *other);
+  second.Send(Reference(1, 7, kBytes));
+  REQUIRE(second.Receive().has_value());
+  again.Send(Reference(0, 7, kBytes));
+  const auto result = again.Receive();
+  REQUIRE(result.has_value());
+  CHECK(result->header.flags == kByReference);
+  CHECK(reinterpret_cast<const int32_t*>(mine->data())[kBytes / 4 - 1] == 2);
+}
+
+TEST_CASE("a link that was let in late does not replace its successor") {
+  Shard shard({.on_event = [](Code, const std::string&, bool) {}});
+  shard.SetWorld({1, 1});
+  auto first = MakeStreams(FreshUrl("inproc")), second = MakeStreams(FreshUrl("inproc"));
+  shard.AddLink(std::move(second.server), {Role::kWorker, 0, 0}, 1, 2);
+  shard.AddLink(std::move(first.server), {Role::kWorker, 0, 0}, 1, 1);
+  RawLink late(std::move(first.client)), link(std::move(second.client));
+  CHECK(!late.Receive().has_value());
+  link.Send(PushHeader(0, 1, 0, 4096));
+  CHECK(link.Receive().has_value());
+}
+
+TEST_CASE("a rank that leaves in the middle of its contribution is named at once") {
+  TestServer server(2);
+  RawLink leaving = server.Connect(0), waiting = server.Connect(1);
+  Header half = PushHeader(0, 3, 0, 8192);
+  half.length = 4096;
+  leaving.Send(half);
+  leaving.Send(Goodbye(0));
+  waiting.Send(PushHeader(1, 3, 0, 8192));
+  const std::string error = waiting.ReceiveError();
+  CHECK(Contains(error, "rank 0 has left the job"));
+}
+
+TEST_CASE("what breaks the protocol fails the job, and names who and how") {
+  const auto error_after = [](const Header& header) {
+    TestServer server(2);
+    RawLink link = server.Connect(0), other = server.Connect(1);
+    link.Send(header);
+    const std::string error = other.ReceiveError();
+    CHECK(Contains(error, "rank 0"));
+    return error;
+  };
+  SUBCASE("a total that splits an element: what its buffer holds is less than what its frames may carry") {
+    CHECK(Contains(error_after(PushHeader(0, 1, 0, 4099)), "4099"));
+  }
+  SUBCASE("an empty partition") { CHECK(Contains(error_after(PushHeader(0, 1, 0, 0)), "0 bytes")); }
+  SUBCASE("a root that is not of the world") {
+    Header header = PushHeader(0, 1, 0, 4096);
+    header.op = Op::kBroadcast;
+    header.root = 2;
+    CHECK(Contains(error_after(header), "root 2"));
+  }
+  SUBCASE("a segment out of order") {
+    Header header = PushHeader(0, 1, 0, 4096);
+    header.offset = 1024;
+    header.length = 1024;
+    CHECK(Contains(error_after(header), "out of order"));
+  }
+  SUBCASE("memory that was never shared") { CHECK(Contains(error_after(Reference(0, 1, 4096)), "not shared")); }
+  SUBCASE("another rank than its link") { CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another rank")); }
+}
+
+TEST_CASE("nobody can resume behind the end of the result") {
+  TestServer server(2);
+  RawLink link = server.Connect(0), other = server.Connect(1);
+  Header first = PushHeader(0, 1, 0, 1 << 20), second = PushHeader(1, 1, 0, 1 << 20);
+  first.length = second.length = 64 << 10;
+  link.Send(first);
+  other.Send(second);
+  const auto result = link.Receive();  // cut-through: the first 64 KiB
+  REQUIRE(result.has_value());
+  Header resume = first;
+  resume.type = FrameType::kResume;
+  resume.length = 0;
+  resume.offset = 1 << 20;
+  link.Send(resume);
+  resume.offset = 512 << 10;
+  link.Send(resume);
+  CHECK(Contains(other.ReceiveError(), "rank 0"));
+}
+
+TEST_CASE("a mismatch names the rank whose first segment is still on its way") {
+  TestServer server(2);
+  RawLink link = server.Connect(0), other = server.Connect(1);
+  link.Send(PushHeader(0, 1, 0, 4096), Bytes(4096), 100);
+  while (server.stats().open_rounds == 0) std::this_thread::yield();
+  other.Send(PushHeader(1, 1, 0, 8192));
+  CHECK(Contains(other.ReceiveError(), "but rank 0 sent sum of 4096 bytes"));
+}
+
+TEST_CASE("a text that is too long for a frame is cut") {
+  TestServer server(1);
+  RawLink link = server.Connect(0);
+  (*server).Fail(Code::kPeerLost, std::string(200 << 10, 'x'));
+  const auto error = link.Receive();
+  REQUIRE(error.has_value());
+  CHECK(error->payload.size() == kMaxText);
+}
+
+TEST_CASE("keys count against the memory limit") {
+  TestServer server(2, 1 << 20);
+  RawLink link = server.Connect(0);
+  const auto buffer = Ones(4096);
+  link.Share(0, 0, *buffer);
+  for (uint64_t key = 0; key < 10000; ++key) link.Send(Reference(0, key, 64));
+  CHECK(Contains(link.ReceiveError(), "server_memory_limit"));
+}
+
+TEST_CASE("many rounds that wait: one warning to each who waits, not one per round") {
+  TestServer server(2, 0, {.stall_warning = 0.2, .stall_timeout = 20});
+  RawLink link = server.Connect(0);
+  for (uint64_t key = 0; key < 100; ++key) link.Send(PushHeader(0, key, 0, 64));
+  int warnings = 0;
+  for (const Deadline end = In(0.9); Clock::now() < end; ++warnings) {
+    const auto message = link.Receive(1);
+    REQUIRE(message.has_value());
+    CHECK(message->header.type == FrameType::kWarning);
+  }
+  CHECK(warnings >= 2);
+  CHECK(warnings < 10);
+}
+
+TEST_CASE("what is called after Stop does nothing") {
+  TestServer server(1);
+  RawLink link = server.Connect(0);
+  (*server).Stop();
+  (*server).Fail(Code::kPeerLost, "late");
+  (*server).SetWorld({2, 1});
+  CHECK((*server).shards().size() == 1);
+  CHECK(!link.Receive().has_value());
+}
+
+}  // namespace byteps_like::testing
