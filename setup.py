@@ -37,12 +37,14 @@ class CMakeBuild(build_ext):
         """Builds in build/cmake-<python tag> and copies the module to where setuptools wants it."""
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         work = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}"
+        # The same CMake whoever calls: another one would configure and compile everything anew.
+        tools = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
         configure = ["cmake", "-S", str(ROOT), "-B", str(work), f"-DPython_EXECUTABLE={sys.executable}"]
-        if not (work / "CMakeCache.txt").exists() and shutil.which("ninja"):
+        if not (work / "CMakeCache.txt").exists() and shutil.which("ninja", path=tools["PATH"]):
             configure += ["-G", "Ninja"]
-        subprocess.run(configure, check=True)
+        subprocess.run(configure, check=True, env=tools)
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
-        subprocess.run(["cmake", "--build", str(work), "--target", "_core", "-j", jobs], check=True)
+        subprocess.run(["cmake", "--build", str(work), "--target", "_core", "-j", jobs], check=True, env=tools)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(next((work / "module").glob("_core*.so")), target)
 

@@ -27,7 +27,7 @@ find_python() {
 missing_for_python() {
   local python=$1
   if [ -z "$python" ]; then
-    have python3 || echo python3-venv python3-dev
+    have python3 || printf "%s\n" python3-venv python3-dev
     return
   fi
   "$python" - <<'PY'
