@@ -1,4 +1,5 @@
-"""Generates byteps_like/control/v1/*_pb2.py from proto/ when older. Needs grpcio-tools, nothing of this package.
+"""Generates byteps_like/control/v1/*_pb2.py from proto/ when older, or made by another release of grpcio-tools (the
+messages of one major release of protobuf are refused by another). Needs grpcio-tools, nothing of this package.
 
 The messages' import path is set by protoc's own mapping of virtual folders, so nothing is edited afterwards.
 """
@@ -6,19 +7,21 @@ The messages' import path is set by protoc's own mapping of virtual folders, so 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "proto" / "byteps_like" / "v1"
 PACKAGE = "byteps_like/control/v1"
 TARGET = ROOT / PACKAGE
+HEADING = f'"""Generated from proto/byteps_like/v1 by control/generate.py with grpcio-tools {version("grpcio-tools")}."""\n'
 
 
 def is_current() -> bool:
-    """True if every generated file is there and newer than all sources and this script."""
+    """True if every generated file is there, of this grpcio-tools, and newer than all sources and this script."""
     sources = sorted(SOURCE.glob("*.proto"))
     wanted = [TARGET / "__init__.py", *(TARGET / f"{source.stem}_pb2.py" for source in sources)]
-    if not all(path.exists() for path in wanted):
+    if not all(path.exists() for path in wanted) or wanted[0].read_text(encoding="utf-8") != HEADING:
         return False
     newest = max(path.stat().st_mtime for path in [*sources, Path(__file__)])
     return min(path.stat().st_mtime for path in wanted) >= newest
@@ -33,7 +36,7 @@ def generate() -> None:
     status = protoc.main(["protoc", *options, *names])
     if status != 0:
         raise SystemExit(status)
-    (TARGET / "__init__.py").write_text('"""Generated from proto/byteps_like/v1 by control/generate.py."""\n')
+    (TARGET / "__init__.py").write_text(HEADING, encoding="utf-8")
 
 
 if __name__ == "__main__":
