@@ -60,19 +60,18 @@ class Job:
 
     def run(self) -> int:
         """Starts everything, waits for the end and says why it came, last of all."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._selector)
-            stack.enter_context(self._signals())
-            stack.callback(self._close)
-            try:
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(self._selector)
+                stack.enter_context(self._signals())
+                stack.callback(self._close)
                 self._start_scheduler()
                 while not self._step():
                     pass
-            except BrokenPipeError:
-                self._stop(Why.INTERRUPTED, signal.SIGTERM)
-                return 128 + signal.SIGPIPE
-        code = self._verdict()
-        self._display.flush()
+            code = self._verdict()
+            self._display.flush()
+        except BrokenPipeError:  # who read our output has gone; closing finds it too, when lines are still to be written
+            return 128 + signal.SIGPIPE
         return code
 
     # -- starting ------------------------------------------------------------------------------------------------------
