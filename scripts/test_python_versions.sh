@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the native core and runs the tests that need no torch with each supported Python that is installed besides the
-# one of .venv. Arguments: the interpreters (default: python3.11 to python3.13, those of them that can be found).
+# Builds the native core and runs the tests that need no torch with each supported Python that is installed.
+# Arguments: the interpreters (default: python3.11 to python3.13, those of them that can be found).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- $(compgen -c python3.1 | grep -xE 'python3\.1[123]' | sort -u)
@@ -14,6 +14,6 @@ for python in "$@"; do
   "$place/bin/python" -m pip install -qq --disable-pip-version-check -r "$place/requirements.txt"
   make --no-print-directory core PYTHON="$place/bin/python"
   mapfile -t tests < <(git ls-files 'tests/unit/test_*.py' 'tests/property/test_*.py' 'tests/contract/test_*.py' \
-    'tests/package/test_*.py' tests/multiprocess/test_control.py tests/multiprocess/test_portable_jobs.py | grep -v torch)
+    'tests/package/test_*.py' tests/multiprocess/test_control.py | grep -v torch)
   PATH="$place/bin:$PATH" "$place/bin/python" -m pytest "${tests[@]}"
 done

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "proto" / "byteps_like" / "v1"
 PACKAGE = "byteps_like/control/v1"
 TARGET = ROOT / PACKAGE
-HEADING = f'"""Generated from proto/byteps_like/v1 by control/generate.py with grpcio-tools {version("grpcio-tools")}."""\n'
+HEADING = f'"""Generated from proto/byteps_like/v1 with grpcio-tools {version("grpcio-tools")}."""\n'
 
 
 def is_current() -> bool:

@@ -70,7 +70,7 @@ class Job:
                     pass
             code = self._verdict()
             self._display.flush()
-        except BrokenPipeError:  # who read our output has gone; closing finds it too, when lines are still to be written
+        except BrokenPipeError:  # who read our output has gone; closing finds it too if lines are left
             return 128 + signal.SIGPIPE
         return code
 

@@ -1,4 +1,4 @@
-"""What is shipped: the sdist is what git tracks, the wheel holds the core and the stubs and runs where nothing else is."""
+"""What is shipped: the sdist is what git tracks, the wheel holds core and stubs and runs where nothing else is."""
 
 from __future__ import annotations
 
