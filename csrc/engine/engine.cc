@@ -207,9 +207,9 @@ void Engine::Close() {
 }
 
 void Engine::CloseOnLoop(std::function<void()> done) {
-  loop_.Post([this, done] {
+  loop_.Post([this, done = std::move(done)]() mutable {
     Drain();
-    on_closed_ = done;
+    on_closed_ = std::move(done);
     for (auto& channel : channels_) channel->Goodbye();
     OnChannelClosed();
     loop_.CallAt(Clock::now() + kGoodbyeTimeout, [this] {
