@@ -152,6 +152,9 @@ def _check_ranges(config: Config) -> None:
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)} must be at least {least}")
+    for name, most in {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20}.items():
+        if getattr(config, name) > most:
+            raise ConfigError(f"{name}={getattr(config, name)} must be at most {most}")
     for name in ("stall_warning", "stall_timeout", "join_timeout", "heartbeat_interval", "peer_grace"):
         if not getattr(config, name) > 0:
             raise ConfigError(f"{name}={getattr(config, name)} must be more than 0 seconds")

@@ -1,0 +1,230 @@
+// What a channel sends and receives: contributions out, results in.
+#include <algorithm>
+#include <chrono>
+
+#include "csrc/engine/channel.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without results, until credit is lent
+
+}  // namespace
+
+// Out -----------------------------------------------------------------------------------------------------------------
+
+void Channel::Enqueue(Part& part) {
+  parts_.emplace(part.key, &part);
+  part.sent = part.landed = 0;
+  part.begun = part.resuming = part.streamed = false;
+  part.slot = in_flight_.size();
+  if (in_flight_.empty()) Heard();
+  in_flight_.push_back(&part);
+  Queue(part);
+}
+
+void Channel::Queue(Part& part) {
+  if (part.queued) return;
+  part.queued = true;
+  queue_.push({part.priority, part.order, &part});
+  if (link_) link_->Kick();
+}
+
+// After a new link: what went over the old one may or may not have been counted.
+void Channel::Resume(Part& part) {
+  if (!part.begun) return;
+  if (!part.streamed) {  // by reference: saying it again does no harm
+    part.sent = 0;
+    return Queue(part);
+  }
+  part.resuming = true;
+  Header header = HeaderFor(part, FrameType::kResume);
+  header.offset = part.landed;
+  control_.push_back(header);
+}
+
+Header Channel::HeaderFor(const Part& part, FrameType type) const {
+  Header header;
+  header.type = type;
+  header.dtype = part.dtype;
+  header.op = part.op;
+  header.epoch = engine_.options_.credentials.epoch;
+  header.rank = engine_.options_.rank;
+  header.key = part.key;
+  header.round = part.round;
+  header.priority = part.priority;
+  header.total = part.total;
+  header.root = part.root;
+  return header;
+}
+
+bool Channel::NextFrame(Link& link, Outgoing& next) {
+  if (&link != link_.get()) return false;
+  if (!control_.empty()) {
+    next.header = control_.front();
+    control_.pop_front();
+    return true;
+  }
+  return NextPush(next);
+}
+
+// Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much
+// waits, and leaves the wire to what the others are waiting for.
+bool Channel::HasCredit() {
+  if (ahead_ < static_cast<int64_t>(engine_.options_.credit_bytes) + lent_) return true;
+  if (!lending_armed_) {
+    lending_armed_ = true;
+    engine_.loop_.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
+  }
+  return false;
+}
+
+// Ranks that push in different orders would wait for each other for ever: when nothing comes, credit is given.
+void Channel::LendCredit() {
+  lending_armed_ = false;
+  if (queue_.empty()) return;
+  if (Clock::now() - last_landing_ >= kLendAfter) lent_ = std::max(2 * lent_, ahead_);
+  if (link_) link_->Kick();
+}
+
+bool Channel::Contributes(const Part& part) const {
+  return part.op != Op::kBroadcast || part.root == engine_.options_.rank;
+}
+
+bool Channel::NextPush(Outgoing& next) {
+  while (!queue_.empty() && (!queue_.top().part->queued || queue_.top().part->resuming)) {
+    queue_.top().part->queued = false;
+    queue_.pop();
+  }
+  if (queue_.empty()) return false;
+  Part& part = *queue_.top().part;
+  if (Refer(part, next)) return true;
+  if (!HasCredit()) return false;
+  part.streamed = true;
+  next.header = HeaderFor(part, FrameType::kPush);
+  if (!Contributes(part)) {
+    part.sent = part.total;  // takes part, has nothing to say
+  } else {
+    next.header.offset = part.sent;
+    next.header.length =
+        static_cast<uint32_t>(std::min<size_t>(part.total - part.sent, engine_.options_.segment_bytes));
+    next.payload = part.address + part.sent;
+    part.sent += next.header.length;
+    ahead_ += next.header.length;
+  }
+  part.begun = true;
+  if (part.sent == part.total) {
+    part.queued = false;
+    queue_.pop();
+  }
+  return true;
+}
+
+// A contribution in memory that the server maps: says where, moves nothing.
+bool Channel::Refer(Part& part, Outgoing& next) {
+  if (!link_->shares_memory() || part.streamed) return false;
+  const SharedRegion* const region = engine_.RegionOf(part.address, part.total);
+  if (region == nullptr) return false;
+  if (!shared_regions_.contains(region->id)) {
+    if (!link_->PassBuffer(*region->buffer).ok()) return false;  // out of descriptors, say: goes as a stream
+    shared_regions_.insert(region->id);
+    next.header = HeaderFor(part, FrameType::kRegion);
+    next.header.aux = region->id;
+    next.header.offset = region->buffer->size();
+    return true;
+  }
+  next.header = HeaderFor(part, FrameType::kPush);
+  next.header.flags = kByReference;
+  next.header.aux = region->id;
+  next.header.offset = static_cast<uint64_t>(part.address - region->buffer->data());
+  part.sent = part.total;
+  part.begun = true;
+  part.queued = false;
+  queue_.pop();
+  return true;
+}
+
+void Channel::OnSent(Link& link, const Header& header) {
+  ++counters_.frames_sent;
+  counters_.payload_sent += header.length;
+  if (header.type == FrameType::kGoodbye) link.Close(Status(Code::kClosed, ""));
+}
+
+// In ------------------------------------------------------------------------------------------------------------------
+
+Part* Channel::Expected(const Header& header) {
+  if (header.epoch != engine_.options_.credentials.epoch) return nullptr;
+  const auto found = parts_.find(header.key);
+  if (found == parts_.end()) return nullptr;
+  Part& part = *found->second;
+  const bool awaited = part.begun && part.round == header.round && part.total == header.total;
+  return awaited ? &part : nullptr;
+}
+
+std::byte* Channel::PlaceFor(Link& link, const Header& header) {
+  if (&link != link_.get()) return nullptr;
+  if (header.type == FrameType::kResult) {
+    Part* const part = Expected(header);
+    if (part != nullptr && header.offset == part->landed) return part->address + header.offset;
+  }
+  if (scratch_.size() < header.length) scratch_.resize(header.length);
+  return scratch_.data();
+}
+
+void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
+  ++counters_.frames_received;
+  counters_.payload_received += header.length;
+  Heard();
+  warnings = 0;
+  if (&link != link_.get()) return;
+  const auto text = [&] { return std::string(reinterpret_cast<const char*>(payload), header.length); };
+  switch (header.type) {
+    case FrameType::kResult:
+      if (Part* const part = Expected(header)) OnResult(*part, header);
+      return;
+    case FrameType::kResumed:
+      if (Part* const part = Expected(header)) OnResumed(*part, header);
+      return;
+    case FrameType::kWarning:
+      return engine_.options_.on_event(static_cast<Code>(header.aux), text(), false);
+    case FrameType::kError:
+      return engine_.FailOnLoop(Status(static_cast<Code>(header.aux), text()));
+    default:
+      return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));
+  }
+}
+
+void Channel::OnResult(Part& part, const Header& header) {
+  const bool in_place = (header.flags & kByReference) != 0;
+  if (!in_place && header.offset == part.landed) {
+    part.landed += header.length;
+    if (Contributes(part)) ahead_ -= header.length;
+    if (ahead_ <= static_cast<int64_t>(engine_.options_.credit_bytes)) lent_ = 0;  // in step again
+    last_landing_ = Clock::now();
+  }
+  if (in_place || part.landed == part.total) Finish(part, Status());
+  if (link_ && !queue_.empty()) link_->Kick();
+}
+
+void Channel::OnResumed(Part& part, const Header& header) {
+  if (!part.resuming) return;
+  if (header.offset < part.landed)
+    return engine_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
+  part.resuming = false;
+  const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
+  if (Contributes(part)) ahead_ += static_cast<int64_t>(counted) - part.sent;
+  part.sent = counted;
+  if (part.sent < part.total) Queue(part);
+}
+
+void Channel::Finish(Part& part, const Status& status) {
+  in_flight_.back()->slot = part.slot;
+  std::swap(in_flight_[part.slot], in_flight_.back());
+  in_flight_.pop_back();
+  if (part.streamed && Contributes(part)) ahead_ -= static_cast<int64_t>(part.sent) - part.landed;
+  part.streamed = part.begun = part.queued = false;
+  ++part.round;
+  engine_.Complete(part, status);
+}
+
+}  // namespace byteps_like
