@@ -37,7 +37,7 @@ def test_argument_beats_environment_beats_default() -> None:
             {"rank": 0, "world_size": 2},
         ),
         ({"BYTEPS_SCHEDULING_CREDIT": "4", "BYTEPS_PARTITION_BYTES": "1024"}, {"credit_bytes": 4096}),
-        ({"BYTEPS_SCHEDULING_CREDIT": "0"}, {"credit_bytes": 32 << 20}),
+        ({"BYTEPS_SCHEDULING_CREDIT": "0"}, {"credit_bytes": Config().credit_bytes}),
         (
             {"BYTEPS_FORCE_DISTRIBUTED": "1", "BYTEPS_LOG_LEVEL": "info"},
             {"force_distributed": True, "log_level": "INFO"},
