@@ -22,6 +22,8 @@ import torch.distributed as dist
 from push_pull_plan import OURS, Operation, Plan
 from report import interleave
 
+LONG = 4 << 20
+
 
 @dataclass
 class Bench:
@@ -39,7 +41,8 @@ class Bench:
             for memory in self.plan.memory:
                 tensor = self._tensor(memory, size)
                 contenders = {name: self._contender(name, memory, tensor) for name in self.plan.contenders}
-                interleave(contenders, repeats, warm_up=2)
+                # TCP connections need a few short operations to find out what the path takes; both sides get them.
+                interleave(contenders, repeats, warm_up=2 if size > LONG else 10)
                 self.operations = self._without_warm_up(size, memory, repeats)
 
     def _without_warm_up(self, size: int, memory: str, repeats: int) -> list[Operation]:

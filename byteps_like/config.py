@@ -49,7 +49,7 @@ class Config:
     rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
     partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
     segment_bytes: int = _setting(256 << 10, "Largest single write to a link; what preempts.", job_wide=True)
-    credit_bytes: int = _setting(4 << 20, "How far the pushes of a link may be ahead of its results.")
+    credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
     shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")
     stall_warning: float = _setting(5.0, "A round that waits for longer is logged: who waits for whom.", job_wide=True)

@@ -9,6 +9,8 @@ from byteps_like.control.types import Member, World
 from byteps_like.errors import ConfigError
 from byteps_like.portable.worker import PortableOptions, PortableWorker
 
+_CREDIT = 8 << 20  # it counts whole partitions, until they are summed
+
 
 def connect(config: Config, client: ControlClient, world: World) -> PortableWorker:
     """The worker of a member that has joined `world` by `client`; blocks until all servers have let it in.
@@ -30,7 +32,7 @@ def connect(config: Config, client: ControlClient, world: World) -> PortableWork
         doors=tuple(_door(server) for server in sorted(world.servers, key=lambda member: member.rank)),
         stall_timeout=config.stall_timeout,
         segment=config.segment_bytes,
-        credit=config.credit_bytes,
+        credit=max(config.credit_bytes, _CREDIT),
     )
     return PortableWorker(options, client)
 

@@ -71,6 +71,7 @@ class Channel : private LinkHandler {
   void FinishAll(const Status& status);
   Header HeaderFor(const Part& part, FrameType type) const;
   bool Contributes(const Part& part) const;
+  size_t SegmentOf(const Part& part) const;
   bool HasCredit();
   void LendCredit();
 

@@ -8,6 +8,9 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without results, until credit is lent
+constexpr size_t kSegmentsPerPart = 8;                      // at least, unless they would become smaller than:
+constexpr size_t kLeastSegment = 16 << 10;
+constexpr size_t kSegmentUnit = 4 << 10;
 
 }  // namespace
 
@@ -87,6 +90,12 @@ void Channel::LendCredit() {
   if (link_) link_->Kick();
 }
 
+// Small partitions are cut as well: the server answers with the first segments while the others are on their way.
+size_t Channel::SegmentOf(const Part& part) const {
+  const size_t even = part.total / kSegmentsPerPart / kSegmentUnit * kSegmentUnit;
+  return std::min(engine_.options_.segment_bytes, std::max(even, kLeastSegment));
+}
+
 bool Channel::Contributes(const Part& part) const {
   return part.op != Op::kBroadcast || part.root == engine_.options_.rank;
 }
@@ -106,8 +115,7 @@ bool Channel::NextPush(Outgoing& next) {
     part.sent = part.total;  // takes part, has nothing to say
   } else {
     next.header.offset = part.sent;
-    next.header.length =
-        static_cast<uint32_t>(std::min<size_t>(part.total - part.sent, engine_.options_.segment_bytes));
+    next.header.length = static_cast<uint32_t>(std::min<size_t>(part.total - part.sent, SegmentOf(part)));
     next.payload = part.address + part.sent;
     part.sent += next.header.length;
     ahead_ += next.header.length;

@@ -29,7 +29,7 @@ struct EngineOptions {
   uint32_t rank = 0;
   uint32_t world_size = 1;
   size_t segment_bytes = kDefaultSegment;
-  size_t credit_bytes = 4u << 20;  // per channel: how far pushes may be ahead of results
+  size_t credit_bytes = 1u << 20;  // per channel: how far pushes may be ahead of results
   double connect_timeout = 5;      // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;

@@ -29,6 +29,15 @@ TEST_CASE("segments that no frame can carry, or that split elements, are made to
   }
 }
 
+TEST_CASE("small partitions are sent in several segments too, but not in tiny ones") {
+  Cluster cluster({.workers = 1, .segment_bytes = 256 << 10, .partition_bytes = 256 << 10});
+  Tensor<float> small(cluster, 0, 256 << 8, DType::kFloat32, 0), tiny(cluster, 0, 20 << 8, DType::kFloat32, 1);
+  CHECK(small.Run(Op::kSum).ok());
+  CHECK(cluster.engine(0).counters().frames_sent == 8);
+  CHECK(tiny.Run(Op::kSum).ok());
+  CHECK(cluster.engine(0).counters().frames_sent == 8 + 2);
+}
+
 TEST_CASE("a broadcast from a rank that is not there is refused") {
   Cluster cluster({.workers = 2});
   Tensor<float> tensor(cluster, 0, 10, DType::kFloat32, 0);
