@@ -59,19 +59,19 @@ class Job:
         self._ready = b""
 
     def run(self) -> int:
-        """Starts everything, waits for the end and says why it came, last of all."""
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(self._selector)
-                stack.enter_context(self._signals())
-                stack.callback(self._close)
-                self._start_scheduler()
-                while not self._step():
-                    pass
-            code = self._verdict()
-            self._display.flush()
-        except BrokenPipeError:  # who read our output has gone; closing finds it too if lines are left
-            return 128 + signal.SIGPIPE
+        """Starts everything, waits for the end and says why it came, last of all.
+
+        Raises BrokenPipeError, with everything ended, if nobody reads our output any more.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._selector)
+            stack.enter_context(self._signals())
+            stack.callback(self._close)
+            self._start_scheduler()
+            while not self._step():
+                pass
+        code = self._verdict()
+        self._display.flush()
         return code
 
     # -- starting ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -21,6 +22,16 @@ from byteps_like.launch.options import RunOptions
 
 def run_job(options: RunOptions) -> int:
     """Runs one job and returns its exit code; blocks, main thread. See `byteps-like run --help` for the codes."""
+    try:
+        return _run_job(options)
+    except BrokenPipeError:  # who read our output has gone: what is still buffered must not fail again at the exit
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run_job(options: RunOptions) -> int:
     if shutil.which(options.command[0]) is None:
         print(f"byteps-like: there is no program {options.command[0]!r}", file=sys.stderr)
         return 127
