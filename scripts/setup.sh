@@ -52,6 +52,7 @@ missing_packages() {
   esac
   case " $* " in *" ci "*)
     have clang-tidy || echo clang-tidy
+    have aarch64-linux-gnu-g++ || [ "$(uname -m)" = aarch64 ] || echo g++-aarch64-linux-gnu
     if ! have clang++; then
       echo clang
     elif ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; then
