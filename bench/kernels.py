@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from byteps_like._core import kernels
 from report import OUT, Spread, interleave, print_table, show_bytes, write_json_lines
 
+from byteps_like._core import kernels
 from byteps_like.dtypes import DType, Op
 
 FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
