@@ -48,7 +48,7 @@ class Config:
     rendezvous_store: bool = _setting(False, "torchrun's agent keeps a store there, at which the ranks can meet.")
     rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
     partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
-    segment_bytes: int = _setting(256 << 10, "Largest single write to a link; what preempts.", job_wide=True)
+    segment_bytes: int = _setting(128 << 10, "Largest single write to a link; what preempts.", job_wide=True)
     credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
     shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")

@@ -65,7 +65,7 @@ class PortableOptions:
     local_size: int
     doors: tuple[tuple[str, str], ...]
     stall_timeout: float = 120.0
-    segment: int = 256 << 10
+    segment: int = 128 << 10
     credit: int = 8 << 20
     patience: float = 10.0
 

@@ -29,7 +29,7 @@ class NativeServer:
         *,
         shards: int = 1,
         memory_limit: int = 0,
-        segment_bytes: int = 256 << 10,
+        segment_bytes: int = 128 << 10,
         on_event: ServerEvent,
     ) -> None:
         self._core = _core.Server(job, secret, list(urls), shards, memory_limit, segment_bytes)

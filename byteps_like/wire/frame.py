@@ -16,7 +16,7 @@ MAX_PAYLOAD = 16 << 20
 MAX_PARTITION = 1 << 30
 MAX_TEXT = 64 << 10
 MAX_OFFSET = 1 << 48
-DEFAULT_SEGMENT = 256 << 10
+DEFAULT_SEGMENT = 128 << 10
 
 _LAYOUT = struct.Struct("<I4B2IQIiQ5I")  # the checksum of these 60 bytes follows
 _CHECKSUM = struct.Struct("<I")

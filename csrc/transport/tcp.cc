@@ -16,7 +16,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr int kUnsentBytes = 256 << 10;  // of our bytes, at most so many lie in the kernel unsent: one segment
+constexpr int kUnsentBytes = 256 << 10;  // of our bytes, at most so many lie in the kernel unsent: two segments
 // A host that vanished is found by the control plane within seconds; this is the last resort. It must be longer than
 // the stall deadline (120 s): a peer that is stopped and takes nothing has stalled, its connection is not broken.
 constexpr int kUserTimeoutMilliseconds = 150'000;

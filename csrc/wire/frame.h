@@ -16,7 +16,7 @@ inline constexpr uint32_t kMaxPayload = 16u << 20;     // what one frame may car
 inline constexpr uint32_t kMaxPartition = 1u << 30;    // what one key may hold
 inline constexpr uint32_t kMaxText = 64u << 10;        // of an ERROR or WARNING
 inline constexpr uint64_t kMaxOffset = 1ull << 48;     // a region's size, or a place in it
-inline constexpr size_t kDefaultSegment = 256u << 10;  // one wire write: what a higher priority waits for at most
+inline constexpr size_t kDefaultSegment = 128u << 10;  // one wire write: what a higher priority waits for at most
 
 enum class FrameType : uint8_t {
   kPush = 1,     // worker -> server: a segment of a contribution (or, by reference, where all of it lies)

@@ -13,7 +13,7 @@ from byteps_like.errors import ConfigError
 def test_argument_beats_environment_beats_default() -> None:
     environ = {"BYTEPS_LIKE_STALL_TIMEOUT": "7.5", "BYTEPS_LIKE_SHARDS": "3"}
     config = Config.from_env(environ, stall_timeout=2.0, rank=None)
-    assert (config.stall_timeout, config.shards, config.rank, config.segment_bytes) == (2.0, 3, -1, 256 << 10)
+    assert (config.stall_timeout, config.shards, config.rank, config.segment_bytes) == (2.0, 3, -1, 128 << 10)
     assert config.explicit == {"stall_timeout", "shards"}
 
 
