@@ -33,10 +33,16 @@ class FrameType(IntEnum):
     ERROR = 6
     WARNING = 7
     GOODBYE = 8
+    LAUNCH = 9
+    DATA = 10
+    CLEAR = 11
+    CREDIT = 12
+    ABORT = 13
 
 
-_SEGMENTS = frozenset({FrameType.PUSH, FrameType.RESULT})
-_TEXTS = frozenset({FrameType.ERROR, FrameType.WARNING})
+_REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
+_SEGMENTS = _REFERABLE | {FrameType.DATA}
+_TEXTS = frozenset({FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT})
 _OF_PARTITION = frozenset({FrameType.PUSH, FrameType.RESULT, FrameType.RESUME, FrameType.RESUMED})
 
 
@@ -112,7 +118,7 @@ def _check_bounds(header: Header) -> None:
     if header.type in _TEXTS and header.length > MAX_TEXT:
         raise CorruptError(f"frame length {header.length} is over the limit of {MAX_TEXT} for a text")
     by_reference = header.flags & FrameFlag.BY_REFERENCE
-    if by_reference and header.type not in _SEGMENTS:
+    if by_reference and header.type not in _REFERABLE:
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
     if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS):
         raise CorruptError(f"frame length {header.length} is not zero for this {header.type.name}")

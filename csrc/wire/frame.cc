@@ -68,13 +68,17 @@ bool CarriesPartition(FrameType type) {
          type == FrameType::kResumed;
 }
 
-bool CarriesText(FrameType type) { return type == FrameType::kError || type == FrameType::kWarning; }
+bool CarriesText(FrameType type) {
+  return type == FrameType::kError || type == FrameType::kWarning || type == FrameType::kLaunch ||
+         type == FrameType::kAbort;
+}
 
 // Which lengths go with which type: only segments and texts have a payload, and a reference replaces it.
 Status CheckShape(const Header& header) {
-  const bool segment = header.type == FrameType::kPush || header.type == FrameType::kResult;
+  const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
+  const bool segment = partition || header.type == FrameType::kData;
   const bool reference = (header.flags & kByReference) != 0;
-  if (reference && !segment) return Corrupt("flags", header.flags, "does not go with this type");
+  if (reference && !partition) return Corrupt("flags", header.flags, "does not go with this type");
   if (header.length == 0) return {};
   if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
   if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");

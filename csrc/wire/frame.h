@@ -27,8 +27,14 @@ enum class FrameType : uint8_t {
   kError = 6,    // either way: the job has failed; aux = Code, payload = UTF-8 text
   kWarning = 7,  // server -> worker: a wait is slow; payload = UTF-8 text
   kGoodbye = 8,  // either way: the link will be closed in order; aux = Code
+  // Between workers (collectives/exchange.h). key = lane, round = call, root = tag.
+  kLaunch = 9,   // the sender has begun the call; payload = its description; aux = 1: asks for a kClear
+  kData = 10,    // a segment of a message: `offset` in it, which is not bounded by `total`
+  kClear = 11,   // the call has begun here: its messages may be sent whole
+  kCredit = 12,  // `offset` bytes of what was stashed have been taken
+  kAbort = 13,   // the call has failed; aux = Code, payload = UTF-8 text
 };
-inline constexpr uint8_t kFrameTypeCount = 9;
+inline constexpr uint8_t kFrameTypeCount = 14;
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes

@@ -16,7 +16,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"errors", "config", "config_environment", "config_values", "dtypes", "log", "wire", "_core"},
     {"worker.api"},  # the seam: plain data types that all floors speak of
     {"control"},
-    {"server"},
+    {"server", "collectives"},
     {"worker"},
     {"portable"},
     {"torch"},

@@ -1,0 +1,1 @@
+"""Collectives among workers: schedules, their checker, and the groups that run them."""

@@ -1,0 +1,37 @@
+// Everything one process needs to talk to the other workers of its world: mesh, exchange, executor, point to point,
+// shared memory with its host. What Python holds; any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/completion.h"
+#include "collectives/executor.h"
+#include "collectives/mesh.h"
+#include "collectives/point_to_point.h"
+
+namespace byteps_like {
+
+class Communicator {
+ public:
+  // Listens; blocks for no peer.
+  static Result<std::unique_ptr<Communicator>> Listen(MeshOptions options);
+  virtual ~Communicator() = default;  // Close, and what is in flight fails with kClosed
+
+  virtual std::vector<std::string> urls() const = 0;
+  virtual void SetWorld(MeshWorld world) = 0;
+  virtual Executor& executor() = 0;
+  virtual PointToPoint& point_to_point() = 0;
+  virtual EventLoop& loop() = 0;
+  virtual Mesh& mesh() = 0;
+  // Memory that peers on this host may map. Passed to a peer when an operation first needs it.
+  virtual Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) = 0;
+  virtual LinkCounters counters() const = 0;
+  virtual LinkCounters counters(uint32_t peer) const = 0;
+  virtual void Fail(const Status& why) = 0;  // everything in flight and to come fails with this
+  virtual void Close() = 0;                  // says goodbye; at most a second; idempotent
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,61 @@
+#include "collectives/completion.h"
+
+#include <utility>
+
+namespace byteps_like {
+
+void CompletionQueue::Push(uint64_t token) {
+  std::lock_guard lock(mutex_);
+  tokens_.push_back(token);
+  changed_.notify_one();
+}
+
+std::optional<uint64_t> CompletionQueue::Pop(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return closed_ || !tokens_.empty(); });
+  if (tokens_.empty()) return std::nullopt;
+  const uint64_t token = tokens_.front();
+  tokens_.pop_front();
+  return token;
+}
+
+void CompletionQueue::Close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool Completion::Wait(Deadline deadline) {
+  if (done()) return true;
+  std::unique_lock lock(mutex_);
+  ++sleepers_;
+  const bool ended = changed_.wait_until(lock, deadline, [&] { return done(); });
+  --sleepers_;
+  return ended;
+}
+
+void Completion::NotifyTo(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done()) {
+      queue_ = std::move(queue);
+      token_ = token;
+      return;
+    }
+  }
+  queue->Push(token);
+}
+
+void Completion::Finish(const Status& status) {
+  std::shared_ptr<CompletionQueue> queue;
+  {
+    std::lock_guard lock(mutex_);
+    status_ = status;
+    done_.store(true, std::memory_order_release);
+    queue = std::move(queue_);
+    if (sleepers_ > 0) changed_.notify_all();
+  }
+  if (queue) queue->Push(token_);
+}
+
+}  // namespace byteps_like

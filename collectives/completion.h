@@ -1,0 +1,61 @@
+// What a caller waits for: one collective, send or receive in flight. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "csrc/base/status.h"
+#include "csrc/transport/stream.h"
+
+namespace byteps_like {
+
+// Operations that have ended, for a thread that tells others (futures, callbacks).
+class CompletionQueue {
+ public:
+  void Push(uint64_t token);
+  std::optional<uint64_t> Pop(Deadline deadline);  // blocks; nothing at the deadline, or at once after Close
+  void Close();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<uint64_t> tokens_;
+  bool closed_ = false;
+};
+
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  const Status& status() const { return status_; }  // once done
+  uint32_t source() const { return source_; }       // of a receive from anybody: group rank, once done
+  uint64_t bytes() const { return bytes_; }         // of a receive: what came, once done
+
+  // Blocks until done (true) or the deadline (false). An implementation that can make progress by itself does so here,
+  // on the caller's thread, before it sleeps: a wake-up costs 25 us.
+  virtual bool Wait(Deadline deadline);
+
+  // Pushes `token` when it ends, at once if it has. At most one queue.
+  void NotifyTo(std::shared_ptr<CompletionQueue> queue, uint64_t token);
+
+ protected:
+  void Finish(const Status& status);  // once
+  uint32_t source_ = 0;
+  uint64_t bytes_ = 0;
+
+ private:
+  std::atomic<bool> done_{false};
+  std::atomic<int> sleepers_{0};
+  Status status_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<CompletionQueue> queue_;
+  uint64_t token_ = 0;
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,73 @@
+// The mesh: one process's links to the other workers of its world, one link per pair, made when first needed.
+//
+// Everything runs on one event loop. Whoever needs a link first dials; where both dial at once the lower rank's
+// connection is kept. A link that breaks is not made again: the peer is lost, and stays lost until the next world.
+//
+// SetWorld, counters and urls may be called from any thread, the rest on the loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/transport/handshake.h"
+#include "csrc/transport/link.h"
+#include "csrc/transport/shared_buffer.h"
+
+namespace byteps_like {
+
+// What the owner of a mesh does with frames: LinkHandler, by world rank instead of by link. The same rules hold.
+class MeshHandler {
+ public:
+  virtual ~MeshHandler() = default;
+  virtual std::byte* PlaceFor(uint32_t peer, const Header& header) = 0;
+  virtual void OnFrame(uint32_t peer, const Header& header, std::byte* payload) = 0;
+  virtual bool NextFrame(uint32_t peer, Outgoing& next) = 0;
+  virtual void OnSent(uint32_t peer, const Header& header) = 0;
+  // Once per peer and world: its link broke, or it can't be reached. kPeerLost names rank, host, pid and cause; kClosed
+  // after its goodbye.
+  virtual void OnPeerLost(uint32_t peer, const Status& why) = 0;
+  // The peer has mapped its region `id` into this process too.
+  virtual void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;
+};
+
+struct MeshOptions {
+  std::string job;
+  std::string secret;
+  std::vector<std::string> urls;  // to listen on: "tcp://10.0.0.2:0", "shm://unique", "inproc://unique"
+  double connect_timeout = 5;     // seconds to reach a peer that has listened before the world was formed
+};
+
+struct PeerAddress {
+  std::vector<std::string> urls;  // as this process may use them, best first
+  std::string host_id;            // equal where memory can be shared
+  std::string name;               // for messages: "rank 3 (host x, pid 123)"
+};
+
+struct MeshWorld {
+  uint32_t epoch = 0;
+  uint32_t rank = 0;
+  std::vector<PeerAddress> peers;  // by world rank, this process included
+};
+
+class Mesh {
+ public:
+  static Result<std::unique_ptr<Mesh>> Listen(MeshOptions options, MeshHandler& handler);
+  virtual ~Mesh() = default;  // stops the loop; no call to the handler follows
+
+  virtual std::vector<std::string> urls() const = 0;  // as bound; to be published to the peers
+  virtual void SetWorld(MeshWorld world) = 0;         // once; links of other epochs are refused from here on
+  virtual const MeshWorld& world() const = 0;         // after SetWorld
+  virtual EventLoop& loop() = 0;
+  virtual LinkCounters counters() const = 0;  // of all links
+  virtual LinkCounters counters(uint32_t peer) const = 0;
+
+  virtual void Kick(uint32_t peer) = 0;  // there is something to send: dials if need be
+  virtual void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;  // same host only
+  virtual bool SameHost(uint32_t peer) const = 0;
+  virtual void Goodbye(std::function<void()> done) = 0;  // in order, to all; `done` after at most a second
+};
+
+}  // namespace byteps_like

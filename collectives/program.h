@@ -1,0 +1,53 @@
+// What a schedule is for one rank, ready to be run: steps over chunks of three buffers, and what each must wait for.
+// Made in Python (byteps_like/collectives/schedule.py), checked there; immutable, shared by any number of runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+enum class StepKind : uint8_t { kSend = 0, kReceive = 1, kReceiveReduce = 2, kCopy = 3 };
+enum class BufferKind : uint8_t { kInput = 0, kOutput = 1, kScratch = 2 };
+
+struct ChunkSpan {  // chunks [first, first + count) of a buffer, which must lie one behind the other if count > 1
+  BufferKind buffer = BufferKind::kInput;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+// send: source goes to peer. receive: target = what comes. receive_reduce: target = source op what comes.
+// copy: target = source. Lengths of source and target agree. A step may begin when all earlier steps on the same bytes
+// (read after write, write after read, write after write) are done up to those bytes: dependencies are by prefix, so a
+// chunk is forwarded while it comes. Steps that touch different bytes run in any order.
+struct Step {
+  StepKind kind{};
+  uint32_t peer = 0;  // group rank
+  uint32_t tag = 0;   // matches a send with its receive: unique per (sender, receiver) within the schedule
+  ChunkSpan source, target;
+  bool final = false;  // after this receive_reduce the target holds every contribution: an average is divided here
+};
+
+struct Program {
+  uint32_t rank = 0, size = 1;  // in the group
+  uint32_t input_chunks = 0, output_chunks = 0, scratch_chunks = 0;
+  std::vector<Step> steps;
+  std::vector<std::vector<uint32_t>> after;  // per step: earlier steps whose bytes it touches; filled by Compile
+
+  // Checks bounds of all indices and works out `after`. With `alias` >= 0 the input is chunks [alias, alias +
+  // input_chunks) of the output (in place): copies onto themselves are dropped.
+  static Result<std::shared_ptr<const Program>> Compile(Program program, int32_t alias);
+};
+
+// Where the chunks of one run lie: byte offset from the buffer's address, and bytes. Offsets may be anything, also
+// negative, but for spans of several chunks.
+struct Chunk {
+  int64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+}  // namespace byteps_like
