@@ -49,9 +49,9 @@ def reseal(data: bytearray) -> bytes:
     [
         (0, 0x00, "magic"),
         (4, 0, "FrameType"),
-        (4, 9, "FrameType"),
-        (5, 8, "DType"),
-        (6, 6, "Op"),
+        (4, 0x60, "FrameType"),
+        (5, 0x60, "DType"),
+        (6, 0x60, "Op"),
         (7, 0x80, "flags"),
         (35, 0x40, "offset"),
         (43, 0x02, "length"),
