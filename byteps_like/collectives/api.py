@@ -116,10 +116,13 @@ class Group(Protocol):
         """`root` gets the sources of all."""
 
     def all_to_all(
-        self, source: Addresses, target: Addresses, send_counts: Sequence[int], receive_counts: Sequence[int],
-        dtype: DType, options: CallOptions = DEFAULT,
+        self, source: Addresses, target: Addresses, send_counts: int | Sequence[int],
+        receive_counts: int | Sequence[int], dtype: DType, options: CallOptions = DEFAULT,
     ) -> Operation:  # fmt: skip
-        """Part d of the source goes to rank d; part s of the target comes from rank s."""
+        """Part d of the source goes to rank d; part s of the target comes from rank s.
+
+        A single number says that all parts of all ranks are of that size; a list promises nothing about the others'.
+        """
 
     def barrier(self, options: CallOptions = DEFAULT) -> Operation:
         """Done when every rank has called it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,18 +31,24 @@ def listen_urls(transport: str, host: str, port: int, unique: str) -> list[str]:
 
 def server_urls(transport: str, server: Member, own_host_id: str) -> list[str]:
     """The addresses of a server that this process may use, best first. Raises ConfigError when none is left."""
-    near = server.host_id == own_host_id
+    return usable_urls(transport, server.urls, server.host_id == own_host_id, f"server {server.rank} on {server.host}")
+
+
+def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -> list[str]:
+    """Which of a peer's addresses this process may use, best first; `near`: on the same host.
+
+    Raises ConfigError, calling the peer `whom`, when the setting `transport` leaves none.
+    """
     wanted = _scheme(transport)
     urls = [
         url
-        for url in server.urls
+        for url in offered
         if (url.startswith("tcp://") or (url.startswith("shm://") and near))
         and wanted in ("auto", urlsplit(url).scheme)
     ]
     if not urls:
         raise ConfigError(
-            f"transport={transport!r} leaves no way to server {server.rank} on {server.host}, which offers "
-            f"{', '.join(server.urls) or 'nothing'}"
+            f"transport={transport!r} leaves no way to {whom}, which offers {', '.join(offered) or 'nothing'}"
         )
     return [_wrap(transport, url) for url in urls]
 

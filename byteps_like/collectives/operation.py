@@ -1,0 +1,124 @@
+"""Operations of the native core, and who is told when they end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
+
+logger = logging.getLogger(__name__)
+
+_FOREVER = 3600.0  # seconds of one uninterrupted wait
+_POLL = 1.0  # seconds between two looks whether to end
+_THREADS = 64  # callbacks that block at the same time before others have to wait for them
+
+
+class NativeOperation:
+    """One call in flight; see collectives.api.Operation."""
+
+    __slots__ = ("_completion", "_notifier", "_rank", "_what")
+
+    def __init__(self, completion: Any, notifier: Notifier, rank: int, what: str) -> None:
+        self._completion = completion
+        self._notifier = notifier
+        self._rank = rank
+        self._what = what
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return bool(self._completion.done())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until it has ended. Raises its typed error, or DeadlineError after `timeout`."""
+        try:
+            self._wait(timeout)
+        except BytePSLikeError as error:
+            raise self._typed(error.code, str(error)) from None
+
+    def _wait(self, timeout: float | None) -> None:
+        if timeout is None:
+            while not self._completion.wait(_FOREVER):
+                pass
+        elif not self._completion.wait(timeout):
+            raise DeadlineError(f"{self._what} has not ended after {timeout:.1f} s; it goes on")
+
+    def error(self) -> BytePSLikeError | None:
+        """Why it failed, or None; only once it is done."""
+        failed = self._completion.failed()
+        return None if failed is None else self._typed(*failed)
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls back once when it has ended, on a thread of a pool; at once if it has ended."""
+        if self._completion.done():
+            callback()
+        else:
+            self._notifier.watch(self._completion, callback)
+
+    @property
+    def source(self) -> int:
+        """Group rank whose message a `receive` got."""
+        return int(self._completion.source)
+
+    def _typed(self, code: int | Code, text: str) -> BytePSLikeError:
+        return from_code(code, f"rank {self._rank}: {text}", rank=self._rank, operation=self._what)
+
+
+class Notifier:
+    """Hands ended operations to their callbacks: one thread waits for the core, a pool runs what may block."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._last = 0
+        self._closed = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None
+
+    def watch(self, completion: Any, callback: Callable[[], None]) -> None:
+        """`callback` is called once, when `completion` has ended."""
+        with self._lock:
+            if self._thread is None:
+                self._pool = ThreadPoolExecutor(_THREADS, "byteps_like-callback")
+                self._thread = threading.Thread(target=self._pump, name="byteps_like-notifier", daemon=True)
+                self._thread.start()
+            self._last += 1
+            token = self._last
+            self._callbacks[token] = callback
+        completion.notify(self._core, token)
+
+    def _pump(self) -> None:
+        while True:
+            token = self._core.next_completed(_POLL)
+            if token is not None:
+                self._run(token)
+            elif self._closed:
+                return
+
+    def _run(self, token: int) -> None:
+        with self._lock:
+            callback = self._callbacks.pop(token)
+        assert self._pool is not None
+        try:
+            self._pool.submit(_guarded, callback)
+        except RuntimeError:  # the interpreter is ending: no thread may be started any more
+            _guarded(callback)
+
+    def close(self) -> None:
+        """After the core was closed, so that everything has ended: hands out what is left, then stops. Idempotent."""
+        self._closed = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(2 * _POLL)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+
+def _guarded(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("a callback of a collective failed")
