@@ -5,25 +5,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "collectives/completion.h"
 #include "collectives/exchange.h"
-#include "collectives/program.h"
+#include "collectives/plan.h"
 
 namespace byteps_like {
 
 struct RunOptions {
   CallId id;
   std::string description;
-  std::vector<uint32_t> ranks;  // of the group: group rank -> world rank
-  std::shared_ptr<const Program> program;
+  std::shared_ptr<const Plan> plan;
   DType dtype{};
   Op op{};
-  uint32_t divisor = 1;  // for averages
-  const std::byte* input = nullptr;
+  uint32_t divisor = 1;              // for averages: applied by the steps that are marked `final`
+  const std::byte* input = nullptr;  // not used where the program has an alias
   std::byte* output = nullptr;
-  std::vector<Chunk> input_chunks, output_chunks, scratch_chunks;
   TrafficClass traffic = TrafficClass::kGradient;
   int32_t priority = 0;
   uint32_t segment_bytes = kDefaultSegment;
@@ -40,6 +37,7 @@ class Executor {
   virtual void Cancel(const std::shared_ptr<Completion>& run, const Status& why) = 0;
 };
 
+// To be destroyed on the loop's thread or when the loop has stopped; what is in flight then ends with kClosed.
 std::unique_ptr<Executor> MakeExecutor(Exchange& exchange);
 
 }  // namespace byteps_like

@@ -32,14 +32,24 @@ struct Step {
   bool final = false;  // after this receive_reduce the target holds every contribution: an average is divided here
 };
 
+enum class Side : uint8_t { kSource = 0, kTarget = 1 };
+
+// A step must wait for an earlier one on the same bytes: `theirs` of that step overlaps `ours`, and one of the two is a
+// target.
+struct Dependency {
+  uint32_t step = 0;
+  Side theirs{}, ours{};
+};
+
 struct Program {
   uint32_t rank = 0, size = 1;  // in the group
   uint32_t input_chunks = 0, output_chunks = 0, scratch_chunks = 0;
   std::vector<Step> steps;
-  std::vector<std::vector<uint32_t>> after;  // per step: earlier steps whose bytes it touches; filled by Compile
+  std::vector<std::vector<Dependency>> after;  // per step, on earlier steps; filled by Compile
 
-  // Checks bounds of all indices and works out `after`. With `alias` >= 0 the input is chunks [alias, alias +
-  // input_chunks) of the output (in place): copies onto themselves are dropped.
+  // Checks what can be checked without sizes and works out `after`. With `alias` >= 0 the input is chunks [alias, alias
+  // + input_chunks) of the output (in place): no step uses it afterwards, and copies onto themselves are dropped.
+  // kInvalid names the step that is wrong.
   static Result<std::shared_ptr<const Program>> Compile(Program program, int32_t alias);
 };
 
