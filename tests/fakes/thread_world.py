@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from byteps_like.dtypes import DType, Op
@@ -22,46 +21,11 @@ from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownErro
 from byteps_like.torch import runtime
 from byteps_like.worker.api import Declared, TensorSpec
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_push_pull, check_same
+from tests.fakes.reduction import reduce
+from tests.fakes.thread_group import GroupWorld, ThreadGroup
 
-_NUMPY = {
-    DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16,
-    DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32, DType.INT64: np.int64,
-}  # fmt: skip
 _GARBAGE = 0xA5
 DEADLINE = 20.0
-
-
-def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) -> bytes:
-    """The reference: contributions of rank 0, 1, ... reduced in that order; 16-bit floats in float32."""
-    if op is Op.BROADCAST:
-        return contributions[root]
-    arrays = [_decoded(item, dtype) for item in contributions]
-    total = arrays[0].copy()
-    for array in arrays[1:]:
-        if op in (Op.SUM, Op.AVERAGE):
-            total += array
-        elif op is Op.PRODUCT:
-            total *= array
-        else:
-            total = np.minimum(total, array) if op is Op.MIN else np.maximum(total, array)
-    if op is Op.AVERAGE:
-        total = total // len(arrays) if total.dtype.kind in "iu" else total / total.dtype.type(len(arrays))
-    return _encoded(total, dtype)
-
-
-def _decoded(data: bytes, dtype: DType) -> np.ndarray:
-    array = np.frombuffer(data, _NUMPY[dtype])
-    if dtype is DType.BFLOAT16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32) if dtype is DType.FLOAT16 else array
-
-
-def _encoded(array: np.ndarray, dtype: DType) -> bytes:
-    if dtype is not DType.BFLOAT16:
-        return array.astype(_NUMPY[dtype]).tobytes()
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16).tobytes()
 
 
 @dataclass
@@ -87,11 +51,13 @@ class ThreadWorld:
         self._catalogue = Catalogue(partition_bytes)
         self._barrier = threading.Barrier(size)
         self._seen: dict[str, tuple[int, TensorSpec]] = {}
+        self.groups = GroupWorld()
 
     def fail(self, error: Exception) -> None:
         with self.changed:
             self.failure = self.failure or error
             self.changed.notify_all()
+        self.groups.fail(self.failure)
         self._barrier.abort()
 
     def check(self) -> None:
@@ -210,6 +176,10 @@ class ThreadWorker:
             self.world.pushed[declared.spec.name] += 1
             pieces.append(((part.key, number), address + part.offset))
         return ThreadHandle(self.world, declared.spec.name, pieces)
+
+    def group(self, name: str, ranks: Sequence[int]) -> ThreadGroup:
+        self._check()
+        return ThreadGroup(self.world.groups, name, tuple(ranks), self.rank)
 
     def barrier(self, timeout: float | None = None) -> None:
         self._check()

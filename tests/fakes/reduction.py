@@ -1,0 +1,55 @@
+"""The reference reduction of all fakes: NumPy, in the order of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from byteps_like.dtypes import DType, Op
+
+_NUMPY = {
+    DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16,
+    DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32, DType.INT64: np.int64,
+}  # fmt: skip
+_NUMPY |= {
+    DType[name]: np.dtype(kind).type
+    for name, kind in {
+        "INT16": "i2", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "BOOL": "?", "COMPLEX64": "c8",
+        "COMPLEX128": "c16",
+    }.items()
+    if name in DType.__members__
+}  # fmt: skip
+
+
+def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) -> bytes:
+    """The reference: contributions of rank 0, 1, ... reduced in that order; 16-bit floats in float32."""
+    if op is Op.BROADCAST:
+        return contributions[root]
+    arrays = [_decoded(item, dtype) for item in contributions]
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        if op in (Op.SUM, Op.AVERAGE):
+            total += array
+        elif op is Op.PRODUCT:
+            total *= array
+        else:
+            total = np.minimum(total, array) if op is Op.MIN else np.maximum(total, array)
+    if op is Op.AVERAGE:
+        total = total // len(arrays) if total.dtype.kind in "iu" else total / total.dtype.type(len(arrays))
+    return _encoded(total, dtype)
+
+
+def _decoded(data: bytes, dtype: DType) -> np.ndarray:
+    array = np.frombuffer(data, _NUMPY[dtype])
+    if dtype is DType.BFLOAT16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32) if dtype is DType.FLOAT16 else array
+
+
+def _encoded(array: np.ndarray, dtype: DType) -> bytes:
+    if dtype is not DType.BFLOAT16:
+        return array.astype(_NUMPY[dtype]).tobytes()
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16).tobytes()
