@@ -1,0 +1,170 @@
+#include "collectives/run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr double kGrace = 1, kLongest = 1e9;  // seconds
+constexpr uint32_t kAlignment = 16;           // of segments: the largest element, so that none is ever cut
+
+Clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(seconds, 0.0, kLongest)));
+}
+
+uint32_t SegmentOf(uint32_t bytes) { return std::clamp(bytes, kAlignment, kMaxPayload) / kAlignment * kAlignment; }
+
+constexpr const char* kKinds[] = {"send to", "receive from", "receive and reduce from", "copy"};
+
+}  // namespace
+
+Run::Run(RunOwner& owner, RunOptions options)
+    : owner_(owner),
+      options_(std::move(options)),
+      plan_(*options_.plan),
+      launched_(Clock::now()),
+      deadline_(launched_ + Seconds(options_.timeout)) {
+  id = options_.id;
+  description = std::move(options_.description);
+  ranks = plan_.ranks;
+  remaining_ = static_cast<uint32_t>(plan_.steps.size());
+}
+
+Run::~Run() = default;
+
+void Run::Start() {
+  started_ = true;
+  if (Status status = Prepare(); !status.ok()) {
+    // The others would wait for this rank: they are told, if they can be.
+    if (owner_.exchange.Begin(*this).ok()) owner_.exchange.Abort(*this, status);
+    return End(status);
+  }
+  if (Status status = owner_.exchange.Begin(*this); !status.ok()) return End(status);
+  draining_ = true;
+  PostReceives();
+  for (uint32_t step = 0; step < plan_.steps.size() && !ended_; ++step) Try(step);
+  draining_ = false;
+  Drain();
+}
+
+Status Run::Prepare() {
+  if (plan_.ranks[plan_.program->rank] != owner_.exchange.rank()) {
+    return Status(Code::kInvalid, description + ": the plan is rank " +
+                                      std::to_string(plan_.ranks[plan_.program->rank]) + "'s, this is rank " +
+                                      std::to_string(owner_.exchange.rank()));
+  }
+  const size_t bytes =
+      plan_.steps.size() * sizeof(State) + plan_.sends * sizeof(Send) + plan_.receives * sizeof(Receive);
+  memory_.reset(new (std::nothrow) std::byte[bytes]);
+  if (plan_.scratch_bytes > 0) scratch_ = owner_.pool.Take(plan_.scratch_bytes);
+  if (memory_ == nullptr || (plan_.scratch_bytes > 0 && scratch_.data == nullptr)) {
+    return Status(Code::kCapacity,
+                  description + ": no memory for " + std::to_string(plan_.scratch_bytes) + " bytes of scratch");
+  }
+  PrepareSteps(memory_.get());
+  return Status();
+}
+
+void Run::PrepareSteps(std::byte* memory) {
+  static_assert(alignof(State) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ && sizeof(State) % alignof(Send) == 0 &&
+                sizeof(Send) % alignof(Receive) == 0);
+  states_ = reinterpret_cast<State*>(memory);
+  sends_ = reinterpret_cast<Send*>(states_ + plan_.steps.size());
+  receives_ = reinterpret_cast<Receive*>(sends_ + plan_.sends);
+  std::byte* const bases[] = {const_cast<std::byte*>(options_.input), options_.output, scratch_.data};
+  const uint32_t segment = SegmentOf(options_.segment_bytes);
+  for (uint32_t i = 0; i < plan_.steps.size(); ++i) {
+    const PlanStep& step = plan_.steps[i];
+    State& state = *new (&states_[i]) State();
+    state.source = bases[static_cast<int>(step.source_buffer)] + step.source;
+    state.target = bases[static_cast<int>(step.target_buffer)] + step.target;
+    if (step.kind == StepKind::kSend) {
+      Send& send = *new (&sends_[step.message]) Send();
+      send.peer = step.peer;
+      send.tag = step.tag;
+      send.data = state.source;
+      send.length = step.length;
+      send.traffic = options_.traffic;
+      send.priority = options_.priority;
+      send.segment_bytes = segment;
+      send.step = i;
+    } else if (step.kind != StepKind::kCopy) {
+      Receive& receive = *new (&receives_[step.message]) Receive();
+      receive.peer = step.peer;
+      receive.tag = step.tag;
+      receive.length = step.length;
+      receive.step = i;
+    }
+  }
+}
+
+// All at once: what comes early then goes straight to its place, or waits for that place and not for its turn.
+void Run::PostReceives() {
+  for (uint32_t i = 0; i < plan_.receives && !ended_; ++i) {
+    states_[receives_[i].step].posted = true;
+    owner_.exchange.Post(*this, receives_[i]);
+  }
+}
+
+void Run::OnFailed(const Status& why) {
+  if (!ended_) End(why);
+}
+
+void Run::Abort(const Status& why) {
+  if (ended_) return;
+  const Status status = why;
+  ended_ = true;  // the exchange may say OnFailed to us, too
+  owner_.exchange.Abort(*this, status);
+  End(status);
+}
+
+// From here on nothing is read or written any more.
+void Run::End(const Status& status) {
+  ended_ = true;
+  owner_.exchange.loop().Forget(*this);
+  if (states_ != nullptr) {
+    for (uint32_t i = 0; i < plan_.steps.size(); ++i) owner_.pool.Give(states_[i].landing);
+  }
+  owner_.pool.Give(scratch_);
+  const Status copy = status;  // `status` may lie in what the owner lets go
+  owner_.OnEnded(*this);
+  Finish(copy);
+}
+
+void Run::OnDeadline() {
+  if (ended_) return;
+  if (!granted_ && owner_.exchange.Silent(*this).empty()) {
+    granted_ = true;
+    deadline_ += Seconds(kGrace);
+    return;
+  }
+  Abort(Status(Code::kTimeout, Overdue()));
+}
+
+std::string Run::Overdue() const {
+  char head[96];
+  const double seconds = std::chrono::duration<double>(Clock::now() - launched_).count();
+  std::snprintf(head, sizeof(head), " (call %u of lane %016llx) has not ended after %.1f s", id.call,
+                static_cast<unsigned long long>(id.lane), seconds);
+  const std::string silent = owner_.exchange.Silent(*this);
+  return description + head + ": " + (silent.empty() ? "" : silent + "; ") + WaitingStep();
+}
+
+// The first step that waits for no other step, only for a peer.
+std::string Run::WaitingStep() const {
+  for (uint32_t i = 0; i < plan_.steps.size(); ++i) {
+    const PlanStep& step = plan_.steps[i];
+    const State& state = states_[i];
+    if (state.done || (step.length == 0 ? !IsFree(i) : LimitOf(i) <= state.progress)) continue;
+    std::string text = "rank " + std::to_string(owner_.exchange.rank()) + " is in step " + std::to_string(i + 1) +
+                       " of " + std::to_string(plan_.steps.size()) + ", " + kKinds[static_cast<int>(step.kind)];
+    if (step.kind != StepKind::kCopy) text += " rank " + std::to_string(step.peer);
+    return text + ", " + std::to_string(state.progress) + " of " + std::to_string(step.length) + " bytes";
+  }
+  return "rank " + std::to_string(owner_.exchange.rank()) + " has no step to do";
+}
+
+}  // namespace byteps_like

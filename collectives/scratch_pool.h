@@ -1,0 +1,34 @@
+// Memory that runs borrow: scratch of schedules, and places for what arrives to be reduced. Blocks are powers of two;
+// the last one given back is the first one lent, since it is still in the cache. Loop thread only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace byteps_like {
+
+struct ScratchBlock {
+  std::byte* data = nullptr;  // page-aligned; nullptr: none
+  uint8_t log2 = 0;           // of its bytes
+};
+
+class ScratchPool {
+ public:
+  ScratchPool() = default;
+  ScratchPool(const ScratchPool&) = delete;
+  ~ScratchPool();
+
+  ScratchBlock Take(uint64_t bytes);  // at least as many; no block if there is no memory
+  void Give(ScratchBlock& block);     // empties it; does nothing if it is empty
+  uint64_t idle_bytes() const { return idle_bytes_; }
+
+ private:
+  static constexpr uint64_t kMostIdle = 256u << 20;  // kept for later runs; the rest goes back to the system
+
+  std::array<std::vector<std::byte*>, 64> idle_;
+  uint64_t idle_bytes_ = 0;
+};
+
+}  // namespace byteps_like

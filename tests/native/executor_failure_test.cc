@@ -1,0 +1,164 @@
+// How runs of programs end when they can't end well.
+#include "tests/native/executor_fixture.h"
+
+namespace byteps_like::testing {
+namespace {
+
+void CheckFailed(const Completion& run, Code code, const std::string& part) {
+  REQUIRE(run.done());
+  CHECK(run.status().code() == code);
+  INFO(run.status().message());
+  CHECK(run.status().message().find(part) != std::string::npos);
+}
+
+RunOptions Plain(const Reduction<float>& reduction, uint32_t rank) {
+  return const_cast<Reduction<float>&>(reduction).OptionsOf(rank);
+}
+
+}  // namespace
+
+TEST_CASE("executor: cancelled in the middle, it fails everywhere and touches nothing any more") {
+  for (uint64_t when = 0; when < 60; when += 3) {
+    constexpr uint32_t n = 3;
+    FakeWorld world(n, static_cast<uint32_t>(when));
+    Reduction<float> reduction(n, {RingAllReduce, Cut(900, n), Op::kSum, true, 256});
+    Runs runs;
+    world.Do([&] {
+      world.net().on_event = [&](uint64_t event) {
+        if (event == when) world.at(1).Cancel(runs[1], Status(Code::kClosed, "enough"));
+      };
+    });
+    LaunchAll(world, n, reduction, runs);
+    for (auto& run : runs) REQUIRE(run->Wait(In(20)));
+    for (uint32_t rank = 0; rank < n; ++rank) {
+      CheckFailed(*runs[rank], Code::kClosed, "enough");
+      std::fill(reduction.input(rank).begin(), reduction.input(rank).end(), -5.0f);
+    }
+    world.Do([] {});
+    for (uint32_t rank = 0; rank < n; ++rank) CHECK(reduction.output(rank) == std::vector<float>(900, -5.0f));
+    // The group goes on with its next call.
+    Shape next{RingAllReduce, Cut(900, n), Op::kSum, true, 256};
+    next.id.call = 1;
+    Reduction<float> again(n, next);
+    CheckAllOk(LaunchAll(world, n, again));
+    again.Check();
+  }
+}
+
+TEST_CASE("executor: a lost rank fails the runs of the others, and their later ones at once") {
+  for (uint64_t when = 0; when < 40; when += 5) {
+    constexpr uint32_t n = 3;
+    FakeWorld world(n, static_cast<uint32_t>(when));
+    Reduction<float> reduction(n, {RingAllReduce, Cut(900, n), Op::kSum, false, 256});
+    world.Do([&] {
+      world.net().on_event = [&](uint64_t event) {
+        if (event == when) world.net().Lose(2);
+      };
+    });
+    const Runs runs = LaunchAll(world, n, reduction);
+    for (const uint32_t rank : {0u, 1u}) {
+      REQUIRE(runs[rank]->Wait(In(20)));
+      CheckFailed(*runs[rank], Code::kPeerLost, "rank 2");
+    }
+    const auto later = world.at(0).Launch(Plain(reduction, 0));
+    REQUIRE(later->Wait(In(20)));
+    CheckFailed(*later, Code::kPeerLost, "rank 2");
+  }
+}
+
+TEST_CASE("executor: at the deadline all are told who is silent, which step waits, and how long") {
+  constexpr uint32_t n = 3;
+  FakeWorld world(n, 1);
+  Shape shape{RingAllReduce, Cut(900, n), Op::kSum, false, 256};
+  shape.id = {0xAB, 7};
+  shape.description = "all_reduce sum float32[900], ring";
+  shape.timeout = 0.2;
+  Reduction<float> reduction(n, shape);
+  const auto begin = Clock::now();
+  const auto zero = world.at(0).Launch(Plain(reduction, 0));
+  const auto one = world.at(1).Launch(Plain(reduction, 1));
+  for (const auto& run : {zero, one}) {
+    REQUIRE(run->Wait(In(5)));
+    CheckFailed(*run, Code::kTimeout, shape.description + " (call 7 of lane 00000000000000ab) has not ended after 0.");
+    CheckFailed(*run, Code::kTimeout, "rank 2 has not begun this call; rank ");
+    CheckFailed(*run, Code::kTimeout, " bytes");
+  }
+  CHECK(Clock::now() - begin < std::chrono::seconds(1));
+  const auto late = world.at(2).Launch(Plain(reduction, 2));
+  REQUIRE(late->Wait(In(5)));
+  CheckFailed(*late, Code::kTimeout, "rank 2 has not begun");
+}
+
+TEST_CASE("executor: who waits for ranks that all have begun lets another second pass") {
+  constexpr uint32_t n = 2;
+  FakeWorld world(n, 1);
+  Shape shape{RingAllReduce, Cut(900, n), Op::kSum, false, 256};
+  shape.timeout = 0.1;
+  Reduction<float> reduction(n, shape);
+  auto stuck = Plain(reduction, 1);  // rank 1 waits for something that rank 0 never sends
+  Program program = RingAllReduce(1, n);
+  for (Step& step : program.steps) step.tag += step.kind == StepKind::kReceive ? 100 : 0;
+  const auto chunks = Lay(Cut(900, n), 4);
+  stuck.plan = PlanOf(program, {chunks, chunks, {}});
+  stuck.timeout = 20;
+  const auto begin = Clock::now();
+  const auto one = world.at(1).Launch(stuck);
+  RunOptions other = Plain(reduction, 0);
+  program = RingAllReduce(0, n);
+  for (Step& step : program.steps) step.tag += step.kind == StepKind::kReceive ? 100 : 0;
+  other.plan = PlanOf(program, {chunks, chunks, {}});
+  const auto zero = world.at(0).Launch(other);
+  REQUIRE(zero->Wait(In(5)));
+  REQUIRE(one->Wait(In(5)));
+  CheckFailed(*zero, Code::kTimeout, "rank 0 is in step 4 of 4, receive from rank 1, 0 of 1800 bytes");
+  CheckFailed(*one, Code::kTimeout, "rank 0 is in step 4");
+  CHECK(Clock::now() - begin > std::chrono::milliseconds(1000));
+}
+
+TEST_CASE("executor: ranks that disagree fail with both descriptions") {
+  constexpr uint32_t n = 2;
+  FakeWorld world(n, 1);
+  Reduction<float> reduction(n, {RingAllReduce, Cut(900, n), Op::kSum, false, 256});
+  RunOptions other = Plain(reduction, 1);
+  other.description = "all_reduce sum float32[900]";
+  const auto zero = world.at(0).Launch(Plain(reduction, 0));
+  const auto one = world.at(1).Launch(other);
+  for (const auto& run : {zero, one}) {
+    REQUIRE(run->Wait(In(5)));
+    CheckFailed(*run, Code::kMismatch, "all_reduce meets all_reduce sum float32[900]");
+  }
+}
+
+TEST_CASE("executor: wrong options are refused at once") {
+  FakeWorld world(2, 1);
+  Reduction<double> reduction(2, {RingAllReduce, Cut(9, 2), Op::kSum, false, 256});
+  const auto refused = [&](const std::function<void(RunOptions&)>& change, const std::string& part) {
+    RunOptions options = reduction.OptionsOf(0);
+    change(options);
+    const auto run = world.at(0).Launch(options);
+    REQUIRE(run->Wait(In(5)));
+    CheckFailed(*run, Code::kInvalid, part);
+  };
+  refused([](RunOptions& o) { o.plan = nullptr; }, "no plan");
+  refused([](RunOptions& o) { o.dtype = static_cast<DType>(200); }, "no such dtype");
+  refused([](RunOptions& o) { o.op = static_cast<Op>(200); }, "no such operation");
+  refused([](RunOptions& o) { o.divisor = 0; }, "divisor");
+  refused([](RunOptions& o) { o.traffic = static_cast<TrafficClass>(9); }, "traffic");
+  refused([](RunOptions& o) { o.input = nullptr; }, "the input is at address 0");
+  refused([](RunOptions& o) { o.output = nullptr; }, "the output is at address 0");
+  const auto odd = Lay({3, 4}, 1);
+  refused([&](RunOptions& o) { o.plan = PlanOf(RingAllReduce(0, 2), {odd, odd, {}}); }, "no whole number of elements");
+  refused([&](RunOptions& o) { o.plan = reduction.OptionsOf(1).plan; }, "the plan is rank 1's, this is rank 0");
+}
+
+TEST_CASE("executor: what is in flight when it is destroyed ends as closed") {
+  std::shared_ptr<Completion> run;
+  Reduction<float> reduction(2, {RingAllReduce, Cut(900, 2), Op::kSum, false, 256});
+  {
+    FakeWorld world(2, 1);
+    run = world.at(0).Launch(reduction.OptionsOf(0));
+  }
+  CheckFailed(*run, Code::kClosed, "the communicator was closed");
+}
+
+}  // namespace byteps_like::testing
