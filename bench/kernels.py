@@ -24,8 +24,8 @@ from report import OUT, Spread, interleave, print_table, show_bytes, write_json_
 from byteps_like._core import kernels
 from byteps_like.dtypes import DType, Op
 
-FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
-HALVES = (DType.FLOAT16, DType.BFLOAT16)
+FLOATS = tuple(filter(lambda dtype: dtype.is_float, DType))
+NARROW = tuple(dtype for dtype in DType if dtype.is_float and dtype.itemsize <= 2)
 
 
 @dataclass(frozen=True)
@@ -79,27 +79,28 @@ def _pages(nbytes: int) -> Any:
 
 def reductions(memory: Memory) -> Iterator[Case]:
     a, b = memory.arrays[:2]
-    for op in (Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT):
-        for dtype in DType:
+    for op in (Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT, Op.BXOR):
+        for dtype in filter(op.supports, DType):
             name = f"{op.name.lower()} {dtype.name.lower()}"
             yield Case(name, 3 * memory.nbytes, lambda op=op, dtype=dtype: kernels.reduce(op, dtype, a, b))
 
 
 def conversions(memory: Memory) -> Iterator[Case]:
     wide, other = memory.arrays[:2]
-    half = other[: memory.nbytes // 2]
     size = memory.nbytes
-    for dtype in HALVES:
-        name = dtype.name.lower()
-        yield Case(f"widen {name}", size + size // 2, lambda d=dtype: kernels.widen(d, wide, half))
+    for dtype in NARROW:
+        name, less = dtype.name.lower(), size // 4 * dtype.itemsize
+        narrow = other[:less]
+        yield Case(f"widen {name}", size + less, lambda d=dtype, n=narrow: kernels.widen(d, wide, n))
         yield Case(
-            f"accumulate {name}", 2 * size + size // 2, lambda d=dtype: kernels.accumulate(Op.SUM, d, wide, half)
+            f"accumulate {name}", 2 * size + less, lambda d=dtype, n=narrow: kernels.accumulate(Op.SUM, d, wide, n)
         )
-        yield Case(f"finalize {name} / 3", size + size // 2, lambda d=dtype: kernels.finalize(d, half, wide, 3))
+        yield Case(f"finalize {name} / 3", size + less, lambda d=dtype, n=narrow: kernels.finalize(d, n, wide, 3))
     for dtype in DType:
         name = dtype.name.lower()
-        yield Case(f"scale {name}", 2 * size, lambda d=dtype: kernels.scale(d, wide, 0.5))
-        if dtype not in HALVES:
+        if dtype != DType.BOOL:
+            yield Case(f"scale {name}", 2 * size, lambda d=dtype: kernels.scale(d, wide, 0.5))
+        if dtype not in NARROW:
             yield Case(f"finalize {name} / 3", 2 * size, lambda d=dtype: kernels.finalize(d, wide, other, 3))
     for source in FLOATS:
         for destination in FLOATS:

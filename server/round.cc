@@ -12,10 +12,6 @@ namespace {
 
 constexpr uint32_t kBlock = 32u << 10;  // what is summed and copied out together: stays in the first-level cache
 
-constexpr const char* kDTypeNames[kDTypeCount] = {"float32", "float64", "float16", "bfloat16",
-                                                  "int8",    "uint8",   "int32",   "int64"};
-constexpr const char* kOpNames[kOpCount] = {"sum", "average", "min", "max", "product", "broadcast"};
-
 std::string Join(const std::vector<uint32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
@@ -25,9 +21,9 @@ std::string Join(const std::vector<uint32_t>& ranks) {
 }  // namespace
 
 std::string DescribeHeader(const Header& header) {
-  std::string text = kOpNames[static_cast<int>(header.op)];
+  std::string text = NameOf(header.op);
   if (header.op == Op::kBroadcast) text += " from root " + std::to_string(header.root);
-  return text + " of " + std::to_string(header.total) + " bytes of " + kDTypeNames[static_cast<int>(header.dtype)];
+  return text + " of " + std::to_string(header.total) + " bytes of " + NameOf(header.dtype);
 }
 
 void AlignedBuffer::Allocate(size_t bytes) {

@@ -27,9 +27,12 @@ Shard::Key* Shard::FindOrMake(const Header& header) {
 bool Shard::MakesSense(const Peer& peer, const Header& header) {
   const bool whole = header.total != 0 && header.total % SizeOf(header.dtype) == 0;
   const bool rooted = header.op != Op::kBroadcast || header.root < world_.size;
-  if (whole && rooted) return true;
-  Blame(peer, KeyText(header.key) + ": " + DescribeHeader(header) +
-                  (whole ? ": there is no such rank" : ": no whole elements"));
+  const bool defined = Supports(header.op, header.dtype);
+  if (whole && rooted && defined) return true;
+  const char* const why = !defined ? ": there is no such operation"
+                          : whole  ? ": there is no such rank"
+                                   : ": no whole elements";
+  Blame(peer, KeyText(header.key) + ": " + DescribeHeader(header) + why);
   return false;
 }
 

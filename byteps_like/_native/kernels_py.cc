@@ -1,5 +1,5 @@
 // byteps_like._core.kernels: the SIMD kernels on NumPy arrays (or anything with DLPack on the CPU), for tests,
-// benchmarks and `byteps-like doctor`. 16-bit floats are the bytes of any 2-byte type. Sizes are checked here, since
+// benchmarks and `byteps-like doctor`. 16-bit and 8-bit floats are the bytes of any type. Sizes are checked here, since
 // the kernels don't; the interpreter lock is released for all but small calls.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -41,13 +41,15 @@ DType ToDType(int code) {
 
 DType ToFloat(int code) {
   const DType dtype = ToDType(code);
-  if (dtype > DType::kBFloat16) throw std::invalid_argument("cast: dtype " + std::to_string(code) + " is no float");
+  if (!IsFloat(dtype)) throw std::invalid_argument("cast: dtype " + std::to_string(code) + " is no float");
   return dtype;
 }
 
-Op ToOp(int code) {
+Op ToOp(int code, int dtype) {
   if (code < 0 || code >= kOpCount) throw std::invalid_argument("no operation has code " + std::to_string(code));
-  return static_cast<Op>(code);
+  const Op op = static_cast<Op>(code);
+  if (Supports(op, ToDType(dtype))) return op;
+  throw std::invalid_argument(std::string("there is no ") + NameOf(op) + " of " + NameOf(ToDType(dtype)));
 }
 
 size_t CountOf(size_t bytes, DType dtype) {
@@ -72,7 +74,7 @@ void Reduce(int op, int dtype, Array a, Source b) {
   const size_t count = CountOf(a.nbytes(), ToDType(dtype));
   NeedBytes("b", b.nbytes(), a.nbytes());
   const MaybeRelease release(a.nbytes());
-  kernels::Reduce(ToOp(op), ToDType(dtype), a.data(), b.data(), count);
+  kernels::Reduce(ToOp(op, dtype), ToDType(dtype), a.data(), b.data(), count);
 }
 
 void Widen(int dtype, Array accumulator, Source source) {
@@ -86,7 +88,7 @@ void Accumulate(int op, int dtype, Array accumulator, Source source) {
   const size_t count = CountOf(source.nbytes(), ToDType(dtype));
   NeedBytes("accumulator", accumulator.nbytes(), count * SizeOf(AccumulatorOf(ToDType(dtype))));
   const MaybeRelease release(source.nbytes());
-  kernels::Accumulate(ToOp(op), ToDType(dtype), accumulator.data(), source.data(), count);
+  kernels::Accumulate(ToOp(op, dtype), ToDType(dtype), accumulator.data(), source.data(), count);
 }
 
 void Finalize(int dtype, Array destination, Source accumulator, uint32_t divisor) {
@@ -115,10 +117,11 @@ void ReduceMany(int op, int dtype, std::vector<Array> destinations, std::vector<
     from.push_back(source.data());
   }
   const MaybeRelease release(bytes);
-  kernels::ReduceMany(ToOp(op), ToDType(dtype), to, from, count, divisor);
+  kernels::ReduceMany(ToOp(op, dtype), ToDType(dtype), to, from, count, divisor);
 }
 
 void Scale(int dtype, Array data, double factor) {
+  if (ToDType(dtype) == DType::kBool) throw std::invalid_argument("a bool is not scaled");
   const size_t count = CountOf(data.nbytes(), ToDType(dtype));
   const MaybeRelease release(data.nbytes());
   kernels::Scale(ToDType(dtype), data.data(), count, factor);
@@ -160,7 +163,8 @@ void BindKernels(nb::module_& m) {
       "select_instruction_set", [](const std::string& name) { return kernels::SelectInstructionSet(name); }, "name"_a,
       "Forces 'avx512', 'avx2', 'neon' or 'scalar' for the process; False if this CPU lacks it. Not thread-safe.");
   k.def("reduce", Reduce, "op"_a, "dtype"_a, "a"_a, "b"_a, "a = a op b, in place.");
-  k.def("widen", Widen, "dtype"_a, "accumulator"_a, "source"_a, "accumulator = source (16-bit floats: as fp32).");
+  k.def("widen", Widen, "dtype"_a, "accumulator"_a, "source"_a,
+        "accumulator = source (16-bit and 8-bit floats: as fp32).");
   k.def("accumulate", Accumulate, "op"_a, "dtype"_a, "accumulator"_a, "source"_a,
         "accumulator = accumulator op source.");
   k.def("finalize", Finalize, "dtype"_a, "destination"_a, "accumulator"_a, "divisor"_a = 1,

@@ -95,15 +95,14 @@ def push_pull(array: npt.ArrayLike, average: bool = True, name: str | None = Non
     """The average (or the sum) of `array` over all ranks, as a new array.
 
     Blocks until it is there. All ranks call with the same name, shape and dtype; without names the n-th call of one
-    meets the n-th of the others. float16, float32, float64, int8, uint8, int32, int64, ml_dtypes.bfloat16, and bool
-    (sum: "or"). Moves `nbytes` up and down. Raises MismatchError, StalledError, PeerLostError, and
-    InvalidArgumentError for other dtypes.
+    meets the n-th of the others. Takes NumPy's floats, integers and complex numbers, bool (sum: "or"), and ml_dtypes'
+    bfloat16, float8_e4m3fn and float8_e5m2. Moves `nbytes` up and down. Raises MismatchError, StalledError,
+    PeerLostError, and InvalidArgumentError for other dtypes.
     """
     result = np.array(array, order="C", copy=True)
     if result.dtype == np.bool_ and average:
         raise InvalidArgumentError("booleans have no average: use average=False, which gives their 'or'")
-    op = Op.MAX if result.dtype == np.bool_ else Op.AVERAGE if average else Op.SUM
-    return _run(result, op, name, priority)
+    return _run(result, Op.AVERAGE if average else Op.SUM, name, priority)
 
 
 def broadcast(array: npt.ArrayLike, root: int = 0, name: str | None = None) -> Array:
@@ -123,7 +122,7 @@ def _run(array: Array, op: Op, name: str | None, priority: int, root: int = 0) -
 
 def dtype_of(array: Array) -> DType:
     """The wire's code for an array's dtype. Raises InvalidArgumentError for one that has none."""
-    name = "uint8" if array.dtype == np.bool_ else array.dtype.name
+    name = array.dtype.name
     if name.upper() not in DType.__members__ or not array.dtype.isnative:
         raise InvalidArgumentError(f"arrays of {array.dtype} can't be sent; convert to one of float32, float64, …")
     return DType[name.upper()]

@@ -126,7 +126,7 @@ class PortableWorker:
     ) -> Handle:
         """See worker.api.Worker.push_pull."""
         name = declared.spec.name
-        check_push_pull(declared, address, parts)
+        check_push_pull(declared, address, op, parts)
         if op is Op.BROADCAST and not 0 <= root < self.size:
             raise InvalidArgumentError(f"broadcast of {name!r} from rank {root} in a world of {self.size}")
         chosen = declared.partitions if parts is None else [declared.partitions[part] for part in parts]

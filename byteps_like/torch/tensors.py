@@ -20,11 +20,17 @@ WIRE_DTYPES: dict[torch.dtype, DType] = {
     torch.uint8: DType.UINT8,
     torch.int32: DType.INT32,
     torch.int64: DType.INT64,
-    torch.bool: DType.UINT8,
+    torch.int16: DType.INT16,
+    torch.uint16: DType.UINT16,
+    torch.uint32: DType.UINT32,
+    torch.uint64: DType.UINT64,
+    torch.bool: DType.BOOL,
+    torch.complex64: DType.COMPLEX64,
+    torch.complex128: DType.COMPLEX128,
+    torch.float8_e4m3fn: DType.FLOAT8_E4M3FN,
+    torch.float8_e5m2: DType.FLOAT8_E5M2,
 }
-"""Element types that can be summed; bool travels as bytes of 0 and 1."""
-
-_BOOL_OPS = {Op.SUM: Op.MAX, Op.AVERAGE: Op.MIN, Op.PRODUCT: Op.MIN}
+"""Element types that can be summed."""
 
 
 def wire_dtype(dtype: torch.dtype) -> DType:
@@ -37,8 +43,13 @@ def wire_dtype(dtype: torch.dtype) -> DType:
 
 
 def wire_op(op: Op, dtype: torch.dtype) -> Op:
-    """What the core is asked for: for bool a sum is "any rank", a product and a (floor) average are "all ranks"."""
-    return _BOOL_OPS.get(op, op) if dtype is torch.bool else op
+    """`op`, of tensors of `dtype`. Raises InvalidArgumentError where that means nothing, as of a least complex number.
+
+    For bool a sum is "any rank", a product and a (floor) average are "all ranks".
+    """
+    if not op.supports(wire_dtype(dtype)):
+        raise InvalidArgumentError(f"there is no {op.name} of tensors of {dtype}")
+    return op
 
 
 def spec_of(name: str, tensor: torch.Tensor, priority: int = 0) -> TensorSpec:

@@ -95,7 +95,7 @@ class LocalWorker:
     ) -> CompletedHandle:
         """Checks its arguments; what is at `address` is the result already."""
         self._check_open()
-        check_push_pull(declared, address, parts)
+        check_push_pull(declared, address, op, parts)
         if op is Op.BROADCAST and root != 0:
             raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
         self._operations += 1
@@ -119,13 +119,15 @@ class LocalWorker:
             raise ShutdownError("this worker has been shut down; call init() again")
 
 
-def check_push_pull(declared: Declared, address: int, parts: range | None) -> None:
-    """Raises InvalidArgumentError for partitions that don't exist or a buffer that isn't there."""
+def check_push_pull(declared: Declared, address: int, op: Op, parts: range | None) -> None:
+    """Raises InvalidArgumentError for partitions, a buffer or an operation on the dtype that don't exist."""
     count = len(declared.partitions)
     if parts is not None and len(parts) and not 0 <= min(parts) <= max(parts) < count:
         raise InvalidArgumentError(f"{declared.spec.name!r} has {count} partitions; {parts} are not all among them")
     if not address and declared.spec.nbytes:
         raise InvalidArgumentError(f"{declared.spec.name!r} has {declared.spec.nbytes} bytes, but no address was given")
+    if not op.supports(declared.spec.dtype):
+        raise InvalidArgumentError(f"{declared.spec.name!r} is of {declared.spec.dtype.name}, which has no {op.name}")
 
 
 def check_same(known: TensorSpec, spec: TensorSpec) -> None:

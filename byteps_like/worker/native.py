@@ -117,7 +117,7 @@ class NativeWorker:
     ) -> Handle:
         """See worker.api.Worker.push_pull."""
         self._raise_error()
-        check_push_pull(declared, address, parts)
+        check_push_pull(declared, address, op, parts)
         chosen = parts if parts is not None else range(len(declared.partitions))
         if len(chosen) == 0:
             return CompletedHandle()

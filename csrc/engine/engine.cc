@@ -88,6 +88,9 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
       return Status(Code::kInvalid, "no such partitions");
     if (request.op == Op::kBroadcast && request.root >= options_.world_size)
       return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
+    if (request.first_part < request.last_part && !Supports(request.op, parts[request.first_part]->dtype))
+      return Status(Code::kInvalid, std::string("there is no ") + NameOf(request.op) + " of " +
+                                        NameOf(parts[request.first_part]->dtype));
     for (uint32_t i = request.first_part; i < request.last_part; ++i)
       if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
     operation->remaining = request.last_part - request.first_part;

@@ -97,28 +97,35 @@ void Reduce(Op op, DType dtype, void* a, const void* b, size_t count) {
     if (count != 0 && a != b) std::memcpy(a, b, count * SizeOf(dtype));
     return;
   }
-  Active().table->reduce[RowOf(op)][ColumnOf(dtype)](a, b, count);
+  LoopsOf(*Active().table, op, dtype).reduce(a, b, count * UnitsOf(op, dtype));
 }
 
 void Widen(DType dtype, void* accumulator, const void* source, size_t count) {
-  Active().table->widen[ColumnOf(dtype)](accumulator, source, count);
+  Active().table->widen[ColumnOf(dtype)](accumulator, source, count * PartsOf(dtype));
 }
 
 void Accumulate(Op op, DType dtype, void* accumulator, const void* source, size_t count) {
   if (op == Op::kBroadcast) return Widen(dtype, accumulator, source, count);
-  Active().table->accumulate[RowOf(op)][ColumnOf(dtype)](accumulator, source, count);
+  LoopsOf(*Active().table, op, dtype).accumulate(accumulator, source, count * UnitsOf(op, dtype));
 }
 
 void Finalize(DType dtype, void* destination, const void* accumulator, size_t count, uint32_t divisor) {
-  Active().table->finalize[ColumnOf(dtype)](destination, accumulator, count, divisor);
+  if (dtype == DType::kBool) divisor = 1;
+  Active().table->finalize[ColumnOf(dtype)](destination, accumulator, count * PartsOf(dtype), divisor);
 }
 
 void Scale(DType dtype, void* data, size_t count, double factor) {
-  Active().table->scale[ColumnOf(dtype)](data, count, factor);
+  Active().table->scale[ColumnOf(dtype)](data, count * PartsOf(dtype), factor);
+}
+
+// Row and column of Table::cast.
+static int FloatOf(DType dtype) {
+  const int column = ColumnOf(dtype);
+  return column < kFirstInteger ? column : column - kFirstFloat8 + kFirstInteger;
 }
 
 void Cast(DType from, DType to, void* destination, const void* source, size_t count) {
-  Active().table->cast[ColumnOf(from)][ColumnOf(to)](destination, source, count);
+  Active().table->cast[FloatOf(from)][FloatOf(to)](destination, source, count);
 }
 
 uint32_t Crc32c(uint32_t seed, const void* data, size_t bytes) { return Active().crc32c(seed, data, bytes); }

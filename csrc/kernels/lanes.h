@@ -129,7 +129,11 @@ using Int8 = Plain<int8_t, uint8_t, BYTEPS_LIKE_STREAM_BYTES>;
 using UInt8 = Plain<uint8_t, uint8_t, BYTEPS_LIKE_STREAM_BYTES>;
 using Int32 = Plain<int32_t, uint32_t, BYTEPS_LIKE_STREAM_BYTES>;
 using Int64 = Plain<int64_t, uint64_t, BYTEPS_LIKE_STREAM_BYTES>;
-using WideFloat32 = Plain<float, float, BYTEPS_LIKE_VECTOR_BYTES>;  // beside 16-bit floats
+using Int16 = Plain<int16_t, uint16_t, BYTEPS_LIKE_STREAM_BYTES>;
+using UInt16 = Plain<uint16_t, uint16_t, BYTEPS_LIKE_STREAM_BYTES>;
+using UInt32 = Plain<uint32_t, uint32_t, BYTEPS_LIKE_STREAM_BYTES>;
+using UInt64 = Plain<uint64_t, uint64_t, BYTEPS_LIKE_STREAM_BYTES>;
+using WideFloat32 = Plain<float, float, BYTEPS_LIKE_VECTOR_BYTES>;  // beside 16-bit and 8-bit floats
 
 struct Float16 : WideFloat32 {
   using Stored = uint16_t;

@@ -38,6 +38,26 @@ struct Max {
   }
 };
 
+// Bit by bit; of integers.
+struct And {
+  template <typename E>
+  static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
+    return a & b;
+  }
+};
+struct Or {
+  template <typename E>
+  static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
+    return a | b;
+  }
+};
+struct Xor {
+  template <typename E>
+  static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
+    return a ^ b;
+  }
+};
+
 template <typename O, typename E>
 BYTEPS_LIKE_INLINE typename E::Vector Combine(const typename E::Vector& a, const typename E::Vector& b) {
   if constexpr (E::kIsPaired) {
@@ -61,15 +81,6 @@ void Update(void* a, const void* b, size_t count) {
     const auto result = Combine<O, A>(LoadPart<A>(left + i, rest), LoadPart<B>(right + i, rest));
     StorePart<A>(left + i, result, rest);
   }
-}
-
-template <typename O, typename E>
-void Reduce(void* a, const void* b, size_t count) {
-  Update<O, E, E>(a, b, count);
-}
-template <typename O, typename E>
-void Accumulate(void* accumulator, const void* source, size_t count) {
-  Update<O, AccumulatorOf<E>, E>(accumulator, source, count);
 }
 
 // Elements [i, i + kUnroll vectors) of ReduceMany. The counts are constants where the caller knows them.

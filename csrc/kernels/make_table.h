@@ -2,6 +2,8 @@
 // conversions that it declares.
 #pragma once
 
+#include "csrc/kernels/complex_product.h"
+#include "csrc/kernels/float8.h"
 #include "csrc/kernels/loops.h"
 #include "csrc/kernels/maps.h"
 
@@ -15,30 +17,51 @@ void PlainAdd(void* a, const void* b, size_t count) {
   for (size_t i = 0; i < count; ++i) left[i] += right[i];
 }
 
-#define BYTEPS_LIKE_ROW(loop, op, bfloat)                                     \
-  {loop<op, Float32>, loop<op, Float64>, loop<op, Float16>, loop<op, bfloat>, \
-   loop<op, Int8>,    loop<op, UInt8>,   loop<op, Int32>,   loop<op, Int64>}
-#define BYTEPS_LIKE_ROWS(loop, bfloat)                                                                         \
-  {BYTEPS_LIKE_ROW(loop, Sum, bfloat), BYTEPS_LIKE_ROW(loop, Min, bfloat), BYTEPS_LIKE_ROW(loop, Max, bfloat), \
-   BYTEPS_LIKE_ROW(loop, Product, bfloat)}
-#define BYTEPS_LIKE_COLUMN(floats, integers, bfloat)                  \
-  {floats<Float32>, floats<Float64>, floats<Float16>, floats<bfloat>, \
-   integers<Int8>,  integers<UInt8>, integers<Int32>, integers<Int64>}
-#define BYTEPS_LIKE_CASTS(from) {Copy<WideFloat32, from>, ToDouble<from>, Copy<Float16, from>, Copy<BFloat16, from>}
+// `Streamed` stands for E where all arrays are of it.
+template <typename O, typename E, typename Streamed = E>
+constexpr Loops LoopsFor() {
+  return {Update<O, Streamed, Streamed>, Update<O, AccumulatorOf<E>, E>, Fuse<O, Streamed>};
+}
+template <typename T>
+constexpr Loops ComplexProduct() {
+  return {UpdateComplexProduct<T>, UpdateComplexProduct<T>, FuseComplexProduct<T>};
+}
+
+// Sums and products of signed integers are those of unsigned ones.
+#define BYTEPS_LIKE_ROW(op, int8, int16, int32, int64)                     \
+  {LoopsFor<op, Float32>(),      LoopsFor<op, Float64>(),                  \
+   LoopsFor<op, Float16>(),      LoopsFor<op, BFloat16, PairedBFloat16>(), \
+   LoopsFor<op, int8>(),         LoopsFor<op, UInt8>(),                    \
+   LoopsFor<op, int32>(),        LoopsFor<op, int64>(),                    \
+   LoopsFor<op, int16>(),        LoopsFor<op, UInt16>(),                   \
+   LoopsFor<op, UInt32>(),       LoopsFor<op, UInt64>(),                   \
+   LoopsFor<op, Float8E4M3FN>(), LoopsFor<op, Float8E5M2>()}
+#define BYTEPS_LIKE_COLUMN(floats, integers, bfloat)                                              \
+  {floats<Float32>,  floats<Float64>,  floats<Float16>,      floats<bfloat>,    integers<Int8>,   \
+   integers<UInt8>,  integers<Int32>,  integers<Int64>,      integers<Int16>,   integers<UInt16>, \
+   integers<UInt32>, integers<UInt64>, floats<Float8E4M3FN>, floats<Float8E5M2>}
+#define BYTEPS_LIKE_CASTS(from)                                            \
+  {Copy<WideFloat32, from>, ToDouble<from>,           Copy<Float16, from>, \
+   Copy<BFloat16, from>,    Copy<Float8E4M3FN, from>, Copy<Float8E5M2, from>}
 
 constexpr Table MakeTable(const char* name) {
-  return Table{name,
-               BYTEPS_LIKE_ROWS(Reduce, PairedBFloat16),
-               BYTEPS_LIKE_ROWS(Accumulate, BFloat16),
-               BYTEPS_LIKE_ROWS(Fuse, PairedBFloat16),
-               BYTEPS_LIKE_COLUMN(Widen, Widen, BFloat16),
-               BYTEPS_LIKE_COLUMN(FinalizeFloat, FinalizeInteger, BFloat16),
-               BYTEPS_LIKE_COLUMN(ScaleFloat, ScaleInteger, PairedBFloat16),
-               {BYTEPS_LIKE_CASTS(WideFloat32),
-                {FromDouble<WideFloat32>, Copy<Float64, Float64>, FromDouble<Float16>, FromDouble<BFloat16>},
-                BYTEPS_LIKE_CASTS(Float16),
-                BYTEPS_LIKE_CASTS(BFloat16)},
-               PlainAdd};
+  return Table{
+      name,
+      {BYTEPS_LIKE_ROW(Sum, UInt8, UInt16, UInt32, UInt64), BYTEPS_LIKE_ROW(Min, Int8, Int16, Int32, Int64),
+       BYTEPS_LIKE_ROW(Max, Int8, Int16, Int32, Int64), BYTEPS_LIKE_ROW(Product, UInt8, UInt16, UInt32, UInt64)},
+      {LoopsFor<And, UInt8>(), LoopsFor<Or, UInt8>(), LoopsFor<Xor, UInt8>()},
+      {ComplexProduct<float>(), ComplexProduct<double>()},
+      BYTEPS_LIKE_COLUMN(Widen, Widen, BFloat16),
+      BYTEPS_LIKE_COLUMN(FinalizeFloat, FinalizeInteger, BFloat16),
+      BYTEPS_LIKE_COLUMN(ScaleFloat, ScaleInteger, PairedBFloat16),
+      {BYTEPS_LIKE_CASTS(WideFloat32),
+       {FromDouble<WideFloat32>, Copy<Float64, Float64>, FromDouble<Float16>, FromDouble<BFloat16>,
+        FromDouble<Float8E4M3FN>, FromDouble<Float8E5M2>},
+       BYTEPS_LIKE_CASTS(Float16),
+       BYTEPS_LIKE_CASTS(BFloat16),
+       BYTEPS_LIKE_CASTS(Float8E4M3FN),
+       BYTEPS_LIKE_CASTS(Float8E5M2)},
+      PlainAdd};
 }
 
 }  // namespace

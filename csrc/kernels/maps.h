@@ -62,16 +62,21 @@ struct Choose<false, First, Second> {
   using Type = Second;
 };
 
+template <typename T>
+inline constexpr bool kIsUnsigned = static_cast<T>(-1) > T{0};
+
 // Largest integer not above value / divisor. The truncated quotient in floating point is exact: it is off by less than
-// 2^-16 / divisor (8 bits in float) or 2^-21 / divisor (32 bits in double), and what is not an integer is at least
+// 2^-8 / divisor (16 bits in float) or 2^-21 / divisor (32 bits in double), and what is not an integer is at least
 // 1 / divisor away from one. A negative remainder then says that truncation went up.
 template <typename T>
 BYTEPS_LIKE_INLINE T FloorDivide(T value, uint32_t divisor) {
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (sizeof(T) >= 4 && kIsUnsigned<T>) {
+    return static_cast<T>(value / divisor);
+  } else if constexpr (sizeof(T) == 8) {
     const int64_t quotient = value / static_cast<int64_t>(divisor);
     return quotient - (quotient * static_cast<int64_t>(divisor) > value);
   } else {
-    using Real = typename Choose<sizeof(T) == 1, float, double>::Type;
+    using Real = typename Choose<sizeof(T) <= 2, float, double>::Type;
     const int32_t wide = value;
     const auto quotient = static_cast<int32_t>(static_cast<Real>(wide) / static_cast<Real>(divisor));
     const auto remainder =
@@ -117,7 +122,7 @@ void ScaleFloat(void* data, size_t count, double factor) {
 template <typename T>
 BYTEPS_LIKE_INLINE T Truncate(double value, T least, T most) {
   const auto bottom = static_cast<double>(least);
-  const auto top = static_cast<double>(most);  // of int64: rounds up to 2^63, which is beyond
+  const auto top = static_cast<double>(most);  // of 64 bits: rounds up to 2^63 or 2^64, which is beyond
   if constexpr (sizeof(T) == 8) {
     if (value > bottom && value < top) return static_cast<T>(value);
     return value >= top ? most : value != value ? T{0} : least;
@@ -125,16 +130,16 @@ BYTEPS_LIKE_INLINE T Truncate(double value, T least, T most) {
     value = value == value ? value : 0.0;
     value = value < bottom ? bottom : value;
     value = value > top ? top : value;
-    return static_cast<T>(static_cast<int32_t>(value));
+    using Integer = typename Choose<sizeof(T) == 4 && kIsUnsigned<T>, int64_t, int32_t>::Type;
+    return static_cast<T>(static_cast<Integer>(value));
   }
 }
 
 template <typename E>
 void ScaleInteger(void* data, size_t count, double factor) {
   using T = typename E::Value;
-  constexpr bool kSigned = static_cast<T>(-1) < T{0};
-  constexpr T kMost = static_cast<T>(kSigned ? (uint64_t{1} << (8 * sizeof(T) - 1)) - 1 : ~uint64_t{0});
-  constexpr T kLeast = static_cast<T>(kSigned ? -kMost - 1 : 0);
+  constexpr T kMost = static_cast<T>(kIsUnsigned<T> ? ~uint64_t{0} : (uint64_t{1} << (8 * sizeof(T) - 1)) - 1);
+  constexpr T kLeast = static_cast<T>(kIsUnsigned<T> ? 0 : -kMost - 1);
   auto* values = static_cast<T*>(data);
   for (size_t i = 0; i < count; ++i) {
     const double product = static_cast<double>(LoadAny<T>(values + i)) * factor;

@@ -21,14 +21,15 @@ void ReduceDivided(Op op, DType dtype, std::span<void* const> destinations, std:
   constexpr size_t kBlockBytes = 8192;
   alignas(64) char block[kBlockBytes];
   const Table& table = *Active().table;
-  const size_t size = SizeOf(dtype);
+  const Loops& loops = LoopsOf(table, op, dtype);
+  const size_t size = SizeOf(dtype), units = UnitsOf(op, dtype);
   const size_t most = kBlockBytes / size;
   for (size_t begin = 0; begin < count; begin += most) {
     const size_t length = std::min(most, count - begin);
     std::memcpy(block, static_cast<const char*>(sources[0]) + begin * size, length * size);
     for (const void* source : sources.subspan(1)) {
       const char* from = static_cast<const char*>(source) + begin * size;
-      table.reduce[RowOf(op)][ColumnOf(dtype)](block, from, length);
+      loops.reduce(block, from, length * units);
     }
     table.finalize[ColumnOf(dtype)](block, block, length, divisor);
     CopyToAll(destinations, block, begin * size, length * size);
@@ -40,14 +41,16 @@ void ReduceDivided(Op op, DType dtype, std::span<void* const> destinations, std:
 void ReduceMany(Op op, DType dtype, std::span<void* const> destinations, std::span<const void* const> sources,
                 size_t count, uint32_t divisor) {
   if (count == 0 || sources.empty() || destinations.empty()) return;
-  const bool is_integer = ColumnOf(dtype) >= kFloatTypes;
+  if (dtype == DType::kBool) divisor = 1;
+  const bool is_integer = !IsFloat(dtype) && !IsComplex(dtype);
   if (op == Op::kBroadcast || (sources.size() == 1 && divisor == 1)) {
     CopyToAll(destinations, sources.back(), 0, count * SizeOf(dtype));
   } else if (is_integer && divisor != 1) {
     ReduceDivided(op, dtype, destinations, sources, count, divisor);
   } else {
-    Active().table->fuse[RowOf(op)][ColumnOf(dtype)](destinations.data(), destinations.size(), sources.data(),
-                                                     sources.size(), 0, count, divisor);
+    LoopsOf(*Active().table, op, dtype)
+        .fuse(destinations.data(), destinations.size(), sources.data(), sources.size(), 0, count * UnitsOf(op, dtype),
+              divisor);
   }
 }
 

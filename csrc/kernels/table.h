@@ -11,27 +11,40 @@
 namespace byteps_like::kernels {
 
 inline constexpr int kArithmeticOps = 4;  // sum, min, max, product: the order of the rows below
-inline constexpr int kDTypes = 8;         // in the order of DType
-inline constexpr int kFloatTypes = 4;     // the first four of them
+inline constexpr int kBitwiseOps = 3;     // and, or, xor: on bytes, since the width makes no difference
+// The columns: floats of 32, 64, 16 bits and bfloat, the integers in the order of DType, floats of 8 bits. A complex
+// number is two floats, but in a product; bool is uint8 and its operations are bitwise.
+inline constexpr int kFirstInteger = 4;
+inline constexpr int kFirstFloat8 = 12;
+inline constexpr int kColumns = 14;
+inline constexpr int kComplexTypes = 2;  // of fp32, of fp64
+inline constexpr int kFloatTypes = 6;    // those of the columns
 
-struct Table {
+// Of one operation on one type.
+struct Loops {
   using Update = void (*)(void* a, const void* b, size_t count);
-  using Copy = void (*)(void* destination, const void* source, size_t count);
-  using Finish = void (*)(void* destination, const void* accumulator, size_t count, uint32_t divisor);
-  using Rescale = void (*)(void* data, size_t count, double factor);
   // Elements [begin, end) of all sources reduced in registers, divided (floats only) and stored to all destinations.
   using Fuse = void (*)(void* const* destinations, size_t destination_count, const void* const* sources,
                         size_t source_count, size_t begin, size_t end, uint32_t divisor);
+  Update reduce;
+  Update accumulate;  // into the accumulator's type
+  Fuse fuse;
+};
+
+struct Table {
+  using Copy = void (*)(void* destination, const void* source, size_t count);
+  using Finish = void (*)(void* destination, const void* accumulator, size_t count, uint32_t divisor);
+  using Rescale = void (*)(void* data, size_t count, double factor);
 
   const char* name;
-  Update reduce[kArithmeticOps][kDTypes];
-  Update accumulate[kArithmeticOps][kDTypes];
-  Fuse fuse[kArithmeticOps][kDTypes];
-  Copy widen[kDTypes];
-  Finish finalize[kDTypes];
-  Rescale scale[kDTypes];
+  Loops arithmetic[kArithmeticOps][kColumns];
+  Loops bitwise[kBitwiseOps];            // counts are bytes
+  Loops complex_product[kComplexTypes];  // counts are parts
+  Copy widen[kColumns];
+  Finish finalize[kColumns];
+  Rescale scale[kColumns];
   Copy cast[kFloatTypes][kFloatTypes];  // [from][to]
-  Update plain_add;                     // a += b in fp32 as anybody would write it: the yardstick of the benchmarks
+  Loops::Update plain_add;              // a += b in fp32 as anybody would write it: the yardstick of the benchmarks
 };
 
 #if defined(__x86_64__)

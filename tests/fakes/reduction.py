@@ -11,14 +11,12 @@ from byteps_like.dtypes import DType, Op
 _NUMPY = {
     DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.FLOAT16: np.float16, DType.BFLOAT16: np.uint16,
     DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32, DType.INT64: np.int64,
+    DType.INT16: np.int16, DType.UINT16: np.uint16, DType.UINT32: np.uint32, DType.UINT64: np.uint64,
+    DType.BOOL: np.bool_, DType.COMPLEX64: np.complex64, DType.COMPLEX128: np.complex128,
 }  # fmt: skip
-_NUMPY |= {
-    DType[name]: np.dtype(kind).type
-    for name, kind in {
-        "INT16": "i2", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "BOOL": "?", "COMPLEX64": "c8",
-        "COMPLEX128": "c16",
-    }.items()
-    if name in DType.__members__
+_UFUNCS = {
+    Op.SUM: np.add, Op.AVERAGE: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum,
+    Op.BAND: np.bitwise_and, Op.BOR: np.bitwise_or, Op.BXOR: np.bitwise_xor,
 }  # fmt: skip
 
 
@@ -26,15 +24,11 @@ def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) 
     """The reference: contributions of rank 0, 1, ... reduced in that order; 16-bit floats in float32."""
     if op is Op.BROADCAST:
         return contributions[root]
+    op = Op.PRODUCT if dtype is DType.BOOL and op is Op.AVERAGE else op
     arrays = [_decoded(item, dtype) for item in contributions]
     total = arrays[0].copy()
     for array in arrays[1:]:
-        if op in (Op.SUM, Op.AVERAGE):
-            total += array
-        elif op is Op.PRODUCT:
-            total *= array
-        else:
-            total = np.minimum(total, array) if op is Op.MIN else np.maximum(total, array)
+        total = _UFUNCS[op](total, array)
     if op is Op.AVERAGE:
         total = total // len(arrays) if total.dtype.kind in "iu" else total / total.dtype.type(len(arrays))
     return _encoded(total, dtype)

@@ -163,7 +163,7 @@ class ThreadWorker:
         priority: int | None = None,
     ) -> ThreadHandle:
         self._check()
-        check_push_pull(declared, address, parts)
+        check_push_pull(declared, address, op, parts)
         if not 0 <= root < self.size:
             raise InvalidArgumentError(f"no rank {root}")
         pieces = []

@@ -1,6 +1,7 @@
 // Engine and servers together, against closed forms: every transport, operation, mixture of shared and private memory.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 
@@ -76,6 +77,8 @@ TEST_CASE("every dtype") {
   CHECK(WrongSums<int64_t>(cluster, DType::kInt64, 5003, 3, &Nobody, 300) == 0);
   CHECK(WrongSums<uint8_t>(cluster, DType::kUInt8, 50003, 3, &All, 400) == 0);
   CHECK(WrongSums<int8_t>(cluster, DType::kInt8, 3, 3, &EvenRanks, 500) == 0);
+  CHECK(WrongSums<int16_t>(cluster, DType::kInt16, 5003, 2, &EvenRanks, 600) == 0);
+  CHECK(WrongSums<uint64_t>(cluster, DType::kUInt64, 5003, 2, &Nobody, 700) == 0);
 }
 
 TEST_CASE("bf16 is summed in fp32 and rounded once") {
@@ -167,6 +170,24 @@ TEST_CASE("ranks that push in opposite orders and have little credit don't wait 
     CHECK(cluster.engine(rank).Wait(**other, Clock::now() + std::chrono::seconds(10)).ok());
     CHECK(first.data()[19999] == SumOf<int32_t>(2, 19999, 0));
     CHECK(second.data()[19999] == SumOf<int32_t>(2, 19999, 1));
+  });
+}
+
+TEST_CASE("8-bit floats are summed in fp32 and rounded once, and complex numbers multiplied") {
+  Cluster cluster({.workers = 3});
+  cluster.Everybody([&](uint32_t rank) {
+    for (const bool shared : {false, true}) {
+      Tensor<uint8_t> tensor(cluster, rank, 100, DType::kFloat8E4M3FN, shared ? 900 : 800, shared);
+      std::fill_n(tensor.data(), 100, rank == 0 ? 0x58 : 0x42);  // 16 + 2.5 + 2.5 = 21: to even, 20; step by step 18
+      REQUIRE(tensor.Run(Op::kSum).ok());
+      CHECK(std::count(tensor.data(), tensor.data() + 100, 0x5A) == 100);
+    }
+    Tensor<float> factors(cluster, rank, 2 * 7, DType::kComplex64, 1000);
+    for (size_t i = 0; i < 14; ++i) factors.data()[i] = i % 2 == 0 ? 1.0f : 2.0f;
+    REQUIRE(factors.Run(Op::kProduct).ok());
+    CHECK(factors.data()[12] == -11.0f);  // (1 + 2i)^3
+    CHECK(factors.data()[13] == -2.0f);
+    CHECK(factors.Run(Op::kMax).code() == Code::kInvalid);
   });
 }
 

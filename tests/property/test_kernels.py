@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_reference import (
-    ARITHMETIC,
+    FLOAT8,
     FLOATS,
-    HALVES,
+    NARROW,
+    REDUCTIONS,
     STORED,
     Array,
     apply,
     canonical,
     divide,
     narrow,
+    parts,
     reduce_many,
     samples,
     scale,
@@ -70,19 +72,20 @@ class Misaligned:
 @pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.name)
 def test_reduce_of_every_length_and_misalignment(dtype: DType) -> None:
     a, b = (samples(dtype, LENGTHS[-1], seed) for seed in (1, 2))
-    for op in ARITHMETIC:
-        expected = narrow(dtype, apply(op, widen(dtype, a), widen(dtype, b)))
+    for op in filter(lambda op: op.supports(dtype), REDUCTIONS):
+        expected = narrow(dtype, apply(op, dtype, widen(dtype, a), widen(dtype, b)))
         for length in LENGTHS:
-            left, right = Misaligned(a[:length], length % 64), Misaligned(b[:length], length * 29 % 64)
+            stored = length * parts(dtype)
+            left, right = Misaligned(a[:stored], length % 64), Misaligned(b[:stored], length * 29 % 64)
             kernels.reduce(op, dtype, left.array, right.array)
-            left.check(dtype, expected[:length])
+            left.check(dtype, expected[:stored])
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: dtype.name)
 def test_accumulate_of_every_length_and_misalignment(dtype: DType) -> None:
     total, source = samples(DType.FLOAT32, LENGTHS[-1], 3), samples(dtype, LENGTHS[-1], 4)
-    for op in (*ARITHMETIC, Op.BROADCAST):
-        expected = apply(op, total, widen(dtype, source))
+    for op in filter(lambda op: op.supports(dtype), Op):
+        expected = apply(op, dtype, total, widen(dtype, source))
         for length in LENGTHS:
             left, right = Misaligned(total[:length], length % 64), Misaligned(source[:length], length * 29 % 64)
             kernels.accumulate(op, dtype, left.array, right.array)
@@ -94,7 +97,7 @@ def test_reduce_many_of_every_length_in_place(dtype: DType) -> None:
     contributions = [samples(dtype, LENGTHS[-1], seed) for seed in range(3)]
     for workers in (1, 2, 3):
         expected = reduce_many(Op.AVERAGE, dtype, contributions[:workers], workers)
-        for length in LENGTHS:
+        for length in (count * parts(dtype) for count in LENGTHS):
             arrays = [Misaligned(c[:length], (length + 13 * i) % 64) for i, c in enumerate(contributions[:workers])]
             places = [a.array for a in arrays]
             kernels.reduce_many(Op.AVERAGE, dtype, places, places, workers)
@@ -108,9 +111,13 @@ seeds = st.integers(0, 2**32 - 1)
 divisors = st.sampled_from([1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 1000, 2**31 - 1, 2**31, 2**32 - 1])
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.sampled_from(Op), st.sampled_from(DType), lengths, st.lists(offsets, min_size=1, max_size=6), divisors, seeds)
-def test_reduce_many(op: Op, dtype: DType, length: int, places: list[int], divisor: int, seed: int) -> None:
+pairs = st.sampled_from([(op, dtype) for op in Op for dtype in DType if op.supports(dtype)])
+
+
+@settings(max_examples=160, deadline=None)
+@given(pairs, lengths, st.lists(offsets, min_size=1, max_size=6), divisors, seeds)
+def test_reduce_many(pair: tuple[Op, DType], length: int, places: list[int], divisor: int, seed: int) -> None:
+    op, dtype = pair
     contributions = [samples(dtype, length, seed + i) for i in range(len(places))]
     sources = [Misaligned(c, offset) for c, offset in zip(contributions, places, strict=True)]
     fresh = Misaligned(contributions[0], places[-1])
@@ -122,10 +129,10 @@ def test_reduce_many(op: Op, dtype: DType, length: int, places: list[int], divis
         destination.check(dtype, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(DType), lengths, offsets, offsets, divisors, seeds)
 def test_widen_and_finalize(dtype: DType, length: int, here: int, there: int, divisor: int, seed: int) -> None:
-    wide = DType.FLOAT32 if dtype in HALVES else dtype
+    wide = dtype.accumulator
     source = Misaligned(samples(dtype, length, seed), here)
     accumulator = Misaligned(samples(wide, length, seed), there)
     kernels.widen(dtype, accumulator.array, source.array)
@@ -133,15 +140,23 @@ def test_widen_and_finalize(dtype: DType, length: int, here: int, there: int, di
 
     totals = samples(wide, length, seed + 1)
     accumulator.array[:] = totals
-    expected = narrow(dtype, divide(totals, divisor))
+    expected = narrow(dtype, divide(dtype, totals, divisor))
     kernels.finalize(dtype, source.array, accumulator.array, divisor)
     source.check(dtype, expected)
     kernels.finalize(dtype, accumulator.array, accumulator.array, divisor)
-    np.testing.assert_array_equal(accumulator.array.view(STORED[dtype])[:length].tobytes(), source.array.tobytes())
+    np.testing.assert_array_equal(
+        accumulator.array.view(np.uint8)[: source.array.nbytes].tobytes(), source.array.tobytes()
+    )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(DType), lengths, offsets, st.floats(width=32) | st.sampled_from([0.0, 1.0, -0.5, 1 / 3]), seeds)
+@settings(max_examples=120, deadline=None)
+@given(
+    st.sampled_from([d for d in DType if d != DType.BOOL]),
+    lengths,
+    offsets,
+    st.floats(width=32) | st.sampled_from([0.0, 1.0, -0.5, 1 / 3]),
+    seeds,
+)
 def test_scale(dtype: DType, length: int, offset: int, factor: float, seed: int) -> None:
     values = samples(dtype, length, seed)
     data = Misaligned(values, offset)
@@ -149,9 +164,9 @@ def test_scale(dtype: DType, length: int, offset: int, factor: float, seed: int)
     data.check(dtype, scale(dtype, values, factor))
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
-def test_every_16_bit_float_survives_the_way_up_and_down(dtype: DType) -> None:
-    every = np.arange(2**16, dtype=np.uint16)
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: dtype.name)
+def test_every_narrow_float_survives_the_way_up_and_down(dtype: DType) -> None:
+    every = np.arange(1 << 8 * dtype.itemsize).astype(STORED[dtype])
     for wide in (DType.FLOAT32, DType.FLOAT64):
         up = np.empty(every.size, STORED[wide])
         kernels.cast(dtype, wide, up, every)
@@ -162,15 +177,15 @@ def test_every_16_bit_float_survives_the_way_up_and_down(dtype: DType) -> None:
         np.testing.assert_array_equal(canonical(dtype, down), canonical(dtype, every))
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: dtype.name)
 def test_rounding_at_and_beside_every_tie(dtype: DType) -> None:
-    every = np.arange(0x7C00 if dtype == DType.FLOAT16 else 0x7F80, dtype=np.uint16)
-    low, high = (widen(dtype, values).astype(np.float64) for values in (every, every + np.uint16(1)))
-    ties = (low + np.where(np.isinf(high), 2 * low - widen(dtype, every - np.uint16(1)), high)) / 2
+    finite = widen(dtype, np.arange(1 << 8 * dtype.itemsize - 1).astype(STORED[dtype])).astype(np.float64)
+    low = finite[np.isfinite(finite)]
+    ties = (low + np.append(low[1:], 2 * low[-1] - low[-2])) / 2
     middle = ties.astype(np.float32)
     around = np.concatenate([middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))])
     for values in (around, -around):
-        got = np.empty(values.size, np.uint16)
+        got = np.empty(values.size, STORED[dtype])
         kernels.cast(DType.FLOAT32, dtype, got, values)
         np.testing.assert_array_equal(canonical(dtype, got), canonical(dtype, narrow(dtype, values)))
 
@@ -182,13 +197,13 @@ def test_cast(source: DType, destination: DType, length: int, here: int, there: 
     got = Misaligned(np.zeros(length, STORED[destination]), there)
     kernels.cast(source, destination, got.array, Misaligned(values, here).array)
     wide = widen(source, values)
-    through = wide.astype(np.float32 if destination in HALVES else STORED[destination])  # as torch does
+    through = wide.astype(np.float32 if destination in NARROW else STORED[destination])  # as torch does
     got.check(destination, narrow(destination, through))
 
 
 def test_nan_wins_and_conversions_keep_it() -> None:
     a, b = np.array([np.nan, 1, -np.inf], np.float32), np.array([1, np.nan, np.nan], np.float32)
-    for op in ARITHMETIC:
+    for op in (Op.SUM, Op.AVERAGE, Op.MIN, Op.MAX, Op.PRODUCT):
         result = a.copy()
         kernels.reduce(op, DType.FLOAT32, result, b)
         assert np.isnan(result).all()
@@ -197,6 +212,32 @@ def test_nan_wins_and_conversions_keep_it() -> None:
         got = np.empty(3, np.uint16)
         kernels.cast(DType.FLOAT32, dtype, got, bits)
         assert got.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=lambda dtype: dtype.name)
+def test_float8_is_torch_s(dtype: DType) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype.name.lower())
+    every = np.arange(256, dtype=np.uint8)
+    up = np.empty(256, np.float32)
+    kernels.cast(dtype, DType.FLOAT32, up, every)
+    np.testing.assert_array_equal(up, torch.from_numpy(every).view(kind).float().numpy())
+    values = np.concatenate([samples(DType.FLOAT32, 20_000, 7), np.nextafter(up, np.float32(0)), up * 1.0625, up * 3])
+    down = np.empty(values.size, np.uint8)
+    kernels.cast(DType.FLOAT32, dtype, down, values)
+    expected = torch.from_numpy(values).to(kind).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(canonical(dtype, down), canonical(dtype, expected))
+
+
+def test_what_means_nothing_is_refused() -> None:
+    zeros = np.zeros(16, np.uint8)
+    refused = [(op, dtype) for op in Op for dtype in DType if not op.supports(dtype)]
+    assert len(refused) == 2 * 2 + 3 * (6 + 2)
+    for op, dtype in refused:
+        with pytest.raises(ValueError, match=f"there is no {op.name.lower()} of {dtype.name.lower()}"):
+            kernels.reduce(op, dtype, zeros, zeros.copy())
+    with pytest.raises(ValueError, match="bool"):
+        kernels.scale(DType.BOOL, zeros, 2.0)
 
 
 @pytest.mark.parametrize("divisor, dtype, size", [(0, DType.INT8, 4), (1, 77, 4), (1, DType.INT32, 3)])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.int16)
 
 
 def own(rank: int, dtype: torch.dtype, shape: tuple[int, ...] = (5, 3)) -> torch.Tensor:
@@ -168,7 +168,8 @@ def objects(bps: Any, rank: int, size: int) -> None:
 def wrong_arguments(bps: Any, rank: int, size: int) -> None:
     ones = torch.ones(2, 2)
     wrong = [
-        lambda: bps.push_pull(ones.to(torch.complex64)),
+        lambda: bps.push_pull(ones.to(torch.complex64), op=bps.Min),
+        lambda: bps.push_pull(ones.to(torch.complex32)),
         lambda: bps.push_pull(ones.to("meta")),
         lambda: bps.push_pull(ones.to_sparse()),
         lambda: bps.push_pull([1.0]),
