@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from byteps_like.collectives.api import Group
 from byteps_like.control.door_keys import DoorKeys
 from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind
@@ -84,6 +85,8 @@ class PortableWorker:
     Construction blocks until all doors have opened; RefusedError or PeerLostError if one doesn't.
     """
 
+    route = "server"
+
     def __init__(self, options: PortableOptions, client: Control) -> None:
         self.rank, self.size = options.rank, options.size
         self.local_rank, self.local_size = options.local_rank, options.local_size
@@ -113,6 +116,15 @@ class PortableWorker:
         """Memory for an arena; private, since no server maps it."""
         self._raise_error()
         return PrivateMemory(nbytes)
+
+    empty_shared = allocate
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:  # noqa: ARG002
+        """Always raises InvalidArgumentError: collectives among workers need the native core."""
+        raise InvalidArgumentError(
+            f"group {name!r}: the portable worker has no collectives (process sets, allgather, alltoall, ...), only"
+            " push_pull and broadcast through servers; install the native core on all ranks"
+        )
 
     def push_pull(
         self,

@@ -11,7 +11,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
 from byteps_like.torch.layout import lay_out, partitions_of, runs
-from byteps_like.torch.runtime import Runtime
+from byteps_like.torch.routes import Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
 from byteps_like.worker.api import Handle, TensorSpec
@@ -43,11 +43,12 @@ class Arena:
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
 
-    def __init__(self, runtime: Runtime, label: str, named: Sequence[Named], wire: torch.dtype, scaling: Scaling):
+    def __init__(self, route: Route, label: str, named: Sequence[Named], wire: torch.dtype, scaling: Scaling):
         self.slots = [Slot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
-        self._runtime = runtime
+        self._route = route
+        self._worker = route.worker
         self._label = label
-        self._before, self._op, self._after = scaling.steps(runtime.worker.size)
+        self._before, self._op, self._after = scaling.steps(route.worker.size)
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
         self._flights: list[Handle] = []
@@ -55,9 +56,10 @@ class Arena:
         self._itemsize = code.itemsize
         total = lay_out(self._sizes(), self._order, self._itemsize).total
         specs = [TensorSpec(label, code, (total,)), self._signature()]
-        self._declared = runtime.declare(specs)[0]
+        self._declared, signature = route.declare(specs)
+        self._worker.push_pull(signature, 0, Op.SUM, parts=range(0), priority=0).wait()
         self._starts = [partition.offset for partition in self._declared.partitions]
-        self.data = tensor_over(runtime.worker.allocate(total * self._itemsize), wire)
+        self.data = tensor_over(self._worker.allocate(total * self._itemsize), wire)
         self._sent = [False] * len(self._starts)
         self._pending: list[int] = []
         self._place()
@@ -120,10 +122,11 @@ class Arena:
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
-        worker = self._runtime.worker
         for run in runs(parts):
             # Later partitions hold layers nearer to the input, which the next forward needs first.
-            handle = worker.push_pull(self._declared, self.data.data_ptr(), self._op, parts=run, priority=run.start)
+            handle = self._worker.push_pull(
+                self._declared, self.data.data_ptr(), self._op, parts=run, priority=run.start
+            )
             self._flights.append(handle)
             self._sent[run.start : run.stop] = [True] * len(run)
 
@@ -140,12 +143,12 @@ class Arena:
 
     def check_agreed(self) -> None:
         """Raises MismatchError if some ranks threw the round away and others did not."""
-        everybody = 1.0 if self._op is Op.AVERAGE else float(self._runtime.worker.size)
+        everybody = 1.0 if self._op is Op.AVERAGE else float(self._worker.size)
         if 0.0 < self._control[-1].item() < everybody:
             raise MismatchError(
                 "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
                 " all ranks must make the same calls in the same order",
-                rank=self._runtime.worker.rank,
+                rank=self._worker.rank,
                 key=self._label,
             )
 
@@ -169,8 +172,8 @@ class Arena:
     def _agreed(self, order: list[int]) -> list[int]:
         buffer = torch.tensor(order, dtype=torch.int64)
         spec = TensorSpec(f"{self._label}.order", DType.INT64, (len(order),))
-        (declared,) = self._runtime.declare([spec])
-        self._runtime.worker.push_pull(declared, buffer.data_ptr(), Op.BROADCAST, root=0).wait()
+        (declared,) = self._route.declare([spec])
+        self._worker.push_pull(declared, buffer.data_ptr(), Op.BROADCAST, root=0).wait()
         return [int(index) for index in buffer]
 
     def _move(self, order: list[int]) -> None:

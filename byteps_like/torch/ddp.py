@@ -25,7 +25,7 @@ class DistributedDataParallel(torch.nn.Module):
     parameter that no rank used keeps its `p.grad`; one that only some ranks used counts as zeros on the others, so
     unused parameters need no advice: `find_unused_parameters`, and torch's other tuning arguments, are accepted and
     not needed. `broadcast_buffers`: rank 0's buffers are handed to all before each forward in training. Don't keep a
-    reference to a `p.grad` over the next backward: its memory is used again.
+    reference to a `p.grad` over the next backward: its memory is used again. `route` as for DistributedOptimizer.
 
     Names in `state_dict()` begin with `module.`, as torch's do. Blocks in the constructor. Raises MismatchError if
     the ranks' modules differ, InvalidArgumentError for parameters that are not on the CPU.
@@ -39,6 +39,7 @@ class DistributedDataParallel(torch.nn.Module):
         compression: type[Compressor] = Compression.none,
         *,
         find_unused_parameters: bool = False,
+        route: str = "auto",
         **tuning: object,
     ) -> None:
         super().__init__()
@@ -47,7 +48,9 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
         self.module = module
         self.broadcast_buffers = broadcast_buffers
-        self._reducer = GradientReducer(module.named_parameters, ReducerOptions(check_compression(compression)))
+        self._reducer = GradientReducer(
+            module.named_parameters, ReducerOptions(check_compression(compression), route=route)
+        )
         self._end = _EndOfBackward(self._reducer)
         self._reducer.on_first = self._end.arm
 

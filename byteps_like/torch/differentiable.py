@@ -16,7 +16,6 @@ from byteps_like.torch.ops import (
     broadcast_async_,
     copied,
     push_pull_async_inplace,
-    refuse_process_set,
     resolve,
     start,
 )
@@ -50,11 +49,10 @@ def push_pull(
     Raises InvalidArgumentError, MismatchError (a rank came with another shape, dtype or operation), StalledError (a
     rank didn't come), PeerLostError.
     """
-    refuse_process_set(process_set)
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
     check_strided_cpu(tensor, "push_pull")
     compressed, context = check_compression(compression).compress(tensor)
-    return compression.decompress(_reduce(compressed, name, reduction), context)
+    return compression.decompress(_reduce(compressed, name, reduction, process_set), context)
 
 
 def push_pull_inplace(
@@ -66,7 +64,8 @@ def push_pull_inplace(
     **options: Any,
 ) -> torch.Tensor:
     """As `push_pull`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
-    return synchronize(push_pull_async_inplace(tensor, average, name, version, priority, **options))
+    result: torch.Tensor = synchronize(push_pull_async_inplace(tensor, average, name, version, priority, **options))
+    return result
 
 
 def broadcast(
@@ -77,38 +76,43 @@ def broadcast(
     Shape and dtype must be the same on all ranks. Differentiable: the root's gradient is the sum over all ranks, the
     others' is zero. Raises as `push_pull` does.
     """
-    refuse_process_set(process_set)
-    _runtime.current().check_root(root_rank)
-    return _reduce(tensor, name, Reduction(Op.BROADCAST, root=root_rank))
+    return _reduce(tensor, name, Reduction(Op.BROADCAST, root=root_rank), process_set)
 
 
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
 ) -> torch.Tensor:
     """As `broadcast`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set=process_set))
+    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set=process_set))
+    return result
 
 
-def _reduce(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> torch.Tensor:
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        return _Reduce.apply(tensor, name, reduction)  # type: ignore[no-any-return, no-untyped-call]
-    return synchronize(start(copied(tensor, reduction.kind), name, reduction))
+def _reduce(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object) -> torch.Tensor:
+    result: torch.Tensor
+    if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        result = _Reduce.apply(tensor, name, reduction, process_set)  # type: ignore[no-untyped-call]
+    else:
+        result = synchronize(start(copied(tensor, reduction.kind), name, reduction, process_set))
+    return result
 
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, reduction: Reduction) -> torch.Tensor:
-        ctx.name, ctx.reduction = name, reduction
-        return synchronize(start(copied(tensor, reduction.kind), name, reduction))
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object
+    ) -> torch.Tensor:
+        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
+        result: torch.Tensor = synchronize(start(copied(tensor, reduction.kind), name, reduction, process_set))
+        return result
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         reduction: Reduction = ctx.reduction
         if reduction.op not in (Op.SUM, Op.AVERAGE, Op.BROADCAST):
             raise InvalidArgumentError(f"push_pull with op={reduction.op.name} has no gradient; use Sum or Average")
         name = None if ctx.name is None else f"{ctx.name}.gradient"
         (gradient,) = gradients
         if reduction.op is not Op.BROADCAST:
-            return _reduce(gradient, name, reduction), None, None
-        total = _reduce(gradient, name, Reduction(Op.SUM))
-        return (total if _runtime.rank() == reduction.root else torch.zeros_like(total)), None, None
+            return _reduce(gradient, name, reduction, ctx.process_set), None, None, None
+        total = _reduce(gradient, name, Reduction(Op.SUM), ctx.process_set)
+        return (total if _runtime.rank() == reduction.root else torch.zeros_like(total)), None, None, None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, field
+from typing import Any
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.runtime import Runtime
@@ -16,22 +15,23 @@ from byteps_like.worker.api import Handle
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation in flight. `buffer` is what the core reads and writes; it is kept alive by being here."""
+    """One operation in flight."""
 
     runtime: Runtime
     name: str
     handle: Handle
-    buffer: torch.Tensor
-    finish: Callable[[torch.Tensor], torch.Tensor]
-    """Makes the caller's result of the landed buffer."""
+    finish: Callable[[], Any]
+    """Makes the caller's result once everything has landed."""
+    keeps: tuple[object, ...] = field(default=(), repr=False)
+    """What must live until then: the memory that the core reads and writes."""
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> Any:
         """Blocks until the result has landed; frees the name either way. Raises the operation's error."""
         try:
             self.handle.wait()
         finally:
             self.runtime.names.release(self.name)
-        return self.finish(self.buffer)
+        return self.finish()
 
 
 class HandleTable:
@@ -76,8 +76,10 @@ def poll(handle: int) -> bool:
     return table.get(handle).handle.done()
 
 
-def synchronize(handle: int) -> torch.Tensor:
-    """Blocks until the operation is over and returns its result; for an in-place operation, its tensor.
+def synchronize(handle: int) -> Any:
+    """Blocks until the operation is over and returns its result: a tensor, for a grouped operation a list of them.
+
+    An in-place operation returns its tensor, `alltoall_async` with splits a pair.
 
     Raises InvalidArgumentError for a handle that was synchronized before, and what made the operation fail:
     MismatchError, StalledError, PeerLostError, ShutdownError.

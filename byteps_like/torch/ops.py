@@ -25,7 +25,7 @@ class Adasum:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How one tensor is reduced. `root` counts for Op.BROADCAST; larger `priority` goes first."""
+    """How one tensor is reduced. `root`, a world rank, counts for Op.BROADCAST; larger `priority` goes first."""
 
     op: Op
     priority: int = 0
@@ -58,35 +58,29 @@ def resolve(
     return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
 
 
-def refuse_process_set(process_set: object) -> None:
-    """Raises InvalidArgumentError for any but the global process set, which Horovod numbers 0."""
-    if process_set is not None and getattr(process_set, "process_set_id", process_set) != 0:
-        raise InvalidArgumentError("process_set= is not supported: operations go over all ranks")
-
-
-def start(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> int:
+def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object = None) -> int:
     """Starts `reduction` in the memory of `tensor`; the caller leaves it alone until the handle is synchronized."""
     runtime = _runtime.current()
+    scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
+    root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
     signature = f"{reduction.op.name}.{tensor.dtype}.{'x'.join(map(str, tensor.shape))}".replace("torch.", "")
-    full = runtime.names.claim(reduction.kind, name, signature)
+    full = runtime.names.claim(scope.prefix + reduction.kind, name, signature)
     try:
-        (declared,) = runtime.declare([spec_of(full, tensor)])
+        (declared,) = scope.route.declare([spec_of(full, tensor)])
         scale_in_place(tensor, reduction.prescale)
         op = wire_op(reduction.op, tensor.dtype)
-        handle = runtime.worker.push_pull(
-            declared, tensor.data_ptr(), op, root=reduction.root, priority=reduction.priority
-        )
+        handle = scope.route.worker.push_pull(declared, tensor.data_ptr(), op, root=root, priority=reduction.priority)
     except BaseException:
         runtime.names.release(full)
         raise
 
-    def finish(buffer: torch.Tensor) -> torch.Tensor:
-        mark_changed(buffer)
-        scale_in_place(buffer, reduction.postscale)
-        return buffer
+    def finish() -> torch.Tensor:
+        mark_changed(tensor)
+        scale_in_place(tensor, reduction.postscale)
+        return tensor
 
-    return table.add(Operation(runtime, full, handle, tensor, finish))
+    return table.add(Operation(runtime, full, handle, finish))
 
 
 def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
@@ -123,9 +117,8 @@ def push_pull_async(
     The arguments are those of `push_pull`; the result has no autograd history. Blocks for the one round trip in
     which a new name is agreed on, else not at all. Raises as `push_pull` does, or later from `synchronize`.
     """
-    refuse_process_set(process_set)
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
-    return start(copied(tensor, "push_pull"), name, reduction)
+    return start(copied(tensor, "push_pull"), name, reduction, process_set)
 
 
 def push_pull_async_inplace(
@@ -144,28 +137,21 @@ def push_pull_async_inplace(
 
     Raises InvalidArgumentError if `tensor` is not contiguous.
     """
-    refuse_process_set(process_set)
-    return start(tensor, name, resolve(average, op, priority, prescale_factor, postscale_factor))
+    return start(tensor, name, resolve(average, op, priority, prescale_factor, postscale_factor), process_set)
 
 
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
 ) -> int:
     """Starts handing the `tensor` of `root_rank` to all ranks and returns a handle; `tensor` itself is left alone."""
-    return _start_broadcast(copied(tensor, "broadcast"), root_rank, name, process_set)
+    return start(copied(tensor, "broadcast"), name, Reduction(Op.BROADCAST, root=root_rank), process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
 ) -> int:
     """As `broadcast_async`, in the memory of `tensor`, which must be contiguous."""
-    return _start_broadcast(tensor, root_rank, name, process_set)
-
-
-def _start_broadcast(tensor: torch.Tensor, root: int, name: str | None, process_set: object) -> int:
-    refuse_process_set(process_set)
-    _runtime.current().check_root(root)
-    return start(tensor, name, Reduction(Op.BROADCAST, root=root))
+    return start(tensor, name, Reduction(Op.BROADCAST, root=root_rank), process_set)
 
 
 def declare(name: str, tensor: torch.Tensor | None = None, *, priority: int = 0) -> None:

@@ -13,10 +13,9 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Scaling
 from byteps_like.torch.compression import Compression, Compressor, check_compression
-from byteps_like.torch.ops import Average, refuse_process_set, resolve_op
+from byteps_like.torch.ops import Average, resolve_op
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
 from byteps_like.worker.api import TensorSpec
@@ -133,6 +132,16 @@ class DistributedOptimizerMixin(torch.optim.Optimizer):
             raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
         self._distribution.reducer.passes_per_step = passes
 
+    @property
+    def route(self) -> str:
+        """Which way gradients go: "server", "allreduce" or, in a world of one, "none"."""
+        return self._distribution.reducer.route.name
+
+    @property
+    def route_why(self) -> str:
+        """Why they go that way."""
+        return self._distribution.reducer.route.why
+
     def close(self) -> None:
         """Removes all hooks: the gradients of these parameters are not averaged any more. Idempotent."""
         self._distribution.reducer.close()
@@ -161,6 +170,8 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: Any = None,
+    *,
+    route: str = "auto",
 ) -> Any:
     """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
 
@@ -171,21 +182,24 @@ def DistributedOptimizer(
     `named_parameters` gives names for error messages; with it, all parameters need one. `backward_passes_per_step=k`
     sends after k backwards: their gradients are added up, not averaged, as PyTorch and Horovod do, so divide the loss
     by k for a mean. `op` is Average or Sum. `gradient_predivide_factor=f` divides by f before the sum and by size()/f
-    after it. `num_groups`, `groups` and `sparse_as_dense` are Horovod's and accepted: fusion needs no advice here, and
-    sparse gradients are always made dense, with a warning.
+    after it. `process_set` averages over its ranks only. `num_groups` and `groups` are Horovod's and accepted: fusion
+    needs no advice here. Sparse gradients are always made dense; `sparse_as_dense` does it without a warning.
+
+    `route` says which way gradients go: "server", "allreduce" (collectives among the workers), or "auto": servers if
+    the job has any. The optimizer's `route` and `route_why` say what it came to.
 
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), one element per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
     differ, NotInitializedError.
     """
-    del num_groups, groups, sparse_as_dense
-    refuse_process_set(process_set)
+    del num_groups, groups
     _check_passes(backward_passes_per_step)
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, DistributedOptimizerMixin):
         raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    reducer = GradientReducer(names, ReducerOptions(check_compression(compression), scaling))
+    options = ReducerOptions(check_compression(compression), scaling, route, process_set, sparse_as_dense)
+    reducer = GradientReducer(names, options)
     reducer.passes_per_step = backward_passes_per_step
     return _adopt(optimizer, _Distribution(reducer))
 
@@ -236,9 +250,9 @@ def _averaged(loss: Any, own: _Distribution) -> Any:
     is_tensor = isinstance(loss, torch.Tensor)
     if not (isinstance(loss, float) or (is_tensor and loss.numel() == 1)):
         return loss
-    runtime = _runtime.current()
-    own.loss_name = own.loss_name or f"loss.{runtime.count('loss')}"
+    route = own.reducer.route
+    own.loss_name = own.loss_name or f"{own.reducer.label}.loss"
     buffer = torch.tensor([float(loss.detach() if is_tensor else loss)], dtype=torch.float64)
-    (declared,) = runtime.declare([TensorSpec(own.loss_name, DType.FLOAT64, (1,))])
-    runtime.worker.push_pull(declared, buffer.data_ptr(), Op.AVERAGE).wait()
+    (declared,) = route.declare([TensorSpec(own.loss_name, DType.FLOAT64, (1,))])
+    route.worker.push_pull(declared, buffer.data_ptr(), Op.AVERAGE).wait()
     return loss.detach().clone().fill_(buffer.item()) if is_tensor else buffer.item()

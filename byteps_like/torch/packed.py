@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from byteps_like.dtypes import DType, Op
+from byteps_like.torch.routes import Scope
 from byteps_like.torch.runtime import Runtime
 from byteps_like.worker.api import Handle, TensorSpec
 
@@ -51,17 +52,19 @@ def chunks(flat: Sequence[torch.Tensor], limit: int = CHUNK_BYTES) -> Iterator[C
         yield chunk
 
 
-def broadcast_packed(runtime: Runtime, tensors: Sequence[torch.Tensor], root: int) -> None:
-    """Overwrites `tensors` with those of rank `root`, of which all ranks know the shapes and types. Blocks.
+def broadcast_packed(runtime: Runtime, tensors: Sequence[torch.Tensor], root: int, process_set: object = None) -> None:
+    """Overwrites `tensors` with those of world rank `root`, of which all ranks know the shapes and types. Blocks.
 
     Any dense tensor will do: any element type, strides and device. On the wire: their bytes, up to a quarter of
     padding on the last chunk, up from the root and down to all others.
     """
+    scope = runtime.scope(process_set)
+    place = scope.root(root)
     with torch.no_grad(), runtime.bulk_lock:
         hosts = [tensor.detach().cpu().contiguous() for tensor in tensors]
         flat = [host.reshape(-1).view(torch.uint8) for host in hosts if host.numel()]
-        _stream(runtime, flat, root)
-        if runtime.worker.rank == root:
+        _stream(scope, flat, place)
+        if scope.rank == place:
             return
         for tensor, host in zip(tensors, hosts, strict=True):
             if tensor.data_ptr() != host.data_ptr():
@@ -70,9 +73,9 @@ def broadcast_packed(runtime: Runtime, tensors: Sequence[torch.Tensor], root: in
                 torch.autograd.graph.increment_version(tensor)
 
 
-def _stream(runtime: Runtime, flat: Sequence[torch.Tensor], root: int) -> None:
+def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int) -> None:
     in_flight: deque[tuple[Handle, torch.Tensor, Chunk]] = deque()
-    is_root = runtime.worker.rank == root
+    is_root = scope.rank == root
     for number, chunk in enumerate(chunks(flat)):
         if len(in_flight) == WINDOW:
             _land(in_flight, is_root)
@@ -81,8 +84,8 @@ def _stream(runtime: Runtime, flat: Sequence[torch.Tensor], root: int) -> None:
         if is_root:
             torch.cat(chunk, out=staging[:nbytes])
         name = f"packed.{staging.numel()}.{number % WINDOW}"
-        (declared,) = runtime.declare([TensorSpec(name, DType.UINT8, (staging.numel(),))])
-        handle = runtime.worker.push_pull(declared, staging.data_ptr(), Op.BROADCAST, root=root)
+        (declared,) = scope.route.declare([TensorSpec(name, DType.UINT8, (staging.numel(),))])
+        handle = scope.route.worker.push_pull(declared, staging.data_ptr(), Op.BROADCAST, root=root)
         in_flight.append((handle, staging, chunk))
     while in_flight:
         _land(in_flight, is_root)

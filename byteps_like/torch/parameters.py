@@ -11,7 +11,6 @@ from torch.utils import _pytree
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.objects import allgather_object, broadcast_object
-from byteps_like.torch.ops import refuse_process_set
 from byteps_like.torch.packed import broadcast_packed
 
 Parameters = Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]] | Iterable[torch.Tensor]
@@ -32,14 +31,14 @@ def broadcast_parameters(
     Names, shapes and dtypes are compared over the ranks first. Raises MismatchError on every rank, saying which rank
     differs from the root and where. On the wire: the tensors' bytes up from the root and down to the others.
     """
-    refuse_process_set(process_set)
     runtime = _runtime.current()
-    runtime.check_root(root_rank)
+    scope = runtime.scope(process_set)
+    scope.root(root_rank)
     items = named_tensors(params)
-    if runtime.worker.size == 1:
+    if scope.size == 1:
         return
-    check_catalogue(items, root_rank)
-    broadcast_packed(runtime, [tensor for _, tensor in items], root_rank)
+    check_catalogue(items, root_rank, process_set)
+    broadcast_packed(runtime, [tensor for _, tensor in items], root_rank, process_set)
 
 
 def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
@@ -55,11 +54,12 @@ def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
     return items
 
 
-def check_catalogue(items: list[tuple[str, torch.Tensor]], root: int) -> None:
+def check_catalogue(items: list[tuple[str, torch.Tensor]], root: int, process_set: object = None) -> None:
     """Raises MismatchError on every rank if names, shapes or dtypes differ from the root's on any of them."""
     own = [f"{name} {_described(value)}" for name, value in items]
-    expected = broadcast_object(own, root)
-    reports = [report for report in allgather_object(_difference(own, expected)) if report]
+    expected = broadcast_object(own, root, process_set=process_set)
+    differences = allgather_object(_difference(own, expected), process_set=process_set)
+    reports = [report for report in differences if report]
     if reports:
         raise MismatchError("broadcast_parameters: " + "; ".join(reports), rank=_runtime.rank())
 
@@ -87,28 +87,28 @@ def broadcast_optimizer_state(
     or not the ranks have made a step yet. Tensors travel as they are, everything else pickled.
     """
     del prefix
-    refuse_process_set(process_set)
     runtime = _runtime.current()
-    runtime.check_root(root_rank)
-    if runtime.worker.size == 1:
+    scope = runtime.scope(process_set)
+    scope.root(root_rank)
+    if scope.size == 1:
         return
-    state = _broadcast_tree(optimizer.state_dict(), root_rank)
+    state = _broadcast_tree(optimizer.state_dict(), root_rank, process_set)
     if runtime.worker.rank != root_rank:
         optimizer.load_state_dict(state)
 
 
-def _broadcast_tree(tree: Any, root: int) -> Any:
+def _broadcast_tree(tree: Any, root: int, process_set: object) -> Any:
     """The root's nest of containers, tensors and picklable leaves, on all ranks."""
     runtime = _runtime.current()
     leaves, structure = _pytree.tree_flatten(tree)
     if runtime.worker.rank == root:
         skeleton = [_Placeholder(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
-        broadcast_object(_pytree.tree_unflatten(skeleton, structure), root)
-        broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root)
+        broadcast_object(_pytree.tree_unflatten(skeleton, structure), root, process_set=process_set)
+        broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root, process_set)
         return tree
-    leaves, structure = _pytree.tree_flatten(broadcast_object(None, root))
+    leaves, structure = _pytree.tree_flatten(broadcast_object(None, root, process_set=process_set))
     leaves = [leaf.empty() if isinstance(leaf, _Placeholder) else leaf for leaf in leaves]
-    broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root)
+    broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root, process_set)
     return _pytree.tree_unflatten(leaves, structure)
 
 

@@ -20,10 +20,13 @@ from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 
 @dataclass(frozen=True)
 class ReducerOptions:
-    """How gradients travel and are summed."""
+    """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks."""
 
     compression: type[Compressor] = Compression.none
     scaling: Scaling = field(default_factory=Scaling)
+    route: str = "auto"
+    process_set: object = None
+    sparse_as_dense: bool = False
 
 
 _owners: Any = WeakIdKeyDictionary()
@@ -54,8 +57,14 @@ class GradientReducer:
 
     def _start(self) -> None:
         self._runtime = _runtime.current()
-        self._label = f"gradients.{self._runtime.count('gradients')}"
+        scope = self._runtime.scope(self._options.process_set)
+        wanted = self._options.route
+        self.route = scope.route if scope.number else self._runtime.route_for(wanted)
+        if scope.number and wanted == "server":
+            raise InvalidArgumentError("route='server': servers sum over all ranks, not over a process set")
+        self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._generation = 0
+        self.route.report(self.label)
 
     # Membership
 
@@ -85,9 +94,11 @@ class GradientReducer:
             self._claim(name, parameter)
             by_dtype.setdefault(parameter.dtype, []).append((name, parameter))
         for dtype, group in by_dtype.items():
-            label = f"{self._label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
+            label = f"{self.label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
             wire = self._options.compression.wire_dtype(dtype)
-            arena = Arena(self._runtime, label, group, wire, self._options.scaling)
+            arena = Arena(self.route, label, group, wire, self._options.scaling)
+            for slot in arena.slots:
+                slot.warns_sparse = not self._options.sparse_as_dense
             self._arenas.append(arena)
             self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
             for slot in arena.slots:

@@ -14,36 +14,96 @@ from typing import Any
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch.naming import NameTable
+from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.worker.api import Declared, TensorSpec, Worker
-from byteps_like.worker.local import LocalWorker, check_same
+from byteps_like.worker.collective import CollectiveWorker
+from byteps_like.worker.local import LocalWorker
+
+_PARTITION_BYTES = 4 << 20
 
 
 class Runtime:
     """A worker, and what belongs to its membership of one epoch: declared names, names in flight, counters."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES) -> None:
         self.worker = worker
+        self.route = Route(worker)
         self.names = NameTable()
         self.bulk_lock = threading.Lock()
         self.closed = False
         self._pid = os.getpid()
-        self._declared: dict[str, Declared] = {}
+        self._partition_bytes = partition_bytes
+        self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)
+        self._scopes: dict[int, tuple[tuple[int, ...], Scope | None]] = {}
+        self._beside: Route | None = None
         self._counters: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
-        """Agrees on names with all ranks: one round trip for those that are new here, none for the others.
+        """Agrees on names with all ranks, on the job's own route. See Route.declare."""
+        return self.route.declare(specs)
 
-        Raises MismatchError if a name was declared with another dtype or shape, here or on another rank.
+    def route_for(self, wanted: str) -> Route:
+        """The route that the user asked for: one of ROUTES. Raises InvalidArgumentError for one that isn't there."""
+        if wanted not in ROUTES:
+            raise InvalidArgumentError(f"route={wanted!r} is none of {', '.join(ROUTES)}")
+        if wanted in ("auto", self.route.name) or self.route.name == "none":
+            return self.route
+        if wanted == "server":
+            raise InvalidArgumentError("route='server': this job has no servers; start some (byteps-like run -s 1)")
+        with self._lock:
+            if self._beside is None:
+                beside = CollectiveWorker(self.worker, self._partition_bytes, self._world.ranks, "beside")
+                self._beside = Route(beside, "the user chose it, though the job has servers")
+            return self._beside
+
+    # Process sets
+
+    def scope(self, process_set: object) -> Scope:
+        """The ranks that `process_set` stands for: a ProcessSet, its number, or None for all.
+
+        Raises InvalidArgumentError if there is no such set, or this rank is not in it.
         """
-        known = self._declared
-        fresh = [spec for spec in specs if spec.name not in known]
-        if fresh:
-            known.update((item.spec.name, item) for item in self.worker.declare(fresh))
-        for spec in specs:
-            if known[spec.name].spec != spec:
-                check_same(known[spec.name].spec, spec)
-        return [known[spec.name] for spec in specs]
+        number = getattr(process_set, "process_set_id", process_set)
+        if process_set is None or number == 0:
+            return self._world
+        ranks, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
+        if not ranks:
+            raise InvalidArgumentError(
+                f"process_set={process_set!r} is not known; add it by add_process_set() or init(process_sets=...)"
+            )
+        if scope is None:
+            raise InvalidArgumentError(f"rank {self.worker.rank} is not in process set {number}, ranks {list(ranks)}")
+        return scope
+
+    def has_scope(self, number: int, ranks: Sequence[int]) -> bool:
+        """Whether there is a process set of that number and those ranks."""
+        known = tuple(range(self.worker.size)) if number == 0 else self._scopes.get(number, ((), None))[0]
+        return known == tuple(ranks)
+
+    def add_scope(self, ranks: Sequence[int]) -> int:
+        """Makes a process set and returns its number: the same on all ranks, if all make theirs in one order."""
+        worker, chosen = self.worker, tuple(ranks)
+        if not chosen or not set(chosen) <= set(self._world.ranks):
+            raise InvalidArgumentError(f"process set {list(chosen)}: not ranks of a world of {worker.size}")
+        if chosen == self._world.ranks or any(chosen == known for known, _ in self._scopes.values()):
+            raise InvalidArgumentError(f"there is a process set of ranks {list(chosen)} already")
+        number = self.count("process sets") + 1
+        self._scopes[number] = (chosen, self._member(number, chosen) if worker.rank in chosen else None)
+        return number
+
+    def _member(self, number: int, ranks: tuple[int, ...]) -> Scope:
+        reducer: Worker
+        if len(ranks) == 1:
+            reducer = LocalWorker(self._partition_bytes)
+        else:
+            reducer = CollectiveWorker(self.worker, self._partition_bytes, ranks, f"set{number}")
+        route = Route(reducer, "process sets have no servers")
+        return Scope(number, ranks, ranks.index(self.worker.rank), route, self.worker)
+
+    def remove_scope(self, number: int) -> bool:
+        """Forgets a process set; whether there was one."""
+        return self._scopes.pop(number, None) is not None
 
     def count(self, kind: str) -> int:
         """0, 1, 2, ... for each kind: the same on all ranks if these make their things in the same order."""
@@ -53,8 +113,7 @@ class Runtime:
 
     def check_root(self, root: int) -> None:
         """Raises InvalidArgumentError unless `root` is a rank of this world."""
-        if not 0 <= root < self.worker.size:
-            raise InvalidArgumentError(f"root_rank={root} is not a rank of a world of {self.worker.size}")
+        self._world.root(root)
 
     def close(self) -> None:
         """Leaves the job. Idempotent; does nothing in a forked child, which is no member."""
@@ -92,19 +151,27 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     """Joins the job that the environment (or `config`, or `settings` by their names in Config) describes.
 
     Without any, this process is a world of one. Blocks until all members have joined. A second call without a
-    `shutdown()` in between does nothing. `lazy` is BytePS's and ignored, as are Horovod's `comm` and `process_sets`.
+    `shutdown()` in between does nothing. `process_sets` is Horovod's: a list of ProcessSets, or of lists of ranks, to
+    begin with. `lazy` is BytePS's and ignored; Horovod's `comm` is refused.
     Raises ConfigError, RefusedError (who refused, and why), DeadlineError (who is missing).
     """
     global _process
-    for ignored in ("comm", "process_sets"):
-        if settings.pop(ignored, None) is not None:
-            raise InvalidArgumentError(f"init({ignored}=...) is not supported: the world comes from the launcher")
+    # Not at the top: process sets look up the current runtime themselves.
+    from byteps_like.torch.process_sets import prepared, register
+
+    sets = prepared(settings.pop("process_sets", None) or ())
+    if settings.pop("comm", None) is not None:
+        raise InvalidArgumentError("init(comm=...) is not supported: the world comes from the launcher")
     with _lock:
         if _process is None and _bound.get() is None:
-            _process = Runtime(_connect(config or Config.from_env(**settings)))
+            found = config or Config.from_env(**settings)
+            _process = Runtime(_connect(found), found.partition_bytes)
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
             atexit.register(shutdown)
+    for item in sets:
+        if not current().has_scope(item.process_set_id or -1, item.ranks):
+            register(current(), item)
 
 
 def _connect(config: Config) -> Worker:

@@ -26,6 +26,7 @@ class Slot:
         self.is_view = wire is parameter.dtype
         self.region = torch.empty(0)
         self.parts = range(0)
+        self.warns_sparse = True
         self.passes = 0
         self.ready = False
         self.bound: torch.Tensor | None = None
@@ -60,7 +61,8 @@ class Slot:
             self.bound = None
             return
         if grad.layout is not torch.strided:
-            warn_sparse(self.name)
+            if self.warns_sparse:
+                warn_sparse(self.name)
             grad = grad.to_dense()
         if not self._holds(grad):
             self.region.copy_(grad.detach())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from byteps_like.collectives.api import Group
 from byteps_like.dtypes import DType, Op
 
 
@@ -89,6 +90,8 @@ class Worker(Protocol):
     size: int
     local_rank: int
     local_size: int
+    route: str
+    """How push_pull goes: "server", "allreduce" (collectives among workers) or "none" (a world of one)."""
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on names with all ranks and places their partitions; blocks for one round trip, then cached.
@@ -98,6 +101,9 @@ class Worker(Protocol):
 
     def allocate(self, nbytes: int) -> SharedMemory:
         """Memory for an arena."""
+
+    def empty_shared(self, nbytes: int) -> SharedMemory:
+        """Memory that collectives with ranks of this host read and write in place."""
 
     def push_pull(
         self,
@@ -113,6 +119,12 @@ class Worker(Protocol):
 
         Never blocks. Rounds are counted per key: the n-th call on one rank meets the n-th on the others.
         For Op.BROADCAST the bytes of `root` land on every rank.
+        """
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
+        """Some ranks (default: all) for collectives among workers. Sends no message: the same name is the same group.
+
+        Raises InvalidArgumentError for ranks that aren't of this world, or where this kind of worker has no groups.
         """
 
     def barrier(self, timeout: float | None = None) -> None:

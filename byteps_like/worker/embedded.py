@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
+from byteps_like.collectives.api import Group
 from byteps_like.config import Config
 from byteps_like.control import secret
 from byteps_like.control.address import join_address
@@ -180,6 +181,7 @@ class Owning:
         self._worker, self._services = worker, services
         self.rank, self.size = worker.rank, worker.size
         self.local_rank, self.local_size = worker.local_rank, worker.local_size
+        self.route = worker.route
         services.formed()
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -189,6 +191,14 @@ class Owning:
     def allocate(self, nbytes: int) -> SharedMemory:
         """See worker.api.Worker."""
         return self._worker.allocate(nbytes)
+
+    def empty_shared(self, nbytes: int) -> SharedMemory:
+        """See worker.api.Worker."""
+        return self._worker.empty_shared(nbytes)
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
+        """See worker.api.Worker."""
+        return self._worker.group(name, ranks)
 
     def push_pull(
         self,

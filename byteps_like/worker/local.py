@@ -7,9 +7,11 @@ import mmap
 import threading
 from collections.abc import Sequence
 
+from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
+from byteps_like.worker.local_group import LocalGroup
 
 _PARTITION_BYTES = 4 << 20
 
@@ -67,11 +69,13 @@ class Catalogue:
 class LocalWorker:
     """A Worker (see worker.api) for a world of one: `push_pull` leaves the buffer as it is and is over at once."""
 
+    route = "none"
+
     def __init__(self, partition_bytes: int = _PARTITION_BYTES) -> None:
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         self._catalogue = Catalogue(partition_bytes)
         self._closed = False
-        self._operations = 0
+        self._groups: dict[str, LocalGroup] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Places the names. Raises MismatchError for a name that comes again with another dtype or shape."""
@@ -82,6 +86,15 @@ class LocalWorker:
         """Memory for an arena."""
         self._check_open()
         return PrivateMemory(nbytes)
+
+    empty_shared = allocate
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
+        """A group of this rank alone."""
+        self._check_open()
+        if ranks is not None and tuple(ranks) != (0,):
+            raise InvalidArgumentError(f"group {name!r}: {list(ranks)} are not ranks of a world of 1")
+        return self._groups.setdefault(name, LocalGroup(name))
 
     def push_pull(
         self,
@@ -98,7 +111,6 @@ class LocalWorker:
         check_push_pull(declared, address, op, parts)
         if op is Op.BROADCAST and root != 0:
             raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
-        self._operations += 1
         return CompletedHandle()
 
     def barrier(self, timeout: float | None = None) -> None:  # noqa: ARG002 - alone here

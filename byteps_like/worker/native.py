@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import byteps_like._core as _core
+from byteps_like.collectives.api import Group
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import server_urls
 from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
+from byteps_like.errors import BytePSLikeError, Code, DeadlineError, InvalidArgumentError, from_code
 from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
@@ -46,6 +47,8 @@ class NativeHandle:
 
 class NativeWorker:
     """A member of `world`, connected to all its servers. Thread-safe; see worker.api for the calls."""
+
+    route = "server"
 
     def __init__(self, config: Config, client: ControlClient, world: World, rank: int, own_host_id: str) -> None:
         self.rank = rank
@@ -104,6 +107,14 @@ class NativeWorker:
         buffer = _core.SharedBuffer(max(nbytes, 1))
         self._engine.register(buffer)
         return buffer  # type: ignore[no-any-return]
+
+    def empty_shared(self, nbytes: int) -> SharedMemory:
+        """See worker.api.Worker.empty_shared."""
+        return self.allocate(nbytes)
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:  # noqa: ARG002
+        """See worker.api.Worker.group."""
+        raise InvalidArgumentError(f"group {name!r}: collectives are not there yet; use servers")
 
     def push_pull(
         self,

@@ -267,13 +267,16 @@ class ThreadGroup:
         return self._join(f"gather to {root} {dtype.name.lower()}{list(counts)}", [mine], targets, combine, options)
 
     def all_to_all(
-        self, source: Addresses, target: Addresses, send_counts: Sequence[int], receive_counts: Sequence[int],
-        dtype: DType, options: CallOptions = DEFAULT,
+        self, source: Addresses, target: Addresses, send_counts: int | Sequence[int],
+        receive_counts: int | Sequence[int], dtype: DType, options: CallOptions = DEFAULT,
     ) -> ThreadOperation:  # fmt: skip
         def combine(sources: dict[int, list[bytes]], rank: int) -> list[bytes]:
             return [sources[other][rank] for other in range(self.size)]
 
-        spans = _spans(source, send_counts, dtype), _spans(target, receive_counts, dtype)
+        send, receive = (
+            [counts] * self.size if isinstance(counts, int) else counts for counts in (send_counts, receive_counts)
+        )
+        spans = _spans(source, send, dtype), _spans(target, receive, dtype)
         return self._join(f"all_to_all {dtype.name.lower()}", *spans, combine, options)
 
     def barrier(self, options: CallOptions = DEFAULT) -> ThreadOperation:

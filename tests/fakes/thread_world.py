@@ -20,6 +20,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
 from byteps_like.torch import runtime
 from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_push_pull, check_same
 from tests.fakes.reduction import reduce
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
@@ -131,11 +132,14 @@ class ThreadHandle:
 class ThreadWorker:
     """One rank of a ThreadWorld; see worker.api.Worker."""
 
+    route = "server"
+
     def __init__(self, world: ThreadWorld, rank: int) -> None:
         self.rank = self.local_rank = rank
         self.size = self.local_size = world.size
         self.world = world
         self._rounds: Counter[int] = Counter()
+        self._groups: dict[tuple[str, tuple[int, ...]], ThreadGroup] = {}
         self._closed = False
 
     def _check(self) -> None:
@@ -177,9 +181,13 @@ class ThreadWorker:
             pieces.append(((part.key, number), address + part.offset))
         return ThreadHandle(self.world, declared.spec.name, pieces)
 
-    def group(self, name: str, ranks: Sequence[int]) -> ThreadGroup:
+    def empty_shared(self, nbytes: int) -> PrivateMemory:
+        return self.allocate(nbytes)
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> ThreadGroup:
         self._check()
-        return ThreadGroup(self.world.groups, name, tuple(ranks), self.rank)
+        chosen = tuple(range(self.size)) if ranks is None else tuple(ranks)
+        return self._groups.setdefault((name, chosen), ThreadGroup(self.world.groups, name, chosen, self.rank))
 
     def barrier(self, timeout: float | None = None) -> None:
         self._check()
@@ -192,8 +200,13 @@ class ThreadWorker:
         return {}
 
 
-def run_world(size: int, body: Callable[..., Any], *args: Any, world: ThreadWorld | None = None) -> list[Any]:
-    """Runs `body(bps, rank, size, *args)` on every rank; their results. Raises the first failure, naming its rank."""
+def run_world(
+    size: int, body: Callable[..., Any], *args: Any, world: ThreadWorld | None = None, servers: bool = True
+) -> list[Any]:
+    """Runs `body(bps, rank, size, *args)` on every rank; their results. Raises the first failure, naming its rank.
+
+    Without `servers` the ranks have a CollectiveWorker each.
+    """
     import byteps_like.torch as bps
 
     world = world or ThreadWorld(size)
@@ -204,7 +217,8 @@ def run_world(size: int, body: Callable[..., Any], *args: Any, world: ThreadWorl
         # The ranks are threads already; a pool of each of them would spin for longer than small tensors take.
         torch.set_num_threads(1)
         try:
-            with runtime.bound(ThreadWorker(world, rank)):
+            worker = ThreadWorker(world, rank)
+            with runtime.bound(worker if servers else CollectiveWorker(worker, world.partition_bytes)):
                 results[rank] = body(bps, rank, size, *args)
         except Exception as error:  # noqa: BLE001 - raised by run_world
             failures.append((rank, error, traceback.format_exc()))

@@ -64,8 +64,10 @@ def test_suspend_and_resume_keep_the_optimizer():
 
 
 def test_init_refuses_what_it_cannot_do():
-    with pytest.raises(InvalidArgumentError, match="process_sets"):
+    with pytest.raises(InvalidArgumentError, match="process set"):
         bps.init(process_sets=[1])
+    with pytest.raises(InvalidArgumentError, match="comm"):
+        bps.init(comm=[0])
     bps.init(comm=None)
 
 

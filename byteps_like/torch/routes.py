@@ -1,0 +1,83 @@
+"""Which way an operation takes, and over which ranks: servers or collectives, the world or a process set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from byteps_like.collectives.api import Group
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.worker.api import Declared, TensorSpec, Worker
+from byteps_like.worker.local import check_same
+
+logger = logging.getLogger(__name__)
+
+ROUTES = ("auto", "server", "allreduce")
+"""What a user may ask for."""
+
+_WHY = {
+    "server": "the job has servers",
+    "allreduce": "the job has no servers",
+    "none": "a world of one sends nothing",
+}
+
+
+class Route:
+    """One way of reducing tensors: `name` is "server", "allreduce" or "none" (a world of one); `why` says who chose."""
+
+    def __init__(self, worker: Worker, why: str = "") -> None:
+        self.worker = worker
+        self.name = worker.route
+        self.why = why or _WHY[worker.route]
+        self._declared: dict[str, Declared] = {}
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Agrees on names with all ranks: one round trip for those that are new here, none for the others.
+
+        Raises MismatchError if a name was declared with another dtype or shape, here or on another rank.
+        """
+        known = self._declared
+        fresh = [spec for spec in specs if spec.name not in known]
+        if fresh:
+            known.update((item.spec.name, item) for item in self.worker.declare(fresh))
+        for spec in specs:
+            if known[spec.name].spec != spec:
+                check_same(known[spec.name].spec, spec)
+        return [known[spec.name] for spec in specs]
+
+    def report(self, what: str) -> None:
+        """Says in the log which way `what` goes, and why."""
+        logger.info("rank %d: %s: route %r, because %s", self.worker.rank, what, self.name, self.why)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The ranks that an operation goes over: the world (number 0) or a process set. `rank` is the place in it."""
+
+    number: int
+    ranks: tuple[int, ...]
+    rank: int
+    route: Route
+    base: Worker
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its operations begin with."""
+        return f"set{self.number}." if self.number else ""
+
+    def lane(self, name: str) -> Group:
+        """The lane of the operations called `name`, which ranks may use in any order beside other names."""
+        return self.base.group(f"name/{self.number}/{name}", self.ranks)
+
+    def root(self, root: int) -> int:
+        """The place of world rank `root`. Raises InvalidArgumentError if it has none."""
+        if root not in self.ranks:
+            where = f"process set {self.number}, ranks {list(self.ranks)}" if self.number else "the world"
+            raise InvalidArgumentError(f"root_rank={root} is not a rank of {where} of {self.size}")
+        return self.ranks.index(root)

@@ -1,0 +1,59 @@
+"""Whether all ranks of a group mean the same by one name: a few words of each, compared by all."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+
+from byteps_like.collectives.api import CallOptions, Group, Traffic
+from byteps_like.dtypes import DType
+from byteps_like.errors import MismatchError
+
+WORDS_BYTES = 128
+"""Sent by each rank to all: a checksum of the words, and as much of them as there is room for."""
+
+
+class Agreement:
+    """One comparison in flight. `words` is what this rank means by `what`.
+
+    On the wire: an all-gather of WORDS_BYTES per rank.
+    """
+
+    def __init__(self, group: Group, what: str, words: str) -> None:
+        self._group, self._what = group, what
+        text = words.encode()
+        self._own = ctypes.create_string_buffer(
+            f"{zlib.crc32(text):08x}".encode() + text[: WORDS_BYTES - 9], WORDS_BYTES
+        )
+        self._all = ctypes.create_string_buffer(WORDS_BYTES * group.size)
+        self._operation = group.all_gather(
+            ctypes.addressof(self._own), ctypes.addressof(self._all), [WORDS_BYTES] * group.size, DType.UINT8,
+            CallOptions(traffic=Traffic.CONTROL),
+        )  # fmt: skip
+
+    def done(self) -> bool:
+        """Whether everybody's words are there."""
+        return self._operation.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until they are. Raises MismatchError, the same on all ranks, naming the ranks that differ."""
+        self._operation.wait(timeout)
+        raw = self._all.raw
+        found = [raw[start : start + WORDS_BYTES].rstrip(b"\0") for start in range(0, len(raw), WORDS_BYTES)]
+        if len(set(found)) > 1:
+            raise MismatchError(
+                f"{self._what}: the ranks disagree: {_listed(self._group.ranks, found)}; all ranks must make the same"
+                " calls with the same arguments",
+                key=self._what.strip("'"),
+            )
+
+
+def _listed(ranks: tuple[int, ...], found: list[bytes]) -> str:
+    who: dict[bytes, list[str]] = {}
+    for rank, words in zip(ranks, found, strict=True):
+        who.setdefault(words, []).append(str(rank))
+    return ", ".join(
+        f"rank{'s' if len(some) > 1 else ''} {', '.join(some)} {'have' if len(some) > 1 else 'has'}"
+        f" {words[8:].decode(errors='replace')}"
+        for words, some in who.items()
+    )

@@ -1,0 +1,193 @@
+"""CollectiveWorker: the Worker without servers. What others push to servers, it reduces among the workers themselves.
+
+A name has a lane per partition, made of the name, so ranks may use names, and the partitions of one name, in different
+orders. Names cost no round trip: shape and dtype travel beside the first use of a name and are compared then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.dtypes import Op
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, ShutdownError
+from byteps_like.worker.agreement import Agreement
+from byteps_like.worker.api import Declared, Handle, Partition, SharedMemory, TensorSpec
+from byteps_like.worker.local import Catalogue, CompletedHandle, check_push_pull
+
+logger = logging.getLogger(__name__)
+
+
+class Waitable(Protocol):
+    """An operation, or anything else that is waited for."""
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until it has ended; raises what made it fail."""
+
+
+class Together:
+    """The handle of several operations: done when all are. All are waited for, then the first error is raised."""
+
+    def __init__(self, flights: Sequence[Waitable]) -> None:
+        self._flights = flights
+
+    def done(self) -> bool:
+        """Whether all have ended."""
+        return all(flight.done() for flight in self._flights)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until all have ended, `timeout` seconds in all; their memory is free then, also after an error."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        failure: BytePSLikeError | None = None
+        for flight in self._flights:
+            try:
+                flight.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except BytePSLikeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+class Groups(Protocol):
+    """What a CollectiveWorker stands on: a member of the world that can make groups. See worker.api.Worker."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
+        """Some ranks, with a lane of their own."""
+
+    def empty_shared(self, nbytes: int) -> SharedMemory:
+        """Memory that peers on this host map."""
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Blocks until every rank has come."""
+
+    def stats(self) -> dict[str, int]:
+        """Counters of all links."""
+
+    def close(self) -> None:
+        """Leaves the job."""
+
+
+class CollectiveWorker:
+    """The ranks `ranks` of the world of `base` (default: all), numbered anew. See worker.api.Worker for the calls.
+
+    `label` tells the names of one set of ranks from those of another. Closing it closes `base`, if it is the world.
+    """
+
+    route = "allreduce"
+
+    def __init__(
+        self, base: Groups, partition_bytes: int, ranks: Sequence[int] | None = None, label: str = "world"
+    ) -> None:
+        self.ranks = tuple(range(base.size)) if ranks is None else tuple(ranks)
+        self.rank, self.size = self.ranks.index(base.rank), len(self.ranks)
+        self.local_rank, self.local_size = base.local_rank, base.local_size
+        self._base = base
+        self._owns = ranks is None
+        self._label = label
+        self._catalogue = Catalogue(partition_bytes)
+        self._lanes: dict[int, Group] = {}
+        self._agreed: set[int] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Cuts names into partitions; asks nobody. Raises MismatchError for a name of another dtype or shape here."""
+        self._check_open()
+        return [self._catalogue.declare(spec) for spec in specs]
+
+    def allocate(self, nbytes: int) -> SharedMemory:
+        """Memory that the other ranks of this host reduce in place."""
+        self._check_open()
+        return self._base.empty_shared(nbytes)
+
+    empty_shared = allocate
+
+    def push_pull(
+        self,
+        declared: Declared,
+        address: int,
+        op: Op,
+        *,
+        root: int = 0,
+        parts: range | None = None,
+        priority: int | None = None,
+    ) -> Handle:
+        """One all-reduce (or broadcast) per partition, on the partition's lane. See worker.api.Worker.push_pull."""
+        self._check_open()
+        check_push_pull(declared, address, parts)
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"root {root} is not one of {self.size} ranks")
+        flights: list[Waitable] = list(self._agreement(declared))
+        wanted = declared.spec.priority if priority is None else priority
+        options = CallOptions(priority=wanted, traffic=Traffic.GRADIENT)
+        chosen = declared.partitions if parts is None else declared.partitions[parts.start : parts.stop]
+        flights += [self._launch(declared, part, address + part.offset, op, root, options) for part in chosen]
+        return Together(flights) if flights else CompletedHandle()
+
+    def _launch(
+        self, declared: Declared, part: Partition, address: int, op: Op, root: int, options: CallOptions
+    ) -> Operation:
+        lane = self._lane(declared, part)
+        dtype = declared.spec.dtype
+        count = part.nbytes // dtype.itemsize
+        if op is Op.BROADCAST:
+            return lane.broadcast(address, count, dtype, root, options)
+        return lane.all_reduce(address, address, count, dtype, op, options)
+
+    def _lane(self, declared: Declared, part: Partition) -> Group:
+        # Keys are numbered in the order of declarations, which differs over the ranks; names do not.
+        lane = self._lanes.get(part.key)
+        if lane is None:
+            name = f"{self._label}/{declared.spec.name}/{part.key & 0xFFFF}"
+            lane = self._lanes[part.key] = self._base.group(name, self.ranks)
+        return lane
+
+    def _agreement(self, declared: Declared) -> list[Agreement]:
+        """The first use of a name compares its dtype and shape over the ranks."""
+        with self._lock:
+            if declared.tensor_id in self._agreed:
+                return []
+            self._agreed.add(declared.tensor_id)
+        spec = declared.spec
+        lane = self._base.group(f"{self._label}/{spec.name}/agreement", self.ranks)
+        return [Agreement(lane, repr(spec.name), f"{spec.dtype.name.lower()} {list(spec.shape)}")]
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
+        """Some of its ranks (in its own numbers), for collectives. See worker.api.Worker.group."""
+        self._check_open()
+        chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
+        return self._base.group(f"{self._label}/{name}" if not self._owns else name, chosen)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Blocks until every rank has come to its barrier."""
+        self._check_open()
+        if self._owns:
+            self._base.barrier(timeout)
+        else:
+            self.group("barrier").barrier(CallOptions(timeout=timeout, traffic=Traffic.CONTROL)).wait()
+
+    def stats(self) -> dict[str, int]:
+        """Counters of all links to the other workers."""
+        return self._base.stats()
+
+    def close(self) -> None:
+        """Leaves the job, if it is the world; operations in flight fail with ShutdownError. Idempotent."""
+        self._closed = True
+        if self._owns:
+            self._base.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ShutdownError("this worker has been shut down; call init() again")
