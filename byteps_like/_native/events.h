@@ -96,6 +96,7 @@ void BindEngine(nanobind::module_& m);
 void BindInprocLink(nanobind::module_& m);
 void BindKernels(nanobind::module_& m);
 void BindLog(nanobind::module_& m);
+void BindProgram(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 
 }  // namespace byteps_like

@@ -28,5 +28,6 @@ NB_MODULE(_core, m) {
   byteps_like::BindInprocLink(m);
   byteps_like::BindKernels(m);
   byteps_like::BindLog(m);
+  byteps_like::BindProgram(m);
   byteps_like::BindServer(m);
 }
