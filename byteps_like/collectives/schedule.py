@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import cached_property
 
 
 class Kind(StrEnum):
@@ -103,3 +104,25 @@ class Layout:
     def size(self) -> int:
         """Number of ranks."""
         return len(self.hosts)
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each host, both in rising order of rank."""
+        found: dict[int, list[int]] = {}
+        for rank, host in enumerate(self.hosts):
+            found.setdefault(host, []).append(rank)
+        return tuple(tuple(ranks) for ranks in found.values())
+
+    @cached_property
+    def by_host(self) -> tuple[int, ...]:
+        """All ranks, those of one host behind one another."""
+        return tuple(rank for ranks in self.members for rank in ranks)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Index of its host in `members`, and its index there."""
+        return self._places[rank]
+
+    @cached_property
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        places = {rank: (host, local) for host, ranks in enumerate(self.members) for local, rank in enumerate(ranks)}
+        return tuple(places[rank] for rank in range(self.size))
