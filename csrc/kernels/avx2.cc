@@ -17,6 +17,14 @@ BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
   const __m256i packed = _mm256_packus_epi32(low, low);  // within each half of the register
   return (HalfWords)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0)));
 }
+BYTEPS_LIKE_INLINE Words Widened(const Bytes& bytes) {
+  return (Words)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(BitCast<int64_t>(bytes)));
+}
+BYTEPS_LIKE_INLINE Bytes LowBytes(const Words& bits) {
+  const __m256i halves = _mm256_packus_epi32((__m256i)bits, (__m256i)bits);  // within each half of the register
+  const __m128i joined = _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, _MM_SHUFFLE(3, 1, 2, 0)));
+  return BitCast<Bytes>(_mm_cvtsi128_si64(_mm_packus_epi16(joined, joined)));
+}
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half) { return (Floats)_mm256_cvtph_ps((__m128i)half); }
 BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value) {
   return (HalfWords)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -21,6 +21,8 @@ BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
                                        15, 13, 11, 9, 7, 5, 3, 1);
   return (HalfWords)_mm512_castsi512_si256(_mm512_permutexvar_epi16(odd, (__m512i)bits));
 }
+BYTEPS_LIKE_INLINE Words Widened(const Bytes& bytes) { return (Words)_mm512_cvtepu8_epi32((__m128i)bytes); }
+BYTEPS_LIKE_INLINE Bytes LowBytes(const Words& bits) { return (Bytes)_mm512_cvtepi32_epi8((__m512i)bits); }
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half) { return (Floats)_mm512_cvtph_ps((__m256i)half); }
 BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value) {
   return (HalfWords)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -10,15 +10,6 @@ namespace byteps_like::kernels {
 namespace BYTEPS_LIKE_ISA {
 namespace {
 
-using Bytes = VectorOf<uint8_t, kFloatLanes>::Type;
-#if BYTEPS_LIKE_VECTOR_BYTES
-BYTEPS_LIKE_INLINE Words Widened(const Bytes& bytes) { return __builtin_convertvector(bytes, Words); }
-BYTEPS_LIKE_INLINE Bytes LowBytes(const Words& bits) { return __builtin_convertvector(bits, Bytes); }
-#else
-BYTEPS_LIKE_INLINE Words Widened(Bytes byte) { return byte; }
-BYTEPS_LIKE_INLINE Bytes LowBytes(Words bits) { return static_cast<Bytes>(bits); }
-#endif
-
 // A sign, then an exponent of bias kBias, then kMantissa bits.
 template <uint32_t kMantissa, uint32_t kBias, bool kHasInfinity>
 struct Float8 : WideFloat32 {

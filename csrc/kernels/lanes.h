@@ -3,7 +3,7 @@
 //   BYTEPS_LIKE_ISA            a name for the namespace
 //   BYTEPS_LIKE_VECTOR_BYTES   width of a register; 0: one element at a time (whatever the compiler makes of it)
 //   BYTEPS_LIKE_STREAM_BYTES   width of loads and stores where there is nothing to convert
-// and afterwards defines the four conversions declared below. Vectors are the compilers' own
+// and afterwards defines the six conversions declared below. Vectors are the compilers' own
 // (`vector_size`), whose operators are the scalar ones element by element: so all instruction sets give the same bits.
 // Everything has internal linkage; see table.h.
 #pragma once
@@ -35,6 +35,7 @@ struct VectorOf {
 using Floats = VectorOf<float, kFloatLanes>::Type;
 using Words = VectorOf<uint32_t, kFloatLanes>::Type;      // the bits of Floats
 using HalfWords = VectorOf<uint16_t, kFloatLanes>::Type;  // as many 16-bit floats
+using Bytes = VectorOf<uint8_t, kFloatLanes>::Type;       // as many 8-bit floats
 
 template <typename To, typename From>
 BYTEPS_LIKE_INLINE To BitCast(const From& from) {
@@ -61,11 +62,15 @@ BYTEPS_LIKE_INLINE void StoreAny(void* to, const V& vector) {
 #if BYTEPS_LIKE_VECTOR_BYTES
 BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits);
 BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits);  // bits >> 16
+BYTEPS_LIKE_INLINE Words Widened(const Bytes& bytes);
+BYTEPS_LIKE_INLINE Bytes LowBytes(const Words& bits);
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half);
 BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value);
 #else
 BYTEPS_LIKE_INLINE uint32_t Widened(uint16_t bits) { return bits; }
 BYTEPS_LIKE_INLINE uint16_t UpperHalves(uint32_t bits) { return static_cast<uint16_t>(bits >> 16); }
+BYTEPS_LIKE_INLINE uint32_t Widened(uint8_t byte) { return byte; }
+BYTEPS_LIKE_INLINE uint8_t LowBytes(uint32_t bits) { return static_cast<uint8_t>(bits); }
 
 // The bits of vcvtph2ps: exact, and a signalling NaN becomes quiet.
 BYTEPS_LIKE_INLINE float HalfToFloat(uint16_t half) {

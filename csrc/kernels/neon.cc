@@ -15,6 +15,15 @@ BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits) { return BitCast<Words>(
 BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
   return BitCast<HalfWords>(vshrn_n_u32(BitCast<uint32x4_t>(bits), 16));
 }
+BYTEPS_LIKE_INLINE Words Widened(const Bytes& bytes) {
+  const uint32x2_t lanes = vdup_n_u32(BitCast<uint32_t>(bytes));
+  return BitCast<Words>(vmovl_u16(vget_low_u16(vmovl_u8(BitCast<uint8x8_t>(lanes)))));
+}
+BYTEPS_LIKE_INLINE Bytes LowBytes(const Words& bits) {
+  const uint16x4_t halves = vmovn_u32(BitCast<uint32x4_t>(bits));
+  const uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
+  return BitCast<Bytes>(vget_lane_u32(BitCast<uint32x2_t>(bytes), 0));
+}
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half) {
   return BitCast<Floats>(vcvt_f32_f16(BitCast<float16x4_t>(half)));
 }
