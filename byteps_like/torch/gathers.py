@@ -1,0 +1,173 @@
+"""allgather, alltoall and reducescatter over the ranks of a process set: what is started, and what comes of it.
+
+Each name has a lane of its own, so ranks may start differently named operations in different orders. Tensors are left
+alone by the operations, and must be by the caller until the handle is synchronized.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.api import CallOptions, Group, Traffic
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.handles import Operation, table
+from byteps_like.torch.headers import Headers
+from byteps_like.torch.ops import Reduction, scale_in_place
+from byteps_like.torch.routes import Scope
+from byteps_like.torch.staged import All, Staged, Step
+from byteps_like.torch.tensors import check_strided_cpu, wire_dtype, wire_op
+
+Launch = Callable[[Group], tuple[Step, Callable[[], Any]]]
+"""Starts an operation on a lane: what is in flight, and how its result is made."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor whose rows came from, or went to, several ranks: `counts` of them each."""
+
+    tensor: torch.Tensor
+    counts: tuple[int, ...]
+
+
+def launch(kind: str, name: str | None, process_set: object, begin: Launch) -> int:
+    """Starts the operation `name` of `kind` on its lane and returns its handle."""
+    runtime = _runtime.current()
+    scope = runtime.scope(process_set)
+    full = runtime.names.claim(scope.prefix + kind, name, "")
+    try:
+        step, finish = begin(scope.lane(full))
+    except BaseException:
+        runtime.names.release(full)
+        raise
+    return table.add(Operation(runtime, full, step, finish))
+
+
+def plain(tensors: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
+    """`tensors` without history, contiguous. Raises InvalidArgumentError for what can't be sent."""
+    for tensor in tensors:
+        check_strided_cpu(tensor, what)
+    return [tensor.detach().contiguous() for tensor in tensors]
+
+
+def start_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: object, result: Callable[[list[Rows]], Any]
+) -> int:
+    """Starts gathering each of `tensors` along its first dimension; the handle yields `result` of what came."""
+    own = plain(tensors, "allgather")
+    gathered: list[Rows] = []
+
+    def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+        headers = Headers(lane, "allgather", own)
+
+        def then() -> Step:
+            for number, tensor in enumerate(own):
+                counts = tuple(shape[0] for shape in headers.shapes(number))
+                gathered.append(Rows(tensor.new_empty((sum(counts), *tensor.shape[1:])), counts))
+            return All([_gather(lane, *pair) for pair in zip(own, gathered, strict=True)])
+
+        return Staged(headers.operation, then), lambda: result(gathered)
+
+    return launch("allgather", name, process_set, begin)
+
+
+def _gather(lane: Group, tensor: torch.Tensor, into: Rows) -> Step:
+    counts = [count * _row_bytes(tensor) for count in into.counts]
+    return lane.all_gather(tensor.data_ptr(), into.tensor.data_ptr(), counts, DType.UINT8)
+
+
+def _row_bytes(tensor: torch.Tensor) -> int:
+    return math.prod(tensor.shape[1:]) * tensor.element_size()
+
+
+def start_alltoall(
+    tensor: torch.Tensor, splits: object, name: str | None, process_set: object, result: Callable[[Rows], Any]
+) -> int:
+    """Starts handing `splits[r]` rows of `tensor` to rank r; the handle yields `result` of what came from whom."""
+    (own,) = plain([tensor], "alltoall")
+    counts = check_splits(own, splits, _runtime.current().scope(process_set))
+    landed: list[Rows] = []
+
+    def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+        headers = Headers(lane, "alltoall", [own], counts)
+
+        def then() -> Step:
+            headers.shapes(0)
+            received = tuple(row[lane.rank] for row in headers.splits())
+            landed.append(Rows(own.new_empty((sum(received), *own.shape[1:])), received))
+            return _exchange(lane, own, counts, landed[0])
+
+        return Staged(headers.operation, then), lambda: result(landed[0])
+
+    return launch("alltoall", name, process_set, begin)
+
+
+def _exchange(lane: Group, tensor: torch.Tensor, counts: Sequence[int], into: Rows) -> Step:
+    size = _row_bytes(tensor)
+    send, receive = ([count * size for count in item] for item in (counts, into.counts))
+    options = CallOptions(traffic=Traffic.ALL_TO_ALL)
+    return lane.all_to_all(tensor.data_ptr(), into.tensor.data_ptr(), send, receive, DType.UINT8, options)
+
+
+def check_splits(tensor: torch.Tensor, splits: object, scope: Scope) -> list[int]:
+    """`splits` as numbers; without any, even ones. Raises InvalidArgumentError if they are not those of `tensor`."""
+    rows = len(tensor) if tensor.dim() else 0
+    if splits is None:
+        if not tensor.dim() or rows % scope.size:
+            raise InvalidArgumentError(
+                f"alltoall of shape {tuple(tensor.shape)}: the first dimension can't be split evenly over {scope.size}"
+                " ranks; give splits="
+            )
+        return [rows // scope.size] * scope.size
+    counts = [int(item) for item in torch.as_tensor(splits).reshape(-1)]
+    if len(counts) != scope.size or min(counts) < 0 or sum(counts) != rows:
+        raise InvalidArgumentError(
+            f"alltoall: splits={counts} must be {scope.size} numbers, one per rank, that add up to the {rows} rows of"
+            f" the tensor of shape {tuple(tensor.shape)}"
+        )
+    return counts
+
+
+def shares(rows: int, size: int) -> tuple[int, ...]:
+    """How many of `rows` each of `size` ranks gets: equally many, the first ranks one more if there is a remainder."""
+    return tuple(rows // size + (rank < rows % size) for rank in range(size))
+
+
+def start_reducescatter(
+    parts: Sequence[Rows], reduction: Reduction, name: str | None, process_set: object,
+    result: Callable[[list[torch.Tensor]], Any],
+) -> int:  # fmt: skip
+    """Starts reducing each of `parts`, of which rank r gets `counts[r]` rows; the handle yields `result` of its own."""
+    own = plain([part.tensor for part in parts], "reducescatter")
+    if reduction.prescale != 1.0:
+        own = [tensor.clone() for tensor in own]
+    for tensor in own:
+        wire_dtype(tensor.dtype)
+        scale_in_place(tensor, reduction.prescale)
+    outputs: list[torch.Tensor] = []
+
+    def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+        for tensor, part in zip(own, parts, strict=True):
+            outputs.append(tensor.new_empty((part.counts[lane.rank], *tensor.shape[1:])))
+        pieces = zip(own, outputs, parts, strict=True)
+        return All([_scatter(lane, *piece[:2], piece[2].counts, reduction.op) for piece in pieces]), finish
+
+    def finish() -> Any:
+        for output in outputs:
+            scale_in_place(output, reduction.postscale)
+        del own[:]  # alive until here: the operation reads it
+        return result(outputs)
+
+    return launch("reducescatter", name, process_set, begin)
+
+
+def _scatter(lane: Group, tensor: torch.Tensor, output: torch.Tensor, rows: Sequence[int], op: Op) -> Step:
+    counts = [count * math.prod(tensor.shape[1:]) for count in rows]
+    kind = wire_op(op, tensor.dtype)
+    return lane.reduce_scatter(tensor.data_ptr(), output.data_ptr(), counts, wire_dtype(tensor.dtype), kind)
