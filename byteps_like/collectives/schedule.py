@@ -93,6 +93,9 @@ class RankSchedule:
     steps: tuple[Step, ...]
     alias: int | None = None
 
+    def __hash__(self) -> int:  # cheap: schedules are keys of caches on the way of every call
+        return hash((self.rank, self.size, len(self.steps), len(self.output), len(self.scratch)))
+
 
 @dataclass(frozen=True)
 class Layout:
