@@ -3,13 +3,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "csrc/transport/handshake.h"
-#include "csrc/transport/stream.h"
+#include "csrc/transport/admission.h"
 #include "server/shard.h"
 
 namespace byteps_like {
@@ -40,18 +37,12 @@ class Server {
  private:
   explicit Server(Options options);
   Status Listen();
-  void AcceptLoop(Listener& listener);
-  void Admit(std::unique_ptr<Stream> stream, uint64_t number);
 
   const Options options_;
   std::atomic<uint32_t> epoch_{0};
-  std::atomic<uint64_t> accepted_{0};
   std::atomic<bool> stopping_{false};
-  // Shared with the handshake threads: the last of them may still notify when this object is gone.
-  std::shared_ptr<std::atomic<int>> handshakes_ = std::make_shared<std::atomic<int>>(0);
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::vector<std::unique_ptr<Listener>> listeners_;
-  std::vector<std::thread> acceptors_;
+  std::unique_ptr<Admission> admission_;
 };
 
 }  // namespace byteps_like
