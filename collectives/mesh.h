@@ -67,6 +67,12 @@ class Mesh {
   virtual void Kick(uint32_t peer) = 0;  // there is something to send: dials if need be
   virtual void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;  // same host only
   virtual bool SameHost(uint32_t peer) const = 0;
+  // Cuts the link to a peer that broke a rule: OnPeerLost follows, from the loop.
+  virtual void Cut(uint32_t peer, const Status& why) = 0;
+  // The payload that comes from this peer right now goes elsewhere (Link::Redirect).
+  virtual void Redirect(uint32_t peer, std::byte* place) = 0;
+  // The payloads of frames to this peer that are not sent whole are copied: their memory may change (Link::Keep).
+  virtual void Keep(uint32_t peer) = 0;
   virtual void Goodbye(std::function<void()> done) = 0;  // in order, to all; `done` after at most a second
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 namespace byteps_like {
+
 Server::Server(Options options) : options_(std::move(options)) {
   for (uint32_t index = 0; index < options_.shards; ++index) {
     Shard::Options shard;

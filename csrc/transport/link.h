@@ -54,6 +54,9 @@ class Link {
   // Moves the payload that is being received now (PlaceFor gave its place) elsewhere: copies what has come, continues
   // there. False if no payload is under way.
   virtual bool Redirect(std::byte* place) = 0;
+  // Copies the payloads of the frames it has asked for and not sent whole: their memory may change from here on. For
+  // operations that end before their time; OnSent is still called.
+  virtual void Keep() = 0;
   // On the loop's thread. OnClosed(why) follows from the loop, never inside this call; what was sent whole still
   // arrives.
   virtual void Close(const Status& why) = 0;

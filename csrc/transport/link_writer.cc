@@ -1,5 +1,7 @@
 #include "csrc/transport/link_writer.h"
 
+#include <cstring>
+
 #include "csrc/kernels/kernels.h"
 
 namespace byteps_like {
@@ -43,12 +45,24 @@ void LinkWriter::Gather(const bool& stop) {
   for (size_t bytes = 0; count_ < kBatch && bytes < kBatchBytes && !stop;) {
     Pending& pending = batch_[count_];
     pending.frame = Outgoing{};
+    pending.kept.reset();
     if (!handler_.NextFrame(link_, pending.frame)) return;
     Header& header = pending.frame.header;
     header.payload_crc = kernels::Crc32c(0, pending.frame.payload, header.length);
     EncodeHeader(header, pending.header);
     bytes += SizeOf(header);
     ++count_;
+  }
+}
+
+void LinkWriter::Keep() {
+  for (size_t i = first_; i < count_; ++i) {
+    Pending& pending = batch_[i];
+    const size_t length = pending.frame.header.length;
+    if (length == 0 || pending.kept) continue;
+    pending.kept = std::make_unique_for_overwrite<std::byte[]>(length);
+    std::memcpy(pending.kept.get(), pending.frame.payload, length);
+    pending.frame.payload = pending.kept.get();
   }
 }
 

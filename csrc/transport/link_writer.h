@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "csrc/transport/counter.h"
 #include "csrc/transport/link.h"
@@ -18,6 +19,8 @@ class LinkWriter {
   // them said "nothing now" (see blocked()). Ends early when `stop` turns true.
   Result<bool> Send(size_t budget, const bool& stop);
 
+  void Keep();  // of what is not sent whole: payloads are copied
+
   bool blocked() const { return blocked_; }  // the stream was full: an event follows when it has room
   bool sent_goodbye() const { return sent_goodbye_; }
 
@@ -29,6 +32,7 @@ class LinkWriter {
   struct Pending {
     Outgoing frame;
     std::array<std::byte, kHeaderBytes> header;
+    std::unique_ptr<std::byte[]> kept;
   };
 
   void Gather(const bool& stop);

@@ -40,6 +40,8 @@ class StreamLink final : public Link, private EventLoop::Deferred {
 
   bool Redirect(std::byte* place) override { return reader_.Redirect(place); }
 
+  void Keep() override { writer_.Keep(); }
+
   void Close(const Status& why) override {
     if (stopping_) return;
     why_ = why;

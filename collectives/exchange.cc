@@ -1,0 +1,214 @@
+#include "collectives/exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "collectives/exchange_core.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kLookInterval = std::chrono::milliseconds(200);
+
+uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
+CallId OnWire(CallId id) { return {id.lane & ~kPointLane, id.call}; }
+
+}  // namespace
+
+ExchangeCore::~ExchangeCore() = default;
+
+void ExchangeCore::Prepare(const MeshWorld& world) {
+  if (!peers_.empty()) return;
+  rank_ = world.rank;
+  for (uint32_t peer = 0; peer < world.peers.size(); ++peer) {
+    peers_.push_back(std::make_unique<Peer>(world.rank, world.epoch, peer));
+  }
+}
+
+std::string ExchangeCore::NameOf(uint32_t peer) const {
+  const std::string& name = mesh_->world().peers[peer].name;
+  return name.empty() ? "rank " + std::to_string(peer) : name;
+}
+
+// Records -------------------------------------------------------------------------------------------------------------
+
+CallRecord* ExchangeCore::Find(const CallId& id) {
+  const auto found = calls_.find(id);
+  return found == calls_.end() ? nullptr : found->second.get();
+}
+
+CallRecord* ExchangeCore::FindOrMake(const CallId& id) {
+  if (CallRecord* const record = Find(id)) return record;
+  const auto lane = lanes_.find(id.lane);
+  if (lane != lanes_.end() && lane->second.Over(id.call)) return nullptr;
+  auto record = std::make_unique<CallRecord>(*this);
+  record->id = id;
+  return calls_.emplace(id, std::move(record)).first->second.get();
+}
+
+Flow* ExchangeCore::FindFlow(CallRecord& record, uint32_t peer) {
+  for (const auto& flow : record.flows) {
+    if (flow->peer == peer) return flow.get();
+  }
+  return nullptr;
+}
+
+Flow& ExchangeCore::FlowOf(CallRecord& record, uint32_t peer) {
+  if (Flow* const flow = FindFlow(record, peer)) return *flow;
+  record.flows.push_back(std::make_unique<Flow>());
+  Flow& flow = *record.flows.back();
+  flow.peer = peer;
+  flow.id = record.id;
+  return flow;
+}
+
+// Calls ---------------------------------------------------------------------------------------------------------------
+
+Status ExchangeCore::Begin(Call& call) {
+  if (!failed_.ok()) return failed_;
+  const CallId id = OnWire(call.id);
+  CallRecord* const record = FindOrMake(id);
+  if (record == nullptr || record->call != nullptr) {
+    return Status(Code::kInvalid, "call " + std::to_string(id.call) + " of this group was begun before");
+  }
+  Status refused = record->failed;
+  bool tell = false;
+  for (const uint32_t peer : call.ranks) {
+    if (!refused.ok()) break;
+    if (peer >= peers_.size())
+      refused = Status(Code::kInvalid, "rank " + std::to_string(peer) + " is not in the world");
+    else if (!peers_[peer]->lost.ok() && !peers_[peer]->left)
+      refused = LossOf(peer);
+    tell = !refused.ok();
+  }
+  record->call = &call;
+  ++begun_;
+  for (const auto& flow : record->flows) {
+    if (!refused.ok() || !flow->described || call.description.empty()) continue;
+    if (flow->description == call.description) continue;
+    refused = Status(Code::kMismatch, Differ(*record, *flow));
+    tell = true;
+  }
+  if (!refused.ok()) {
+    if (tell) Flood(call, refused);
+    Close(*record);
+    return refused;
+  }
+  for (const auto& flow : record->flows) {
+    if (std::exchange(flow->wants_clear, false)) {
+      Send(flow->peer, outbox(flow->peer).HeaderOf(FrameType::kClear, *flow));
+    }
+  }
+  LookLater();
+  return {};
+}
+
+void ExchangeCore::Post(Call& call, SendMessage& message) {
+  CallRecord* const record = Find(OnWire(call.id));
+  message.hook = nullptr;
+  if (record == nullptr || !record->failed.ok()) return;
+  if (message.peer == rank_ || message.peer >= peers_.size()) {
+    return FailLater(*record, Status(Code::kInvalid, "a message to rank " + std::to_string(message.peer)), true);
+  }
+  if (!peers_[message.peer]->lost.ok()) return FailLater(*record, LossOf(message.peer), true);
+  auto out = std::make_unique<Outbound>();
+  out->message = &message;
+  out->owner = record;
+  out->flow = &FlowOf(*record, message.peer);
+  out->slot = record->outbound.size();
+  message.hook = out.get();
+  message.sent = 0;
+  record->outbound.push_back(std::move(out));
+  Outbound& posted = *record->outbound.back();
+  const bool ask = !posted.flow->cleared && message.length > kEagerMessage && !posted.flow->asked;
+  if (!posted.flow->launched || ask) record->Launch(*posted.flow, ask);
+  Queue(posted);
+}
+
+void ExchangeCore::Advance(SendMessage& message) {
+  if (message.hook != nullptr) Queue(static_cast<Outbound&>(*message.hook));
+}
+
+void ExchangeCore::Post(Call& call, ReceiveMessage& message) {
+  CallRecord* const record = Find(OnWire(call.id));
+  message.hook = nullptr;
+  if (record == nullptr || !record->failed.ok()) return;
+  if (message.peer == rank_ || message.peer >= peers_.size()) {
+    return FailLater(*record, Status(Code::kInvalid, "a message from rank " + std::to_string(message.peer)), true);
+  }
+  Inbound& in = record->inbound[Key(message.peer, message.tag)];
+  in.record = record;
+  in.peer = message.peer;
+  in.tag = message.tag;
+  in.message = &message;
+  message.hook = &in;
+  message.received = 0;
+  if (in.length_known && in.length != message.length) {
+    return FailLater(
+        *record,
+        Status(Code::kMismatch, NameOf(in.peer) + " sends " + std::to_string(in.length) + " bytes where " +
+                                    std::to_string(message.length) + " are expected, in: " + call.description),
+        true);
+  }
+  in.length = message.length;
+  in.length_known = true;
+  if (!peers_[message.peer]->lost.ok() && !in.arrived_whole()) return FailLater(*record, LossOf(message.peer), true);
+  if (!in.stash.empty()) Schedule(in);
+}
+
+void ExchangeCore::Retry(ReceiveMessage& message) {
+  if (message.hook == nullptr) return;
+  auto& in = static_cast<Inbound&>(*message.hook);
+  if (!in.stash.empty()) Schedule(in);
+}
+
+void ExchangeCore::End(Call& call) {
+  if (CallRecord* const record = Find(OnWire(call.id)); record != nullptr && record->call == &call) Close(*record);
+}
+
+void ExchangeCore::Abort(Call& call, const Status& why) {
+  CallRecord* const record = Find(OnWire(call.id));
+  if (record == nullptr || record->call != &call) return;
+  Flood(call, why);
+  Close(*record);
+}
+
+std::string ExchangeCore::Silent(const Call& call) {
+  CallRecord* const record = Find(OnWire(call.id));
+  std::string text;
+  if (record == nullptr) return text;
+  for (const auto& [key, in] : record->inbound) {
+    if (in.message == nullptr || in.arrived_whole()) continue;
+    const Flow* const flow = FindFlow(*record, in.peer);
+    if (flow != nullptr && flow->heard) continue;
+    if (text.find(NameOf(in.peer) + " has") != std::string::npos) continue;
+    const std::string& last = peers_[in.peer]->last;
+    text += (text.empty() ? "" : "; ") + NameOf(in.peer) + " has not begun this call" +
+            (last.empty() ? "" : " (last heard of in: " + last + ")");
+  }
+  return text;
+}
+
+// Peers that have gone without a word to us: a message that is awaited needs a link that could break.
+void ExchangeCore::LookLater() {
+  if (look_timer_ != 0 || begun_ == 0) return;
+  look_timer_ = loop().CallAt(Clock::now() + kLookInterval, [this] {
+    look_timer_ = 0;
+    Look();
+    LookLater();
+  });
+}
+
+void ExchangeCore::Look() {
+  for (const auto& [id, record] : calls_) {
+    if (record->call == nullptr) continue;
+    for (const auto& [key, in] : record->inbound) {
+      if (in.message != nullptr && !in.begun) mesh_->Kick(in.peer);
+    }
+  }
+}
+
+void ExchangeCore::OnRegion(uint32_t, uint32_t, std::shared_ptr<SharedBuffer>) {}
+
+}  // namespace byteps_like

@@ -1,0 +1,186 @@
+// The exchange: calls that were begun here or heard of from peers, their messages in both directions, and one outbox
+// per peer. Everything runs on the mesh's loop, but Prepare and rank.
+//
+//   exchange_out.cc   what we send             exchange_in.cc     what comes
+//   exchange.cc       calls and messages       exchange_fail.cc   aborts and lost peers
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/exchange.h"
+#include "collectives/exchange_outbox.h"
+#include "collectives/lane_history.h"
+
+namespace byteps_like {
+
+struct CallRecord;
+
+struct Block {  // bytes that came before anybody wanted them
+  std::unique_ptr<std::byte[]> bytes;
+  uint32_t length = 0;
+  bool eager = false;
+};
+
+struct Inbound : Hook {  // one message on its way in
+  CallRecord* record = nullptr;
+  uint32_t peer = 0;
+  uint32_t tag = 0;
+  uint64_t length = 0;
+  bool length_known = false;
+  ReceiveMessage* message = nullptr;  // once posted
+  uint64_t arrived = 0;               // whole frames, delivered or in the stash
+  bool begun = false;                 // a frame of it has come
+  std::deque<Block> stash;
+  bool scheduled = false;  // to be delivered from the stash
+
+  bool arrived_whole() const { return begun && arrived == length; }
+};
+
+class ExchangeCore;
+
+struct CallRecord : Sender {
+  explicit CallRecord(ExchangeCore& exchange) : core(exchange) {}
+  void OnSent(Outbound& out) override;
+  void Launch(Flow& flow, bool ask) override;
+
+  ExchangeCore& core;
+  CallId id;
+  Call* call = nullptr;                      // once begun here
+  Status failed;                             // it can't go on; the call is told from the loop, or when it begins
+  bool flood = false;                        // and its ranks are to be told by us
+  uint64_t unposted = 0;                     // bytes in the stash that nobody has asked for and that were not eager
+  std::vector<std::unique_ptr<Flow>> flows;  // one per peer
+  std::unordered_map<uint64_t, Inbound> inbound;
+  std::vector<std::unique_ptr<Outbound>> outbound;
+};
+
+// Whoever handles the frames of point to point lanes.
+class PointFrames {
+ public:
+  virtual std::byte* PlaceFor(uint32_t peer, const Header& header) = 0;  // never nullptr
+  virtual void OnFrame(uint32_t peer, const Header& header, std::byte* payload) = 0;
+  virtual void OnPeerLost(uint32_t peer, const Status& why) = 0;
+
+ protected:
+  ~PointFrames() = default;
+};
+
+class ExchangeCore final : public Exchange, public MeshHandler, private EventLoop::Deferred {
+ public:
+  ExchangeCore() = default;
+  ~ExchangeCore() override;
+  void Attach(Mesh& mesh) { mesh_ = &mesh; }
+  void Prepare(const MeshWorld& world);  // before Mesh::SetWorld
+  void SetPointFrames(PointFrames* points) { points_ = points; }
+  // Everything in flight and to come fails with this.
+  void FailAll(const Status& why);
+  const Status& failed() const { return failed_; }
+
+  // Exchange
+  uint32_t rank() const override { return rank_; }
+  EventLoop& loop() override { return mesh_->loop(); }
+  Status Begin(Call& call) override;
+  void Post(Call& call, SendMessage& message) override;
+  void Post(Call& call, ReceiveMessage& message) override;
+  void Advance(SendMessage& message) override;
+  void Retry(ReceiveMessage& message) override;
+  void End(Call& call) override;
+  void Abort(Call& call, const Status& why) override;
+  std::string Silent(const Call& call) override;
+
+  // MeshHandler
+  std::byte* PlaceFor(uint32_t peer, const Header& header) override;
+  void OnFrame(uint32_t peer, const Header& header, std::byte* payload) override;
+  bool NextFrame(uint32_t peer, Outgoing& next) override { return peers_[peer]->outbox.Next(next); }
+  void OnSent(uint32_t peer, const Header& header) override { peers_[peer]->outbox.OnSent(header); }
+  void OnPeerLost(uint32_t peer, const Status& why) override;
+  void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override;
+
+  // For point to point calls and records.
+  Mesh& mesh() { return *mesh_; }
+  Outbox& outbox(uint32_t peer) { return peers_[peer]->outbox; }
+  uint32_t ranks() const { return static_cast<uint32_t>(peers_.size()); }
+  const Status& lost(uint32_t peer) const { return peers_[peer]->lost; }
+  std::string NameOf(uint32_t peer) const;
+  void Send(uint32_t peer, const Header& header, std::string text = "");  // a control frame
+  void Queue(Outbound& out);
+  void Withdraw(Outbound& out);  // the message won't be sent further; its memory may change from here on
+  void ReturnCredit(uint32_t peer, uint64_t bytes);  // eager bytes that were taken, or thrown away
+  std::byte* Scratch(uint32_t peer, size_t bytes);
+  void Violation(uint32_t peer, const std::string& what);
+  void Forget(CallRecord& record, Outbound& out);
+  uint64_t held(uint32_t peer) const { return peers_[peer]->held; }
+
+ private:
+  struct Landing {  // of the payload that comes from a peer right now
+    Inbound* in = nullptr;
+    bool direct = false;
+    Block block;
+    uint32_t length = 0;
+  };
+  struct Peer {
+    explicit Peer(uint32_t rank, uint32_t epoch, uint32_t peer) : outbox(rank, epoch, peer) {}
+    Outbox outbox;
+    Landing landing;
+    std::vector<std::byte> scratch, text;
+    uint64_t held = 0;  // eager bytes of the peer that were not given back, and of these:
+    uint64_t owed = 0;  // taken, not told yet
+    std::string last;   // the description it sent last
+    Status lost;
+    bool left = false;  // lost by a goodbye
+  };
+  struct CallHash {
+    size_t operator()(const CallId& id) const { return id.lane ^ (id.call * 0x9E3779B97F4A7C15ull); }
+  };
+
+  void RunDeferred() override;
+  CallRecord* Find(const CallId& id);
+  CallRecord* FindOrMake(const CallId& id);  // nullptr: the call is over
+  Flow& FlowOf(CallRecord& record, uint32_t peer);
+  Flow* FindFlow(CallRecord& record, uint32_t peer);
+
+  // In.
+  std::byte* PlaceForData(uint32_t peer, const Header& header);
+  void OnData(uint32_t peer, const Header& header, std::byte* payload);
+  Inbound* Incoming(uint32_t peer, const Header& header);
+  bool Fits(uint32_t peer, Inbound& in, const Header& header);
+  void Stash(Inbound& in, Block block);
+  void Schedule(Inbound& in);
+  void Deliver(Inbound& in);
+  void Take(Inbound& in, const std::byte* bytes, uint32_t length);
+  void EraseInbound(Inbound& in);
+  void OnLaunch(uint32_t peer, const Header& header, std::string text);
+  void OnClear(uint32_t peer, const Header& header);
+  void OnAbort(uint32_t peer, const Header& header, std::string text);
+  void Heard(Flow& flow);
+
+  // Failure.
+  std::string Differ(const CallRecord& record, const Flow& flow) const;
+  void FailLater(CallRecord& record, const Status& why, bool flood);
+  void FailNow(CallId id);
+  void Flood(const Call& call, const Status& why);
+  void Close(CallRecord& record);  // its messages are forgotten, it is over
+  bool Unfinished(const CallRecord& record, uint32_t peer) const;
+  Status LossOf(uint32_t peer) const;
+  void Look();  // for peers that we wait for and have no link with
+  void LookLater();
+
+  Mesh* mesh_ = nullptr;
+  PointFrames* points_ = nullptr;
+  uint32_t rank_ = 0;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::unordered_map<CallId, std::unique_ptr<CallRecord>, CallHash> calls_;
+  std::unordered_map<uint64_t, LaneHistory> lanes_;
+  std::vector<Inbound*> scheduled_;
+  std::vector<CallId> failures_;
+  Inbound* delivering_ = nullptr;
+  size_t begun_ = 0;
+  uint64_t look_timer_ = 0;
+  Status failed_;
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,271 @@
+// What comes to the exchange.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "collectives/exchange_core.h"
+
+namespace byteps_like {
+namespace {
+
+// Credit is given back in portions: a frame for each message would double the frames of small calls.
+constexpr uint64_t kCreditPortion = kEagerBytes / 8;
+
+uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
+CallId IdIn(const Header& header) { return {header.key, header.round}; }
+
+std::string LengthsText(const std::string& who, uint64_t sent, uint64_t expected) {
+  return who + " sends " + std::to_string(sent) + " bytes where " + std::to_string(expected) + " are expected";
+}
+
+}  // namespace
+
+std::byte* ExchangeCore::Scratch(uint32_t peer, size_t bytes) {
+  std::vector<std::byte>& scratch = peers_[peer]->scratch;
+  if (scratch.size() < bytes) scratch.resize(bytes);
+  return scratch.data();
+}
+
+void ExchangeCore::Violation(uint32_t peer, const std::string& what) {
+  mesh_->Cut(peer, Status(Code::kCorrupt, "it broke the protocol: " + what));
+}
+
+void ExchangeCore::ReturnCredit(uint32_t peer, uint64_t bytes) {
+  Peer& from = *peers_[peer];
+  from.owed += bytes;
+  if (from.owed < kCreditPortion) return;
+  from.held -= from.owed;
+  Header header;
+  header.type = FrameType::kCredit;
+  header.offset = std::exchange(from.owed, 0);
+  Send(peer, header);
+}
+
+// Frames --------------------------------------------------------------------------------------------------------------
+
+std::byte* ExchangeCore::PlaceFor(uint32_t peer, const Header& header) {
+  if (header.type == FrameType::kData) return PlaceForData(peer, header);
+  if (header.type != FrameType::kLaunch && header.type != FrameType::kAbort) return nullptr;
+  std::vector<std::byte>& text = peers_[peer]->text;
+  text.resize(header.length);
+  return text.data();
+}
+
+std::byte* ExchangeCore::PlaceForData(uint32_t peer, const Header& header) {
+  Peer& from = *peers_[peer];
+  from.landing = {};
+  from.landing.length = header.length;
+  from.landing.block.eager = IsEager(header);
+  if (IsEager(header)) {
+    from.held += header.length;
+    if (from.held > kEagerBytes) {
+      Violation(peer, "more than " + std::to_string(kEagerBytes) + " bytes for calls that have not begun here");
+      return Scratch(peer, header.length);
+    }
+  }
+  if ((header.key & kPointLane) != 0) return points_->PlaceFor(peer, header);
+  Inbound* const in = Incoming(peer, header);
+  if (in == nullptr) return Scratch(peer, header.length);
+  from.landing.in = in;
+  if (in->message != nullptr && in->stash.empty()) {
+    std::byte* const place = in->record->call->PlaceFor(*in->message, header.offset, header.length);
+    from.landing.direct = place != nullptr;
+    if (place != nullptr) return place;
+  }
+  from.landing.block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  from.landing.block.length = header.length;
+  return from.landing.block.bytes.get();
+}
+
+void ExchangeCore::OnFrame(uint32_t peer, const Header& header, std::byte* payload) {
+  const auto text = [&] { return std::string(reinterpret_cast<const char*>(payload), header.length); };
+  if (header.type == FrameType::kCredit) return outbox(peer).Credit(header.offset), mesh_->Kick(peer);
+  if ((header.key & kPointLane) != 0) return points_->OnFrame(peer, header, payload);
+  switch (header.type) {
+    case FrameType::kData:
+      return OnData(peer, header, payload);
+    case FrameType::kLaunch:
+      return OnLaunch(peer, header, text());
+    case FrameType::kClear:
+      return OnClear(peer, header);
+    case FrameType::kAbort:
+      return OnAbort(peer, header, text());
+    default:
+      return Violation(peer, "a frame of type " + std::to_string(static_cast<int>(header.type)));
+  }
+}
+
+// The message that a frame of data belongs to; nullptr if nobody wants it any more.
+Inbound* ExchangeCore::Incoming(uint32_t peer, const Header& header) {
+  CallRecord* const record = FindOrMake(IdIn(header));
+  if (record == nullptr || !record->failed.ok()) return nullptr;
+  Heard(FlowOf(*record, peer));
+  Inbound& in = record->inbound[Key(peer, header.root)];
+  in.record = record;
+  in.peer = peer;
+  in.tag = header.root;
+  return Fits(peer, in, header) ? &in : nullptr;
+}
+
+bool ExchangeCore::Fits(uint32_t peer, Inbound& in, const Header& header) {
+  const uint64_t length = MessageLength(header);
+  CallRecord& record = *in.record;
+  if (record.call == nullptr && !IsEager(header)) {
+    Violation(peer, "data of a call that has not begun here");
+    return false;
+  }
+  if (in.length_known && length != in.length) {
+    const std::string where = record.call == nullptr ? "" : ", in: " + record.call->description;
+    FailLater(record, Status(Code::kMismatch, LengthsText(NameOf(peer), length, in.length) + where), true);
+    return false;
+  }
+  in.length = length;
+  in.length_known = true;
+  if (header.offset != in.arrived || header.offset + header.length > length || in.arrived_whole()) {
+    Violation(peer, "bytes of a message out of order");
+    return false;
+  }
+  in.begun = true;
+  return true;
+}
+
+void ExchangeCore::OnData(uint32_t peer, const Header& header, std::byte* payload) {
+  Landing landing = std::exchange(peers_[peer]->landing, {});
+  if (header.length == 0) {
+    landing = {};
+    landing.in = Incoming(peer, header);
+    landing.direct = landing.in != nullptr && landing.in->message != nullptr;
+  }
+  Inbound* const in = landing.in;
+  if (in == nullptr) {
+    if (IsEager(header)) ReturnCredit(peer, header.length);
+    return;
+  }
+  in->arrived += header.length;
+  if (!landing.direct) return Stash(*in, std::move(landing.block));
+  if (IsEager(header)) ReturnCredit(peer, header.length);
+  Take(*in, payload, header.length);
+}
+
+// Bytes reach the call. Last: the call may end in it.
+void ExchangeCore::Take(Inbound& in, const std::byte* bytes, uint32_t length) {
+  ReceiveMessage& message = *in.message;
+  Call& call = *in.record->call;
+  const uint64_t offset = message.received;
+  message.received += length;
+  if (message.received == message.length) EraseInbound(in);
+  call.OnBytes(message, offset, bytes, length);
+}
+
+void ExchangeCore::EraseInbound(Inbound& in) {
+  if (delivering_ == &in) delivering_ = nullptr;
+  if (in.scheduled) std::replace(scheduled_.begin(), scheduled_.end(), &in, static_cast<Inbound*>(nullptr));
+  if (in.message != nullptr) in.message->hook = nullptr;
+  Landing& landing = peers_[in.peer]->landing;
+  if (landing.in == &in) {
+    mesh_->Redirect(in.peer, Scratch(in.peer, landing.length));
+    landing.in = nullptr;
+  }
+  for (const Block& block : in.stash) {
+    if (block.eager) ReturnCredit(in.peer, block.length);
+  }
+  in.record->inbound.erase(Key(in.peer, in.tag));
+}
+
+// The stash -----------------------------------------------------------------------------------------------------------
+
+void ExchangeCore::Stash(Inbound& in, Block block) {
+  CallRecord& record = *in.record;
+  if (in.message == nullptr && !block.eager) {
+    record.unposted += block.length;
+    if (record.unposted > kEagerBytes) {
+      return FailLater(record,
+                       Status(Code::kMismatch,
+                              NameOf(in.peer) + " sends a message that is not part of: " + record.call->description),
+                       true);
+    }
+  }
+  in.stash.push_back(std::move(block));
+}
+
+void ExchangeCore::Schedule(Inbound& in) {
+  if (std::exchange(in.scheduled, true)) return;
+  scheduled_.push_back(&in);
+  loop().Defer(*this);
+}
+
+void ExchangeCore::Deliver(Inbound& in) {
+  delivering_ = &in;
+  while (delivering_ == &in && in.message != nullptr && !in.stash.empty() && in.record->failed.ok()) {
+    const uint32_t length = in.stash.front().length;
+    std::byte* place = nullptr;
+    if (length > 0) {
+      place = in.record->call->PlaceFor(*in.message, in.message->received, length);
+      if (place == nullptr) break;
+    }
+    const Block block = std::move(in.stash.front());
+    in.stash.pop_front();
+    if (length > 0) std::memcpy(place, block.bytes.get(), length);
+    if (block.eager) ReturnCredit(in.peer, length);
+    Take(in, place, length);
+  }
+  delivering_ = nullptr;
+}
+
+void ExchangeCore::RunDeferred() {
+  for (size_t i = 0; i < scheduled_.size(); ++i) {
+    Inbound* const in = scheduled_[i];
+    if (in == nullptr) continue;
+    scheduled_[i] = nullptr;
+    in->scheduled = false;
+    Deliver(*in);
+  }
+  scheduled_.clear();
+  while (!failures_.empty()) {
+    const CallId id = failures_.back();
+    failures_.pop_back();
+    FailNow(id);
+  }
+}
+
+// What peers say about calls ------------------------------------------------------------------------------------------
+
+// It has begun the call, and posts its receives when it begins: what we send of it finds its place.
+void ExchangeCore::Heard(Flow& flow) {
+  flow.heard = true;
+  if (flow.cleared) return;
+  outbox(flow.peer).Cleared(flow);
+  mesh_->Kick(flow.peer);
+}
+
+void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string text) {
+  CallRecord* const record = FindOrMake(IdIn(header));
+  if (record == nullptr || !record->failed.ok()) return;
+  Flow& flow = FlowOf(*record, peer);
+  Heard(flow);
+  if (!text.empty()) {
+    peers_[peer]->last = text;
+    flow.description = std::move(text);
+    flow.described = true;
+    if (record->call != nullptr && !record->call->description.empty() &&
+        record->call->description != flow.description) {
+      return FailLater(*record, Status(Code::kMismatch, Differ(*record, flow)), true);
+    }
+  }
+  if (header.aux != 1) return;
+  flow.wants_clear = record->call == nullptr;
+  if (!flow.wants_clear) Send(peer, outbox(peer).HeaderOf(FrameType::kClear, flow));
+}
+
+void ExchangeCore::OnClear(uint32_t peer, const Header& header) {
+  CallRecord* const record = Find(IdIn(header));
+  Flow* const flow = record == nullptr ? nullptr : FindFlow(*record, peer);
+  if (flow != nullptr) Heard(*flow);
+}
+
+void ExchangeCore::OnAbort(uint32_t, const Header& header, std::string text) {
+  CallRecord* const record = FindOrMake(IdIn(header));
+  if (record != nullptr) FailLater(*record, Status(static_cast<Code>(header.aux), std::move(text)), false);
+}
+
+}  // namespace byteps_like

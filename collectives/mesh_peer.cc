@@ -1,0 +1,255 @@
+#include "collectives/mesh_peer.h"
+
+#include <chrono>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kAfterDecline = std::chrono::milliseconds(50);  // until we dial again, if the peer doesn't
+
+Clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void Add(LinkCounters* sum, const LinkCounters& more) {
+  sum->frames_sent += more.frames_sent;
+  sum->frames_received += more.frames_received;
+  sum->bytes_sent += more.bytes_sent;
+  sum->bytes_received += more.bytes_received;
+  sum->payload_sent += more.payload_sent;
+  sum->payload_received += more.payload_received;
+}
+
+}  // namespace
+
+std::string MeshPeer::name() const {
+  const std::string& name = mesh_.world.peers[rank_].name;
+  return name.empty() ? "rank " + std::to_string(rank_) : name;
+}
+
+LinkCounters MeshPeer::counters() const {
+  std::lock_guard lock(counters_mutex_);
+  LinkCounters sum = past_;
+  if (link_) Add(&sum, link_->counters());
+  return sum;
+}
+
+void MeshPeer::SetLink(std::unique_ptr<Link> link) {
+  std::lock_guard lock(counters_mutex_);
+  if (link_) Add(&past_, link_->counters());
+  std::swap(link_, link);
+  if (link) closing_.push_back(std::move(link));
+}
+
+// Connecting ----------------------------------------------------------------------------------------------------------
+
+void MeshPeer::Kick() {
+  if (state_ == State::kUp) return link_->Kick();
+  if (state_ == State::kIdle && !ending_) Dial();
+}
+
+void MeshPeer::Dial() {
+  if (!deadline_) deadline_ = Clock::now() + Seconds(mesh_.options.connect_timeout);
+  state_ = State::kDialing;
+  MeshDial::Target target;
+  target.urls = mesh_.world.peers[rank_].urls;
+  target.credentials = {mesh_.options.job, mesh_.options.secret, mesh_.world.epoch};
+  target.rank = mesh_.world.rank;
+  target.deadline = *deadline_;
+  const uint64_t number = ++dials_;
+  dial_ = std::make_unique<MeshDial>(std::move(target), [this, number](Result<std::unique_ptr<Stream>> stream) {
+    auto shared = std::make_shared<Result<std::unique_ptr<Stream>>>(std::move(stream));
+    mesh_.loop.Post([this, number, shared] {
+      if (number == dials_) OnDialed(std::move(*shared));
+    });
+  });
+}
+
+void MeshPeer::OnDialed(Result<std::unique_ptr<Stream>> stream) {
+  dial_.reset();
+  if (state_ != State::kDialing || ending_) return;
+  if (stream.ok()) return Install(std::move(*stream), false);
+  if (parked_) return Install(std::move(parked_), true);
+  Lose(Status(Code::kPeerLost, "can't be reached: " + stream.status().message()));
+}
+
+void MeshPeer::Offer(std::unique_ptr<Stream> stream) {
+  if (state_ == State::kLost || state_ == State::kUp || ending_) {
+    return stream->Shutdown();  // it dialed while we did, or was lost before
+  }
+  const bool ours_is_on_the_way = state_ != State::kIdle;
+  if (ours_is_on_the_way && mesh_.world.rank < rank_) {
+    parked_ = std::move(stream);
+    return;
+  }
+  Install(std::move(stream), true);
+}
+
+void MeshPeer::Install(std::unique_ptr<Stream> stream, bool accepted) {
+  if (link_) link_->Close(Status(Code::kClosed, ""));  // ours, which the peer leaves aside
+  SetLink(MakeStreamLink(mesh_.loop, std::move(stream), *this));
+  link_->Start();
+  state_ = State::kProposed;
+  if (!accepted) return;
+  welcome_ = true;
+  Up();
+}
+
+void MeshPeer::Up() {
+  state_ = State::kUp;
+  parked_.reset();
+  deadline_.reset();
+  link_->Kick();
+}
+
+void MeshPeer::OnWelcome(const Header& header) {
+  const bool right = header.type == FrameType::kCredit && header.offset == 0 && header.rank == rank_ &&
+                     header.epoch == mesh_.world.epoch;
+  if (right) return Up();
+  link_->Close(Status(Code::kCorrupt, "rank " + std::to_string(header.rank) + " of epoch " +
+                                          std::to_string(header.epoch) + " answers at its address"));
+}
+
+// The peer had a connection of its own on the way, or has ended.
+void MeshPeer::OnDeclined(const Status& why) {
+  if (parked_) return Install(std::move(parked_), true);
+  if (!deadline_ || Clock::now() > *deadline_ || why.code() == Code::kCorrupt) return Lose(why);
+  state_ = State::kIdle;
+  if (timer_ != 0) mesh_.loop.CancelTimer(timer_);
+  timer_ = mesh_.loop.CallAt(Clock::now() + kAfterDecline, [this] {
+    timer_ = 0;
+    Kick();
+  });
+}
+
+// Frames --------------------------------------------------------------------------------------------------------------
+
+Header MeshPeer::HeaderOf(FrameType type) const {
+  Header header;
+  header.type = type;
+  header.epoch = mesh_.world.epoch;
+  header.rank = mesh_.world.rank;
+  return header;
+}
+
+std::byte* MeshPeer::PlaceFor(Link& link, const Header& header) {
+  if (&link != link_.get() || state_ != State::kUp) return nullptr;
+  return mesh_.handler.PlaceFor(rank_, header);
+}
+
+void MeshPeer::OnFrame(Link& link, const Header& header, std::byte* payload) {
+  if (&link != link_.get()) return;
+  if (state_ == State::kProposed) return OnWelcome(header);
+  if (header.type == FrameType::kGoodbye) return;  // the link's end follows
+  if (header.type == FrameType::kRegion) return TakeRegion(link, header);
+  mesh_.handler.OnFrame(rank_, header, payload);
+}
+
+bool MeshPeer::NextFrame(Link& link, Outgoing& next) {
+  if (&link != link_.get() || state_ != State::kUp || said_goodbye_) return false;
+  if (std::exchange(welcome_, false)) {
+    next.header = HeaderOf(FrameType::kCredit);
+    return true;
+  }
+  if (NextRegion(next) || mesh_.handler.NextFrame(rank_, next)) return true;
+  if (!ending_) return false;
+  said_goodbye_ = true;
+  next.header = HeaderOf(FrameType::kGoodbye);
+  return true;
+}
+
+void MeshPeer::OnSent(Link& link, const Header& header) {
+  if (&link != link_.get()) return;
+  if (header.type == FrameType::kGoodbye) return link.Close(Status(Code::kClosed, "we said goodbye"));
+  const bool welcome = header.type == FrameType::kCredit && header.offset == 0;
+  if (welcome || header.type == FrameType::kRegion) return;
+  mesh_.handler.OnSent(rank_, header);
+}
+
+void MeshPeer::OnClosed(Link& link, const Status& why) {
+  if (&link == link_.get()) {
+    Drop(why);
+  } else {
+    std::erase_if(closing_, [&link](const auto& closing) { return closing.get() == &link; });
+  }
+  if (ending_) mesh_.on_closed();
+}
+
+void MeshPeer::Drop(const Status& why) {
+  const bool proposed = state_ == State::kProposed;
+  SetLink(nullptr);
+  closing_.clear();  // `why` lives in the handler's caller
+  if (ending_) {
+    state_ = State::kLost;
+  } else if (proposed) {
+    OnDeclined(why);
+  } else {
+    Lose(why);
+  }
+}
+
+void MeshPeer::Lose(const Status& why) {
+  state_ = State::kLost;
+  parked_.reset();
+  const bool left = why.code() == Code::kClosed;
+  mesh_.handler.OnPeerLost(rank_, left ? Status(Code::kClosed, name() + " has left: it said goodbye")
+                                       : Status(Code::kPeerLost, name() + " is gone: " + why.message()));
+}
+
+void MeshPeer::Cut(const Status& why) {
+  if (link_) link_->Close(why);
+}
+
+void MeshPeer::Redirect(std::byte* place) {
+  if (link_) link_->Redirect(place);
+}
+
+void MeshPeer::Keep() {
+  if (link_) link_->Keep();
+}
+
+// Shared memory -------------------------------------------------------------------------------------------------------
+
+void MeshPeer::PassRegion(uint32_t id, std::shared_ptr<SharedBuffer> buffer) {
+  regions_.push_back({id, std::move(buffer)});
+  Kick();
+}
+
+bool MeshPeer::NextRegion(Outgoing& next) {
+  while (!regions_.empty()) {
+    const Region region = std::move(regions_.front());
+    regions_.pop_front();
+    const bool passed = link_->shares_memory() && link_->PassBuffer(*region.buffer).ok();
+    if (!passed) continue;  // another host, or out of descriptors: its owner goes without
+    next.header = HeaderOf(FrameType::kRegion);
+    next.header.aux = region.id;
+    next.header.offset = region.buffer->size();
+    return true;
+  }
+  return false;
+}
+
+void MeshPeer::TakeRegion(Link& link, const Header& header) {
+  auto buffer = link.TakeBuffer();
+  if (!buffer.ok()) return link.Close(buffer.status());
+  if ((*buffer)->size() != header.offset) return link.Close(Status(Code::kCorrupt, "a region of another size"));
+  mesh_.handler.OnRegion(rank_, header.aux, std::move(*buffer));
+}
+
+// The end -------------------------------------------------------------------------------------------------------------
+
+void MeshPeer::Goodbye() {
+  ending_ = true;
+  parked_.reset();
+  if (state_ == State::kUp) return link_->Kick();
+  Abandon();
+}
+
+void MeshPeer::Abandon() {
+  ending_ = true;
+  if (timer_ != 0) mesh_.loop.CancelTimer(std::exchange(timer_, 0));
+  if (link_) link_->Close(Status(Code::kClosed, ""));
+}
+
+}  // namespace byteps_like
