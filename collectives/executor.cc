@@ -51,6 +51,10 @@ Status Check(const RunOptions& options) {
     return Status(Code::kInvalid, what + "a chunk that is reduced is no whole number of elements of " +
                                       std::to_string(SizeOf(options.dtype)) + " bytes");
   }
+  if (plan.reduces && !Supports(options.op, options.dtype)) {
+    return Status(Code::kInvalid,
+                  what + "there is no " + NameOf(options.op) + " of " + std::string(NameOf(options.dtype)));
+  }
   if ((plan.needs_input && options.input == nullptr) || (plan.needs_output && options.output == nullptr)) {
     return Status(Code::kInvalid, what + (options.output == nullptr ? "the output" : "the input") + " is at address 0");
   }

@@ -108,7 +108,10 @@ class Planner {
     planned.source = source.offset;
     planned.target = target.offset;
     planned.length = has_source ? source.bytes : target.bytes;
-    if (step.kind == StepKind::kReceiveReduce) plan_.reduced_lengths |= planned.length;
+    if (step.kind == StepKind::kReceiveReduce) {
+      plan_.reduced_lengths |= planned.length;
+      plan_.reduces = true;
+    }
     if (has_source) Touch(step.source.buffer, planned.length);
     if (has_target) Touch(step.target.buffer, planned.length);
     plan_.steps.push_back(planned);

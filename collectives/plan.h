@@ -43,6 +43,7 @@ struct Plan {
   uint32_t sends = 0, receives = 0;
   uint64_t scratch_bytes = 0;
   uint64_t reduced_lengths = 0;  // all lengths of receive_reduce steps, or'ed: elements must divide it
+  bool reduces = false;
   bool needs_input = false, needs_output = false;  // some bytes of it are touched
 
   // kInvalid, naming the step or chunk: tables of another size than the program's, spans of several chunks that don't

@@ -142,6 +142,7 @@ TEST_CASE("executor: wrong options are refused at once") {
   refused([](RunOptions& o) { o.plan = nullptr; }, "no plan");
   refused([](RunOptions& o) { o.dtype = static_cast<DType>(200); }, "no such dtype");
   refused([](RunOptions& o) { o.op = static_cast<Op>(200); }, "no such operation");
+  refused([](RunOptions& o) { o.op = Op::kBxor; }, "there is no bxor of float64");
   refused([](RunOptions& o) { o.divisor = 0; }, "divisor");
   refused([](RunOptions& o) { o.traffic = static_cast<TrafficClass>(9); }, "traffic");
   refused([](RunOptions& o) { o.input = nullptr; }, "the input is at address 0");
