@@ -126,7 +126,7 @@ class CollectiveWorker:
     ) -> Handle:
         """One all-reduce (or broadcast) per partition, on the partition's lane. See worker.api.Worker.push_pull."""
         self._check_open()
-        check_push_pull(declared, address, parts)
+        check_push_pull(declared, address, op, parts)
         if not 0 <= root < self.size:
             raise InvalidArgumentError(f"root {root} is not one of {self.size} ranks")
         flights: list[Waitable] = list(self._agreement(declared))
