@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- $(compgen -c python3.1 | grep -xE 'python3\.1[123]' | sort -u)
-needs='build|clang|matplotlib|mypy|ruff|scikit|torch|types|grpc-stubs'
+needs='accelerate|build|clang|matplotlib|mypy|ruff|scikit|torch|types|grpc-stubs'
 for python in "$@"; do
   version=$("$python" -c 'import sys; print("{}.{}".format(*sys.version_info))' 2>/dev/null) || continue
   place=$PWD/build/python-$version

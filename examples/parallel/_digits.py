@@ -40,11 +40,15 @@ def images() -> tuple[Tensor, Tensor]:
     return torch.tensor(digits.images).to(torch.get_default_dtype()).unsqueeze(1) / 16, torch.tensor(digits.target)
 
 
+def order(steps: int) -> Tensor:
+    """Which images come one after the other in so many batches."""
+    return torch.randperm(1797, generator=torch.Generator().manual_seed(2))[: steps * ROWS]
+
+
 def batches(steps: int = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of ROWS images and their labels; the same ones on every rank."""
     pictures, labels = images()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(2))
-    for rows in order[: steps * ROWS].view(steps, ROWS):
+    for rows in order(steps).view(steps, ROWS):
         yield pictures[rows], labels[rows]
 
 

@@ -97,7 +97,8 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
             dist.init_process_group(
                 BACKEND, init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=TIMEOUT
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 
@@ -33,8 +34,11 @@ CASES = [
 
 IN_FLOAT32 = [(2, "ddp"), (4, "two_dimensions"), (4, "ring_attention")]
 
-BY_THEMSELVES = {"elastic_restart", "with_accelerate", "with_lightning"}
-"""Examples that make their process groups themselves: test_parallel_jobs.py."""
+FRAMEWORKS = {"with_accelerate": "accelerate", "with_lightning": "lightning"}
+"""Example, the package it is about."""
+
+JOBS = {"elastic_restart"}
+"""What needs torchrun itself: test_elastic_restart.py."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,14 @@ def test_example_in_float32(pool: C10dPool, case: tuple[int, str]) -> None:
     check(pool, case, "float32")
 
 
+@pytest.mark.parametrize("example", FRAMEWORKS)
+def test_example_with_a_framework(pool: C10dPool, example: str) -> None:
+    package = FRAMEWORKS[example]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs `pip install {package}`")
+    check(pool, (2, example), "float64")
+
+
 def check(pool: C10dPool, case: tuple[int, str], dtype: str) -> None:
     """The loss of every step and every weight, on every rank."""
     ranks, example, *variant = case
@@ -71,7 +83,7 @@ def test_the_comparison_notices_a_missing_exchange(pool: C10dPool) -> None:
 
 def test_every_example_is_run_and_short() -> None:
     pages = {page.stem: page.read_text() for page in EXAMPLES.glob("*.py") if not page.stem.startswith("_")}
-    assert pages.keys() <= {case[1] for case in CASES} | BY_THEMSELVES
+    assert pages.keys() == {case[1] for case in CASES} | FRAMEWORKS.keys() | JOBS
     for name, text in pages.items():
         assert len(text.splitlines()) <= 80, name
         assert re.search(rf"torchrun .*examples/parallel/{name}\.py", text), name
