@@ -60,6 +60,10 @@ class Config:
     transport: str = _setting(
         "auto", "Data links: auto (shm on one host, else tcp), tcp, shm, or a chaos://… template."
     )
+    collective_algorithm: str = _setting(
+        "", "Forces algorithms: ring, or all_reduce=ring,all_to_all=2dh; empty: by size and layout."
+    )
+    collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
     log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
