@@ -26,6 +26,24 @@ from byteps_like.errors import (
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
+from byteps_like.torch.gathering import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from byteps_like.torch.grouped import (
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
 from byteps_like.torch.handles import poll, synchronize
 from byteps_like.torch.horovod import (
     allreduce,
@@ -39,7 +57,6 @@ from byteps_like.torch.horovod import (
     ddl_built,
     gloo_built,
     gloo_enabled,
-    grouped_allreduce,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
@@ -62,6 +79,7 @@ from byteps_like.torch.ops import (
 )
 from byteps_like.torch.optimizer import DistributedOptimizer
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
+from byteps_like.torch.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from byteps_like.torch.runtime import (
     barrier,
     init,
@@ -76,6 +94,8 @@ from byteps_like.torch.runtime import (
     stats,
     suspend,
 )
+from byteps_like.torch.shared import empty_shared
+from byteps_like.torch.sparse import sparse_allreduce_async
 
 __all__ = [
     "Adasum",
@@ -94,17 +114,23 @@ __all__ = [
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "ProcessSet",
     "Product",
     "RefusedError",
     "ShutdownError",
     "StalledError",
     "Sum",
     "SystemCallError",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -119,9 +145,18 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "declare",
+    "empty_shared",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "initialized",
     "is_initialized",
@@ -137,10 +172,14 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "resume",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "stats",
     "suspend",
     "synchronize",

@@ -108,8 +108,9 @@ class _Reduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         reduction: Reduction = ctx.reduction
-        if reduction.op not in (Op.SUM, Op.AVERAGE, Op.BROADCAST):
-            raise InvalidArgumentError(f"push_pull with op={reduction.op.name} has no gradient; use Sum or Average")
+        if reduction.adasum or reduction.op not in (Op.SUM, Op.AVERAGE, Op.BROADCAST):
+            named = "Adasum" if reduction.adasum else reduction.op.name
+            raise InvalidArgumentError(f"push_pull with op={named} has no gradient; use Sum or Average")
         name = None if ctx.name is None else f"{ctx.name}.gradient"
         (gradient,) = gradients
         if reduction.op is not Op.BROADCAST:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from byteps_like.torch import runtime as _runtime
@@ -75,21 +73,6 @@ def allreduce_async_(
         tensor, average, name, op=op, process_set=process_set,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor,
     )  # fmt: skip
-
-
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: object = None,
-) -> list[torch.Tensor]:
-    """`push_pull` of several tensors."""
-    names = [None if name is None else f"{name}.{number}" for number in range(len(tensors))]
-    return [
-        push_pull(tensor, average, full, compression=compression, op=op)
-        for tensor, full in zip(tensors, names, strict=True)
-    ]
 
 
 def cross_size() -> int:

@@ -8,9 +8,12 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import adasum
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import Operation, table
+from byteps_like.torch.routes import Scope
 from byteps_like.torch.tensors import check_in_place, check_strided_cpu, mark_changed, spec_of, wire_dtype, wire_op
+from byteps_like.worker.api import Handle
 
 Average = Op.AVERAGE
 Sum = Op.SUM
@@ -20,7 +23,7 @@ Product = Op.PRODUCT
 
 
 class Adasum:
-    """Horovod's name, so that scripts which offer it can be read; using it raises InvalidArgumentError."""
+    """Horovod's name for the operation of torch/adasum.py: for `allreduce`, on a power of two of ranks."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Reduction:
     root: int = 0
     prescale: float = 1.0
     postscale: float = 1.0
+    adasum: bool = False
 
     @property
     def kind(self) -> str:
@@ -55,6 +59,8 @@ def resolve(
     average: bool | None, op: object, priority: int = 0, prescale: float = 1.0, postscale: float = 1.0
 ) -> Reduction:
     """The reduction a caller asked for. Raises InvalidArgumentError for contradictions and unknown operations."""
+    if op is Adasum and average is None:
+        return Reduction(Op.SUM, priority, prescale=prescale, postscale=postscale, adasum=True)
     return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
 
 
@@ -63,14 +69,10 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
-    root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
-    signature = f"{reduction.op.name}.{tensor.dtype}.{'x'.join(map(str, tensor.shape))}".replace("torch.", "")
-    full = runtime.names.claim(scope.prefix + reduction.kind, name, signature)
+    full = runtime.names.claim(scope.prefix + reduction.kind, name, _signature(tensor, reduction))
     try:
-        (declared,) = scope.route.declare([spec_of(full, tensor)])
-        scale_in_place(tensor, reduction.prescale)
-        op = wire_op(reduction.op, tensor.dtype)
-        handle = scope.route.worker.push_pull(declared, tensor.data_ptr(), op, root=root, priority=reduction.priority)
+        begin = _start_adasum if reduction.adasum else _start_push_pull
+        handle = begin(tensor, full, reduction, scope)
     except BaseException:
         runtime.names.release(full)
         raise
@@ -81,6 +83,26 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
         return tensor
 
     return table.add(Operation(runtime, full, handle, finish))
+
+
+def _signature(tensor: torch.Tensor, reduction: Reduction) -> str:
+    """What unnamed calls must have in common to meet."""
+    op = "ADASUM" if reduction.adasum else reduction.op.name
+    return f"{op}.{str(tensor.dtype).removeprefix('torch.')}.{'x'.join(map(str, tensor.shape))}"
+
+
+def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
+    root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
+    op = wire_op(reduction.op, tensor.dtype)
+    (declared,) = scope.route.declare([spec_of(full, tensor)])
+    scale_in_place(tensor, reduction.prescale)
+    return scope.route.worker.push_pull(declared, tensor.data_ptr(), op, root=root, priority=reduction.priority)
+
+
+def _start_adasum(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
+    adasum.check_ranks(tensor, scope.size)
+    scale_in_place(tensor, reduction.prescale)
+    return adasum.begin(scope.lane(full), tensor)
 
 
 def scale_in_place(tensor: torch.Tensor, factor: float) -> None:

@@ -174,7 +174,7 @@ def wrong_arguments(bps: Any, rank: int, size: int) -> None:
         lambda: bps.push_pull(ones.to_sparse()),
         lambda: bps.push_pull([1.0]),
         lambda: bps.push_pull(ones, average=True, op=bps.Sum),
-        lambda: bps.push_pull(ones, op=bps.Adasum),
+        lambda: bps.push_pull(ones, op="sum"),
         lambda: bps.push_pull(ones, process_set=3),
         lambda: bps.push_pull(ones, compression="fp16"),
         lambda: bps.push_pull_inplace(torch.ones(2, 3).t()),

@@ -1,0 +1,262 @@
+"""Horovod's operations as one rank sees them: `body(bps, rank, size)`, for threads and processes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+
+from tests.scenarios.checks import raises, same_everywhere
+from tests.scenarios.operations import own
+
+TYPES = (torch.float32, torch.bfloat16, torch.int16, torch.int64, torch.bool, torch.complex64)
+
+
+def rows(rank: int, dtype: torch.dtype = torch.float32, width: int = 3) -> torch.Tensor:
+    """A rank's tensor: as many rows as its rank, so none on rank 0."""
+    return (torch.arange(rank * width).reshape(rank, width) + 100 * rank).to(dtype)
+
+
+def gathers(bps: Any, rank: int, size: int) -> None:
+    for dtype in TYPES:
+        expected = torch.cat([rows(r, dtype) for r in range(size)])
+        found = bps.allgather(rows(rank, dtype), name=f"rows.{dtype}")
+        assert found.dtype is dtype and torch.equal(found, expected)
+    assert torch.equal(bps.allgather(torch.full((2, 2), rank)), torch.arange(size).repeat_interleave(4).view(-1, 2))
+    tensors = [rows(rank), torch.ones(1, 4) * rank]
+    first, second = bps.grouped_allgather(tensors)
+    assert torch.equal(first, torch.cat([rows(r) for r in range(size)])) and second.shape == (size, 4)
+    handle = bps.grouped_allgather_async(tensors, name="pair")
+    assert [len(item) for item in bps.synchronize(handle)] == [len(first), size]
+    assert torch.equal(bps.synchronize(bps.allgather_async(rows(rank))), first)
+
+
+def alltoalls(bps: Any, rank: int, size: int) -> None:
+    splits = [(rank + destination) % 3 for destination in range(size)]
+    sent = torch.repeat_interleave(torch.arange(size), torch.tensor(splits))[:, None] * 10 + rank
+    received, counts = bps.alltoall(sent.double(), splits, name="uneven")
+    expected = [(source + rank) % 3 for source in range(size)]
+    assert counts.tolist() == expected and counts.dtype is torch.int32
+    assert received[:, 0].tolist() == [rank * 10 + s for s in range(size) for _ in range(expected[s])]
+    even = bps.alltoall(torch.arange(2 * size) + 100 * rank)
+    assert even.tolist() == [100 * s + 2 * rank + k for s in range(size) for k in range(2)]
+    handle = bps.alltoall_async(sent, torch.tensor(splits))
+    assert bps.synchronize(handle)[1].tolist() == expected
+    empty, counts = bps.alltoall(torch.empty(0, 4), [0] * size)
+    assert empty.shape == (0, 4) and not counts.any()
+
+
+def reducescatters(bps: Any, rank: int, size: int) -> None:
+    tensor = (torch.arange(14.0).view(7, 2) + 1) * (rank + 1)
+    total = (torch.arange(14.0).view(7, 2) + 1) * (size * (size + 1) / 2)
+    counts = [7 // size + (r < 7 % size) for r in range(size)]
+    mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+    before = tensor.clone()
+    torch.testing.assert_close(bps.reducescatter(tensor, op=bps.Sum), total[mine])
+    torch.testing.assert_close(bps.reducescatter(tensor, name="mean"), total[mine] / size)
+    torch.testing.assert_close(
+        bps.reducescatter(tensor, op=bps.Sum, prescale_factor=0.5, postscale_factor=4.0), total[mine] * 2
+    )
+    assert torch.equal(tensor, before)
+    handle = bps.grouped_reducescatter_async([tensor, tensor[:1].int()], op=bps.Max)
+    first, second = bps.synchronize(handle)
+    torch.testing.assert_close(first, (total / (size + 1) * 2)[mine])
+    assert second.shape == ((1, 2) if rank == 0 else (0, 2))
+    assert torch.equal(
+        bps.synchronize(bps.reducescatter_async(tensor, op=bps.Sum)), bps.reducescatter(tensor, op=bps.Sum)
+    )
+    halved = bps.reducescatter(tensor, compression=bps.Compression.bf16, op=bps.Sum)
+    assert halved.dtype is torch.float32 and (halved - total[mine]).abs().sum() <= 0.02 * total[mine].sum()
+
+
+def grouped(bps: Any, rank: int, size: int) -> None:
+    tensors = [torch.ones(3) * rank, torch.ones(2, 2, dtype=torch.int64) * rank, torch.full((), float(rank))]
+    total = size * (size - 1) // 2
+    sums = bps.grouped_allreduce(tensors, op=bps.Sum, name="group")
+    assert [item.shape for item in sums] == [item.shape for item in tensors]
+    assert all(item.eq(total).all() for item in sums) and tensors[0].eq(rank).all()
+    handle = bps.grouped_allreduce_async(tensors, op=bps.Sum)
+    assert all(item.eq(total).all() for item in bps.synchronize(handle))
+    again = bps.grouped_allreduce_(tensors, op=bps.Max)
+    assert all(a is b for a, b in zip(again, tensors, strict=True)) and all(t.eq(size - 1).all() for t in tensors)
+
+
+def order_is_free(bps: Any, rank: int, size: int) -> None:
+    """Each rank starts the same named operations in another order, and takes the results in a third."""
+    names = [f"op{k}" for k in range(12)]
+    generator = random.Random(rank)
+    for _ in range(3):
+        generator.shuffle(names)
+        handles = {}
+        for name in names:
+            number = int(name[2:])
+            value = torch.full((number % 3 + 1, 2), float(rank + number))
+            call = (bps.allreduce_async, bps.allgather_async, bps.reducescatter_async)[number % 3]
+            handles[name] = call(value, name=name)
+        generator.shuffle(names)
+        for name in names:
+            number, found = int(name[2:]), bps.synchronize(handles[name])
+            mean = number + (size - 1) / 2
+            assert found.numel() == 0 or abs(float(found.mean()) - mean) < 1e-6, (name, found)
+
+
+def differentiable(bps: Any, rank: int, size: int) -> None:
+    def leaf(shape: tuple[int, ...]) -> torch.Tensor:
+        return own(rank, torch.float64, shape).requires_grad_()
+
+    tensor = leaf((rank + 1, 2))
+    gathered = bps.allgather(tensor, name="d")
+    (gathered * torch.arange(float(len(gathered)))[:, None] * (rank + 1)).sum().backward()
+    start = rank * (rank + 1) // 2
+    weights = torch.arange(start, start + rank + 1, dtype=torch.float64)[:, None].expand(-1, 2)
+    torch.testing.assert_close(tensor.grad, weights * (size * (size + 1) / 2))
+    tensor, splits = leaf((2 * size, 2)), [2] * size
+    received, _ = bps.alltoall(tensor, splits)
+    (received * (rank + 1)).sum().backward()
+    expected = torch.arange(1, size + 1, dtype=torch.float64).repeat_interleave(2)[:, None].expand(-1, 2)
+    torch.testing.assert_close(tensor.grad, expected)
+    for op, factor in ((bps.Sum, 1.0), (bps.Average, 1.0 / size)):
+        tensor = leaf((size + 1, 2))
+        (bps.reducescatter(tensor, op=op, prescale_factor=2.0) * (rank + 1)).sum().backward()
+        owners = torch.tensor([1, *range(1, size + 1)], dtype=torch.float64)[:, None].expand(-1, 2)
+        torch.testing.assert_close(tensor.grad, owners * 2.0 * factor)
+    pair = [leaf((2,)), leaf((3, 2))]
+    sum(item.sum() for item in bps.grouped_allreduce(pair, op=bps.Sum)).backward()
+    assert all(item.grad.eq(size).all() for item in pair)
+    raises(bps.InvalidArgumentError, lambda: bps.reducescatter(leaf((size,)), op=bps.Max).sum().backward(), "MAX")
+
+
+def sparse(bps: Any, rank: int, size: int) -> None:
+    table = torch.nn.Embedding(10, 3, sparse=True, dtype=torch.float64)
+    with torch.no_grad():
+        table.weight.fill_(1.0)
+    table(torch.tensor([rank, rank, 7] if rank else [])).sum().backward() if rank else table(
+        torch.empty(0, dtype=torch.int64)
+    ).sum().backward()
+    dense = bps.allreduce(table.weight.grad.to_dense())
+    finish = bps.sparse_allreduce_async(table.weight.grad, name="rows")
+    result = finish()
+    assert result.is_sparse and result.is_coalesced()
+    torch.testing.assert_close(result.to_dense(), dense)
+    torch.testing.assert_close(bps.sparse_allreduce_async(table.weight.grad, op=bps.Sum)().to_dense(), dense * size)
+    raises(bps.InvalidArgumentError, lambda: bps.sparse_allreduce_async(torch.ones(2)), "COO")
+    raises(bps.InvalidArgumentError, lambda: bps.sparse_allreduce_async(table.weight.grad, op=bps.Max), "MAX")
+
+
+def adasum(bps: Any, rank: int, size: int) -> None:
+    tensor = torch.zeros(size, dtype=torch.float64)
+    tensor[rank] = rank + 1.0
+    if size & (size - 1):
+        raises(bps.InvalidArgumentError, lambda: bps.allreduce(tensor, op=bps.Adasum), "power of two")
+        return
+    assert bps.allreduce(tensor, op=bps.Adasum).tolist() == [r + 1.0 for r in range(size)]  # orthogonal: their sum
+    assert bps.allreduce(torch.ones(4), op=bps.Adasum, name="same").tolist() == [1.0] * 4  # equal: their mean
+    mixed = torch.randn(50, generator=torch.Generator().manual_seed(rank))
+    same_everywhere(bps, bps.allreduce(mixed, op=bps.Adasum))
+    parts = bps.grouped_allreduce([torch.ones(2), torch.zeros(3)], op=bps.Adasum)
+    assert parts[0].tolist() == [1.0] * 2 and parts[1].tolist() == [0.0] * 3
+    raises(bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(2).int(), op=bps.Adasum), "floating")
+
+
+def process_sets(bps: Any, rank: int, size: int) -> None:
+    assert bps.global_process_set.ranks == list(range(size)) and bps.global_process_set.included()
+    assert (bps.global_process_set.rank(), bps.global_process_set.size()) == (rank, size)
+    assert bps.allreduce(torch.ones(1), op=bps.Sum, process_set=bps.global_process_set).item() == size
+    raises(bps.InvalidArgumentError, lambda: bps.ProcessSet([size]) and bps.add_process_set([size]), "ranks")
+    if size < 3:
+        return
+    even = bps.add_process_set(bps.ProcessSet(range(0, size, 2)))
+    odd = bps.add_process_set(range(1, size, 2))
+    mine, other = (even, odd) if rank % 2 == 0 else (odd, even)
+    assert mine.included() and not other.included() and mine.ranks[mine.rank()] == rank
+    raises(bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(1), process_set=other), "is not in process set")
+    raises(bps.InvalidArgumentError, lambda: bps.add_process_set(even), "already")
+    within(bps, rank, mine)
+    assert bps.remove_process_set(odd) and not bps.remove_process_set(odd)
+    assert not bps.remove_process_set(bps.global_process_set)
+    raises(
+        bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(1), process_set=odd) if rank else 1 / 0, "known"
+    ) if rank else None
+    again = bps.add_process_set(odd)
+    if again.included():
+        assert bps.allreduce(torch.ones(1), op=bps.Sum, process_set=again).item() == again.size()
+
+
+def within(bps: Any, rank: int, mine: Any) -> None:
+    """Every kind of operation over one process set, which has nothing to wait for from the others."""
+    members, last = mine.ranks, mine.ranks[-1]
+    value = torch.full((2,), float(rank))
+    assert bps.allreduce(value, name="same name", op=bps.Sum, process_set=mine).tolist() == [float(sum(members))] * 2
+    assert bps.allgather(value[:1], process_set=mine).tolist() == [float(r) for r in members]
+    assert bps.broadcast(value, last, process_set=mine).tolist() == [float(last)] * 2
+    assert bps.broadcast_object({"from": rank}, last, process_set=mine) == {"from": last}
+    assert bps.allgather_object(rank, process_set=mine) == members
+    received, _ = bps.alltoall(torch.full((len(members),), rank), [1] * len(members), process_set=mine)
+    assert received.tolist() == members
+    shard = bps.reducescatter(torch.ones(len(members), 2), op=bps.Sum, process_set=mine)
+    assert shard.tolist() == [[float(len(members))] * 2]
+    state = {"weight": torch.full((3,), float(rank))}
+    bps.broadcast_parameters(state, last, process_set=mine)
+    assert state["weight"].tolist() == [float(last)] * 3
+    weight = value.clone().requires_grad_()
+    bps.allreduce(weight, op=bps.Sum, process_set=mine).sum().backward()
+    assert weight.grad.eq(len(members)).all()
+    trains(bps, rank, mine)
+    raises(
+        bps.InvalidArgumentError,
+        lambda: bps.broadcast(value, next(r for r in range(9) if r not in members), process_set=mine),
+        "root_rank",
+    )
+
+
+def trains(bps: Any, rank: int, mine: Any) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), process_set=mine)
+    (parameter * rank).sum().backward()
+    optimizer.step()
+    assert parameter.tolist() == [-sum(mine.ranks) / mine.size()] * 2
+    assert optimizer.route == ("allreduce" if mine.size() > 1 else "none")
+
+
+def refused(bps: Any, rank: int, size: int) -> None:
+    ones = torch.ones(2 * size, 2)
+    wrong = [
+        lambda: bps.allgather(torch.tensor(1.0)),
+        lambda: bps.allgather(ones.to("meta")),
+        lambda: bps.alltoall(ones, [1] * size),
+        lambda: bps.alltoall(ones, [-1, *[1] * (size - 1)]),
+        lambda: bps.alltoall(ones, [2 * size]) if size > 1 else bps.alltoall(ones, [1, 1]),
+        lambda: bps.alltoall(torch.tensor(1.0)),
+        lambda: bps.reducescatter(torch.tensor(1.0)),
+        lambda: bps.reducescatter(ones, op="sum"),
+        lambda: bps.reducescatter(ones.int(), prescale_factor=2.0),
+        lambda: bps.reducescatter(ones, compression=1),
+        lambda: bps.grouped_allreduce([ones, 1]),
+        lambda: bps.allgather(ones, process_set=7),
+        lambda: bps.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(ones)], lr=1.0), route="ring"),
+    ]
+    for call in wrong:
+        raises(bps.InvalidArgumentError, call)
+    handle = bps.allgather_async(ones, name="twice")
+    raises(bps.InvalidArgumentError, lambda: bps.allgather_async(ones, name="twice"), "in flight")
+    bps.synchronize(handle)
+
+
+def mismatches(bps: Any, rank: int, size: int) -> None:
+    """Ranks that disagree are told so at once, all with the same words, and go on."""
+    if size == 1:
+        return
+    last = rank == size - 1
+    raises(bps.MismatchError, lambda: bps.allgather(torch.ones(2, 3 if last else 4)), "[2, 3]", "[2, 4]")
+    dtype = torch.float64 if last else torch.float32
+    raises(bps.MismatchError, lambda: bps.alltoall(torch.ones(size, dtype=dtype)), "float64", "float32")
+    raises(bps.MismatchError, lambda: bps.reducescatter(torch.ones(size + last), name="rs"))
+    assert bps.allgather(torch.tensor([rank])).tolist() == list(range(size))
+
+
+SCENARIOS = [
+    gathers, alltoalls, reducescatters, grouped, order_is_free, differentiable, sparse, adasum, process_sets, refused,
+    mismatches,
+]  # fmt: skip
+"""Bodies that need nothing but (bps, rank, size)."""
