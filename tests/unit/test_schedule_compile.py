@@ -104,8 +104,6 @@ def test_which_algorithms_need_sections_in_one_run() -> None:
     assert found == {
         (Kind.REDUCE_SCATTER, "halving_doubling"),
         (Kind.ALL_GATHER, "recursive_doubling"),
-        (Kind.SCATTER, "binomial"),
-        (Kind.GATHER, "binomial"),
         (Kind.ALL_TO_ALL, "2dh"),
         (Kind.ALL_TO_ALL, "two_level"),
     }

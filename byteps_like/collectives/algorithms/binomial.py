@@ -59,51 +59,49 @@ def reduce_cost(task: Task) -> Cost:
     return cost(task.size.bit_length() - 1, some, some)
 
 
-def _runs(task: Task, first: int, count: int) -> list[tuple[int, int]]:
-    """A run of relative ranks as runs of absolute ones: two where it passes rank n - 1."""
-    start = task.absolute(first)
-    head = min(count, task.size - start)
-    return [(start, head)] + ([(0, count - head)] if count > head else [])
+def _subtree(task: Task, relative: int) -> int:
+    """Number of ranks from this one on that are below it, itself included; not for the root."""
+    return min(relative & -relative, task.size - relative)
+
+
+def _stage(task: Task, builder: Builder, relative: int, count: int) -> int:
+    """Scratch slots for the sections of `count` ranks from `relative` on."""
+    return builder.scratch(sections([task.absolute(relative + step) for step in range(count)]))
 
 
 def scatter(task: Task) -> RankSchedule:
-    """A rank gets the parts of its whole subtree in one message (two from the root where they pass rank n - 1).
+    """A rank gets the parts of its whole subtree in one message, which the root has gathered in scratch.
 
     floor(log2 n) messages one after the other; the root sends ceil(log2 n) of them, n-1 sections. Scratch: the subtree.
+    The root's parts may lie apart, so that the others need not know whether they do.
     """
     own = Span(Buffer.OUTPUT, 0)
     if task.relative == 0:
         builder = Builder(task, sections(range(task.size)), sections([task.rank]))
         for child, count in children(task):
-            for first, run in _runs(task, child, count):
-                builder.send(task.absolute(child), Span(Buffer.INPUT, first, run))
+            _send_parts(task, builder, child, count)
         builder.copy(Span(Buffer.INPUT, task.rank), own)
         return builder.build()
     builder = Builder(task, output=sections([task.rank]))
-    _take(task, builder, own)
-    for child, count in children(task):
-        builder.send(task.absolute(child), Span(Buffer.SCRATCH, child - task.relative, count))
-    if children(task):
-        builder.copy(Span(Buffer.SCRATCH, 0), own)
+    count, above = _subtree(task, task.relative), task.absolute(parent(task))
+    if count == 1:
+        builder.receive(above, own)
+        return builder.build()
+    builder.receive(above, Span(Buffer.SCRATCH, _stage(task, builder, task.relative, count), count))
+    for child, run in children(task):
+        builder.send(task.absolute(child), Span(Buffer.SCRATCH, child - task.relative, run))
+    builder.copy(Span(Buffer.SCRATCH, 0), own)
     return builder.build()
 
 
-def _subtree(task: Task) -> int:
-    """Number of ranks from this one on that are below it, itself included; not for the root."""
-    return min(task.relative & -task.relative, task.size - task.relative)
-
-
-def _take(task: Task, builder: Builder, own: Span) -> None:
-    """Receives the subtree's parts: in scratch, or straight in the output if there is but one."""
-    count, above = _subtree(task), parent(task)
-    if count == 1:
-        builder.receive(task.absolute(above), own)
-        return
-    builder.scratch(sections([task.absolute(task.relative + step) for step in range(count)]))
-    slot = 0
-    for _, run in _runs(task, task.relative, count) if above == 0 else [(0, count)]:
-        builder.receive(task.absolute(above), Span(Buffer.SCRATCH, slot, run))
-        slot += run
+def _send_parts(task: Task, builder: Builder, child: int, count: int) -> None:
+    source = Span(Buffer.INPUT, task.absolute(child))
+    if count > 1:
+        first = _stage(task, builder, child, count)
+        for step in range(count):
+            builder.copy(Span(Buffer.INPUT, task.absolute(child + step)), Span(Buffer.SCRATCH, first + step))
+        source = Span(Buffer.SCRATCH, first, count)
+    builder.send(task.absolute(child), source)
 
 
 def scatter_cost(task: Task) -> Cost:
@@ -117,27 +115,32 @@ def gather(task: Task) -> RankSchedule:
         builder = Builder(task, sections([task.rank]), sections(range(task.size)), alias=task.rank)
         builder.copy(Span(Buffer.INPUT, 0), Span(Buffer.OUTPUT, task.rank))
         for child, count in reversed(children(task)):
-            for first, run in _runs(task, child, count):
-                builder.receive(task.absolute(child), Span(Buffer.OUTPUT, first, run))
+            _receive_parts(task, builder, child, count)
         return builder.build()
     builder = Builder(task, sections([task.rank]))
-    count, above = _subtree(task), parent(task)
+    count, above = _subtree(task, task.relative), task.absolute(parent(task))
     if count == 1:
-        builder.send(task.absolute(above), Span(Buffer.INPUT, 0))
+        builder.send(above, Span(Buffer.INPUT, 0))
         return builder.build()
-    builder.scratch(sections([task.absolute(task.relative + step) for step in range(count)]))
+    _stage(task, builder, task.relative, count)
     builder.copy(Span(Buffer.INPUT, 0), Span(Buffer.SCRATCH, 0))
     for child, run in reversed(children(task)):
         builder.receive(task.absolute(child), Span(Buffer.SCRATCH, child - task.relative, run))
-    slot = 0
-    for _, run in _runs(task, task.relative, count) if above == 0 else [(0, count)]:
-        builder.send(task.absolute(above), Span(Buffer.SCRATCH, slot, run))
-        slot += run
+    builder.send(above, Span(Buffer.SCRATCH, 0, count))
     return builder.build()
 
 
+def _receive_parts(task: Task, builder: Builder, child: int, count: int) -> None:
+    if count == 1:
+        builder.receive(task.absolute(child), Span(Buffer.OUTPUT, task.absolute(child)))
+        return
+    first = _stage(task, builder, child, count)
+    builder.receive(task.absolute(child), Span(Buffer.SCRATCH, first, count))
+    for step in range(count):
+        builder.copy(Span(Buffer.SCRATCH, first + step), Span(Buffer.OUTPUT, task.absolute(child + step)))
+
+
 def gather_cost(task: Task) -> Cost:
-    """One message from each rank, of the largest subtree's sections: the root's first child."""
-    largest = children(Task(0, task.layout))[0][1] if task.size > 1 else 0
-    inner = max((_subtree(Task(rank, task.layout)) for rank in range(1, task.size)), default=0)
-    return cost(task.size.bit_length() - 1, int(task.size > 1), max(largest, inner))
+    """One message from each rank, of its subtree's sections: up to the largest power of two below n."""
+    largest = max((_subtree(task, relative) for relative in range(1, task.size)), default=0)
+    return cost(task.size.bit_length() - 1, int(task.size > 1), largest)
