@@ -70,7 +70,7 @@ struct HostCall {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   uint64_t bytes = 0;
-  std::span<const Chunk> input_chunks, output_chunks;  // one for each rank of the group; Launch copies them
+  std::span<const Chunk> input_chunks{}, output_chunks{};  // one for each rank of the group; Launch copies them
   double timeout = 1800;                               // seconds
 };
 

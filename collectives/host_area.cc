@@ -1,0 +1,284 @@
+#include "collectives/host_area.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "collectives/host_group.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);
+constexpr auto kTellLateness = std::chrono::milliseconds(1);
+
+uint64_t PidSpace() {
+  struct stat about{};
+  return ::stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
+}
+
+uint64_t HashOf(const std::vector<uint32_t>& members) {
+  uint64_t hash = members.size();
+  for (const uint32_t member : members) hash = (hash ^ (member + 1)) * 0x9E3779B97F4A7C15u;
+  return hash | 1;
+}
+
+// What stands in a slot for a lane: never 0.
+uint64_t KeyOf(uint64_t lane) { return lane == 0 ? 0x9E3779B97F4A7C15u : lane; }
+
+}  // namespace
+
+LocalArea::LocalArea(HostOptions options)
+    : options_(std::move(options)),
+      layout_(options_.area->data(), ranks()),
+      may_spin_(ranks() <= static_cast<uint32_t>(std::max(1, ::get_nprocs()))),
+      lost_(ranks()),
+      processes_(ranks()) {
+  HostCell& cell = layout_.cell(index());
+  cell.pid_space.store(PidSpace());
+  cell.pid.store(::getpid());
+}
+
+void LocalArea::Ring(uint32_t rank) {
+  HostCell& cell = layout_.cell(rank);
+  if (cell.sleepers.load() == 0) return;
+  cell.bell.fetch_add(1);
+  WakeAll(cell.bell);
+}
+
+Status LocalArea::LossOf(uint32_t rank) {
+  const HostCell& cell = layout_.cell(rank);
+  if (cell.gone.load() == 2) return Status(static_cast<Code>(cell.code), std::string(cell.text));
+  std::lock_guard lock(mutex_);
+  return lost_[rank];
+}
+
+void LocalArea::Fail(uint32_t rank, const Status& why) {
+  if (rank >= ranks()) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (!lost_[rank].ok()) return;
+    lost_[rank] = why;
+  }
+  HostCell& cell = layout_.cell(rank);
+  uint32_t nobody = 0;
+  // Should the one that writes it die meanwhile, the others still find out by themselves.
+  if (cell.gone.compare_exchange_strong(nobody, 1)) {
+    cell.code = static_cast<uint32_t>(why.code());
+    std::snprintf(cell.text, sizeof(cell.text), "%s", why.message().c_str());
+    cell.gone.store(2);
+  }
+  layout_.header().losses.fetch_add(1);
+  for (uint32_t other = 0; other < ranks(); ++other) Ring(other);
+}
+
+bool LocalArea::Died(uint32_t rank) {
+  const HostCell& cell = layout_.cell(rank);
+  const pid_t pid = cell.pid.load();
+  if (pid == 0 || cell.pid_space.load() != layout_.cell(index()).pid_space.load()) return false;
+  std::lock_guard lock(mutex_);
+  Fd& process = processes_[rank];
+  if (!process) process.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return errno == ESRCH;
+  pollfd look{process.get(), POLLIN, 0};
+  return ::poll(&look, 1, 0) == 1;
+}
+
+void LocalArea::CheckLives(std::span<const uint32_t> ranks) {
+  for (const uint32_t rank : ranks) {
+    if (rank == index() || !LossOf(rank).ok() || !Died(rank)) continue;
+    Fail(rank, Status(Code::kPeerLost, name(rank) + " is lost: its process has ended"));
+  }
+}
+
+// The lanes of slots change only under this lock. Whoever holds it needs it for a moment; a dead owner is no obstacle,
+// as what it guards is changed by single stores.
+void LocalArea::Lock() {
+  auto& lock = layout_.header().lock;
+  for (uint32_t turn = 1;; ++turn) {
+    uint32_t owner = 0;
+    if (lock.compare_exchange_strong(owner, index() + 1)) return;
+    ::sched_yield();
+    const bool look = turn % 1024 == 0;
+    if (look && owner <= ranks() && Died(owner - 1) && lock.compare_exchange_strong(owner, index() + 1)) return;
+  }
+}
+
+Result<uint32_t> LocalArea::SlotFor(uint64_t lane, uint64_t members) {
+  const uint64_t key = KeyOf(lane);
+  uint32_t free = kMostHostGroups;
+  for (uint32_t i = 0; i < kMostHostGroups; ++i) {
+    const HostSlot& slot = layout_.slot(i);
+    const uint64_t taken = slot.lane.load();
+    if (taken == 0 && free == kMostHostGroups) free = i;
+    if (taken != key) continue;
+    if (slot.members.load() == members) return i;
+    return Status(Code::kInvalid, "host area: this lane belongs to a group of other ranks");
+  }
+  if (free == kMostHostGroups) {
+    return Status(Code::kCapacity, "host area: all " + std::to_string(kMostHostGroups) + " groups are taken");
+  }
+  layout_.slot(free).members.store(members);
+  layout_.slot(free).lane.store(key);
+  return free;
+}
+
+Result<std::shared_ptr<LocalHostGroup>> LocalArea::Group(uint64_t lane, std::vector<uint32_t> members) {
+  const auto mine = std::find(members.begin(), members.end(), index());
+  if (mine == members.end()) return Status(Code::kInvalid, "host area: a group without this rank");
+  if (members.size() > ranks() ||
+      std::any_of(members.begin(), members.end(), [&](uint32_t m) { return m >= ranks(); })) {
+    return Status(Code::kInvalid, "host area: a group of ranks that are not on this host");
+  }
+  const auto me = static_cast<uint32_t>(mine - members.begin());
+  std::lock_guard lock(groups_mutex_);
+  if (auto group = groups_[lane].lock()) {
+    if (group->members() != members) return Status(Code::kInvalid, "host area: this lane has other members");
+    return group;
+  }
+  Lock();
+  auto slot = SlotFor(lane, HashOf(members));
+  if (slot.ok()) layout_.member(*slot, me).joined.fetch_add(1);
+  Unlock();
+  if (!slot.ok()) return slot.status();
+  auto group = std::make_shared<LocalHostGroup>(shared_from_this(), *slot, std::move(members), me);
+  groups_[lane] = group;
+  return group;
+}
+
+// The last member to leave makes the slot a fresh one.
+void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
+  Lock();
+  layout_.member(slot, member).left.fetch_add(1);
+  bool all_left = true;
+  for (uint32_t j = 0; j < members; ++j) {
+    const HostMember& each = layout_.member(slot, j);
+    all_left &= each.joined.load() > 0 && each.joined.load() == each.left.load();
+  }
+  if (all_left) {
+    HostSlot& words = layout_.slot(slot);
+    for (uint32_t j = 0; j < members; ++j) {
+      HostMember& each = layout_.member(slot, j);
+      each.in.store(0);
+      each.mid.store(0);
+      each.out.store(0);
+      each.joined.store(0);
+      each.left.store(0);
+    }
+    for (auto& failed : words.failed) failed.store(0);
+    for (auto& work : words.work) {
+      work.claimed.store(0);
+      work.finished.store(0);
+    }
+    words.lane.store(0);
+  }
+  Unlock();
+}
+
+bool LocalArea::Adopt(std::shared_ptr<LocalHostGroup> group) {
+  std::lock_guard lock(mutex_);
+  if (stop_.load()) return false;
+  if (std::find(adopted_.begin(), adopted_.end(), group) == adopted_.end()) adopted_.push_back(std::move(group));
+  if (!thread_.joinable()) thread_ = std::thread([this] { Progress(); });
+  Nudge();
+  return true;
+}
+
+void LocalArea::Nudge() {
+  nudges_.fetch_add(1);
+  if (resting_.load() != 0) WakeAll(nudges_);
+}
+
+bool LocalArea::DriveAdopted(bool look_at_time) {
+  std::vector<std::shared_ptr<LocalHostGroup>> groups;  // the idle ones are let go after the lock
+  {
+    std::lock_guard lock(mutex_);
+    groups = adopted_;
+    std::erase_if(adopted_, [](const auto& group) { return group->idle(); });
+  }
+  bool moved = false;
+  for (const auto& group : groups) {
+    if (!group->awaited()) moved |= group->Drive(look_at_time);
+  }
+  return moved;
+}
+
+bool LocalArea::HasWork() {
+  std::lock_guard lock(mutex_);
+  return std::any_of(adopted_.begin(), adopted_.end(),
+                     [](const auto& group) { return !group->idle() && !group->awaited(); });
+}
+
+// Sleeps where the other ranks' words don't wake it.
+void LocalArea::Rest() {
+  const uint32_t nudges = nudges_.load();
+  resting_.store(1);
+  if (!HasWork() && !stop_.load()) SleepOn(nudges_, nudges, Clock::now() + std::chrono::hours(24));
+  resting_.store(0);
+}
+
+void LocalArea::Progress() {
+  Patience patience(may_spin_);
+  while (!stop_.load()) {
+    if (DriveAdopted(false)) {
+      patience.Reset();
+      continue;
+    }
+    if (!HasWork()) {
+      Rest();
+      patience.Reset();
+      continue;
+    }
+    if (patience.Step()) continue;
+    DriveAdopted(true);
+    const auto now = Clock::now();
+    Sleep(NextLook(now), [&] { return stop_.load() || DriveAdopted(false); });
+    if (Clock::now() - now >= kLookAtProcesses) CheckAdopted();
+    DriveAdopted(true);
+    patience.Reset();
+  }
+}
+
+Deadline LocalArea::NextLook(Deadline now) {
+  std::lock_guard lock(mutex_);
+  Deadline next = adopted_.empty() ? Deadline::max() : now + kLookAtProcesses;
+  for (const auto& group : adopted_) next = std::min(next, group->NextDeadline() + kTellLateness);
+  return next;
+}
+
+void LocalArea::CheckAdopted() {
+  std::vector<std::shared_ptr<LocalHostGroup>> groups;
+  {
+    std::lock_guard lock(mutex_);
+    groups = adopted_;
+  }
+  for (const auto& group : groups) CheckLives(group->members());
+}
+
+// The calls that are left have failed already, but somebody has to say so to those that wait.
+void LocalArea::Close(const Status& reason) {
+  Fail(index(), reason);
+  std::thread thread;
+  {
+    std::lock_guard lock(mutex_);
+    if (stop_.exchange(true)) return;
+    thread = std::move(thread_);
+  }
+  Ring(index());
+  Nudge();
+  if (thread.joinable()) thread.join();
+  for (bool left = true; left;) {
+    DriveAdopted(true);
+    const std::lock_guard lock(mutex_);
+    left = std::any_of(adopted_.begin(), adopted_.end(), [](const auto& group) { return !group->idle(); });
+  }
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,168 @@
+#include "collectives/host_group.h"
+
+#include <algorithm>
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);  // how often a sleeper asks whether they live
+constexpr auto kLongest = std::chrono::hours(24 * 365);
+
+Deadline DeadlineIn(double seconds) {
+  const std::chrono::duration<double> most = kLongest;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::min(std::chrono::duration<double>(std::max(seconds, 0.0)), most));
+}
+
+}  // namespace
+
+// A launched call: owns itself through `self` until it is done.
+class HostOperation final : public Completion {
+ public:
+  HostOperation(std::shared_ptr<LocalHostGroup> group, const HostCall& call)
+      : inputs_(call.input_chunks.begin(), call.input_chunks.end()),
+        outputs_(call.output_chunks.begin(), call.output_chunks.end()),
+        group_(std::move(group)) {
+    task.call = call;
+    task.call.input_chunks = inputs_;
+    task.call.output_chunks = outputs_;
+    task.operation = this;
+  }
+  bool Wait(Deadline deadline) override {
+    if (done()) return true;
+    const auto group = group_;
+    if (!group->WaitFor(task, deadline)) return false;
+    return Completion::Wait(Clock::now() + kLongest);  // being finished now, if by another thread
+  }
+  void End(const Status& status) {
+    const auto keep = std::move(self);
+    Completion::Finish(status);
+  }
+
+  HostTask task;
+  std::shared_ptr<HostOperation> self;
+
+ private:
+  const std::vector<Chunk> inputs_, outputs_;
+  const std::shared_ptr<LocalHostGroup> group_;
+};
+
+LocalHostGroup::LocalHostGroup(std::shared_ptr<LocalArea> area, uint32_t slot, std::vector<uint32_t> members,
+                               uint32_t me)
+    : area_(std::move(area)), machine_(*area_, slot, std::move(members), me) {}
+
+LocalHostGroup::~LocalHostGroup() { area_->Release(machine_.slot(), machine_.me(), machine_.size()); }
+
+Status LocalHostGroup::Run(const HostCall& call) {
+  HostTask task;
+  task.call = call;
+  task.deadline = DeadlineIn(call.timeout);
+  Enqueue(task);
+  WaitFor(task, Deadline::max());
+  return task.status;
+}
+
+std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call) {
+  auto operation = std::make_shared<HostOperation>(shared_from_this(), call);
+  operation->task.deadline = DeadlineIn(call.timeout);
+  operation->self = operation;
+  Enqueue(operation->task);
+  if (!driven_.exchange(true)) {  // so that the others see at once that this rank has come
+    if (HostTask* task = Oldest()) machine_.Advance(*task, true);
+    driven_.store(false);
+  }
+  if (!area_->Adopt(shared_from_this())) {
+    while (!operation->done()) Drive(true);
+  }
+  return operation;
+}
+
+void LocalHostGroup::Cancel(const std::shared_ptr<Completion>& call, const Status& why) {
+  auto* operation = dynamic_cast<HostOperation*>(call.get());
+  if (operation == nullptr || call->done()) return;
+  std::lock_guard lock(mutex_);
+  if (operation->task.cancelled.load()) return;
+  operation->task.cancel = why;
+  operation->task.cancelled.store(true);
+  area_->Ring(area_->index());
+  area_->Nudge();
+}
+
+void LocalHostGroup::Enqueue(HostTask& task) {
+  std::lock_guard lock(mutex_);
+  (last_ == nullptr ? first_ : last_->next) = &task;
+  last_ = &task;
+}
+
+HostTask* LocalHostGroup::Oldest() {
+  std::lock_guard lock(mutex_);
+  return first_;
+}
+
+bool LocalHostGroup::idle() { return Oldest() == nullptr; }
+
+Deadline LocalHostGroup::NextDeadline() {
+  std::lock_guard lock(mutex_);
+  return first_ == nullptr ? Deadline::max() : first_->deadline;
+}
+
+bool LocalHostGroup::Drive(bool look_at_time) {
+  if (driven_.load(std::memory_order_relaxed) || driven_.exchange(true)) return false;
+  bool moved = false;
+  while (HostTask* task = Oldest()) {
+    if (look_at_time) CheckTime(*task);
+    moved |= machine_.Advance(*task, false);
+    if (task->phase != HostTask::Phase::kDone) break;
+    Finish(*task);
+    moved = true;
+  }
+  driven_.store(false);
+  return moved;
+}
+
+void LocalHostGroup::CheckTime(HostTask& task) {
+  if (task.cancelled.load()) {
+    machine_.Fail(task, task.cancel);
+  } else if (Clock::now() >= task.deadline) {
+    machine_.FailLate(task);
+  }
+}
+
+// Whoever waits for the task may destroy it as soon as it is done.
+void LocalHostGroup::Finish(HostTask& task) {
+  {
+    std::lock_guard lock(mutex_);
+    first_ = task.next;
+    if (first_ == nullptr) last_ = nullptr;
+  }
+  HostOperation* operation = task.operation;
+  const Status status = operation == nullptr ? Status() : task.status;
+  task.done.store(true);
+  if (operation != nullptr) operation->End(status);
+  if (waiters_.load() > 1 || operation == nullptr) area_->Ring(area_->index());
+}
+
+bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
+  waiters_.fetch_add(1);
+  Patience patience(area_->may_spin());
+  while (!task.done.load()) {
+    if (Drive(false)) {
+      patience.Reset();
+      continue;
+    }
+    if (patience.Step()) continue;
+    Drive(true);
+    const auto now = Clock::now();
+    if (task.done.load() || now >= deadline) break;
+    area_->Sleep(std::min({deadline, NextDeadline(), now + kLookAtProcesses}),
+                 [&] { return task.done.load() || Drive(false); });
+    if (Clock::now() - now >= kLookAtProcesses) area_->CheckLives(members());
+    Drive(true);
+  }
+  waiters_.fetch_sub(1);
+  const bool done = task.done.load();
+  if (!idle()) area_->Nudge();  // now they are the thread's again
+  return done;
+}
+
+}  // namespace byteps_like

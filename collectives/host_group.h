@@ -1,0 +1,48 @@
+// A group's calls in the order in which this rank made them, and who drives them. Private to collectives/host_*.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "collectives/host_machine.h"
+
+namespace byteps_like {
+
+class HostOperation;
+
+class LocalHostGroup final : public HostGroup, public std::enable_shared_from_this<LocalHostGroup> {
+ public:
+  LocalHostGroup(std::shared_ptr<LocalArea> area, uint32_t slot, std::vector<uint32_t> members, uint32_t me);
+  ~LocalHostGroup() override;
+
+  Status Run(const HostCall& call) override;
+  std::shared_ptr<Completion> Launch(const HostCall& call) override;
+  void Cancel(const std::shared_ptr<Completion>& call, const Status& why) override;
+
+  const std::vector<uint32_t>& members() const { return machine_.members(); }
+  bool WaitFor(HostTask& task, Deadline deadline);  // drives until it is done
+  // Goes on with the calls, if no other thread does so now; true if anything has changed. `look_at_time` also ends what
+  // is late.
+  bool Drive(bool look_at_time);
+  bool idle();                                          // no calls
+  bool awaited() const { return waiters_.load() > 0; }  // a thread drives it for itself
+  Deadline NextDeadline();
+
+ private:
+  void Enqueue(HostTask& task);
+  HostTask* Oldest();
+  void Finish(HostTask& task);
+  void CheckTime(HostTask& task);
+
+  const std::shared_ptr<LocalArea> area_;
+  HostMachine machine_;
+  std::atomic<bool> driven_{false};  // the machine is some thread's
+  std::atomic<int> waiters_{0};
+  std::mutex mutex_;  // of the queue
+  HostTask* first_ = nullptr;
+  HostTask* last_ = nullptr;
+};
+
+}  // namespace byteps_like

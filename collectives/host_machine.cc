@@ -1,0 +1,173 @@
+#include "collectives/host_machine.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace byteps_like {
+namespace {
+
+// How long a failed call waits for others that are at work in this rank's memory. They look at the failure after each
+// part, so only a rank that is stopped or starved takes longer.
+constexpr auto kGrace = std::chrono::seconds(1);
+
+uint64_t IdentityOf(const std::vector<uint32_t>& members) {
+  uint64_t hash = members.size();
+  for (const uint32_t member : members) hash = (hash ^ member) * 0x9E3779B97F4A7C15u + 1;
+  return hash;
+}
+
+}  // namespace
+
+HostMachine::HostMachine(LocalArea& area, uint32_t slot, std::vector<uint32_t> members, uint32_t me)
+    : area_(area),
+      slot_(slot),
+      members_(std::move(members)),
+      me_(me),
+      identity_(IdentityOf(members_)),
+      agreed_(members_.size()),
+      pieces_(members_.size()),
+      source_(members_.size()),
+      target_(members_.size()) {
+  for (uint32_t j = 0; j < size(); ++j) words_.push_back(&area_.layout().member(slot_, j));
+  next_ = std::max<uint64_t>(1, CallOf(member(me_).out.load()));
+}
+
+std::string HostMachine::name(uint32_t j) const { return area_.name(members_[j]); }
+
+bool HostMachine::AllReached(std::atomic<uint64_t> HostMember::* word, uint64_t value) const {
+  for (uint32_t j = 0; j < size(); ++j) {
+    if (j != me_ && (member(j).*word).load() < value) return false;
+  }
+  return true;
+}
+
+void HostMachine::Publish(std::atomic<uint64_t> HostMember::* word, uint64_t value) {
+  (member(me_).*word).store(value);
+  RingOthers();
+}
+
+void HostMachine::RingOthers() {
+  for (const uint32_t rank : members_) {
+    if (rank != area_.index()) area_.Ring(rank);
+  }
+}
+
+bool HostMachine::Advance(HostTask& task, bool only_begin) {
+  bool moved = false;
+  while (task.phase != HostTask::Phase::kDone && Step(task)) {
+    moved = true;
+    if (only_begin && task.phase == HostTask::Phase::kPosted) break;
+  }
+  return moved;
+}
+
+// What a lost rank has still done is used: one that ends after its last call has not left the others alone.
+bool HostMachine::Step(HostTask& task) { return Noticed(task) || Go(task) || Bereaved(task); }
+
+bool HostMachine::Go(HostTask& task) {
+  switch (task.phase) {
+    case HostTask::Phase::kQueued:
+      return Begin(task);
+    case HostTask::Phase::kPosted:
+      return Agree(task);
+    case HostTask::Phase::kWorking:
+      if (task.route == HostTask::Route::kDirect) return Direct(task);
+      return task.route == HostTask::Route::kShare ? Share(task) : Pull(task);
+    case HostTask::Phase::kLeaving:
+      return Leave(task);
+    case HostTask::Phase::kDone:
+      break;
+  }
+  return false;
+}
+
+bool HostMachine::Bereaved(HostTask& task) {
+  if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return false;
+  if (const uint32_t losses = area_.losses(); losses != seen_losses_) {
+    seen_losses_ = losses;
+    for (uint32_t j = 0; j < size() && lost_.ok(); ++j) lost_ = area_.LossOf(members_[j]);
+  }
+  if (lost_.ok()) return false;
+  Fail(task, lost_);
+  return true;
+}
+
+// Another has failed this call.
+bool HostMachine::Noticed(HostTask& task) {
+  if (!task.status.ok() || task.phase == HostTask::Phase::kDone || task.number == 0) return false;
+  const uint64_t failed = slot_words().failed[task.number % kHostRing].load();
+  if (CallOf(failed) != task.number) return false;
+  const auto who = static_cast<uint32_t>(failed & 0xFFFFFFFF) - 1;
+  const HostPost& reason = post(std::min(who, size() - 1), task.number);
+  EndFailed(task, Status(static_cast<Code>(reason.failure_code), std::string(reason.failure)));
+  return true;
+}
+
+void HostMachine::Fail(HostTask& task, const Status& why) {
+  if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return;
+  if (task.number == 0) task.number = next_++;
+  // Without a place among the calls of the others there is nowhere to say so: those that come find this rank gone on.
+  if (task.phase != HostTask::Phase::kQueued || MayPost(task)) {
+    HostPost& mine = post(me_, task.number);
+    mine.failure_code = static_cast<uint32_t>(why.code());
+    std::snprintf(mine.failure, sizeof(mine.failure), "%s", why.message().c_str());
+    auto& failed = slot_words().failed[task.number % kHostRing];
+    uint64_t seen = failed.load();
+    while (CallOf(seen) < task.number && !failed.compare_exchange_weak(seen, PackWord(task.number, me_ + 1))) {
+    }
+    if (CallOf(seen) == task.number) return;  // another was first: noticed next
+  }
+  EndFailed(task, why);
+}
+
+// From here on this rank touches nobody's memory any more.
+void HostMachine::EndFailed(HostTask& task, const Status& why) {
+  task.status = why;
+  task.phase = HostTask::Phase::kLeaving;
+  task.grace = Clock::now() + kGrace;
+  const uint64_t left = PackWord(task.number + 1, 0);
+  member(me_).in.store(left);
+  member(me_).mid.store(left);
+  Publish(&HostMember::out, left);
+}
+
+bool HostMachine::Leave(HostTask& task) {
+  if (task.status.ok()) {
+    if (task.exposed && !AllReached(&HostMember::out, PackWord(task.number, kReadAll))) return false;
+    Publish(&HostMember::out, PackWord(task.number + 1, 0));
+  } else if (task.exposed && lost_.ok() && Clock::now() < task.grace) {
+    for (uint32_t j = 0; j < size(); ++j) {
+      const bool inside = CallOf(member(j).in.load()) == task.number && CallOf(member(j).out.load()) <= task.number;
+      if (j != me_ && inside) return false;
+    }
+  }
+  task.phase = HostTask::Phase::kDone;
+  return true;
+}
+
+void HostMachine::FailLate(HostTask& task) {
+  if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return;
+  if (task.number == 0) task.number = next_++;
+  char waited[32];
+  std::snprintf(waited, sizeof(waited), "%.3g", task.call.timeout);
+  Fail(task, Status(Code::kTimeout, Describe(task) + " timed out after " + waited + " s: " + Missing(task)));
+}
+
+std::string HostMachine::Missing(const HostTask& task) const {
+  std::string late;
+  const bool queued = task.phase == HostTask::Phase::kQueued;
+  const char* why = queued ? "is still in an earlier call" : "has not begun it";
+  for (uint32_t j = 0; j < size(); ++j) {
+    const bool missing = queued ? member(j).out.load() < PackWord(task.number + 1 - kHostRing, 0)
+                                : member(j).in.load() < PackWord(task.number, 1);
+    if (j != me_ && missing) late += (late.empty() ? "" : ", ") + name(j);
+  }
+  if (!late.empty()) return late + " " + why;
+  for (uint32_t j = 0; j < size(); ++j) {
+    if (j != me_ && CallOf(member(j).out.load()) <= task.number) late += (late.empty() ? "" : ", ") + name(j);
+  }
+  return late + " has not finished it";
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,177 @@
+// All-reduce where the ranks divide the work. With everything in regions, parts of the tensor are reduced straight from
+// all inputs into all outputs by whoever comes first (kDirect). Otherwise it goes in pieces (kShare): what is private
+// is staged, each rank reduces its share of the piece, into the outputs that lie in regions and, for the others, into a
+// result buffer that they copy from.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "collectives/host_copy.h"
+#include "collectives/host_machine.h"
+#include "csrc/kernels/kernels.h"
+
+namespace byteps_like {
+namespace {
+
+// More than two ranks: up to here each reduces everything by itself. A wait costs more than the bytes.
+constexpr uint64_t kAlone = 32u << 10;
+constexpr uint64_t kLeastPart = 16u << 10, kMostPart = 512u << 10;
+
+struct Range {
+  uint64_t begin, end;
+};
+
+// Share `i` of `n` of a piece, cut where cache lines are.
+Range ShareOf(uint64_t bytes, uint32_t i, uint32_t n) {
+  const uint64_t each = ((bytes + n - 1) / n + 63) / 64 * 64;
+  return {std::min(bytes, i * each), std::min(bytes, (i + 1) * each)};
+}
+
+}  // namespace
+
+void HostMachine::ChooseRoute(HostTask& task) {
+  const HostCall& call = task.call;
+  bool all_direct = true;
+  for (uint32_t j = 0; j < size(); ++j) {
+    const bool writes = call.kind == HostKind::kAllReduce || j == call.root;
+    const uint8_t wanted = kDirectInput | (writes ? kDirectOutput : 0);
+    all_direct &= (post(j, task.number).direct & wanted) == wanted;
+  }
+  task.route = HostTask::Route::kPull;
+  const bool divides = call.kind == HostKind::kAllReduce || call.kind == HostKind::kReduce;
+  if (divides && all_direct && call.bytes > 0) {
+    PlanDirect(task);
+  } else if (call.kind == HostKind::kAllReduce && size() > 2 && call.bytes > kAlone) {
+    PlanShare(task);
+  } else {
+    PlanPull(task);
+  }
+}
+
+void HostMachine::PlanDirect(HostTask& task) {
+  task.route = HostTask::Route::kDirect;
+  const uint64_t share = (task.call.bytes / (2 * size()) + 4095) / 4096 * 4096;
+  task.part = std::clamp(share, kLeastPart, kMostPart);
+  task.parts = (task.call.bytes + task.part - 1) / task.part;
+}
+
+bool HostMachine::Direct(HostTask& task) {
+  HostSlot::Work& work = slot_words().work[task.number % kHostRing];
+  uint64_t seen = work.claimed.load();
+  for (;;) {
+    const uint64_t part = CallOf(seen) == task.number ? seen & 0xFFFFFFFF : 0;
+    if (part >= task.parts) break;
+    if (!work.claimed.compare_exchange_weak(seen, PackWord(task.number, part + 1))) continue;
+    ReducePart(task, part);
+    if (Count(work.finished, task.number) == task.parts) RingOthers();
+    return true;
+  }
+  if (work.finished.load() < PackWord(task.number, task.parts)) return false;
+  task.exposed = false;  // nobody is at work any more
+  task.phase = HostTask::Phase::kLeaving;
+  return true;
+}
+
+uint64_t HostMachine::Count(std::atomic<uint64_t>& word, uint64_t call) {
+  uint64_t seen = word.load();
+  for (;;) {
+    const uint64_t count = CallOf(seen) == call ? (seen & 0xFFFFFFFF) + 1 : 1;
+    if (word.compare_exchange_weak(seen, PackWord(call, count))) return count;
+  }
+}
+
+void HostMachine::ReducePart(HostTask& task, uint64_t part) {
+  const HostCall& call = task.call;
+  std::array<const void*, kMostHostRanks> sources;
+  std::array<void*, kMostHostRanks> targets;
+  const uint64_t begin = part * task.part;
+  size_t target_count = 0;
+  for (uint32_t j = 0; j < size(); ++j) {
+    sources[j] = source_[j] + begin;
+    if (target_[j] != nullptr) targets[target_count++] = target_[j] + begin;
+  }
+  kernels::ReduceMany(call.op, call.dtype, {targets.data(), target_count}, {sources.data(), size()},
+                      std::min(task.part, call.bytes - begin) / SizeOf(call.dtype), DivisorOf(call));
+}
+
+void HostMachine::PlanShare(HostTask& task) {
+  task.route = HostTask::Route::kShare;
+  task.reductions = (task.call.bytes + task.unit - 1) / task.unit;
+  task.rounds = task.direct_output ? 0 : task.reductions;
+  if (!task.staging) task.stages = 0;
+  if (task.rounds == 0) Publish(&HostMember::out, PackWord(task.number, kReadAll));
+}
+
+bool HostMachine::Share(HostTask& task) {
+  if (task.staging && MayStage(task)) {
+    StagePiece(task);
+    Publish(&HostMember::in, PackWord(task.number, 1 + task.staged));
+    return true;
+  }
+  if (ReduceShare(task) || FetchResults(task)) return true;
+  if (task.read < task.rounds || !AllReached(&HostMember::mid, PackWord(task.number, task.reductions))) return false;
+  if (task.reduced < task.reductions) return false;
+  task.exposed = false;
+  task.phase = HostTask::Phase::kLeaving;
+  return true;
+}
+
+bool HostMachine::ReduceShare(HostTask& task) {
+  const HostCall& call = task.call;
+  const uint64_t piece = task.reduced;
+  if (piece == task.reductions || !MayReduce(task)) return false;
+  const uint64_t begin = piece * task.unit;
+  const Range share = ShareOf(std::min(task.unit, call.bytes - begin), me_, size());
+  std::array<const void*, kMostHostRanks> sources;
+  std::array<void*, kMostHostRanks> targets;
+  size_t target_count = 0;
+  bool any_private = false;
+  for (uint32_t j = 0; j < size(); ++j) {
+    const bool direct = (post(j, task.number).direct & kDirectInput) != 0;
+    sources[j] = (direct || j == me_ ? source_[j] + begin : SourceBuffer(j, task, piece)) + share.begin;
+    any_private |= target_[j] == nullptr;
+    if (target_[j] != nullptr) targets[target_count++] = target_[j] + begin + share.begin;
+  }
+  if (any_private) {
+    targets[target_count++] = ResultBuffer(me_, task, piece);
+    result_use_[(task.number + piece) % kHostBuffers] = task.number;
+  }
+  kernels::ReduceMany(call.op, call.dtype, {targets.data(), target_count}, {sources.data(), size()},
+                      (share.end - share.begin) / SizeOf(call.dtype), DivisorOf(call));
+  ++task.reduced;
+  Publish(&HostMember::mid, PackWord(task.number, task.reduced));
+  return true;
+}
+
+// All have staged the piece, and the result buffer is free.
+bool HostMachine::MayReduce(const HostTask& task) const {
+  if (task.staging && task.staged <= task.reduced) return false;
+  for (uint32_t j = 0; j < size(); ++j) {
+    const bool staged = j != me_ && (post(j, task.number).direct & kDirectInput) == 0;
+    if (staged && member(j).in.load() < PackWord(task.number, task.reduced + 2)) return false;
+  }
+  if (task.reduced >= kHostBuffers) {
+    const uint64_t piece = task.reduced - kHostBuffers;
+    return (task.rounds == 0 || task.read > piece) && AllReached(&HostMember::out, PackWord(task.number, piece + 1));
+  }
+  const uint64_t used = result_use_[(task.number + task.reduced) % kHostBuffers];
+  return used == 0 || AllReached(&HostMember::out, PackWord(used, kReadAll));
+}
+
+bool HostMachine::FetchResults(HostTask& task) {
+  const uint64_t piece = task.read;
+  if (piece == task.rounds || task.reduced <= piece) return false;
+  if (!AllReached(&HostMember::mid, PackWord(task.number, piece + 1))) return false;
+  const uint64_t begin = piece * task.unit;
+  const uint64_t bytes = std::min(task.unit, task.call.bytes - begin);
+  for (uint32_t j = 0; j < size(); ++j) {
+    const Range share = ShareOf(bytes, j, size());
+    CopyBytes(task.call.output + begin + share.begin, ResultBuffer(j, task, piece), share.end - share.begin,
+              task.call.bytes);
+  }
+  ++task.read;
+  Publish(&HostMember::out, PackWord(task.number, task.read == task.rounds ? kReadAll : task.read));
+  return true;
+}
+
+}  // namespace byteps_like
