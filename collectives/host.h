@@ -71,7 +71,7 @@ struct HostCall {
   std::byte* output = nullptr;
   uint64_t bytes = 0;
   std::span<const Chunk> input_chunks{}, output_chunks{};  // one for each rank of the group; Launch copies them
-  double timeout = 1800;                               // seconds
+  double timeout = 1800;                                   // seconds
 };
 
 // Memory that ranks of a host have in common besides the area. Any thread; never blocks.

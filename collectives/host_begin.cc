@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 
 #include "collectives/host_machine.h"
 
@@ -14,12 +13,6 @@ constexpr uint64_t kSmall = 16u << 10;
 
 constexpr const char* kKindNames[kHostKindCount] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
                                                     "scatter",    "gather",         "all_to_all", "barrier"};
-
-// By code, also codes that this build doesn't know: a description is for people.
-constexpr const char* kDTypeNames[] = {"float32", "float64",   "float16",    "bfloat16",      "int8",       "uint8",
-                                       "int32",   "int64",     "int16",      "uint16",        "uint32",     "uint64",
-                                       "bool",    "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"};
-constexpr const char* kOpNames[] = {"sum", "average", "min", "max", "product", "broadcast", "band", "bor", "bxor"};
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -83,6 +76,12 @@ Status HostMachine::Check(const HostCall& call) const {
   if (static_cast<int>(call.kind) >= kHostKindCount) return refuse("no such kind");
   if (HasRoot(call.kind) && call.root >= size())
     return refuse("root " + std::to_string(call.root) + " of a group of " + std::to_string(size()));
+  if (static_cast<int>(call.dtype) >= kDTypeCount || static_cast<int>(call.op) >= kOpCount) {
+    return refuse("no such type or operation");
+  }
+  if (Reduces(call.kind) && !Supports(call.op, call.dtype)) {
+    return refuse(std::string(NameOf(call.op)) + " of " + NameOf(call.dtype));
+  }
   if (call.divisor == 0) return refuse("a divisor of 0");
   const bool at_root = !HasRoot(call.kind) || call.root == me_;
   const bool takes_inputs = Sectioned(call.kind) && at_root;
@@ -281,10 +280,10 @@ std::string HostMachine::Describe(const HostPost& post) const {
   const auto kind = static_cast<HostKind>(post.kind);
   std::string text = post.kind < kHostKindCount ? kKindNames[post.kind] : "unknown";
   if (kind == HostKind::kBarrier) return text;
-  const auto dtype = static_cast<DType>(post.dtype);
+  const auto dtype = static_cast<DType>(post.dtype % kDTypeCount);
   const bool reduces = kind == HostKind::kAllReduce || kind == HostKind::kReduce || kind == HostKind::kReduceScatter;
-  if (reduces) text += std::string(" ") + kOpNames[post.op % std::size(kOpNames)];
-  text += std::string(" ") + kDTypeNames[post.dtype % std::size(kDTypeNames)];
+  if (reduces) text += std::string(" ") + NameOf(static_cast<Op>(post.op % kOpCount));
+  text += std::string(" ") + NameOf(dtype);
   const bool lists = kind == HostKind::kAllGather || kind == HostKind::kReduceScatter;
   if (lists) {
     text += "[";
