@@ -23,6 +23,7 @@ from byteps_like.errors import (
     StalledError,
     SystemCallError,
 )
+from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
@@ -105,6 +106,7 @@ __all__ = [
     "Compression",
     "ConfigError",
     "CorruptError",
+    "DDPHookState",
     "DeadlineError",
     "DistributedDataParallel",
     "DistributedOptimizer",
@@ -144,6 +146,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "declare",
     "empty_shared",
     "global_process_set",
