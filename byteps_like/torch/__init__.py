@@ -23,7 +23,7 @@ from byteps_like.errors import (
     StalledError,
     SystemCallError,
 )
-from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
+from byteps_like.torch import backend as _backend
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
@@ -39,6 +39,7 @@ from byteps_like.torch.gathering import (
     reducescatter,
     reducescatter_async,
 )
+from byteps_like.torch.group_options import GroupOptions
 from byteps_like.torch.grouped import (
     grouped_allreduce,
     grouped_allreduce_,
@@ -98,6 +99,8 @@ from byteps_like.torch.runtime import (
 from byteps_like.torch.shared import empty_shared
 from byteps_like.torch.sparse import sparse_allreduce_async
 
+_backend.register()  # torch before 2.14 knows of no entry point
+
 __all__ = [
     "Adasum",
     "Average",
@@ -106,10 +109,10 @@ __all__ = [
     "Compression",
     "ConfigError",
     "CorruptError",
-    "DDPHookState",
     "DeadlineError",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "GroupOptions",
     "InvalidArgumentError",
     "Max",
     "Min",
@@ -146,7 +149,6 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
-    "ddp_hook",
     "declare",
     "empty_shared",
     "global_process_set",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from byteps_like.dtypes import DType, Op
 
@@ -18,6 +19,9 @@ _UFUNCS = {
     Op.SUM: np.add, Op.AVERAGE: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum,
     Op.BAND: np.bitwise_and, Op.BOR: np.bitwise_or, Op.BXOR: np.bitwise_xor,
 }  # fmt: skip
+
+
+_FLOAT8 = {DType.FLOAT8_E4M3FN: torch.float8_e4m3fn, DType.FLOAT8_E5M2: torch.float8_e5m2}
 
 
 def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) -> bytes:
@@ -35,6 +39,8 @@ def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) 
 
 
 def _decoded(data: bytes, dtype: DType) -> np.ndarray:
+    if dtype in _FLOAT8:
+        return torch.tensor(list(data), dtype=torch.uint8).view(_FLOAT8[dtype]).float().numpy()
     array = np.frombuffer(data, _NUMPY[dtype])
     if dtype is DType.BFLOAT16:
         return (array.astype(np.uint32) << 16).view(np.float32)
@@ -42,6 +48,8 @@ def _decoded(data: bytes, dtype: DType) -> np.ndarray:
 
 
 def _encoded(array: np.ndarray, dtype: DType) -> bytes:
+    if dtype in _FLOAT8:
+        return torch.from_numpy(array).to(_FLOAT8[dtype]).view(torch.uint8).numpy().tobytes()
     if dtype is not DType.BFLOAT16:
         return array.astype(_NUMPY[dtype]).tobytes()
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)

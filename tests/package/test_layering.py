@@ -21,7 +21,6 @@ PYTHON_FLOORS: list[set[str]] = [
     {"portable"},
     {"torch"},
     {"launch"},
-    {"bench"},
     {"cli", "__main__"},
 ]
 # What a floor may reach above itself, and only inside functions: the choice of an implementation at run time.

@@ -1,0 +1,73 @@
+"""Makes "byteps" known to torch.distributed: by importing byteps_like.torch, or by an entry point in newer torch."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from byteps_like.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from byteps_like.torch.process_group import ProcessGroup
+
+_DEVICES = ["cpu", "cuda", "xpu", "mps"]
+
+
+def register(*_: object) -> None:
+    """Registers the backend; the entry point's. Idempotent. Does nothing where torch has no distributed package."""
+    if dist.is_available() and not hasattr(dist.Backend, "BYTEPS"):
+        dist.Backend.register_backend("byteps", create, extended_api=True, devices=_DEVICES)
+
+
+def create(request: Any, options: Any = None) -> ProcessGroup:
+    """The process group that torch asks for. The world's blocks until all ranks have come; others send no message.
+
+    `request`: torch's DistributedBackendOptions. A sub-group stands on the default group's world; where the default
+    group is another backend's, the ranks of the new group become a world of their own.
+    """
+    # Not at the top: most users of byteps_like.torch make no process group.
+    from byteps_like.torch.process_group import Membership, ProcessGroup
+
+    chosen = _checked(options)
+    ranks = tuple(request.global_ranks_in_group)
+    parent = dist.distributed_c10d.GroupMember.WORLD if ranks else None
+    if isinstance(parent, ProcessGroup):
+        membership = Membership(parent.world, request.group_id, ranks, request.timeout, request.store)
+        return ProcessGroup(membership, parent.options if options is None else chosen)
+    world = _world(request)
+    everyone = tuple(range(request.group_size))
+    membership = Membership(world, request.group_id, everyone, request.timeout, request.store, owns_world=True)
+    made = ProcessGroup(membership, chosen)
+    _open.add(made)
+    return made
+
+
+def _world(request: Any) -> Any:
+    from byteps_like.torch.rendezvous import Seat, meet
+
+    return meet(Seat(request.store, request.group_rank, request.group_size, request.timeout.total_seconds()))
+
+
+def _checked(options: Any) -> Any:
+    from byteps_like.torch.group_options import GroupOptions
+
+    if options is None:
+        return GroupOptions()
+    if not isinstance(options, GroupOptions):
+        raise InvalidArgumentError(
+            f"pg_options of 'byteps' is a byteps_like.torch.GroupOptions, not {type(options).__name__}"
+        )
+    return options
+
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """Worlds of processes that end without destroy_process_group are left in order."""
+    for group in list(_open):
+        group.shutdown()

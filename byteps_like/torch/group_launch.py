@@ -1,0 +1,32 @@
+"""What every call of a process group needs: the group, the options of the call, the Work that torch gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.torch.group_options import CallDefaults
+from byteps_like.torch.work import CoalescedWork, Several, Work
+
+Tensors = torch.Tensor | Sequence[torch.Tensor]
+
+
+class Launching:
+    """The ground of ProcessGroup's mixins. Nothing here is overridden."""
+
+    group: Group
+    defaults: CallDefaults
+    _coalescing: CoalescedWork | None
+
+    def _options(self, opts: Any) -> CallOptions:
+        return self.defaults.get(getattr(opts, "timeout", None))
+
+    def _work(self, operation: Operation, results: list[torch.Tensor], held: object) -> Work:
+        work = Work(operation, results, held)
+        return work if self._coalescing is None else self._coalescing.add(work)
+
+    def _started(self, works: Sequence[Work], results: list[torch.Tensor]) -> Work:
+        return self._work(Several([work.operation for work in works]), results, works)

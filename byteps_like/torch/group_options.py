@@ -1,0 +1,65 @@
+"""How the calls of one process group are made: what `pg_options` may say, and the options of single calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from byteps_like.collectives.api import CallOptions, Traffic
+from byteps_like.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """`pg_options` of `init_process_group("byteps")` and `new_group`.
+
+    reduction: "fast", or "ordered": results are bit-identical from run to run and on all ranks.
+    algorithm: name of a schedule for all calls; "": the selector chooses.
+    traffic, priority: who goes first on a link; None: by the kind of call.
+    inner: for devices other than the CPU, the backend to use instead of staging in host memory: {"cuda": "nccl"}.
+    """
+
+    reduction: str = "fast"
+    algorithm: str = ""
+    traffic: Traffic | None = None
+    priority: int = 0
+    inner: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("fast", "ordered"):
+            raise InvalidArgumentError(f"reduction={self.reduction!r} is neither 'fast' nor 'ordered'")
+
+
+class CallDefaults:
+    """The options of calls by their timeout: made once, then looked up. Thread-safe."""
+
+    def __init__(self, options: GroupOptions, timeout: timedelta) -> None:
+        self._base = CallOptions(
+            algorithm=options.algorithm,
+            reduction=options.reduction,
+            traffic=options.traffic,
+            priority=options.priority,
+        )
+        self._known: dict[timedelta | None, CallOptions] = {}
+        self.set_timeout(timeout)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The timeout of calls that have none of their own."""
+        self.timeout = timeout.total_seconds()
+        self.default = replace(self._base, timeout=self.timeout)
+        self._known = {None: self.default}
+
+    def get(self, timeout: timedelta | None) -> CallOptions:
+        """The options of a call. None, or a time that is not positive, is how torch says that it has no own timeout."""
+        found = self._known.get(timeout)
+        if found is None:
+            assert timeout is not None
+            seconds = timeout.total_seconds()
+            found = replace(self._base, timeout=seconds) if seconds > 0 else self.default
+            if len(self._known) < _MOST_KNOWN:
+                self._known[timeout] = found
+        return found
+
+
+_MOST_KNOWN = 64

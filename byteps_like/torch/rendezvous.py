@@ -1,0 +1,189 @@
+"""How the ranks of a c10d world find each other: through the Store that init_process_group was given.
+
+Each rank sends five messages to the store, whatever the size of the world: it takes a ticket, publishes or reads the
+job's secret, publishes its addresses, reads everybody's, and says that it has read them; the last one deletes the keys.
+Sub-groups cause none. A store that serves several worlds one after the other (torchrun's, when a process calls
+init_process_group again) has the worlds apart by their tickets.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from byteps_like.collectives.api import Group
+from byteps_like.config import Config
+from byteps_like.control.address import join_address
+from byteps_like.errors import BytePSLikeError, CorruptError, DeadlineError
+
+_SECRET_BYTES = 32
+_LONGEST_RECORD = 16 << 10
+
+
+class World(Protocol):
+    """What a c10d world stands on: collectives.communicator.Communicator."""
+
+    @property
+    def rank(self) -> int:
+        """This process's."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
+        """The group of this name."""
+
+    def fail(self, error: BytePSLikeError) -> None:
+        """Everything in flight and to come raises `error`."""
+
+    def empty_shared(self, nbytes: int) -> Any:
+        """Memory that collectives use in place."""
+
+    def close(self) -> None:
+        """Leaves the world."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """This process's place among `size` ranks that meet at `store`; `timeout` seconds for all of them to come."""
+
+    store: Any
+    rank: int
+    size: int
+    timeout: float
+
+
+def meet(seat: Seat, config: Config | None = None) -> World:
+    """The world of all ranks at `seat.store`. Blocks until all have come.
+
+    Raises DeadlineError that names the ranks which have not, ConfigError, CorruptError for a store that holds what no
+    rank wrote.
+    """
+    # Not at the top: torch's other users need no native core.
+    from byteps_like.collectives.communicator import Communicator, Peer
+
+    notes = _Notes(seat)
+    secret = notes.secret()
+    config = config or config_at(seat)
+    communicator = Communicator(config, f"c10d-{secret[:4].hex()}", secret)
+    try:
+        records = notes.exchange(asdict(communicator.own))
+        communicator.join(1, seat.rank, [_peer(Peer, record, rank) for rank, record in enumerate(records)])
+    except BaseException:
+        communicator.close()
+        raise
+    return communicator
+
+
+def config_at(seat: Seat) -> Config:
+    """This process's settings; where they name no host, peers reach it by the address that reaches the store."""
+    config = Config.from_env(role="worker", rank=seat.rank, world_size=seat.size)
+    address = store_address(seat.store)
+    if config.host or config.interface or address is None:
+        return config
+    return replace(config, scheduler=join_address(*address))
+
+
+def store_address(store: Any) -> tuple[str, int] | None:
+    """Host and port of a TCPStore, also behind prefixes; None for stores of other kinds."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not isinstance(store, TCPStore):
+        return None
+    return store.host, store.port
+
+
+def _peer(kind: Any, record: dict[str, Any], rank: int) -> Any:
+    try:
+        urls = tuple(str(url) for url in record["urls"])
+        return kind(urls, str(record["host_id"]), str(record["host"]), int(record["pid"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"what rank {rank} published in the store is no address: {error!r}") from None
+
+
+class _Notes:
+    """The keys of one world in its store."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._store = seat.store
+        self._limit = timedelta(seconds=seat.timeout)
+        ticket = int(self._store.add("byteps_like/tickets", 1))
+        self._prefix = f"byteps_like/{(ticket - 1) // seat.size}"
+
+    def _key(self, name: object) -> str:
+        return f"{self._prefix}/{name}"
+
+    def secret(self) -> bytes:
+        """Made by rank 0."""
+        if self._seat.rank == 0:
+            made = secrets.token_bytes(_SECRET_BYTES)
+            self._store.set(self._key("secret"), made.hex())
+            return made
+        self._await(["secret"])
+        try:
+            return bytes.fromhex(self._store.get(self._key("secret")).decode("ascii"))
+        except ValueError:
+            raise CorruptError("the store holds no secret where rank 0 should have put it") from None
+
+    def exchange(self, own: dict[str, Any]) -> list[dict[str, Any]]:
+        """Everybody's records, by rank."""
+        self._store.set(self._key(self._seat.rank), json.dumps(own))
+        names = list(range(self._seat.size))
+        self._await(names)
+        found = self._read([self._key(name) for name in names])
+        if int(self._store.add(self._key("read"), 1)) == self._seat.size:
+            self._sweep(names)
+        return [_record(text, rank) for rank, text in enumerate(found)]
+
+    def _read(self, keys: list[str]) -> list[bytes]:
+        try:
+            return list(self._store.multi_get(keys))
+        except (AttributeError, RuntimeError, NotImplementedError):  # a FileStore, and those that Python makes
+            return [self._store.get(key) for key in keys]
+
+    def _await(self, names: Sequence[object]) -> None:
+        try:
+            self._store.wait([self._key(name) for name in names], self._limit)
+        except RuntimeError as error:
+            missing = self._missing(names)
+            self._store.add("byteps_like/tickets", -1)
+            raise DeadlineError(
+                f"rank {self._seat.rank} of {self._seat.size} has waited {self._seat.timeout:.0f} s for {missing} at"
+                f" the store: {error}. Has every rank been started, with this store and world size?",
+                rank=self._seat.rank,
+                operation="init_process_group",
+                elapsed=self._seat.timeout,
+            ) from None
+
+    def _missing(self, names: Sequence[object]) -> str:
+        if names == ["secret"]:
+            return "rank 0"
+        absent = [name for name in names if not self._store.check([self._key(name)])]
+        return f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+
+    def _sweep(self, names: Sequence[object]) -> None:
+        """The secret is in nobody's way, but it need not stay where others can read it."""
+        for name in [*names, "secret", "read"]:
+            with suppress(RuntimeError, NotImplementedError):  # not every store can delete
+                self._store.delete_key(self._key(name))
+
+
+def _record(text: bytes, rank: int) -> dict[str, Any]:
+    if len(text) > _LONGEST_RECORD:
+        raise CorruptError(f"rank {rank} published {len(text)} bytes in the store, more than any address has")
+    try:
+        record = json.loads(text)
+    except ValueError:
+        raise CorruptError(f"what rank {rank} published in the store is not JSON") from None
+    if not isinstance(record, dict):
+        raise CorruptError(f"what rank {rank} published in the store is no record")
+    return record

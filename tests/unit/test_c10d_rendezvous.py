@@ -1,0 +1,151 @@
+"""Meeting at a store: what is written there, how often it is asked, and who is named when a rank is missing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from byteps_like.config import Config
+from byteps_like.errors import CorruptError, DeadlineError
+from byteps_like.torch import rendezvous
+from byteps_like.torch.rendezvous import Seat, config_at, meet, store_address
+
+
+@dataclass(frozen=True)
+class FakePeer:
+    urls: tuple[str, ...]
+    host_id: str
+    host: str
+    pid: int
+
+
+class FakeCommunicator:
+    def __init__(self, config: Config, job: str, secret: bytes) -> None:
+        self.job, self.secret = job, secret
+        self.own = FakePeer(("tcp://127.0.0.1:1", "shm://x"), "host id", "host", threading.get_ident())
+        self.closed = False
+
+    def join(self, epoch: int, rank: int, peers: list[FakePeer]) -> None:
+        self.rank, self.peers = rank, peers
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _communicator(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("byteps_like.collectives.communicator")
+    module.Communicator, module.Peer = FakeCommunicator, FakePeer
+    monkeypatch.setitem(sys.modules, "byteps_like.collectives.communicator", module)
+
+
+class CountingStore:
+    """Counts what is sent to a store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            self.calls[name] += 1
+            return getattr(self._store, name)(*args)
+
+        return call
+
+
+def _meet_all(size: int, stores: list[Any]) -> list[Any]:
+    worlds: list[Any] = [None] * size
+
+    def main(rank: int) -> None:
+        worlds[rank] = meet(Seat(stores[rank], rank, size, 10.0), Config())
+
+    threads = [threading.Thread(target=main, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return worlds
+
+
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
+def test_all_meet_again_and_again_and_leave_nothing(kind: str, tmp_path: Path) -> None:
+    size = 4
+    base: Any = {
+        "hash": lambda: dist.HashStore(),
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), size),
+        "tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
+    }[kind]()
+    seen = set()
+    for _ in range(3):
+        worlds = _meet_all(size, [base.clone() if kind == "tcp" else base for _ in range(size)])
+        assert [world.rank for world in worlds] == list(range(size))
+        assert all(world.peers == [other.own for other in worlds] for world in worlds)
+        (secret,) = {world.secret for world in worlds}
+        assert len(secret) == 32
+        seen.add(secret)
+    assert len(seen) == 3
+    assert not base.check(["byteps_like/0/secret"]) and not base.check(["byteps_like/2/3"])
+
+
+@pytest.mark.parametrize("size", [2, 16])
+def test_messages_per_rank_do_not_grow_with_the_world(size: int) -> None:
+    shared = dist.HashStore()
+    stores = [CountingStore(shared) for _ in range(size)]
+    _meet_all(size, stores)
+    for rank, store in enumerate(stores):
+        store.calls.pop("delete_key", None)  # by whoever was last
+        wanted = {"add": 2, "multi_get": 1, "wait": 1, "set": 2} if rank == 0 else None
+        assert store.calls == (wanted or {"add": 2, "multi_get": 1, "wait": 2, "set": 1, "get": 1})
+
+
+def test_missing_ranks_are_named_and_a_second_attempt_succeeds() -> None:
+    store = dist.HashStore()
+    errors: list[Exception] = []
+
+    def main(rank: int) -> None:
+        try:
+            meet(Seat(store, rank, 4, 0.3), Config())
+        except DeadlineError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=main, args=(rank,)) for rank in (0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(errors) == 2 and all("for ranks 1, 3 at the store" in str(error) for error in errors)
+    assert all(world is not None for world in _meet_all(4, [store] * 4))
+
+
+def test_rank_0_is_named() -> None:
+    with pytest.raises(DeadlineError, match=r"rank 1 of 2 has waited 0 s for rank 0"):
+        meet(Seat(dist.HashStore(), 1, 2, 0.1), Config())
+
+
+@pytest.mark.parametrize("record", ["no json", "[1]", '{"urls": 3}', "{}", "x" * 20000])
+def test_what_no_rank_wrote_is_refused(record: str) -> None:
+    store = dist.HashStore()
+    store.set("byteps_like/0/1", record)
+    with pytest.raises(CorruptError, match="rank 1"):
+        meet(Seat(store, 0, 2, 5.0), Config())
+
+
+def test_own_address_is_that_of_the_route_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    tcp = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    prefixed = dist.PrefixStore("a", dist.PrefixStore("b", tcp))
+    assert store_address(prefixed) == ("127.0.0.1", tcp.port)
+    assert store_address(dist.HashStore()) is None
+    assert config_at(Seat(prefixed, 0, 2, 1.0)).scheduler == f"127.0.0.1:{tcp.port}"
+    monkeypatch.setenv("BYTEPS_LIKE_HOST", "10.1.2.3")
+    monkeypatch.setenv("BYTEPS_LIKE_SCHEDULER", "")
+    assert config_at(Seat(prefixed, 0, 2, 1.0)).host == "10.1.2.3"
+    assert rendezvous.store_address(tcp) is not None

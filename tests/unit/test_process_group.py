@@ -1,0 +1,253 @@
+"""The c10d surface over groups of threads: what each call does, what it refuses, how errors reach torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, ShutdownError
+from byteps_like.torch.group_tensors import CODES
+from byteps_like.torch.process_group import ProcessGroup
+from tests.fakes.thread_process_groups import run_groups
+from tests.scenarios import c10d
+
+
+@pytest.mark.parametrize("scenario", c10d.SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_scenario(size: int, scenario: Callable[..., None]) -> None:
+    run_groups(size, scenario)
+
+
+def single(body: Callable[[ProcessGroup], Any]) -> Any:
+    """`body` with a group of one."""
+    return run_groups(1, lambda group, rank, size: body(group))[0]
+
+
+REFUSED: dict[str, tuple[Callable[[ProcessGroup], Any], str]] = {
+    "not_contiguous": (lambda g: g.allreduce([torch.ones(4, 4).t()]), "allreduce: tensors is not contiguous.*strides"),
+    "part_not_contiguous": (
+        lambda g: g.allgather([[torch.ones(4, 4).t()]], [torch.ones(4, 4)]),
+        r"allgather: output_list\[0\] is not contiguous",
+    ),
+    "sparse": (lambda g: g.allreduce([torch.eye(2).to_sparse()]), "allreduce: tensors is sparse.*to_dense"),
+    "no_tensor": (lambda g: g.broadcast(["text"], 0), "broadcast: tensors is of type str"),
+    "two_tensors": (lambda g: g.allreduce([torch.ones(1)] * 2), "must be one tensor, not 2"),
+    "conjugated": (lambda g: g.allreduce([torch.ones(2, dtype=torch.cfloat).conj()]), "lazily conjugated"),
+    "float_bits": (lambda g: g.allreduce([torch.ones(1)], dist.ReduceOp.BAND), "BAND means nothing for torch.float32"),
+    "complex_max": (
+        lambda g: g.allreduce([torch.ones(1, dtype=torch.cfloat)], dist.ReduceOp.MAX),
+        "MAX means nothing for torch.complex64",
+    ),
+    "gather_size": (lambda g: g.all_gather_single(torch.ones(3), torch.ones(2)), "output has 3 elements, 1 inputs"),
+    "gather_type": (lambda g: g.all_gather_single(torch.ones(2).int(), torch.ones(2)), "int32, the other tensor"),
+    "list_length": (lambda g: g.allgather([[]], [torch.ones(1)]), "needs 1 tensors, one per rank, not 0"),
+    "splits": (
+        lambda g: g.all_to_all_single(torch.ones(3), torch.ones(3), [3], [2]),
+        r"input_split_sizes \[2\] must be 1 numbers that add up to 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    call, text = REFUSED[name]
+
+    def body(group: ProcessGroup) -> None:
+        with pytest.raises(InvalidArgumentError, match=text):
+            call(group)
+
+    single(body)
+
+
+def test_uneven_all_to_all_without_splits_is_refused() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        with pytest.raises(InvalidArgumentError, match="2 ranks can't share evenly"):
+            group.all_to_all_single(torch.ones(3), torch.ones(3))
+
+    run_groups(2, body)
+
+
+MISMATCHES: dict[str, Callable[[ProcessGroup, int], Any]] = {
+    "operation": lambda g, r: g.allreduce([torch.ones(2)]) if r else g.broadcast([torch.ones(2)], 0),
+    "reduction": lambda g, r: g.allreduce([torch.ones(2)], (dist.ReduceOp.SUM, dist.ReduceOp.MAX)[r]),
+    "count": lambda g, r: g.allreduce([torch.ones(2 + r)]),
+    "dtype": lambda g, r: g.allreduce([torch.ones(2).to((torch.int32, torch.float32)[r])]),
+    "root": lambda g, r: g.broadcast([torch.ones(2)], r),
+}
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_mismatch_is_raised_by_wait_on_every_rank(name: str) -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        work = MISMATCHES[name](group, rank)
+        with pytest.raises(MismatchError):
+            work.wait()
+        assert work.is_completed() and not work.is_success()
+        assert isinstance(work.exception(), MismatchError)
+        with pytest.raises(RuntimeError, match="rank 0"):
+            work.get_future().wait()
+
+    run_groups(2, body)
+
+
+def test_future_errors_reach_cpp() -> None:
+    """A callback of C++'s kind sees an error, not a value: `then` is not entered with a result."""
+
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        future = group.allreduce([torch.ones(2 + rank)]).get_future()
+        seen = future.then(lambda done: done.value())
+        with pytest.raises(RuntimeError, match="MismatchError"):
+            torch.futures.wait_all([seen])
+
+    run_groups(2, body)
+
+
+def test_timeouts() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        if rank == 1:
+            return
+        options = dist.BarrierOptions()
+        options.timeout = timedelta(seconds=0.05)
+        with pytest.raises(DeadlineError, match=r"waiting for ranks \[1\]"):
+            group.barrier(options).wait()
+        with pytest.raises(DeadlineError, match=r"0\.05"):
+            group.allreduce([torch.ones(1)]).wait(timedelta(seconds=0.05))
+        group.set_timeout(timedelta(seconds=0.07))
+        with pytest.raises(DeadlineError, match=r"0\.07"):
+            group.allreduce([torch.ones(1)]).wait()
+
+    run_groups(2, body)
+
+
+def test_monitored_barrier_names_the_missing() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> str:
+        group.monitored_barrier(timedelta(seconds=5))
+        if rank in (1, 3):
+            return ""
+        with pytest.raises(DeadlineError) as caught:
+            group.monitored_barrier(timedelta(seconds=0.3), wait_all_ranks=True)
+        return str(caught.value)
+
+    texts = run_groups(5, body)
+    assert [bool(text) for text in texts] == [True, False, True, False, True]
+    assert all("ranks 1, 3 did not come within 0.3 s" in text for text in texts if text)
+
+
+def test_monitored_barrier_names_rank_0() -> None:
+    def body(group: ProcessGroup, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        if rank:
+            with pytest.raises(DeadlineError, match="rank 0 did not come"):
+                group.monitored_barrier(timedelta(seconds=0.1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("byteps_like.torch.monitored._GRACE", 0.1)
+        run_groups(2, body, patch)
+
+
+def test_callbacks_may_wait_for_other_collectives() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        def again(future: torch.futures.Future) -> torch.Tensor:
+            tensor = future.value()[0]
+            group.allreduce([tensor]).wait()
+            return tensor
+
+        for _ in range(8):
+            tensor = group.allreduce([torch.ones(2)]).get_future().then(again).wait()
+            assert tensor.tolist() == [4.0, 4.0]
+
+    run_groups(2, body)
+
+
+def test_dropped_work_keeps_its_tensors_alive() -> None:
+    class Pending:
+        source = -1
+
+        def __init__(self) -> None:
+            self.callbacks: list[Callable[[], None]] = []
+
+        def done(self) -> bool:
+            return False
+
+        def on_done(self, callback: Callable[[], None]) -> None:
+            self.callbacks.append(callback)
+
+    from byteps_like.torch.work import Work
+
+    class Token:
+        alive = True
+
+        def __del__(self) -> None:
+            Token.alive = False
+
+    operation: Any = Pending()
+    work = Work(operation, [], Token())
+    del work
+    assert Token.alive
+    operation.callbacks.pop()()
+    assert not Token.alive
+
+
+def test_shutdown_and_abort() -> None:
+    def body(group: ProcessGroup) -> None:
+        part = group.split_group([0])
+        assert part is not None
+        part.shutdown()
+        with pytest.raises(ShutdownError, match="was destroyed"):
+            part.allreduce([torch.ones(1)])
+        group.allreduce([torch.ones(1)]).wait()
+        group.abort()
+        group.shutdown()
+        assert group.world.closed
+        with pytest.raises(ShutdownError, match="was aborted"):
+            group.barrier()
+
+    single(body)
+
+
+def test_abort_ends_what_is_in_flight() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        if rank == 0:
+            work = group.allreduce([torch.ones(1)])
+            threading.Timer(0.05, group.abort).start()
+            with pytest.raises(ShutdownError):
+                work.wait()
+
+    run_groups(2, body)
+
+
+def test_devices_that_are_not_the_cpu_go_through_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no such device here, so the CPU plays one."""
+    from byteps_like.torch.staging import staged
+
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        tensor = torch.full((3,), rank + 1.0)
+        assert staged(group.allreduce, (tensor,), {}).wait()
+        assert tensor.tolist() == [3.0] * 3
+        outputs = [torch.zeros(2) for _ in range(size)]
+        work = staged(group.allgather, ([outputs], [torch.full((2,), float(rank))]), {})
+        assert work.get_future().wait()[1] is outputs[1]
+        assert [item.tolist() for item in outputs] == [[0.0] * 2, [1.0] * 2]
+        with pytest.raises(InvalidArgumentError, match="allreduce: tensor is not contiguous"):
+            staged(group.allreduce, (torch.ones(2, 3).t(),), {})
+
+    run_groups(2, body)
+
+
+def test_every_element_type_of_the_core_has_one_of_torch() -> None:
+    assert all(torch.empty(0, dtype=kind).element_size() == code.itemsize for kind, code in CODES.items())
+
+
+def test_options_are_checked() -> None:
+    from byteps_like.torch.backend import create
+    from byteps_like.torch.group_options import GroupOptions
+
+    with pytest.raises(InvalidArgumentError, match="neither 'fast' nor 'ordered'"):
+        GroupOptions(reduction="exact")
+    with pytest.raises(InvalidArgumentError, match="GroupOptions, not dict"):
+        create(None, {})
