@@ -63,7 +63,9 @@ std::byte* ExchangeCore::PlaceForData(uint32_t peer, const Header& header) {
       return Scratch(peer, header.length);
     }
   }
-  if ((header.key & kPointLane) != 0) return points_->PlaceFor(peer, header);
+  if ((header.key & kPointLane) != 0) {
+    return points_ != nullptr ? points_->PlaceFor(peer, header) : Scratch(peer, header.length);
+  }
   Inbound* const in = Incoming(peer, header);
   if (in == nullptr) return Scratch(peer, header.length);
   from.landing.in = in;
@@ -80,7 +82,10 @@ std::byte* ExchangeCore::PlaceForData(uint32_t peer, const Header& header) {
 void ExchangeCore::OnFrame(uint32_t peer, const Header& header, std::byte* payload) {
   const auto text = [&] { return std::string(reinterpret_cast<const char*>(payload), header.length); };
   if (header.type == FrameType::kCredit) return outbox(peer).Credit(header.offset), mesh_->Kick(peer);
-  if ((header.key & kPointLane) != 0) return points_->OnFrame(peer, header, payload);
+  if ((header.key & kPointLane) != 0) {
+    if (points_ != nullptr) points_->OnFrame(peer, header, payload);
+    return;
+  }
   switch (header.type) {
     case FrameType::kData:
       return OnData(peer, header, payload);

@@ -30,4 +30,5 @@ NB_MODULE(_core, m) {
   byteps_like::BindLog(m);
   byteps_like::BindProgram(m);
   byteps_like::BindServer(m);
+  byteps_like::BindCommunicator(m);
 }

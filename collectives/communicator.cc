@@ -1,0 +1,114 @@
+#include "collectives/communicator.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "collectives/exchange_core.h"
+#include "collectives/point_impl.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kCloseTimeout = std::chrono::milliseconds(1500);
+
+class CommunicatorImpl final : public Communicator {
+ public:
+  ~CommunicatorImpl() override;
+  Status Open(MeshOptions options);
+
+  std::vector<std::string> urls() const override { return urls_; }
+  void SetWorld(MeshWorld world) override {
+    core_.Prepare(world);
+    mesh_->SetWorld(std::move(world));
+  }
+  Executor& executor() override { return *executor_; }
+  PointToPoint& point_to_point() override { return *points_; }
+  EventLoop& loop() override { return mesh_->loop(); }
+  Mesh& mesh() override { return *mesh_; }
+  Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) override { return SharedBuffer::Create(bytes); }
+  LinkCounters counters() const override { return mesh_->counters(); }
+  LinkCounters counters(uint32_t peer) const override { return mesh_->counters(peer); }
+  void Fail(const Status& why) override {
+    if (!closed_) loop().Post([this, why] { FailOnLoop(why); });
+  }
+  void Close() override;
+
+ private:
+  void FailOnLoop(const Status& why) {
+    core_.FailAll(why);
+    points_->FailAll(why);
+  }
+
+  ExchangeCore core_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<PointImpl> points_;
+  std::vector<std::string> urls_;
+  std::atomic<bool> closed_{false};
+};
+
+Status CommunicatorImpl::Open(MeshOptions options) {
+  auto mesh = Mesh::Listen(std::move(options), core_);
+  if (!mesh.ok()) return mesh.status();
+  mesh_ = std::move(*mesh);
+  urls_ = mesh_->urls();
+  core_.Attach(*mesh_);
+  executor_ = MakeExecutor(core_);
+  points_ = std::make_unique<PointImpl>(core_);
+  return {};
+}
+
+CommunicatorImpl::~CommunicatorImpl() {
+  Close();
+  if (mesh_ == nullptr) return;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool gone = false;
+  loop().Post([&] {
+    executor_.reset();
+    points_.reset();
+    std::lock_guard lock(mutex);
+    gone = true;
+    changed.notify_all();
+  });
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return gone; });
+  }
+  mesh_.reset();
+}
+
+// Fails what is in flight, says goodbye, and waits for that: a second at most, unless the loop itself is held up.
+// The links stay closed; the mesh goes with the object, so that a thread that is late finds it failed.
+void CommunicatorImpl::Close() {
+  if (closed_.exchange(true) || mesh_ == nullptr) return;
+  struct Said {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  auto said = std::make_shared<Said>();
+  loop().Post([this, said] {
+    FailOnLoop(Status(Code::kClosed, "the communicator was closed"));
+    mesh_->Goodbye([said] {
+      std::lock_guard lock(said->mutex);
+      said->done = true;
+      said->changed.notify_all();
+    });
+  });
+  std::unique_lock lock(said->mutex);
+  said->changed.wait_until(lock, Clock::now() + kCloseTimeout, [&] { return said->done; });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::Listen(MeshOptions options) {
+  auto communicator = std::make_unique<CommunicatorImpl>();
+  if (Status opened = communicator->Open(std::move(options)); !opened.ok()) return opened;
+  return std::unique_ptr<Communicator>(std::move(communicator));
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,159 @@
+// Point to point: frames that come.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "collectives/point_impl.h"
+
+namespace byteps_like {
+
+// The message that a frame is about; nullptr for one that is over.
+PointImpl::Arrival* PointImpl::Incoming(uint32_t peer, const Header& header, uint64_t length) {
+  const Name name{header.key, peer, header.root, header.round};
+  const auto found = arrivals_.find(name);
+  if (found != arrivals_.end()) return found->second.get();
+  Name counted = name;
+  counted.number = 0;
+  if (static_cast<int32_t>(name.number - turns_[counted]) < 0) return nullptr;
+  auto arrival = std::make_unique<Arrival>();
+  arrival->name = name;
+  arrival->length = length;
+  Arrival& added = *arrivals_.emplace(name, std::move(arrival)).first->second;
+  return &added;
+}
+
+std::byte* PointImpl::PlaceFor(uint32_t peer, const Header& header) {
+  Arrival* const arrival = Incoming(peer, header, MessageLength(header));
+  if (arrival == nullptr) return core_.Scratch(peer, header.length);
+  const bool fits = header.offset == arrival->arrived && MessageLength(header) == arrival->length &&
+                    header.offset + header.length <= arrival->length;
+  if (!fits) core_.Violation(peer, "bytes of a message out of order");
+  if (!arrival->in_turn && !arrival->dropped) TakeTurns(*arrival);
+  arrival->landing = header.length;
+  if (!fits || arrival->dropped) return core_.Scratch(peer, header.length);
+  if (arrival->receive && arrival->stash.empty()) {
+    arrival->direct = true;
+    return arrival->receive->place + header.offset;
+  }
+  if (!arrival->receive && !IsEager(header)) {
+    core_.Violation(peer, "data of a message that nobody has asked for");
+    return core_.Scratch(peer, header.length);
+  }
+  Block block;
+  block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  block.length = header.length;
+  block.eager = IsEager(header);
+  arrival->direct = false;
+  std::byte* const place = block.bytes.get();
+  coming_[peer] = std::move(block);
+  return place;
+}
+
+void PointImpl::OnFrame(uint32_t peer, const Header& header, std::byte* payload) {
+  const Name name{header.key, peer, header.root, header.round};
+  switch (header.type) {
+    case FrameType::kData:
+      return OnData(peer, header);
+    case FrameType::kLaunch:
+      if (Arrival* const arrival = Incoming(peer, header, header.offset)) {
+        arrival->wants_clear = header.aux == 1;
+        if (!arrival->in_turn) return TakeTurns(*arrival);
+        // Its first bytes came before: the receive may be posted by now.
+        if (arrival->receive) Clear(*arrival);
+      }
+      return;
+    case FrameType::kClear:
+      if (const auto found = sends_.find(name); found != sends_.end()) {
+        core_.outbox(peer).Cleared(found->second->flow);
+        core_.mesh().Kick(peer);
+      }
+      return;
+    case FrameType::kAbort:
+      return OnAbort(peer, header, std::string(reinterpret_cast<const char*>(payload), header.length));
+    default:
+      return core_.Violation(peer, "a frame of type " + std::to_string(static_cast<int>(header.type)));
+  }
+}
+
+void PointImpl::OnData(uint32_t peer, const Header& header) {
+  if (header.length == 0) {
+    Arrival* const empty = Incoming(peer, header, MessageLength(header));
+    if (empty == nullptr) return;
+    empty->empty_came = true;
+    if (!empty->in_turn && !empty->dropped) return TakeTurns(*empty);
+    if (empty->dropped) return Erase(Name(empty->name));
+    if (empty->receive) Took(*empty, 0, false);
+    return;
+  }
+  Block block = std::exchange(coming_[peer], {});
+  const auto found = arrivals_.find({header.key, peer, header.root, header.round});
+  if (found == arrivals_.end()) {
+    if (IsEager(header)) core_.ReturnCredit(peer, header.length);
+    return;
+  }
+  Arrival& arrival = *found->second;
+  arrival.landing = 0;
+  arrival.arrived += header.length;
+  if (arrival.dropped) {
+    if (IsEager(header)) core_.ReturnCredit(peer, header.length);
+    if (IsWhole(arrival)) Erase(Name(arrival.name));
+    return;
+  }
+  if (arrival.direct) return Took(arrival, header.length, IsEager(header));
+  arrival.stash.push_back(std::move(block));
+  if (arrival.receive) core_.loop().Defer(*this);
+}
+
+void PointImpl::OnAbort(uint32_t peer, const Header& header, const std::string& text) {
+  const Status why(static_cast<Code>(header.aux), text);
+  const Name name{header.key, peer, header.root, header.round};
+  if (header.total == 0) {  // the receiver does not take our message
+    if (sends_.contains(name)) {
+      AbortAt(peer, name, true, why);  // nothing more of it will come
+      return EndSend(name, why);
+    }
+    if (why.code() == Code::kMismatch) late_[{header.key, peer}] = why;
+    return;
+  }
+  Arrival* const arrival = Incoming(peer, header, 0);
+  if (arrival == nullptr) return;
+  if (arrival->receive) FailReceive(*arrival, why);
+  DropArrival(*arrival);
+  if (!arrival->in_turn) TakeTurns(*arrival);
+  if (arrival->in_turn) Erase(Name(arrival->name));
+}
+
+void PointImpl::Erase(const Name& name) {
+  const auto found = arrivals_.find(name);
+  if (found == arrivals_.end()) return;
+  lanes_[name.lane].in_line.remove(found->second.get());
+  arrivals_.erase(found);
+}
+
+void PointImpl::OnPeerLost(uint32_t peer, const Status& why) {
+  coming_.erase(peer);
+  std::vector<Name> sends;
+  for (const auto& [name, sending] : sends_) {
+    if (name.peer == peer) sends.push_back(name);
+  }
+  for (const Name& name : sends) EndSend(name, why);
+  for (auto& [name, arrival] : arrivals_) {
+    if (name.peer == peer) arrival->landing = 0;
+    if (name.peer == peer && arrival->receive && !IsWhole(*arrival)) FailReceive(*arrival, why);
+  }
+  const bool left = core_.lost(peer).code() == Code::kClosed;
+  for (auto& [id, lane] : lanes_) {
+    for (auto at = lane.posted.begin(); at != lane.posted.end();) {
+      const auto& ranks = at->options.ranks;
+      const bool any = at->peer == kAnySource && !left && std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+      if (at->peer != static_cast<int32_t>(peer) && !any) {
+        ++at;
+        continue;
+      }
+      EndReceive(*at, why);
+      at = lane.posted.erase(at);
+    }
+  }
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,225 @@
+// Sends and receives between two ranks: order, any source, early messages, lengths, deadlines, death.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "collectives/communicator.h"
+#include "tests/native/mesh_fixture.h"
+
+namespace byteps_like::testing {
+namespace {
+
+struct World {
+  World(uint32_t size, const std::string& scheme, const std::string& query = "") {
+    std::vector<std::vector<std::string>> urls;
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      auto made = Communicator::Listen(OptionsFor({FreshUrl(scheme, query)}));
+      if (!made.ok()) throw std::runtime_error(made.status().message());
+      all.push_back(std::move(*made));
+      urls.push_back(all.back()->urls());
+      group.push_back(rank);
+    }
+    for (uint32_t rank = 0; rank < size; ++rank) all[rank]->SetWorld(WorldOf(rank, urls));
+  }
+  PointOptions Options(uint32_t tag, double timeout) const {
+    PointOptions options;
+    options.lane = 5;
+    options.ranks = group;
+    options.tag = tag;
+    options.timeout = timeout;
+    return options;
+  }
+  std::shared_ptr<Completion> Send(uint32_t from, uint32_t to, const Bytes& bytes, uint32_t tag = 0,
+                                   double timeout = 10) {
+    return all[from]->point_to_point().Send(Options(tag, timeout), to, bytes.data(), bytes.size());
+  }
+  std::shared_ptr<Completion> Receive(uint32_t at, int32_t from, Bytes& place, uint32_t tag = 0, double timeout = 10) {
+    return all[at]->point_to_point().Receive(Options(tag, timeout), from, place.data(), place.size());
+  }
+  std::vector<std::unique_ptr<Communicator>> all;
+  std::vector<uint32_t> group;
+};
+
+bool Done(const std::shared_ptr<Completion>& completion, Code code = Code::kOk) {
+  return completion->Wait(In(10)) && completion->status().code() == code;
+}
+
+bool Names(const std::shared_ptr<Completion>& completion, const std::string& text) {
+  return completion->status().message().find(text) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("point to point: sizes and transports, receives posted before and after") {
+  for (const std::string scheme : {"inproc", "shm", "tcp", "chaos+tcp"}) {
+    CAPTURE(scheme);
+    World world(2, scheme, scheme.starts_with("chaos") ? "?seed=2&delay_ms=1" : "");
+    for (const size_t size : {0, 1, 5000, 65536, 65537, 3'000'000 / int(kSlow)}) {
+      for (const bool early : {true, false}) {
+        CAPTURE(size);
+        const Bytes sent = Pattern(size, 1);
+        Bytes place(size);
+        std::shared_ptr<Completion> receive, send;
+        if (!early) receive = world.Receive(1, 0, place);
+        send = world.Send(0, 1, sent);
+        if (early) {
+          if (size <= 65536) CHECK(Done(send));
+          receive = world.Receive(1, 0, place);
+        }
+        CHECK(Done(receive));
+        CHECK(Done(send));
+        CHECK(place == sent);
+        CHECK(receive->bytes() == size);
+        CHECK(receive->source() == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("point to point: one tag's messages come in order, tags are apart") {
+  World world(2, "shm");
+  std::minstd_rand random(3);
+  std::deque<Bytes> sent, places;
+  std::vector<std::shared_ptr<Completion>> all;
+  std::vector<std::pair<uint32_t, size_t>> order;  // tag, size
+  for (int i = 0; i < 200; ++i) order.push_back({random() % 3, random() % 8 == 0 ? 200'000 : random() % 2000});
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    sent.push_back(Pattern(order[i].second, i));
+    all.push_back(world.Send(0, 1, sent.back(), order[i].first));
+  }
+  std::vector<uint32_t> places_of(order.size());
+  for (const uint32_t tag : {2, 0, 1}) {
+    for (uint32_t i = 0; i < order.size(); ++i) {
+      if (order[i].first != tag) continue;
+      places.emplace_back(order[i].second);
+      places_of[i] = static_cast<uint32_t>(places.size() - 1);
+      all.push_back(world.Receive(1, 0, places.back(), tag));
+    }
+  }
+  for (auto& completion : all) REQUIRE(Done(completion));
+  for (uint32_t i = 0; i < order.size(); ++i) CHECK(places[places_of[i]] == sent[i]);
+}
+
+TEST_CASE("point to point: from any source, in the order of arrival") {
+  World world(3, "inproc");
+  const Bytes one = Pattern(100, 1), two = Pattern(100, 2);
+  Bytes first(100), second(100), third(100);
+  auto posted = world.Receive(0, PointToPoint::kAnySource, first);
+  CHECK(Done(world.Send(2, 0, two)));
+  REQUIRE(Done(posted));
+  CHECK(posted->source() == 2);
+  CHECK(first == two);
+  CHECK(Done(world.Send(1, 0, one)));
+  CHECK(Done(world.Send(2, 0, two)));
+  auto from_two = world.Receive(0, 2, second);
+  auto any = world.Receive(0, PointToPoint::kAnySource, third);
+  REQUIRE(Done(from_two));
+  REQUIRE(Done(any));
+  CHECK(any->source() == 1);
+  CHECK(second == two);
+  CHECK(third == one);
+}
+
+TEST_CASE("point to point: another length is a mismatch with both lengths, and the next message is fine") {
+  for (const size_t size : {100, 1'000'000}) {
+    CAPTURE(size);
+    World world(2, "tcp");
+    const Bytes sent = Pattern(size, 1);
+    Bytes place(80);
+    auto receive = world.Receive(1, 0, place);
+    auto send = world.Send(0, 1, sent);
+    REQUIRE(Done(receive, Code::kMismatch));
+    for (const std::string part : {std::to_string(size), std::string("80"), RankName(0), RankName(1)}) {
+      CHECK(Names(receive, part));
+    }
+    REQUIRE(send->Wait(In(5)));
+    // A short message had gone: its sender is told by the next.
+    if (send->status().ok()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      send = world.Send(0, 1, sent);
+    }
+    REQUIRE(Done(send, Code::kMismatch));
+    CHECK(Names(send, "expects 80"));
+    Bytes right(size);
+    receive = world.Receive(1, 0, right);
+    send = world.Send(0, 1, sent);
+    CHECK(Done(receive));
+    CHECK(Done(send));
+    CHECK(right == sent);
+  }
+}
+
+TEST_CASE("point to point: deadlines say who is waited for, and messages go on after one") {
+  World world(3, "shm");
+  Bytes place(1'000'000);
+  auto receive = world.Receive(1, 0, place, 7, 0.1);
+  REQUIRE(Done(receive, Code::kTimeout));
+  CHECK(Names(receive, RankName(0) + " has not sent a message of 1000000 bytes with tag 7 to " + RankName(1)));
+  auto any = world.Receive(1, PointToPoint::kAnySource, place, 7, 0.1);
+  REQUIRE(Done(any, Code::kTimeout));
+  CHECK(Names(any, "none of " + RankName(0) + ", " + RankName(2)));
+  const Bytes sent = Pattern(1'000'000, 1), again = Pattern(1'000'000, 2);
+  auto send = world.Send(0, 1, sent, 7, 0.1);
+  REQUIRE(Done(send, Code::kTimeout));
+  CHECK(Names(send, RankName(1) + " has not received a message of 1000000 bytes with tag 7"));
+  send = world.Send(0, 1, again, 7);
+  receive = world.Receive(1, 0, place, 7);
+  CHECK(Done(receive));
+  CHECK(Done(send));
+  CHECK(place == again);
+}
+
+TEST_CASE("point to point: a dead peer is named at once, and so is closing") {
+  for (const std::string scheme : {"shm", "tcp"}) {
+    World world(3, scheme);
+    Bytes place(10), other(10);
+    const Bytes bytes = Pattern(10, 1);
+    auto warm = world.Receive(0, 1, place);
+    CHECK(Done(world.Send(1, 0, bytes)));
+    CHECK(Done(warm));
+    auto receive = world.Receive(0, 1, place);
+    auto mine = world.Receive(1, 2, other);
+    world.all[1].reset();  // says goodbye
+    REQUIRE(Done(mine, Code::kClosed));
+    REQUIRE(Done(receive, Code::kPeerLost));
+    CHECK(Names(receive, RankName(1)));
+    auto send = world.Send(0, 1, bytes);
+    CHECK(Done(send, Code::kPeerLost));
+    world.all[2]->Fail(Status(Code::kStalled, "the job has failed"));
+    auto failed = world.Receive(2, 0, other);
+    REQUIRE(Done(failed, Code::kStalled));
+  }
+}
+
+TEST_CASE("point to point: messages nobody wants stay within the limit") {
+  World world(2, "inproc");
+  std::deque<Bytes> sent;
+  std::vector<std::shared_ptr<Completion>> sends;
+  for (uint32_t i = 0; i < 100; ++i) {
+    sent.push_back(Pattern(40'000, i));
+    sends.push_back(world.Send(0, 1, sent.back()));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(world.all[1]->counters(0).payload_received <= kEagerBytes);
+  for (uint32_t i = 0; i < 100; ++i) {
+    Bytes place(40'000);
+    REQUIRE(Done(world.Receive(1, 0, place)));
+    CHECK(place == sent[i]);
+  }
+  for (auto& send : sends) CHECK(Done(send));
+}
+
+TEST_CASE("point to point: wrong arguments are the completion's status") {
+  World world(2, "inproc");
+  Bytes place(10);
+  CHECK(Done(world.Send(0, 0, place), Code::kInvalid));
+  CHECK(Done(world.Send(0, 2, place), Code::kInvalid));
+  CHECK(Done(world.Receive(0, 0, place), Code::kInvalid));
+  auto queue = std::make_shared<CompletionQueue>();
+  auto receive = world.Receive(0, 1, place);
+  receive->NotifyTo(queue, 42);
+  world.Send(1, 0, place);
+  CHECK(queue->Pop(In(5)) == 42);
+}
+
+}  // namespace byteps_like::testing
