@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
 
 import pytest
 from c10d_pool import EXAMPLES, C10dPool
@@ -41,29 +40,22 @@ JOBS = {"elastic_restart"}
 """What needs torchrun itself: test_elastic_restart.py."""
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[C10dPool]:
-    processes = C10dPool(4)
-    yield processes
-    processes.close()
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-def test_example_gives_what_one_process_gives(pool: C10dPool, case: tuple[int, str]) -> None:
-    check(pool, case, "float64")
+def test_example_gives_what_one_process_gives(c10d_pool: C10dPool, case: tuple[int, str]) -> None:
+    check(c10d_pool, case, "float64")
 
 
 @pytest.mark.parametrize("case", IN_FLOAT32, ids=lambda case: "-".join(map(str, case)))
-def test_example_in_float32(pool: C10dPool, case: tuple[int, str]) -> None:
-    check(pool, case, "float32")
+def test_example_in_float32(c10d_pool: C10dPool, case: tuple[int, str]) -> None:
+    check(c10d_pool, case, "float32")
 
 
 @pytest.mark.parametrize("example", FRAMEWORKS)
-def test_example_with_a_framework(pool: C10dPool, example: str) -> None:
+def test_example_with_a_framework(c10d_pool: C10dPool, example: str) -> None:
     package = FRAMEWORKS[example]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs `pip install {package}`")
-    check(pool, (2, example), "float64")
+    check(c10d_pool, (2, example), "float64")
 
 
 def check(pool: C10dPool, case: tuple[int, str], dtype: str) -> None:
@@ -76,8 +68,8 @@ def check(pool: C10dPool, case: tuple[int, str], dtype: str) -> None:
         assert answer["fingerprint"] == answers[0]["fingerprint"], "the same weights, to the bit, on all ranks"
 
 
-def test_the_comparison_notices_a_missing_exchange(pool: C10dPool) -> None:
-    for answer in pool.run(2, "parallel_bodies", "without_exchange"):
+def test_the_comparison_notices_a_missing_exchange(c10d_pool: C10dPool) -> None:
+    for answer in c10d_pool.run(2, "parallel_bodies", "without_exchange"):
         assert answer["difference"] > 1000 * answer["allowed"]
 
 
