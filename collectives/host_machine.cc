@@ -86,7 +86,11 @@ bool HostMachine::Bereaved(HostTask& task) {
   if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return false;
   if (const uint32_t losses = area_.losses(); losses != seen_losses_) {
     seen_losses_ = losses;
-    for (uint32_t j = 0; j < size() && lost_.ok(); ++j) lost_ = area_.LossOf(members_[j]);
+    for (uint32_t j = 0; j < size(); ++j) {
+      const Status loss = area_.LossOf(members_[j]);
+      // Whoever died is the reason why others leave.
+      if (lost_.ok() || (lost_.code() == Code::kClosed && loss.code() == Code::kPeerLost)) lost_ = loss;
+    }
   }
   if (lost_.ok()) return false;
   Fail(task, lost_);
@@ -136,10 +140,10 @@ bool HostMachine::Leave(HostTask& task) {
   if (task.status.ok()) {
     if (task.exposed && !AllReached(&HostMember::out, PackWord(task.number, kReadAll))) return false;
     Publish(&HostMember::out, PackWord(task.number + 1, 0));
-  } else if (task.exposed && lost_.ok() && Clock::now() < task.grace) {
+  } else if (task.exposed && Clock::now() < task.grace) {
     for (uint32_t j = 0; j < size(); ++j) {
       const bool inside = CallOf(member(j).in.load()) == task.number && CallOf(member(j).out.load()) <= task.number;
-      if (j != me_ && inside) return false;
+      if (j != me_ && inside && area_.LossOf(members_[j]).ok()) return false;
     }
   }
   task.phase = HostTask::Phase::kDone;

@@ -80,6 +80,7 @@ class HostWorld {
   }
 
   uint32_t ranks() const { return ranks_; }
+  const std::shared_ptr<SharedBuffer>& area() const { return area_; }
   std::vector<uint32_t> everybody() const {
     std::vector<uint32_t> members(ranks_);
     std::iota(members.begin(), members.end(), 0u);
