@@ -24,6 +24,7 @@ from byteps_like.errors import (
     SystemCallError,
 )
 from byteps_like.torch import backend as _backend
+from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
@@ -109,6 +110,7 @@ __all__ = [
     "Compression",
     "ConfigError",
     "CorruptError",
+    "DDPHookState",
     "DeadlineError",
     "DistributedDataParallel",
     "DistributedOptimizer",
@@ -149,6 +151,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "declare",
     "empty_shared",
     "global_process_set",

@@ -31,6 +31,8 @@ class Runtime:
         self.names = NameTable()
         self.bulk_lock = threading.Lock()
         self.closed = False
+        self.hook_state: Any = None
+        """Of DDP hooks that were registered without a state (see comm_hook)."""
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes
         self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)

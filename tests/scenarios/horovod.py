@@ -131,9 +131,7 @@ def sparse(bps: Any, rank: int, size: int) -> None:
     table = torch.nn.Embedding(10, 3, sparse=True, dtype=torch.float64)
     with torch.no_grad():
         table.weight.fill_(1.0)
-    table(torch.tensor([rank, rank, 7] if rank else [])).sum().backward() if rank else table(
-        torch.empty(0, dtype=torch.int64)
-    ).sum().backward()
+    table(torch.tensor([rank, rank, 7] if rank else [], dtype=torch.int64)).sum().backward()
     dense = bps.allreduce(table.weight.grad.to_dense())
     finish = bps.sparse_allreduce_async(table.weight.grad, name="rows")
     result = finish()
@@ -175,9 +173,7 @@ def process_sets(bps: Any, rank: int, size: int) -> None:
     within(bps, rank, mine)
     assert bps.remove_process_set(odd) and not bps.remove_process_set(odd)
     assert not bps.remove_process_set(bps.global_process_set)
-    raises(
-        bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(1), process_set=odd) if rank else 1 / 0, "known"
-    ) if rank else None
+    raises(bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(1), process_set=odd), "is not known")
     again = bps.add_process_set(odd)
     if again.included():
         assert bps.allreduce(torch.ones(1), op=bps.Sum, process_set=again).item() == again.size()
@@ -203,11 +199,8 @@ def within(bps: Any, rank: int, mine: Any) -> None:
     bps.allreduce(weight, op=bps.Sum, process_set=mine).sum().backward()
     assert weight.grad.eq(len(members)).all()
     trains(bps, rank, mine)
-    raises(
-        bps.InvalidArgumentError,
-        lambda: bps.broadcast(value, next(r for r in range(9) if r not in members), process_set=mine),
-        "root_rank",
-    )
+    outsider = next(r for r in range(9) if r not in members)
+    raises(bps.InvalidArgumentError, lambda: bps.broadcast(value, outsider, process_set=mine), "root_rank")
 
 
 def trains(bps: Any, rank: int, mine: Any) -> None:

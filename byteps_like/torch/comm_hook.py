@@ -1,0 +1,136 @@
+"""A communication hook for torch's own DistributedDataParallel, whose buckets our servers or collectives average."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from byteps_like.dtypes import Op
+from byteps_like.errors import BytePSLikeError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.routes import Route
+from byteps_like.torch.runtime import Runtime
+from byteps_like.torch.tensors import spec_of
+from byteps_like.worker.api import Handle
+
+if TYPE_CHECKING:
+    from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch does not list it in __all__
+
+
+class DDPHookState:
+    """What `ddp_hook` needs to know of one model; give each model its own, made in the same order on all ranks.
+
+    `route` and `process_set` as for DistributedOptimizer, which must be the ranks of the model's process group;
+    `compression` casts what travels. `error` is the typed error after backward has raised one.
+    """
+
+    def __init__(
+        self, route: str = "auto", compression: type[Compressor] = Compression.none, process_set: object = None
+    ) -> None:
+        self._compression = check_compression(compression)
+        self.error: BytePSLikeError | None = None
+        self._runtime: Runtime | None = None
+        self._wanted, self._process_set = route, process_set
+        self._route: Route | None = None
+        self._label = ""
+
+    @property
+    def route(self) -> str:
+        """Which way gradients go: "server", "allreduce" or "none"; once the job has been joined."""
+        return self._find_route().name
+
+    def _find_route(self) -> Route:
+        if self._route is None or self._runtime is None or self._runtime.closed:
+            runtime = self._runtime = _runtime.current()
+            scope = runtime.scope(self._process_set)
+            self._route = scope.route if scope.number else runtime.route_for(self._wanted)
+            self._label = f"ddp.{runtime.count(f'{scope.prefix}ddp')}"
+            self._route.report(self._label)
+        return self._route
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Within the block an error is noted before it is passed on."""
+        try:
+            yield
+        except BytePSLikeError as error:
+            self.error = error
+            raise
+
+    def start(self, index: int, buffer: torch.Tensor) -> tuple[Handle, torch.Tensor]:
+        """Starts averaging bucket `index`; what is in flight, and the memory it lands in."""
+        route = self._find_route()
+        wire = buffer.to(self._compression.wire_dtype(buffer.dtype))
+        # DDP puts the parameters into other buckets after the first step: another size is another name.
+        name = f"{self._label}.bucket{index}.{wire.dtype}.{wire.numel()}".replace("torch.", "")
+        (declared,) = route.declare([spec_of(name, wire)])
+        # Later buckets hold layers nearer to the input, which the next forward needs first.
+        return route.worker.push_pull(declared, wire.data_ptr(), Op.AVERAGE, priority=index), wire
+
+
+def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages DDP's gradients over all ranks: `model.register_comm_hook(bps.DDPHookState(), bps.ddp_hook)`.
+
+    Needs `init()`. torch.distributed may be initialized with any backend, and only keeps DDP's books. Buckets are
+    reduced in place while backward goes on. Errors are raised by `backward()` as RuntimeError with our text;
+    `state.error` is the typed one. `state` may be None where one model is trained.
+    """
+    known = state if state is not None else _default_state()
+    buffer = bucket.buffer()
+    with known.noting():
+        handle, wire = known.start(bucket.index(), buffer)
+    ended: torch.futures.Future[Any] = torch.futures.Future()
+
+    def land(_: object) -> torch.Tensor:
+        with known.noting():
+            handle.wait()
+        return buffer if wire is buffer else buffer.copy_(wire)
+
+    # DDP dies of a Python future with an exception set; one that `then` makes fails as C++ expects.
+    result = ended.then(land)
+    _waiter.put(handle, ended)
+    return result
+
+
+# DDP compares annotations with classes, and these are strings; it takes hooks that have none.
+ddp_hook.__annotations__ = {}
+
+
+def _default_state() -> DDPHookState:
+    runtime = _runtime.current()
+    if runtime.hook_state is None:
+        runtime.hook_state = DDPHookState()
+    state: DDPHookState = runtime.hook_state
+    return state
+
+
+class _Waiter:
+    """A thread that waits for handles in the order of buckets, and completes their futures."""
+
+    def __init__(self) -> None:
+        self._flights: queue.SimpleQueue[tuple[Handle, torch.futures.Future[Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, handle: Handle, ended: torch.futures.Future[Any]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="byteps_like-ddp-hook", daemon=True)
+                self._thread.start()
+        self._flights.put((handle, ended))
+
+    def _run(self) -> None:
+        while True:
+            handle, ended = self._flights.get()
+            with contextlib.suppress(BytePSLikeError):  # raised again to whoever waits for the future
+                handle.wait()
+            ended.set_result(None)
+
+
+_waiter = _Waiter()
