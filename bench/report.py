@@ -1,174 +1,21 @@
-"""What all benchmarks share: who measured what, medians with spread, JSON lines, tables and plots.
+"""The common parts of all benchmarks, by the name that the scripts of this folder use."""
 
-A figure is worth little without its rival and its limit beside it, taken in the same run: `interleave` runs the
-contenders in turn, so that what the machine does meanwhile hits them alike.
-"""
+from byteps_like.bench.report import (
+    OUT,
+    ROOT,
+    Spread,
+    context,
+    cores,
+    interleave,
+    plot_lines,
+    print_table,
+    show_bytes,
+    show_spread,
+    show_time,
+    write_json_lines,
+)
 
-from __future__ import annotations
-
-import json
-import os
-import platform
-import statistics
-import subprocess
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-
-ROOT = Path(__file__).parents[1]
-OUT = ROOT / "out"
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles of repeated measurements of one thing."""
-
-    median: float
-    low: float
-    high: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value; with fewer than four the extremes stand for the quartiles."""
-        if len(values) < 4:
-            return cls(statistics.median(values), min(values), max(values), len(values))
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, low, high, len(values))
-
-    @property
-    def relative(self) -> float:
-        """Distance between the quartiles as a share of the median."""
-        return (self.high - self.low) / self.median if self.median else 0.0
-
-
-def interleave(contenders: Mapping[str, Callable[[], float]], repeats: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """Calls "ours, rival, ours, rival, …"; each call returns its own time. The first `warm_up` turns don't count."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(warm_up + repeats):
-        for name, contender in contenders.items():
-            elapsed = contender()
-            if turn >= warm_up:
-                times[name].append(elapsed)
-    return times
-
-
-def context(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Commit, machine, versions and configuration: the part that every JSON line carries."""
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _commit(),
-        "machine": _machine(),
-        "versions": _versions(),
-        "config": dict(config),
-    }
-
-
-def write_json_lines(path: Path, config: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Appends one self-contained line per row."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    common = context(config)
-    with path.open("a") as file:
-        for row in rows:
-            file.write(json.dumps({**common, **row}) + "\n")
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on the terminal; the first column to the left, numbers to the right. Wide enough for a log file."""
-    table = Table(title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    Console(width=max(console.width, 150) if not console.is_terminal else None).print(table)
-
-
-def plot_lines(
-    path: Path, title: str, axes: tuple[str, str], series: Mapping[str, tuple[list[float], list[float]]]
-) -> None:
-    """A PNG of `series` (name to x and y values), both axes logarithmic. Without matplotlib it says so and goes on."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        Console().print("no plot: matplotlib is not installed")
-        return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for name, (x, y) in series.items():
-        axis.plot(x, y, "--" if name.startswith("limit") else "o-", label=name)
-    axis.set(title=title, xlabel=axes[0], ylabel=axes[1], xscale="log", yscale="log")
-    axis.grid(which="major", alpha=0.3)
-    axis.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-
-
-def show_bytes(count: float) -> str:
-    """ "64 KB", "4 MB": powers of 1024, as message sizes are usually given."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1024:
-            return f"{count:g} {unit}"
-        count /= 1024
-    return f"{count:g} GB"
-
-
-def show_time(seconds: float) -> str:
-    """Three figures, in the unit that fits."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} µs"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3f} s"
-
-
-def show_spread(spread: Spread) -> str:
-    """The median and how far the quartiles are apart."""
-    return f"{show_time(spread.median)} ±{spread.relative * 50:.0f}%"
-
-
-def cores() -> int:
-    """CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
-def _commit() -> str:
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "unknown"
-
-
-def _machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cpu": _cpu_model(),
-        "cores": cores(),
-        "memory": memory,
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
-    }
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("byteps_like", "torch", "numpy", "pyzmq"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+__all__ = [
+    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_lines", "print_table", "show_bytes",
+    "show_spread", "show_time", "write_json_lines",
+]  # fmt: skip

@@ -3,7 +3,8 @@
 #   1. Debian packages that are missing: installed as root, else named, and the script ends
 #   2. a virtual environment in .venv with the exact versions of requirements-dev.lock
 #   3. the native core, built in place
-# Arguments: `test` for what the native tests need besides, `ci` for the compilers that only check and fuzz.
+# Arguments: `test` for what the native tests need besides, `ci` for the compilers that only check and fuzz, `bench` for
+# the rivals of the benchmarks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=${VENV:-.venv}
@@ -48,6 +49,11 @@ missing_packages() {
   case " $* " in *" test "*)
     [ -e /usr/include/doctest/doctest.h ] || echo doctest-dev
     [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # the lab's tests need root
+    ;;
+  esac
+  case " $* " in *" bench "*)
+    have mpirun || printf "%s\n" openmpi-bin libopenmpi-dev
+    [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # for the lab
     ;;
   esac
   case " $* " in *" ci "*)
@@ -95,8 +101,16 @@ install_project() {
   cat pyproject.toml setup.py >"$stamp"
 }
 
+# Not in the lock, since it is of no use without an MPI.
+install_rivals() {
+  "$VENV/bin/python" -c 'import mpi4py' 2>/dev/null && return
+  say "installing mpi4py into $VENV"
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check mpi4py==4.1.2
+}
+
 install_debian_packages "$@"
 install_debian_packages "$@" # what clang's runtime and a new Python are called is known only now
 make_environment
 install_project
+case " $* " in *" bench "*) install_rivals ;; esac
 make --no-print-directory core PYTHON="$VENV/bin/python"

@@ -3,14 +3,17 @@
 // the kernels don't; the interpreter lock is released for all but small calls.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "csrc/kernels/direct_loop.h"
 #include "csrc/kernels/kernels.h"
 #include "csrc/kernels/stream_rate.h"
 
@@ -153,6 +156,31 @@ void PlainAdd(nb::ndarray<float, nb::c_contig, nb::device::cpu> a,
   kernels::PlainAdd(a.data(), b.data(), a.size());
 }
 
+using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using Job = std::pair<std::vector<Floats>, std::vector<Floats>>;
+
+void RunDirect(nb::ndarray<uint64_t, nb::c_contig, nb::device::cpu> counters, uint32_t rank, uint32_t size,
+               const std::vector<Job>& jobs, uint32_t iterations, bool yields) {
+  if (rank >= size || counters.size() < 8 * size_t{size})
+    throw std::invalid_argument("counters: 8 words for each rank");
+  std::vector<kernels::DirectJob> direct;
+  for (const auto& [destinations, sources] : jobs) {
+    if (sources.empty()) throw std::invalid_argument("a job without sources");
+    kernels::DirectJob job{{}, {}, sources[0].size()};
+    for (const Floats& to : destinations) {
+      NeedBytes("a destination", to.nbytes(), sources[0].nbytes());
+      job.destinations.push_back(to.data());
+    }
+    for (const Floats& from : sources) {
+      NeedBytes("a source", from.nbytes(), sources[0].nbytes());
+      job.sources.push_back(from.data());
+    }
+    direct.push_back(std::move(job));
+  }
+  const nb::gil_scoped_release release;
+  kernels::RunDirect(counters.data(), rank, size, direct, iterations, yields);
+}
+
 }  // namespace
 
 void BindKernels(nb::module_& m) {
@@ -175,6 +203,8 @@ void BindKernels(nb::module_& m) {
   k.def("cast", Cast, "source_dtype"_a, "destination_dtype"_a, "destination"_a, "source"_a, "Between floating types.");
   k.def("crc32c", Crc32c, "data"_a, "seed"_a = 0, "CRC32C of a buffer, continuing from seed.");
   k.def("plain_add", PlainAdd, "a"_a, "b"_a, "a += b in fp32 by a plain loop: what the kernels are compared with.");
+  k.def("run_direct", RunDirect, "counters"_a, "rank"_a, "size"_a, "jobs"_a, "iterations"_a, "yields"_a,
+        "This rank's fp32 jobs (destinations, sources) in step with the other ranks: the limit of a collective.");
   k.def("stream_rate", kernels::StreamRate, "nbytes"_a, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Median bytes per second of plain_add on fresh arrays (two reads and a write), measured for about `seconds`.");
 }

@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "byteps_like.cli.doctor",
     "config": "byteps_like.cli.config",
     "lab": "byteps_like.cli.lab",
+    "bench": "byteps_like.cli.bench",
     "version": "byteps_like.cli.version",
 }
 """Command -> module, in the order of the help page."""

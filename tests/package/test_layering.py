@@ -21,6 +21,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"portable"},
     {"torch"},
     {"launch"},
+    {"bench"},
     {"cli", "__main__"},
 ]
 # What a floor may reach above itself, and only inside functions: the choice of an implementation at run time.

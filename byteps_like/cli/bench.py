@@ -1,0 +1,58 @@
+"""`byteps-like bench`: collectives against their rivals and limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Measures collectives.")
+
+_SCALE = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of "8", "64k", "256M". Raises BadParameter for anything else."""
+    digits, unit = text.rstrip("kKmMgGbB"), text.lstrip("0123456789").lower().removesuffix("b")
+    if not digits.isdigit() or unit not in _SCALE:
+        raise typer.BadParameter(f"{text!r} is no size: write it as 8, 64k or 256M")
+    return int(digits) * _SCALE[unit]
+
+
+@app.command()
+def bench(
+    operations: Annotated[
+        list[str] | None, typer.Argument(help="all_reduce, all_gather, …; all of them if left out.")
+    ] = None,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Number of processes.")] = 2,
+    compare: Annotated[str, typer.Option(help="Rivals: gloo, mpi, both with a comma, or none.")] = "gloo,mpi",
+    api: Annotated[
+        str, typer.Option(help="Our doors: native, c10d or both with a comma; none for the rivals alone.")
+    ] = "native",
+    least: Annotated[str, typer.Option("--min", help="Smallest size.")] = "8",
+    most: Annotated[str, typer.Option("--max", help="Largest size.")] = "256M",
+    factor: Annotated[int, typer.Option("--factor", help="From one size to the next.")] = 8,
+    place: Annotated[str, typer.Option(help="in, out or both.")] = "both",
+    memory: Annotated[str, typer.Option(help="shared, private or both.")] = "both",
+    lab: Annotated[str, typer.Option(help="Hosts and their links, as 4x1gbit (root).")] = "",
+    seconds: Annotated[float, typer.Option(help="About how long to measure one case.")] = 0.5,
+    json: Annotated[Path | None, typer.Option(help="File for JSON lines; default out/collectives.jsonl.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for plots.")] = None,
+) -> None:
+    """Times collectives by us, by rivals and at the path's limit, in turn in one run, and checks every result."""
+    from byteps_like.bench.collectives import Options, run
+    from byteps_like.bench.plan import OPERATIONS
+    from byteps_like.bench.report import OUT
+
+    options = Options(
+        operations=operations or OPERATIONS, ranks=ranks, least=parse_bytes(least), most=parse_bytes(most),
+        factor=factor, places=[value for name, value in (("in", True), ("out", False)) if place in (name, "both")],
+        memory=["shared", "private"] if memory == "both" else [memory], doors=_listed(api), rivals=_listed(compare),
+        lab=lab, seconds=seconds, json=json or OUT / "collectives.jsonl", plots=plots,
+    )  # fmt: skip
+    run(options)
+
+
+def _listed(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
