@@ -1,20 +1,97 @@
-"""Our own doors: the groups of `byteps_like.collectives`, and the c10d backend over them."""
+"""Our own doors: the groups of `byteps_like.collectives` called with addresses, and the c10d backend over them."""
 
 from __future__ import annotations
 
-from byteps_like.bench.contenders import Contender, TorchGroup
-from byteps_like.bench.plan import Plan
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from byteps_like.bench.board import PATIENCE
+from byteps_like.bench.buffers import Buffers
+from byteps_like.bench.contenders import Call, Contender, Plain, TorchGroup
+from byteps_like.bench.plan import ELEMENT, Case, Plan
+from byteps_like.collectives.api import Group
+from byteps_like.dtypes import DType, Op
+from byteps_like.torch.tensors import tensor_over
+
+_TAG = 1
 
 
 def make_native(plan: Plan, rank: int) -> Contender:
-    """Groups called with addresses."""
-    raise NotImplementedError
+    """A world of its own, found through a file. Blocks until all ranks have come."""
+    from byteps_like.torch.rendezvous import Seat, meet
+
+    store = dist.FileStore(str(Path(plan.folder) / "world"), plan.ranks)  # type: ignore[attr-defined]
+    return Native(meet(Seat(store, rank, plan.ranks, PATIENCE)))
 
 
 def make_c10d() -> Contender:
     """torch.distributed over the backend "byteps"."""
-    import torch.distributed as dist
+    import byteps_like.torch  # noqa: F401  registers it
 
-    import byteps_like.torch  # noqa: F401  registers the backend
+    return C10d(dist.new_group(backend="byteps"))
 
-    return TorchGroup(dist.new_group(backend="byteps"))
+
+def shared_buffers(case: Case, world: Any) -> Buffers | None:
+    """For cases in shared memory, of `world`."""
+    if case.memory != "shared":
+        return None
+
+    def allocate(count: int) -> torch.Tensor:
+        return tensor_over(world.empty_shared(count * ELEMENT), torch.float32)[:count]
+
+    return Buffers.make(case, world.rank, world.size, allocate)
+
+
+class C10d(TorchGroup):
+    """torch.distributed over our backend."""
+
+    def buffers(self, case: Case) -> Buffers | None:
+        """See Contender."""
+        group: Any = self._group
+        return shared_buffers(case, group.world)
+
+
+class Native(Plain):
+    """The groups as they are: addresses and counts."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._group: Group = world.group("bench")
+
+    def buffers(self, case: Case) -> Buffers | None:
+        """See Contender."""
+        return shared_buffers(case, self._world)
+
+    def call(self, buffers: Buffers) -> Call:
+        """See Plain."""
+        group, ranks, kind = self._group, buffers.ranks, DType.FLOAT32
+        source, target = buffers.source.data_ptr(), buffers.target.data_ptr()
+        count = buffers.case.elements(ranks)
+        parts = [count // ranks] * ranks
+        starts: dict[str, Callable[[], Any]] = {
+            "all_reduce": lambda: group.all_reduce(source, target, count, kind, Op.SUM),
+            "reduce": lambda: group.reduce(source, target, count, kind, Op.SUM, 0),
+            "reduce_scatter": lambda: group.reduce_scatter(source, target, parts, kind, Op.SUM),
+            "all_gather": lambda: group.all_gather(source, target, parts, kind),
+            "broadcast": lambda: group.broadcast(target, count, kind, 0),
+            "all_to_all": lambda: group.all_to_all(source, target, parts, parts, kind),
+            "barrier": group.barrier,
+        }
+        if buffers.case.operation == "send_recv":
+            return self._exchange(source, target, count * ELEMENT)
+        start = starts[buffers.case.operation]
+        return lambda: start().wait()
+
+    def _exchange(self, source: int, target: int, nbytes: int) -> Call:
+        group, after, before = self._group, (self._group.rank + 1) % self._group.size, self._group.rank - 1
+
+        def exchange() -> None:
+            receiving = group.receive(target, nbytes, before % group.size, _TAG)
+            group.send(source, nbytes, after, _TAG).wait()
+            receiving.wait()
+
+        return exchange

@@ -126,8 +126,8 @@ def main() -> None:
     plan = Plan.load(sys.argv[1])
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("BENCH_RANK", "0")))
     torch.set_num_threads(1)
-    if plan.interface:
-        os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
+    if plan.addresses:
+        os.environ["BYTEPS_LIKE_HOST"] = plan.addresses[rank]
     bench = Rank(plan, rank)
     # Files are shared even between the hosts of a lab, so nobody needs a port.
     dist.init_process_group(
