@@ -22,6 +22,8 @@ COMMANDS = {
     "status": "byteps_like.cli.status",
     "doctor": "byteps_like.cli.doctor",
     "config": "byteps_like.cli.config",
+    "schedule": "byteps_like.cli.schedule",
+    "tune": "byteps_like.cli.tune",
     "lab": "byteps_like.cli.lab",
     "bench": "byteps_like.cli.bench",
     "version": "byteps_like.cli.version",

@@ -47,14 +47,19 @@ def sent(schedules: Sequence[RankSchedule], layout: Layout | None = None) -> lis
     return totals
 
 
-def rounds(graph: Graph) -> int:
-    """The longest chain of messages that wait for one another."""
+def depths(graph: Graph) -> list[int]:
+    """For each event how many messages had to follow one another until it was done: the round of a receive."""
     depth = [0] * len(graph.events)
     for number in graph.in_order():
         own = graph.sender.get(number, -1)
         for earlier in graph.before[number]:
             depth[number] = max(depth[number], depth[earlier] + (earlier == own))
-    return max(depth, default=0)
+    return depth
+
+
+def rounds(graph: Graph) -> int:
+    """The longest chain of messages that wait for one another."""
+    return max(depths(graph), default=0)
 
 
 def measured(schedules: Sequence[RankSchedule], graph: Graph) -> Cost:
