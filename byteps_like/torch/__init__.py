@@ -66,6 +66,7 @@ from byteps_like.torch.horovod import (
     nccl_built,
     rocm_built,
 )
+from byteps_like.torch.join import join
 from byteps_like.torch.objects import allgather_object, broadcast_object
 from byteps_like.torch.ops import (
     Adasum,
@@ -168,6 +169,7 @@ __all__ = [
     "init",
     "initialized",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",

@@ -11,7 +11,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
 from byteps_like.torch.layout import lay_out, partitions_of, runs
-from byteps_like.torch.routes import Route
+from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
 from byteps_like.worker.api import Handle, TensorSpec
@@ -57,7 +57,7 @@ class Arena:
         total = lay_out(self._sizes(), self._order, self._itemsize).total
         specs = [TensorSpec(label, code, (total,)), self._signature()]
         self._declared, signature = route.declare(specs)
-        self._worker.push_pull(signature, 0, Op.SUM, parts=range(0), priority=0).wait()
+        route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._starts = [partition.offset for partition in self._declared.partitions]
         self.data = tensor_over(self._worker.allocate(total * self._itemsize), wire)
         self._sent = [False] * len(self._starts)
@@ -124,9 +124,8 @@ class Arena:
     def _send(self, parts: Sequence[int]) -> None:
         for run in runs(parts):
             # Later partitions hold layers nearer to the input, which the next forward needs first.
-            handle = self._worker.push_pull(
-                self._declared, self.data.data_ptr(), self._op, parts=run, priority=run.start
-            )
+            request = Request(0, run, run.start)
+            handle = self._route.push_pull(self._declared, self.data.data_ptr(), self._op, request)
             self._flights.append(handle)
             self._sent[run.start : run.stop] = [True] * len(run)
 
@@ -169,11 +168,17 @@ class Arena:
         if len(self._starts) > 1:
             self._move(self._agreed(observed))
 
+    def follow(self, order: list[int]) -> None:
+        """The others have agreed on an order while this rank had joined (see join)."""
+        self._observed = None
+        if sorted(order) == list(range(len(self.slots))):
+            self._move(order)
+
     def _agreed(self, order: list[int]) -> list[int]:
         buffer = torch.tensor(order, dtype=torch.int64)
         spec = TensorSpec(f"{self._label}.order", DType.INT64, (len(order),))
         (declared,) = self._route.declare([spec])
-        self._worker.push_pull(declared, buffer.data_ptr(), Op.BROADCAST, root=0).wait()
+        self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()
         return [int(index) for index in buffer]
 
     def _move(self, order: list[int]) -> None:

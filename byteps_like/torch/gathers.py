@@ -40,9 +40,13 @@ def launch(kind: str, name: str | None, process_set: object, begin: Launch) -> i
     """Starts the operation `name` of `kind` on its lane and returns its handle."""
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
+    if runtime.joiner is not None:
+        runtime.joiner.check(kind, scope.ranks)
     full = runtime.names.claim(scope.prefix + kind, name, "")
     try:
         step, finish = begin(scope.lane(full))
+        if runtime.joiner is not None and not scope.number:
+            runtime.joiner.watch(full, step)
     except BaseException:
         runtime.names.release(full)
         raise

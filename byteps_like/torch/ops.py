@@ -11,7 +11,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import adasum
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import Operation, table
-from byteps_like.torch.routes import Scope
+from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.tensors import check_in_place, check_strided_cpu, mark_changed, spec_of, wire_dtype, wire_op
 from byteps_like.worker.api import Handle
 
@@ -96,7 +96,7 @@ def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scop
     op = wire_op(reduction.op, tensor.dtype)
     (declared,) = scope.route.declare([spec_of(full, tensor)])
     scale_in_place(tensor, reduction.prescale)
-    return scope.route.worker.push_pull(declared, tensor.data_ptr(), op, root=root, priority=reduction.priority)
+    return scope.route.push_pull(declared, tensor.data_ptr(), op, Request(root, priority=reduction.priority))
 
 
 def _start_adasum(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:

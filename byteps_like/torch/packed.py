@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.routes import Scope
+from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.runtime import Runtime
 from byteps_like.worker.api import Handle, TensorSpec
 
@@ -85,7 +85,7 @@ def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int) -> None:
             torch.cat(chunk, out=staging[:nbytes])
         name = f"packed.{staging.numel()}.{number % WINDOW}"
         (declared,) = scope.route.declare([TensorSpec(name, DType.UINT8, (staging.numel(),))])
-        handle = scope.route.worker.push_pull(declared, staging.data_ptr(), Op.BROADCAST, root=root)
+        handle = scope.route.push_pull(declared, staging.data_ptr(), Op.BROADCAST, Request(root))
         in_flight.append((handle, staging, chunk))
     while in_flight:
         _land(in_flight, is_root)

@@ -100,6 +100,7 @@ class GradientReducer:
             for slot in arena.slots:
                 slot.warns_sparse = not self._options.sparse_as_dense
             self._arenas.append(arena)
+            self._runtime.arenas[label] = arena
             self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
             for slot in arena.slots:
                 self._hook(slot.parameter)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from byteps_like.collectives.api import Group
+from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.worker.api import Declared, TensorSpec, Worker
+from byteps_like.worker.api import Declared, Handle, TensorSpec, Worker
 from byteps_like.worker.local import check_same
 
 logger = logging.getLogger(__name__)
@@ -23,6 +25,22 @@ _WHY = {
 }
 
 
+@dataclass(frozen=True)
+class Request:
+    """How a push_pull is made. See worker.api.Worker.push_pull."""
+
+    root: int = 0
+    parts: range | None = None
+    priority: int | None = None
+
+
+class Observer(Protocol):
+    """Who sees every push_pull of a route before it is launched (join.Joiner)."""
+
+    def push_pull(self, route: Route, declared: Declared, address: int, op: Op, how: Request) -> Handle:
+        """Launches it."""
+
+
 class Route:
     """One way of reducing tensors: `name` is "server", "allreduce" or "none" (a world of one); `why` says who chose."""
 
@@ -30,6 +48,7 @@ class Route:
         self.worker = worker
         self.name = worker.route
         self.why = why or _WHY[worker.route]
+        self.observer: Observer | None = None
         self._declared: dict[str, Declared] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -45,6 +64,17 @@ class Route:
             if known[spec.name].spec != spec:
                 check_same(known[spec.name].spec, spec)
         return [known[spec.name] for spec in specs]
+
+    def push_pull(self, declared: Declared, address: int, op: Op, how: Request = Request()) -> Handle:
+        """See worker.api.Worker.push_pull."""
+        if self.observer is not None:
+            return self.observer.push_pull(self, declared, address, op, how)
+        return self.launch(declared, address, op, how)
+
+    def launch(self, declared: Declared, address: int, op: Op, how: Request) -> Handle:
+        """The same, seen by nobody."""
+        worker = self.worker
+        return worker.push_pull(declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
 
     def report(self, what: str) -> None:
         """Says in the log which way `what` goes, and why."""

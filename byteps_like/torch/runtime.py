@@ -7,9 +7,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakValueDictionary
 
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
@@ -31,6 +32,9 @@ class Runtime:
         self.names = NameTable()
         self.bulk_lock = threading.Lock()
         self.closed = False
+        self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.joiner: Any = None
+        """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
         self.hook_state: Any = None
         """Of DDP hooks that were registered without a state (see comm_hook)."""
         self._pid = os.getpid()
@@ -40,6 +44,20 @@ class Runtime:
         self._beside: Route | None = None
         self._counters: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._listen_for_joins()
+
+    def _listen_for_joins(self) -> None:
+        from byteps_like.torch.join import Joiner
+
+        if self.worker.size > 1:
+            with suppress(InvalidArgumentError):  # the portable worker has no collectives, so no join()
+                self.joiner = Joiner(self._world.lane, self._follow)
+                self.joiner.observe(self.route)
+
+    def _follow(self, label: str, order: list[int]) -> None:
+        arena = self.arenas.get(label)
+        if arena is not None:
+            arena.follow(order)
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on names with all ranks, on the job's own route. See Route.declare."""
@@ -57,6 +75,8 @@ class Runtime:
             if self._beside is None:
                 beside = CollectiveWorker(self.worker, self._partition_bytes, self._world.ranks, "beside")
                 self._beside = Route(beside, "the user chose it, though the job has servers")
+                if self.joiner is not None:
+                    self.joiner.observe(self._beside)
             return self._beside
 
     # Process sets
@@ -242,4 +262,7 @@ def stats() -> dict[str, int]:
 
 def barrier(timeout: float | None = None) -> None:
     """Blocks until all workers have called it. Raises DeadlineError after `timeout` seconds."""
-    current().worker.barrier(timeout)
+    runtime = current()
+    if runtime.joiner is not None:
+        runtime.joiner.check("barrier")
+    runtime.worker.barrier(timeout)

@@ -1,0 +1,280 @@
+"""Horovod's join(): a rank that has run out of batches adds zeros to what the others still reduce.
+
+Nothing is asked before a reduction. A rank that joins tells all others; from then on each of them tells it which
+reductions it starts, and at once which it has in flight. The joined rank takes part in each exactly once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.routes import Request, Route
+from byteps_like.worker.api import Declared, Handle, TensorSpec
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 1024
+ORDER = ".order"
+"""How the names end under which arenas agree on their layout."""
+_EVER = CallOptions(timeout=3e8, traffic=Traffic.CONTROL)
+_PRUNE = 256
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Flight:
+    notice: Message
+    handle: Handle
+
+
+class Joiner:
+    """Who has joined, and what is in flight over all ranks. `lane` gives the lane of a name.
+
+    `on_order(label, order)` is told of an arena's new order that was agreed on while this rank had joined.
+    """
+
+    def __init__(self, lane: Callable[[str], Group], on_order: Callable[[str, list[int]], None]) -> None:
+        self._lane = lane
+        self._group = lane("join")
+        self._on_order = on_order
+        self._routes: list[Route] = []
+        self._lock = threading.Lock()
+        self._uses: Counter[tuple[int, str, int]] = Counter()
+        self._flights: list[_Flight] = []
+        self._generation = 0
+        self._joined: dict[int, list[int]] = {}
+        self._inbox: queue.SimpleQueue[Message | BytePSLikeError] = queue.SimpleQueue()
+        self._sent: list[tuple[Operation, object]] = []
+        self._listen()
+
+    def observe(self, route: Route) -> None:
+        """From here on joined ranks take part in what goes over `route`."""
+        self._routes.append(route)
+        route.observer = self
+
+    # What the world's reductions pass through
+
+    def push_pull(self, route: Route, declared: Declared, address: int, op: Op, how: Request) -> Handle:
+        """Starts it, and tells those who have joined."""
+        number, name = self._routes.index(route), declared.spec.name
+        if op is Op.BROADCAST and not name.endswith(ORDER):
+            self.check("broadcast")
+        parts = how.parts if how.parts is not None else range(max(len(declared.partitions), 1))
+        with self._lock:
+            notice = {
+                "route": number, "name": name, "dtype": int(declared.spec.dtype), "shape": declared.spec.shape,
+                "op": int(op), "root": how.root, "parts": [parts.start, parts.stop],
+                "use": self._uses[number, name, parts.start],
+            }  # fmt: skip
+            for part in parts:
+                self._uses[number, name, part] += 1
+            handle = route.launch(declared, address, op, how)
+            self._remember(_Flight(notice, handle))
+        return handle
+
+    def check(self, what: str, ranks: tuple[int, ...] | None = None) -> None:
+        """Raises InvalidArgumentError if one of `ranks` (default: all) has joined: it would not take part in `what`."""
+        gone = [rank for rank in self._joined.get(self._generation, ()) if ranks is None or rank in ranks]
+        if gone:
+            raise InvalidArgumentError(
+                f"{what} can't be made: rank {gone[0]} has joined (join()), and takes part in allreduce only; make it"
+                " after all ranks have joined"
+            )
+
+    def watch(self, name: str, handle: Handle) -> None:
+        """An operation over all ranks in which joined ranks can't take part has been started on lane `name`."""
+        with self._lock:
+            self._remember(_Flight({"lane": name}, handle))
+
+    def _remember(self, flight: _Flight) -> None:
+        if len(self._flights) >= _PRUNE:
+            self._flights = [other for other in self._flights if not other.handle.done()]
+        self._flights.append(flight)
+        for rank in self._others_joined():
+            self._tell(rank, flight.notice)
+
+    # Joining
+
+    def join(self) -> int:
+        """See `join` below."""
+        for flight in self._flights:
+            flight.handle.wait()
+        own = self._group.rank
+        with self._lock:
+            self._flights.clear()
+            for rank in range(self._group.size):
+                if rank != own:
+                    self._tell(rank, {"joined": own, "generation": self._generation})
+            self._note_joined(own, self._generation)
+        try:
+            return self._serve()
+        finally:
+            with self._lock:
+                self._joined.pop(self._generation, None)
+                self._generation += 1
+
+    def _serve(self) -> int:
+        """Takes part in what the others do until all have joined; the last of them."""
+        shadows, last = _Shadows(self._group.rank, self._routes, self._uses), -1
+        while last < 0 or len(self._joined.get(self._generation, ())) < self._group.size:
+            message = self._inbox.get()
+            if isinstance(message, BytePSLikeError):
+                raise message
+            if "lane" in message:
+                self._spoil(message["lane"])
+            if "route" in message:
+                shadows.start(message)
+            last = message.get("last", last)
+        for label, order in shadows.finish():
+            self._on_order(label, order)
+        return last
+
+    def _spoil(self, name: str) -> None:
+        """An operation of the others that this rank won't take part in fails at once, instead of at its deadline."""
+        self._lane(name).barrier()
+        raise InvalidArgumentError(
+            f"{name!r}: another rank has started it though rank {self._group.rank} has joined (join()), and takes part"
+            " in allreduce only"
+        )
+
+    # Messages
+
+    def _others_joined(self) -> list[int]:
+        return [rank for rank in self._joined.get(self._generation, ()) if rank != self._group.rank]
+
+    def _note_joined(self, rank: int, generation: int) -> None:
+        """With the lock held."""
+        order = self._joined.setdefault(generation, [])
+        order.append(rank)
+        self._inbox.put({})
+        if self._group.rank == 0 and len(order) == self._group.size:
+            for other in range(1, self._group.size):
+                self._tell(other, {"last": rank})
+            self._inbox.put({"last": rank})
+
+    def _tell(self, rank: int, message: Message) -> None:
+        """With the lock held, so that messages to one rank are in the order of what they speak of."""
+        text = json.dumps(message).encode()
+        if len(text) > MESSAGE_BYTES:
+            raise InvalidArgumentError(f"the name {message.get('name')!r} is too long for join()")
+        buffer = ctypes.create_string_buffer(text, MESSAGE_BYTES)
+        self._sent = [item for item in self._sent if not item[0].done()]
+        self._sent.append((self._group.send(ctypes.addressof(buffer), MESSAGE_BYTES, rank, 0, _EVER), buffer))
+
+    def _listen(self) -> None:
+        """Posts one receive after the other, so that messages of one rank are heard in their order."""
+        while True:
+            buffer = ctypes.create_string_buffer(MESSAGE_BYTES)
+            operation = self._group.receive(ctypes.addressof(buffer), MESSAGE_BYTES, None, 0, _EVER)
+            if not operation.done():
+                return self._listen_later(operation, buffer)
+            if not self._heard(operation, buffer):
+                return None
+
+    def _listen_later(self, operation: Operation, buffer: Any) -> None:
+        def go_on() -> None:
+            if self._heard(operation, buffer):
+                self._listen()
+
+        operation.on_done(go_on)
+
+    def _heard(self, operation: Operation, buffer: Any) -> bool:
+        """Whether to listen on."""
+        error = operation.error()
+        if error is not None:
+            logger.debug("join() is not possible any more: %s", error)
+            self._inbox.put(error)
+            return False
+        message: Message = json.loads(buffer.value)
+        with self._lock:
+            if "joined" in message:
+                self._note_joined(message["joined"], message["generation"])
+                if message["generation"] == self._generation:
+                    self._tell_of_flights(message["joined"])
+            else:
+                self._inbox.put(message)
+        return True
+
+    def _tell_of_flights(self, rank: int) -> None:
+        for flight in self._flights:
+            if not flight.handle.done():
+                self._tell(rank, flight.notice)
+
+
+class _Shadows:
+    """This rank's part, in zeros, in reductions that others have started."""
+
+    def __init__(self, rank: int, routes: list[Route], uses: Counter[tuple[int, str, int]]) -> None:
+        self._rank, self._routes, self._uses = rank, routes, uses
+        self._buffers: dict[tuple[int, str], torch.Tensor] = {}
+        self._newest: dict[tuple[int, str, int], Handle] = {}
+
+    def start(self, notice: Message) -> None:
+        """Takes part in what `notice` tells of, unless another rank has told of it before."""
+        number, name, op = notice["route"], notice["name"], Op(notice["op"])
+        if op is Op.BROADCAST and not name.endswith(ORDER):
+            raise InvalidArgumentError(
+                f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
+            )
+        route, spec = self._routes[number], TensorSpec(name, DType(notice["dtype"]), tuple(notice["shape"]))
+        (declared,) = route.declare([spec])
+        buffer = self._buffers.setdefault((number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8))
+        for part in range(*notice["parts"]):
+            key = (number, name, part)
+            if self._uses[key] == notice["use"]:
+                self._uses[key] += 1
+                self._clear(key, declared, buffer)
+                parts = range(part, part + 1) if declared.partitions else range(0)
+                request = Request(notice["root"], parts, 0)
+                self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
+
+    def _clear(self, key: tuple[int, str, int], declared: Declared, buffer: torch.Tensor) -> None:
+        """Zeros again where the last result landed; the others would not have begun anew before it was complete."""
+        if key in self._newest:
+            self._newest[key].wait()
+            piece = declared.partitions[key[2]] if declared.partitions else None
+            if piece is not None:
+                buffer[piece.offset : piece.offset + piece.nbytes].zero_()
+
+    def finish(self) -> list[tuple[str, list[int]]]:
+        """Waits for all; the orders of arenas that were agreed on."""
+        for handle in self._newest.values():
+            handle.wait()
+        return [
+            (name.removesuffix(ORDER), buffer.view(torch.int64).tolist())
+            for (_, name), buffer in self._buffers.items()
+            if name.endswith(ORDER)
+        ]
+
+
+def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
+    """This rank has run out of batches: adds zeros to the others' reductions until all ranks have joined. Blocks.
+
+    Returns the last rank that joined, from which to broadcast parameters. While a rank has joined, others may make
+    allreduce, push_pull and optimizer steps (which go on dividing by size()); anything else raises
+    InvalidArgumentError. Zeros are also what joined ranks bring to Min, Max and Product. `device` is Horovod's.
+    Raises PeerLostError if a rank dies meanwhile, InvalidArgumentError where there are no collectives (portable).
+    """
+    runtime = _runtime.current()
+    if runtime.worker.size == 1:
+        return 0
+    if runtime.joiner is None:
+        runtime.worker.group("join")  # says why there are none
+        raise InvalidArgumentError("join() needs collectives among the workers")
+    last: int = runtime.joiner.join()
+    return last

@@ -1,0 +1,52 @@
+"""join() in worlds of threads, over servers and over collectives."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, PeerLostError
+from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios.joins import SCENARIOS
+
+
+@pytest.mark.parametrize("servers", [True, False], ids=["servers", "collectives"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("body", SCENARIOS, ids=lambda body: body.__name__)
+def test_scenario(body, size, servers):
+    run_world(size, body, world=ThreadWorld(size, partition_bytes=1024), servers=servers)
+
+
+def test_an_operation_that_a_joined_rank_misses_fails_on_both_sides():
+    started, errors = threading.Event(), {}
+
+    def body(bps, rank, size):
+        try:
+            if rank == 0:
+                handle = bps.allgather_async(torch.ones(1), name="late")
+                started.set()
+                bps.synchronize(handle)
+            else:
+                assert started.wait(10)
+                bps.join()
+        except BytePSLikeError as error:
+            errors[rank] = error
+
+    run_world(2, body, servers=False)
+    assert isinstance(errors[1], InvalidArgumentError) and "allgather.late" in str(errors[1])
+    assert "rank 1 has barrier" in str(errors[0]) and "all_gather" in str(errors[0])
+
+
+def test_a_rank_that_dies_ends_the_wait():
+    world = ThreadWorld(2)
+
+    def body(bps, rank, size):
+        if rank == 0:
+            with pytest.raises(PeerLostError, match="rank 1"):
+                bps.join()
+        else:
+            world.fail(PeerLostError("rank 1 died"))
+
+    run_world(2, body, world=world, servers=False)
