@@ -191,6 +191,8 @@ void ExchangeCore::Stash(Inbound& in, Block block) {
     }
   }
   in.stash.push_back(std::move(block));
+  // Its place may have become free while these bytes came: Retry found nothing to deliver then.
+  if (in.message != nullptr) Schedule(in);
 }
 
 void ExchangeCore::Schedule(Inbound& in) {
