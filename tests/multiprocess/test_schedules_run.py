@@ -14,6 +14,7 @@ from byteps_like.collectives import compile, library
 from byteps_like.collectives.library import Algorithm
 from byteps_like.collectives.schedule import Kind, Layout, RankSchedule
 from byteps_like.dtypes import DType, Op
+from byteps_like.errors import InvalidArgumentError
 
 ROWS = [row for row in library.algorithms() if row.kind is not Kind.BARRIER]
 REDUCING = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
@@ -173,6 +174,29 @@ def test_all_at_once(world: World) -> None:
     for row, call in calls:
         for found, wanted in zip(call.targets, _expected(row.kind, counts, call.inputs, 0), strict=True):
             np.testing.assert_array_equal(found, wanted, err_msg=row.name)
+
+
+def test_cancelled_on_one_rank_fails_on_all(world: World) -> None:
+    """In the words of whoever cancelled it; the lane goes on with its next call."""
+    if world.size == 1:
+        return
+    row, layout = library.find(Kind.ALL_REDUCE, "ring"), Layout(tuple(range(world.size)))
+    call = Call(row, layout, [500], 0, False)
+
+    def launch(number: int, rank: int) -> _core.Completion:
+        addresses = _address(call.sources[rank]), _address(call.targets[rank])
+        code = int(DType.INT64)
+        plan = call.plans[rank]
+        return world.communicators[rank].launch(
+            plan, LANE + 3, number, "x", code, 0, 1, *addresses, 3, 0, SEGMENT, SECONDS
+        )
+
+    first = [launch(0, rank) for rank in range(world.size - 1)]
+    world.communicators[0].cancel(first[0], InvalidArgumentError.code, "not wanted any more")
+    for run in [*first, launch(0, world.size - 1)]:
+        with pytest.raises(InvalidArgumentError, match="not wanted any more"):
+            run.wait(SECONDS)
+    assert all(run.wait(SECONDS) for run in [launch(1, rank) for rank in range(world.size)])
 
 
 def test_barrier_waits_for_the_last(world: World) -> None:
