@@ -191,7 +191,7 @@ void ExchangeCore::Stash(Inbound& in, Block block) {
     }
   }
   in.stash.push_back(std::move(block));
-  // Its place may have become free while these bytes came: Retry found nothing to deliver then.
+  // The call refused these bytes before they had all come; since then it may have asked for them.
   if (in.message != nullptr) Schedule(in);
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from byteps_like.collectives.schedule import Buffer, RankSchedule, Span, Step, StepKind
 from byteps_like.errors import InvalidArgumentError
@@ -43,8 +42,7 @@ class Graph:
     before: list[list[int]]
     sender: dict[int, int]
 
-    @cached_property
-    def order(self) -> list[int]:
+    def in_order(self) -> Iterator[int]:
         """Events so that each comes after what it waits for. Raises ScheduleError if some wait for themselves."""
         waiting = [len(before) for before in self.before]
         after: list[list[int]] = [[] for _ in self.events]
@@ -52,17 +50,17 @@ class Graph:
             for earlier in before:
                 after[earlier].append(number)
         ready = [number for number, count in enumerate(waiting) if count == 0]
-        order: list[int] = []
+        done = 0
         while ready:
             number = ready.pop()
-            order.append(number)
+            yield number
+            done += 1
             for later in after[number]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
                     ready.append(later)
-        if len(order) < len(self.events):
+        if done < len(self.events):
             raise ScheduleError(f"steps wait for themselves: {self._cycle(waiting)}")
-        return order
 
     def _cycle(self, waiting: Sequence[int]) -> str:
         number = next(number for number, count in enumerate(waiting) if count)

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from byteps_like.config import Config
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
+from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch.naming import NameTable
 from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.worker.api import Declared, TensorSpec, Worker
@@ -50,8 +50,7 @@ class Runtime:
         from byteps_like.torch.join import Joiner
 
         if self.worker.size > 1:
-            # The portable worker has no collectives, so no join(); a job that has failed already says so at its calls.
-            with suppress(BytePSLikeError):
+            with suppress(InvalidArgumentError):  # the portable worker has no collectives, so no join()
                 self.joiner = Joiner(self._world.lane, self._follow)
                 self.joiner.observe(self.route)
 

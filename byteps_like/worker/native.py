@@ -10,13 +10,14 @@ from typing import Any
 
 import byteps_like._core as _core
 from byteps_like.collectives.api import Group
+from byteps_like.collectives.communicator import Communicator, Peer
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import server_urls
 from byteps_like.control.seats import Waiting
-from byteps_like.control.types import Event, EventKind, World
+from byteps_like.control.types import Event, EventKind, Member, World
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, Code, DeadlineError, InvalidArgumentError, from_code
+from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
@@ -50,14 +51,17 @@ class NativeWorker:
 
     route = "server"
 
-    def __init__(self, config: Config, client: ControlClient, world: World, rank: int, own_host_id: str) -> None:
-        self.rank = rank
+    def __init__(self, config: Config, client: ControlClient, world: World, communicator: Communicator) -> None:
+        own_host_id = communicator.own.host_id
+        self.rank = rank = client.rank
         self.size = len(world.workers)
         neighbours = [member.rank for member in world.workers if member.host_id == own_host_id]
         explicit = "local_rank" in config.explicit
         self.local_rank = config.local_rank if explicit else neighbours.index(rank)
         self.local_size = config.local_size if explicit else len(neighbours)
         self._client = client
+        self._communicator = communicator
+        communicator.join(world.epoch, rank, [_peer(member) for member in world.workers])
         self._settings = config
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
@@ -104,17 +108,19 @@ class NativeWorker:
 
     def allocate(self, nbytes: int) -> SharedMemory:
         """Memory that servers on this host sum in place; others read it straight into the socket."""
-        buffer = _core.SharedBuffer(max(nbytes, 1))
+        buffer = self._communicator.empty_shared(nbytes)
         self._engine.register(buffer)
-        return buffer  # type: ignore[no-any-return]
+        return buffer
 
     def empty_shared(self, nbytes: int) -> SharedMemory:
         """See worker.api.Worker.empty_shared."""
-        return self.allocate(nbytes)
+        self._raise_error()
+        return self._communicator.empty_shared(nbytes)
 
-    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:  # noqa: ARG002
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """See worker.api.Worker.group."""
-        raise InvalidArgumentError(f"group {name!r}: collectives are not there yet; use servers")
+        self._raise_error()
+        return self._communicator.group(name, ranks)
 
     def push_pull(
         self,
@@ -156,8 +162,9 @@ class NativeWorker:
             raise
 
     def stats(self) -> dict[str, int]:
-        """Counters of all links of this worker."""
-        return dict(self._engine.counters())
+        """Counters of all links of this worker, to servers and to other workers."""
+        among = self._communicator.counters()
+        return {name: count + among[name] for name, count in self._engine.counters().items()}
 
     def _counters(self) -> dict[str, int]:
         """For the scheduler's status. A step is taken when the name that is pushed most often is pushed again."""
@@ -171,6 +178,7 @@ class NativeWorker:
                 return
             self._closed = True
         self._engine.close()
+        self._communicator.close()
         self._client.leave()
         # A thread that comes back from the core while the interpreter ends would bring the whole process down.
         if threading.current_thread() is not self._events:
@@ -248,11 +256,16 @@ class NativeWorker:
             self._error = event.error or BytePSLikeError(event.text)
             self._verdict.set()
             self._engine.fail(int(self._error.code), str(self._error))
+            self._communicator.fail(self._error)
 
     def _parts(self, declared: Declared) -> list[tuple[int, int, int, int]]:
         return [
             (part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in declared.partitions
         ]
+
+
+def _peer(member: Member) -> Peer:
+    return Peer(member.urls, member.host_id, member.host, member.pid)
 
 
 def _slice(deadline: float | None, reported: bool) -> float:

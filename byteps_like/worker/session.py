@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import socket
+from contextlib import ExitStack
 from dataclasses import replace
 
 from byteps_like.config import Config
@@ -31,26 +32,33 @@ def connect(config: Config) -> Worker:
     if not config.scheduler:
         return _connect_embedded(config)
     client = ControlClient(config)
-    try:
-        own = host_id()
-        world = client.join(_member(config, own), config.join_timeout)
-        return make_worker(config, client, world, own)
-    except BaseException:
-        client.leave()
-        raise
+    with ExitStack() as undo:
+        undo.callback(client.leave)
+        worker = _join_native(config, client, undo) if native_core() else _join_portable(config, client)
+        undo.pop_all()
+        return worker
 
 
-def make_worker(config: Config, client: ControlClient, world: World, own_host_id: str) -> Worker:
-    """The worker of a member that has joined: native where the core is there, else portable."""
+def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Worker:
+    """Listens for the other workers, then joins: they learn of the address by the world."""
+    from byteps_like.collectives.communicator import Communicator
+    from byteps_like.worker.collective import CollectiveWorker
+    from byteps_like.worker.native import NativeWorker
+
+    communicator = Communicator(config, config.job, client.secret)
+    undo.callback(communicator.close)
+    world = client.join(_member(config, host_id(), communicator.own.urls), config.join_timeout)
     config = _with_job_settings(config, world)
-    if native_core():
-        from byteps_like.worker.native import NativeWorker
+    worker = NativeWorker(config, client, world, communicator)
+    return worker if world.servers else CollectiveWorker(worker, config.partition_bytes)
 
-        return NativeWorker(config, client, world, client.rank, own_host_id)
+
+def _join_portable(config: Config, client: ControlClient) -> Worker:
     from byteps_like import portable
 
+    world = client.join(_member(config, host_id()), config.join_timeout)
     logger.warning("the native core is not installed: using the portable worker (NumPy and ZeroMQ), which is slower")
-    return portable.connect(config, client, world)
+    return portable.connect(_with_job_settings(config, world), client, world)
 
 
 def native_core() -> bool:
@@ -75,13 +83,14 @@ def _connect_embedded(config: Config) -> Worker:
     return embedded.Owning(worker, services)
 
 
-def _member(config: Config, own_host_id: str) -> Member:
+def _member(config: Config, own_host_id: str, urls: tuple[str, ...] = ()) -> Member:
     return Member(
         role=MemberRole.WORKER,
         rank=config.rank,
         host_id=own_host_id,
         host=config.host or socket.gethostname(),
         pid=os.getpid(),
+        urls=urls,
         native=native_core(),
     )
 

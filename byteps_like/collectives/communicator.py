@@ -1,0 +1,158 @@
+"""This process among the other workers of its world: it listens, learns of its peers, and makes groups."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import byteps_like._core as _core
+from byteps_like.collectives.group import NativeGroup
+from byteps_like.collectives.operation import Notifier
+from byteps_like.collectives.schedule import Layout
+from byteps_like.collectives.selector import Selector
+from byteps_like.config import Config
+from byteps_like.control.address import listen_address, own_host
+from byteps_like.control.routes import host_id, listen_urls, usable_urls
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
+from byteps_like.worker.api import SharedMemory
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One worker of the world as the others see it. `urls` in order of preference for a peer on the same host."""
+
+    urls: tuple[str, ...]
+    host_id: str
+    host: str
+    pid: int
+
+
+class Communicator:
+    """Links, shared memory and groups of one process in one world. Thread-safe.
+
+    Make it, publish `own`, collect everybody's, `join`; then `group` as often as you like, without a message.
+    """
+
+    def __init__(self, config: Config, job: str, secret: bytes) -> None:
+        """Listens. `secret` (32 bytes or more) is the same for all. Raises SystemCallError, ConfigError."""
+        self._config = config
+        host = own_host(config)
+        unique = f"{job}-{os.getpid()}-{secrets.token_hex(4)}"
+        urls = [url for url in listen_urls(config.transport, host, 0, unique) if not url.startswith("inproc://")]
+        self._core = _core.Communicator(job, secret, [_bindable(url, host) for url in urls], _CONNECT_SECONDS)
+        published = tuple(_published(url, host) for url in self._core.urls)
+        self.own = Peer(published, host_id(), config.host or socket.gethostname(), os.getpid())
+        self._notifier = Notifier(self._core)
+        self._selector = Selector.from_settings(config.collective_algorithm, config.collective_table)
+        self._lock = threading.Lock()
+        self._groups: dict[str, NativeGroup] = {}
+        self._peers: tuple[Peer, ...] = ()
+        self._rank = -1
+
+    def join(self, epoch: int, rank: int, peers: Sequence[Peer]) -> None:
+        """The world has formed: `peers` by rank, this process included. Sends nothing; links are made when needed."""
+        own = self.own.host_id
+        addresses = [
+            (
+                [] if number == rank else self._usable(number, peer),
+                peer.host_id,
+                f"rank {number} ({peer.host}, pid {peer.pid})",
+            )
+            for number, peer in enumerate(peers)
+        ]
+        self._peers, self._rank = tuple(peers), rank
+        self._core.set_world(epoch, rank, addresses)
+        self.local = tuple(number for number, peer in enumerate(peers) if peer.host_id == own)
+
+    def _usable(self, number: int, peer: Peer) -> list[str]:
+        near = peer.host_id == self.own.host_id
+        return usable_urls(self._config.transport, peer.urls, near, f"rank {number} on {peer.host}")
+
+    @property
+    def rank(self) -> int:
+        """This process's rank in the world; -1 before `join`."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the world."""
+        return len(self._peers)
+
+    def group(self, name: str, ranks: Sequence[int] | None = None) -> NativeGroup:
+        """The group `name` of world ranks `ranks` (default: all), in that order; this rank must be one of them.
+
+        Sends no message: ranks that use the same name mean the same group, and must give the same ranks. The same
+        object for the same name. Raises InvalidArgumentError.
+        """
+        if self._rank < 0:
+            raise NotInitializedError("join() comes first")
+        chosen = tuple(range(self.size) if ranks is None else ranks)
+        with self._lock:
+            known = self._groups.get(name)
+            if known is None:
+                known = self._groups[name] = self._make(name, chosen)
+        if known.ranks != chosen:
+            raise InvalidArgumentError(f"group {name!r} has the ranks {list(known.ranks)}, not {list(chosen)}")
+        return known
+
+    def _make(self, name: str, ranks: tuple[int, ...]) -> NativeGroup:
+        if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size)):
+            raise InvalidArgumentError(
+                f"group {name!r}: {list(ranks)} are not distinct ranks of a world of {self.size}"
+            )
+        if self._rank not in ranks:
+            raise InvalidArgumentError(f"group {name!r} has the ranks {list(ranks)}; this is rank {self._rank}")
+        hosts = {host: number for number, host in enumerate(dict.fromkeys(self._peers[rank].host_id for rank in ranks))}
+        layout = Layout(tuple(hosts[self._peers[rank].host_id] for rank in ranks))
+        return NativeGroup(
+            self._core, self._notifier, self._selector, name, lane_id(name), ranks, self._rank, layout,
+            self._config.transport in ("auto", "shm") and hasattr(self._core, "host_group"),
+            self._config.stall_timeout,
+        )  # fmt: skip
+
+    def forget(self, name: str) -> None:
+        """The group is not used any more; its name is free again only where all ranks have forgotten it."""
+        with self._lock:
+            self._groups.pop(name, None)
+
+    def empty_shared(self, nbytes: int) -> SharedMemory:
+        """Zero-filled memory that peers on this host map: collectives read and write it in place."""
+        return self._core.allocate(max(nbytes, 1))  # type: ignore[no-any-return]
+
+    def counters(self, peer: int | None = None) -> dict[str, int]:
+        """Frames, bytes and payload each way over the links, of all peers or of one."""
+        return dict(self._core.counters() if peer is None else self._core.counters_of(peer))
+
+    def fail(self, error: BytePSLikeError) -> None:
+        """Everything in flight and to come raises `error`."""
+        self._core.fail(int(error.code), str(error))
+
+    def close(self) -> None:
+        """Says goodbye to the peers; operations in flight fail with ShutdownError. Idempotent."""
+        self._core.close()
+        self._notifier.close()
+
+
+_CONNECT_SECONDS = 5.0
+
+
+def lane_id(name: str) -> int:
+    """The 64-bit number under which the calls of group `name` meet, equal on all ranks."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _bindable(url: str, host: str) -> str:
+    """Where to listen for what is published as `url`: elsewhere if `host` is not an address of this machine."""
+    return url if not url.startswith("tcp://") else f"tcp://{listen_address(host, 0)}"
+
+
+def _published(url: str, host: str) -> str:
+    if not url.startswith("tcp://"):
+        return url
+    port = url.rpartition(":")[2]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -1,0 +1,179 @@
+"""From what a caller asks for to what the core runs: algorithm, program and sizes, worked out once per shape."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import byteps_like._core as _core
+from byteps_like.collectives import compile, library
+from byteps_like.collectives.api import Addresses, CallOptions
+from byteps_like.collectives.schedule import Buffer, Kind, Layout, RankSchedule
+from byteps_like.collectives.selector import Choice, Limits, Selector
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import InvalidArgumentError
+
+_UNEVEN = 1 << 20  # bytes that an all-to-all of unknown sizes is taken for
+_MOST_KEPT = 1024  # shapes; programs that see ever new sizes must not fill the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Everything about a call but where its memory is. `counts` are elements: of the sections of its kind, and for an
+    all-to-all of the parts that this rank sends, with `received` those it gets; `uniform`: all of all ranks are equal.
+    """
+
+    kind: Kind
+    counts: tuple[int, ...]
+    dtype: DType
+    op: Op | None = None
+    root: int = 0
+    in_place: bool = False
+    received: tuple[int, ...] = ()
+    uniform: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that selectors and people call the size of this call: of the longer of source and target."""
+        return sum(self.counts) * self.dtype.itemsize
+
+    def sections(self, rank: int) -> compile.Counts:
+        """Elements of each section of the kind; for an uneven all-to-all, of those that this rank knows."""
+        if self.kind is not Kind.ALL_TO_ALL:
+            return self.counts
+        if self.uniform:
+            return self.counts[0]
+        return compile.all_to_all_counts(rank, len(self.counts), self.counts, self.received)
+
+    def describe(self, algorithm: str) -> str:
+        """What must be equal on all ranks, in words; at most about 200 characters."""
+        words = [self.kind.value, *([self.op.name.lower()] if self.op is not None else [])]
+        words.append(f"{self.dtype.name.lower()}{self._extent()}")
+        if self.kind in (Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER, Kind.GATHER):
+            words.append(f"root {self.root}")
+        return f"{' '.join(words)}, {algorithm}"
+
+    def _extent(self) -> str:
+        if not self.uniform:
+            return "[uneven]"
+        if self.kind is Kind.ALL_TO_ALL:
+            return f"[{self.counts[0]} each]"
+        if len(self.counts) <= 8:
+            return str(list(self.counts))
+        digest = hashlib.blake2b(repr(self.counts).encode(), digest_size=4).hexdigest()
+        return f"[{len(self.counts)} parts, {sum(self.counts)} elements, {digest}]"
+
+
+class Plan(Protocol):
+    """Something that can be launched any number of times.
+
+    `staged`: bytes of the source that the caller copies elsewhere first, since this plan can't work in place.
+    """
+
+    @property
+    def staged(self) -> int:
+        """See above."""
+
+    def launch(
+        self, call: int, source: Addresses, target: Addresses, timeout: float, traffic: int, priority: int
+    ) -> Any:
+        """Starts it as call number `call` of its lane; returns the core's completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePlan:
+    """A schedule bound to sizes. `first` are the addresses from which the tables of scattered buffers count."""
+
+    core: Any
+    native: Any
+    lane: int
+    description: str
+    dtype: int
+    op: int
+    divisor: int
+    segment_bytes: int
+    staged: int = 0
+
+    def launch(
+        self, call: int, source: Addresses, target: Addresses, timeout: float, traffic: int, priority: int
+    ) -> Any:
+        """See Plan.launch."""
+        return self.core.launch(
+            self.native, self.lane, call, self.description, self.dtype, self.op, self.divisor, first_address(source),
+            first_address(target), traffic, priority, self.segment_bytes, timeout,
+        )  # fmt: skip
+
+
+class Planner:
+    """Plans of one group. Thread-safe as dictionaries are: at worst a plan is made twice."""
+
+    def __init__(
+        self, core: Any, selector: Selector, lane: int, ranks: tuple[int, ...], rank: int, layout: Layout, shares: bool
+    ) -> None:
+        self._core, self._selector, self._lane, self._ranks, self._rank = core, selector, lane, ranks, rank
+        self._layout = layout
+        self._shares = shares
+        self._plans: dict[tuple[Shape, str, str], Plan] = {}
+
+    def plan(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
+        """The plan for calls of this shape. Raises InvalidArgumentError for an algorithm that can't be had here."""
+        if not isinstance(source, int) or not isinstance(target, int):
+            return self._make(shape, options, source, target)
+        key = (shape, options.algorithm, options.reduction)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_KEPT:
+                self._plans.clear()
+            plan = self._plans[key] = self._make(shape, options, 0, 0)
+        return plan
+
+    def explain(self, shape: Shape, options: CallOptions) -> str:
+        """The algorithm for calls of this shape, and why, beside the others."""
+        return self._selector.explain(
+            shape.kind, shape.nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm
+        )
+
+    def _choose(self, shape: Shape, options: CallOptions, *, scattered: bool) -> Choice:
+        limits = Limits(shared=self._shares, known_sizes=shape.uniform, one_run=not scattered)
+        # What no two ranks need have in common can't decide.
+        nbytes = shape.nbytes if shape.uniform else _UNEVEN
+        return self._selector.choose(
+            shape.kind, nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm, limits=limits
+        )
+
+    def _make(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
+        choice = self._choose(shape, options, scattered=not (isinstance(source, int) and isinstance(target, int)))
+        schedule = library.rank_schedule(shape.kind, choice.algorithm, self._rank, self._layout, shape.root)
+        in_place = shape.in_place and schedule.alias is not None
+        program = compile.program(shape.kind, choice.algorithm, self._rank, self._layout, shape.root, in_place)
+        counts, itemsize = shape.sections(self._rank), shape.dtype.itemsize
+        tables = compile.tables(schedule, counts, itemsize)
+        given = self._scattered(schedule, Buffer.INPUT, tables.input, shape, source)
+        wanted = self._scattered(schedule, Buffer.OUTPUT, tables.output, shape, target)
+        return SchedulePlan(
+            core=self._core,
+            native=_core.Plan(program, self._ranks, given, wanted, tables.scratch),
+            lane=self._lane,
+            description=shape.describe(choice.algorithm),
+            dtype=int(shape.dtype),
+            op=int(Op.SUM if shape.op is None else shape.op),
+            divisor=len(self._ranks) if shape.op is Op.AVERAGE else 1,
+            segment_bytes=choice.segment_bytes,
+            staged=sum(size for _, size in tables.input) if shape.in_place and not in_place else 0,
+        )
+
+    def _scattered(
+        self, schedule: RankSchedule, buffer: Buffer, table: compile.ChunkTable, shape: Shape, where: Addresses
+    ) -> compile.ChunkTable:
+        if isinstance(where, int) or not table:
+            return table
+        if compile.takes_runs(schedule, buffer):
+            raise InvalidArgumentError(f"{shape.kind}: the algorithm needs the parts of a tensor one behind the other")
+        chunks = (schedule.input, schedule.output)[buffer]
+        return compile.scattered(chunks, shape.sections(self._rank), shape.dtype.itemsize, where)
+
+
+def first_address(where: Addresses) -> int:
+    """Where the first part lies; 0 for none."""
+    return where if isinstance(where, int) else where[0] if where else 0
