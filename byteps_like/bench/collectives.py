@@ -4,11 +4,15 @@ The bytes of a case are those of a rank's larger buffer. Algorithm bandwidth is 
 nccl-tests': times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather and all_to_all, 1 for the others. A
 time is from the last rank's start to the last rank's end, over the calls of a sample. A rival that has an operation
 only in place, or only out of place, is compared by what it has.
+
+On a machine that does other work besides, or with as many ranks as cores, OpenMPI's ranks spin while those they wait
+for have no CPU: OMPI_MCA_mpi_yield_when_idle=1 in the environment then lets it show what it can do.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 from collections import defaultdict
@@ -80,10 +84,16 @@ def run(options: Options) -> list[Row]:
     title = options.lab or "one host"
     for operation in options.operations:
         _show([row for row in rows if row["operation"] == operation], f"{operation}, {plan.ranks} ranks, {title}")
-    report.write_json_lines(options.json, {name: str(value) for name, value in vars(options).items()}, rows)
+    report.write_json_lines(options.json, _config(options), rows)
     if options.plots is not None:
         _plot(options.plots, rows, plan.ranks, title)
     return rows
+
+
+def _config(options: Options) -> dict[str, str]:
+    """For the JSON lines: the options, and what OpenMPI was told besides."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith("OMPI_MCA_")}
+    return {**{name: str(value) for name, value in vars(options).items()}, **settings}
 
 
 def _lab(text: str) -> Lab | None:

@@ -35,6 +35,7 @@ def test_training_equals_one_process(pool: Pool, ranks: int, servers: int) -> No
 
 SCENARIOS = [
     operations.every_type_and_op,
+    operations.wider_types,
     operations.integer_average_rounds_down,
     operations.bool_is_any_or_all,
     operations.out_of_place_leaves_input,

@@ -172,6 +172,16 @@ TEST_CASE("a mismatch names the rank whose first segment is still on its way") {
   CHECK(Contains(other.ReceiveError(), "but rank 0 sent sum of 4096 bytes"));
 }
 
+TEST_CASE("an operation that the type doesn't have is refused") {
+  TestServer server(2);
+  RawLink link = server.Connect(0);
+  Header header = PushHeader(0, 1, 0, 4096);
+  header.dtype = DType::kComplex64;
+  header.op = Op::kMin;
+  link.Send(header);
+  CHECK(Contains(link.ReceiveError(), "min of 4096 bytes of complex64: there is no such operation"));
+}
+
 TEST_CASE("a text that is too long for a frame is cut") {
   TestServer server(1);
   RawLink link = server.Connect(0);

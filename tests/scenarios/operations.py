@@ -40,6 +40,19 @@ def every_type_and_op(bps: Any, rank: int, size: int) -> None:
     assert product.tolist() == [torch.arange(1, size + 1).prod().item()] * 3
 
 
+def wider_types(bps: Any, rank: int, size: int) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        mine = [own(other, dtype) * (1 + 1j) for other in range(size)]
+        total, product = torch.stack(mine).sum(0), torch.stack(mine).prod(0)
+        assert torch.equal(bps.push_pull(mine[rank], average=False, name=f"sum.{dtype}"), total)
+        torch.testing.assert_close(bps.push_pull(mine[rank], name=f"mean.{dtype}"), total / size)
+        torch.testing.assert_close(bps.push_pull(mine[rank], op=bps.Product, name=f"product.{dtype}"), product)
+    for dtype in (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2):
+        total = stacked(size, torch.int64, (9,)).remainder(3).sum(0)  # few bits, so that 8-bit floats hold them
+        result = bps.push_pull(own(rank, torch.int64, (9,)).remainder(3).to(dtype), average=False, name=f"wide.{dtype}")
+        assert result.dtype == dtype and torch.equal(result.to(torch.int64), total), dtype
+
+
 def integer_average_rounds_down(bps: Any, rank: int, size: int) -> None:
     values = torch.tensor([-7 if rank == 0 else 0, 7 if rank == 0 else 0], dtype=torch.int32)
     assert bps.push_pull(values).tolist() == [-7 // size, 7 // size]
@@ -194,7 +207,7 @@ def wrong_arguments(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    every_type_and_op, integer_average_rounds_down, bool_is_any_or_all, out_of_place_leaves_input,
+    every_type_and_op, wider_types, integer_average_rounds_down, bool_is_any_or_all, out_of_place_leaves_input,
     in_place_returns_its_tensor, empty_and_scalar, strided_input, many_in_flight, rounds_of_one_name, broadcasts,
     gradients_flow, compressed, scaled, horovod_names, objects, wrong_arguments,
 ]  # fmt: skip
