@@ -54,7 +54,7 @@ def collectives(
         if group.rank == 0:
             save(table, measured, layout)
             Console().print(show(found))
-            Console().print(f"written to {table}; BYTEPS_LIKE_COLLECTIVE_TABLE={table} makes the ranks use it")
+            print(f"written to {table}; BYTEPS_LIKE_COLLECTIVE_TABLE={table} makes the ranks use it")
         group.barrier().wait()
     finally:
         worker.close()
@@ -71,8 +71,9 @@ def save(path: Path, measured: MeasuredTable, layout: Layout) -> None:
 def show(timings: list[Timing]) -> Table:
     """The fastest algorithm of each collective and size, and the next one with its ratio."""
     table = Table(box=None)
-    for heading in ("collective", "bytes", "fastest", "µs", "next", "times as long"):
-        table.add_column(heading, justify="left" if heading in ("collective", "fastest", "next") else "right")
+    for heading in ("collective", "bytes", "fastest", "µs", "next", "ratio"):
+        words = heading in ("collective", "fastest", "next")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=True)
     for kind, nbytes in dict.fromkeys((timing.kind, timing.nbytes) for timing in timings):
         same = [timing for timing in timings if (timing.kind, timing.nbytes) == (kind, nbytes)]
         first, *others = sorted(same, key=lambda timing: timing.seconds)

@@ -44,6 +44,8 @@ class Algorithm:
     is_viable: Callable[[Task], str] = _always
     relays: bool = False
     """An all-to-all whose ranks forward blocks of others: each must know the sizes of blocks that aren't its own."""
+    runs: bool = False
+    """It sends or receives several sections of input or output as one run: they must lie one behind the other."""
 
 
 _K = Kind
@@ -59,14 +61,20 @@ _ROWS = (
     Algorithm(_K.ALL_REDUCE, "multi_ring", multi_ring.all_reduce, multi_ring.all_reduce_cost, multi_ring.is_viable),
     Algorithm(_K.REDUCE_SCATTER, "ring", ring.reduce_scatter, ring.around_cost),
     Algorithm(
-        _K.REDUCE_SCATTER, "halving_doubling", halving_doubling.reduce_scatter, halving_doubling.reduce_scatter_cost
+        _K.REDUCE_SCATTER,
+        "halving_doubling",
+        halving_doubling.reduce_scatter,
+        halving_doubling.reduce_scatter_cost,
+        runs=True,
     ),
     Algorithm(_K.REDUCE_SCATTER, "direct", direct.reduce_scatter, direct.to_each_cost),
     Algorithm(
         _K.REDUCE_SCATTER, "two_level", two_level.reduce_scatter, two_level.reduce_scatter_cost, two_level.is_viable
     ),
     Algorithm(_K.ALL_GATHER, "ring", ring.all_gather, ring.around_cost),
-    Algorithm(_K.ALL_GATHER, "recursive_doubling", halving_doubling.all_gather, halving_doubling.all_gather_cost),
+    Algorithm(
+        _K.ALL_GATHER, "recursive_doubling", halving_doubling.all_gather, halving_doubling.all_gather_cost, runs=True
+    ),
     Algorithm(_K.ALL_GATHER, "bruck", bruck.all_gather, bruck.all_gather_cost),
     Algorithm(_K.ALL_GATHER, "direct", direct.all_gather, direct.to_each_cost),
     Algorithm(_K.ALL_GATHER, "two_level", two_level.all_gather, two_level.all_gather_cost, two_level.is_viable),
@@ -91,6 +99,7 @@ _ROWS = (
         two_dimensional.all_to_all_cost,
         two_dimensional.is_viable,
         relays=True,
+        runs=True,
     ),
     Algorithm(
         _K.ALL_TO_ALL,
@@ -99,6 +108,7 @@ _ROWS = (
         two_level_all_to_all.all_to_all_cost,
         two_level_all_to_all.is_viable,
         relays=True,
+        runs=True,
     ),
 )
 TABLE: dict[Kind, dict[str, Algorithm]] = {kind: {row.name: row for row in _ROWS if row.kind is kind} for kind in Kind}

@@ -10,11 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from byteps_like.collectives import library
-from byteps_like.collectives.compile import takes_runs
 from byteps_like.collectives.default_table import RULES, SHARED, shape_of
 from byteps_like.collectives.forced import parse_forced
 from byteps_like.collectives.measured_table import MeasuredTable
-from byteps_like.collectives.schedule import Buffer, Kind, Layout
+from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 
 SEGMENT_BYTES = 128 << 10
@@ -152,7 +151,7 @@ def _refused(kind: Kind, name: str, layout: Layout, limits: Limits) -> str:
     if not limits.known_sizes and library.find(kind, name).relays:
         return "it relays blocks whose sizes only two ranks know"
     reason = _why_not(kind, name, layout)
-    if not reason and not limits.one_run and _takes_runs(kind, name, layout):
+    if not reason and not limits.one_run and library.find(kind, name).runs:
         return "it sends several sections as one run, and they lie apart"
     return reason
 
@@ -160,13 +159,6 @@ def _refused(kind: Kind, name: str, layout: Layout, limits: Limits) -> str:
 @lru_cache(maxsize=1024)
 def _why_not(kind: Kind, name: str, layout: Layout) -> str:
     return library.why_not(kind, name, layout)
-
-
-@lru_cache(maxsize=1024)
-def _takes_runs(kind: Kind, name: str, layout: Layout) -> bool:
-    """On any rank: all must choose alike."""
-    schedules = (library.rank_schedule(kind, name, rank, layout) for rank in range(layout.size))
-    return any(takes_runs(one, buffer) for one in schedules for buffer in (Buffer.INPUT, Buffer.OUTPUT))
 
 
 def _cost(kind: Kind, name: str, nbytes: int, layout: Layout) -> str:

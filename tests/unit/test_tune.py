@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from byteps_like.cli.main import app
 from byteps_like.cli.tune import save, show
 from byteps_like.collectives import tune as tuning
 from byteps_like.collectives.api import CallOptions
@@ -85,6 +88,21 @@ def test_the_table_that_is_shown_names_the_fastest() -> None:
     assert [list(column.cells) for column in table.columns] == [
         ["reduce"], ["256"], ["binomial"], ["2.0"], ["chain"], ["1.50"],
     ]  # fmt: skip
+
+
+def test_the_command_measures_and_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("BYTEPS_", "DMLC_", "WORLD_SIZE", "RANK"))]:
+        monkeypatch.delenv(name)
+    file = tmp_path / "table.json"
+    words = ["tune", "collectives", str(file), "--largest", "1024", "--repeats", "1", "--kinds", "all_reduce,reduce"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert f"BYTEPS_LIKE_COLLECTIVE_TABLE={file}" in result.output.replace("\n", "")
+    kinds = MeasuredTable.load(file).worlds[0,]
+    assert {kind: [point.nbytes for point in points] for kind, points in kinds.items()} == {
+        Kind.ALL_REDUCE: [256, 1024],
+        Kind.REDUCE: [256, 1024],
+    }
 
 
 def test_an_unknown_kind_is_refused() -> None:
