@@ -24,7 +24,7 @@ def check(kind: Kind, schedules: Sequence[RankSchedule], root: int = 0, *, in_pl
         _check_covers(f"rank {rank} output", schedule.output, _output_sections(kind, rank, size, root))
     graph = build(schedules, in_place=in_place)
     run = _Run(kind, schedules, graph, in_place)
-    for number in graph.in_order():
+    for number in graph.order:
         run.step(number)
     if kind is Kind.BARRIER:
         _check_all_have_come(graph, size)
@@ -161,7 +161,7 @@ def _check_all_have_come(graph: Graph, size: int) -> None:
     """A barrier: what a rank does last comes after something of every other rank."""
     come = [0] * len(graph.events)
     seen = [1 << rank for rank in range(size)]
-    for number in graph.in_order():
+    for number in graph.order:
         rank = graph.events[number].rank
         come[number] = 1 << rank
         for earlier in graph.before[number]:

@@ -50,7 +50,7 @@ def sent(schedules: Sequence[RankSchedule], layout: Layout | None = None) -> lis
 def depths(graph: Graph) -> list[int]:
     """For each event how many messages had to follow one another until it was done: the round of a receive."""
     depth = [0] * len(graph.events)
-    for number in graph.in_order():
+    for number in graph.order:
         own = graph.sender.get(number, -1)
         for earlier in graph.before[number]:
             depth[number] = max(depth[number], depth[earlier] + (earlier == own))

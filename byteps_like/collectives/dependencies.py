@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from byteps_like.collectives.schedule import Buffer, RankSchedule, Span, Step, StepKind
 from byteps_like.errors import InvalidArgumentError
@@ -42,7 +43,8 @@ class Graph:
     before: list[list[int]]
     sender: dict[int, int]
 
-    def in_order(self) -> Iterator[int]:
+    @cached_property
+    def order(self) -> list[int]:
         """Events so that each comes after what it waits for. Raises ScheduleError if some wait for themselves."""
         waiting = [len(before) for before in self.before]
         after: list[list[int]] = [[] for _ in self.events]
@@ -50,17 +52,17 @@ class Graph:
             for earlier in before:
                 after[earlier].append(number)
         ready = [number for number, count in enumerate(waiting) if count == 0]
-        done = 0
+        order: list[int] = []
         while ready:
             number = ready.pop()
-            yield number
-            done += 1
+            order.append(number)
             for later in after[number]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
                     ready.append(later)
-        if done < len(self.events):
+        if len(order) < len(self.events):
             raise ScheduleError(f"steps wait for themselves: {self._cycle(waiting)}")
+        return order
 
     def _cycle(self, waiting: Sequence[int]) -> str:
         number = next(number for number, count in enumerate(waiting) if count)

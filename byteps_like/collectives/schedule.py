@@ -82,7 +82,8 @@ class RankSchedule:
     """One rank's part: what its buffers' slots are, in memory order, and its steps in program order.
 
     `alias`: in a call in place the input is the output's slots [alias, alias + len(input)); None where the kind has
-    no such call on this rank.
+    no such call on this rank. A reduce-scatter has none, but its output may lie on its own part of the input: the
+    checker proves that this part is not read any more when it is written.
     """
 
     rank: int

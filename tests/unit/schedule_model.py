@@ -9,7 +9,7 @@ import numpy as np
 
 from byteps_like.collectives.compile import Tables
 from byteps_like.collectives.dependencies import build
-from byteps_like.collectives.schedule import RankSchedule, Span, StepKind
+from byteps_like.collectives.schedule import Kind, RankSchedule, Span, StepKind
 
 Arrays = list[np.ndarray]
 
@@ -56,3 +56,31 @@ class Model:
         assert sum(length for _, length in places) == last[0] + last[1] - first[0], "a run with a hole"
         item = self.dtype.itemsize
         return self.buffers[rank][span.buffer][first[0] // item : (last[0] + last[1]) // item]
+
+
+def _parts(counts: list[int], flat: np.ndarray) -> Arrays:
+    return np.split(flat, np.cumsum(counts)[:-1])
+
+
+def expected(kind: Kind, counts: list[int], inputs: Arrays, root: int) -> Arrays:
+    """The outputs of all ranks, by NumPy."""
+    n = len(inputs)
+    nothing = np.empty(0, inputs[0].dtype)
+    match kind:
+        case Kind.ALL_REDUCE:
+            return [sum(inputs)] * n
+        case Kind.REDUCE:
+            return [sum(inputs) if rank == root else nothing for rank in range(n)]
+        case Kind.BROADCAST:
+            return [inputs[root]] * n
+        case Kind.REDUCE_SCATTER:
+            return _parts(counts[:n], sum(inputs))
+        case Kind.ALL_GATHER:
+            return [np.concatenate(inputs)] * n
+        case Kind.SCATTER:
+            return _parts(counts[:n], inputs[root])
+        case Kind.GATHER:
+            return [np.concatenate(inputs) if rank == root else nothing for rank in range(n)]
+        case _:
+            sent = [_parts(counts[rank * n : rank * n + n], one) for rank, one in enumerate(inputs)]
+            return [np.concatenate([sent[source][rank] for source in range(n)]) for rank in range(n)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_model import Arrays, Model
+from schedule_model import Arrays, Model, expected
 
 from byteps_like.collectives import compile, library
 from byteps_like.collectives.library import Algorithm
@@ -29,33 +29,6 @@ def _run(row: Algorithm, layout: Layout, counts: list[int], root: int) -> tuple[
     return inputs, Model(schedules, tables, inputs).run(seed=sum(counts))
 
 
-def _parts(counts: list[int], flat: np.ndarray) -> Arrays:
-    return np.split(flat, np.cumsum(counts)[:-1])
-
-
-def _expected(kind: Kind, counts: list[int], inputs: Arrays, root: int) -> Arrays:
-    n = len(inputs)
-    nothing = np.empty(0, int)
-    match kind:
-        case Kind.ALL_REDUCE:
-            return [sum(inputs)] * n
-        case Kind.REDUCE:
-            return [sum(inputs) if rank == root else nothing for rank in range(n)]
-        case Kind.BROADCAST:
-            return [inputs[root]] * n
-        case Kind.REDUCE_SCATTER:
-            return _parts(counts[:n], sum(inputs))
-        case Kind.ALL_GATHER:
-            return [np.concatenate(inputs)] * n
-        case Kind.SCATTER:
-            return _parts(counts[:n], inputs[root])
-        case Kind.GATHER:
-            return [np.concatenate(inputs) if rank == root else nothing for rank in range(n)]
-        case _:
-            sent = [_parts(counts[rank * n : rank * n + n], one) for rank, one in enumerate(inputs)]
-            return [np.concatenate([sent[source][rank] for source in range(n)]) for rank in range(n)]
-
-
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.kind is not Kind.BARRIER], ids=lambda r: f"{r.kind}-{r.name}"
 )
@@ -69,7 +42,7 @@ def test_any_sizes_give_what_numpy_gives(
     rooted = row.kind in (Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER, Kind.GATHER)
     root = data.draw(st.integers(0, layout.size - 1)) if rooted else 0
     inputs, outputs = _run(row, layout, counts, root)
-    for found, wanted in zip(outputs, _expected(row.kind, counts, inputs, root), strict=True):
+    for found, wanted in zip(outputs, expected(row.kind, counts, inputs, root), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 
