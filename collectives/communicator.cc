@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "collectives/exchange_core.h"
+#include "collectives/host_side.h"
 #include "collectives/point_impl.h"
 
 namespace byteps_like {
@@ -22,17 +23,24 @@ class CommunicatorImpl final : public Communicator {
   std::vector<std::string> urls() const override { return urls_; }
   void SetWorld(MeshWorld world) override {
     core_.Prepare(world);
+    host_->SetWorld(world);
     mesh_->SetWorld(std::move(world));
   }
   Executor& executor() override { return *executor_; }
   PointToPoint& point_to_point() override { return *points_; }
   EventLoop& loop() override { return mesh_->loop(); }
   Mesh& mesh() override { return *mesh_; }
-  Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) override { return SharedBuffer::Create(bytes); }
+  Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) override { return host_->Allocate(bytes); }
+  Result<std::shared_ptr<HostGroup>> Group(uint64_t lane, const std::vector<uint32_t>& ranks,
+                                           Deadline deadline) override {
+    return host_->Group(lane, ranks, deadline);
+  }
   LinkCounters counters() const override { return mesh_->counters(); }
   LinkCounters counters(uint32_t peer) const override { return mesh_->counters(peer); }
   void Fail(const Status& why) override {
-    if (!closed_) loop().Post([this, why] { FailOnLoop(why); });
+    if (closed_) return;
+    loop().Post([this, why] { FailOnLoop(why); });
+    host_->Close(why);
   }
   void Close() override;
 
@@ -46,6 +54,7 @@ class CommunicatorImpl final : public Communicator {
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<PointImpl> points_;
+  std::shared_ptr<HostSide> host_;
   std::vector<std::string> urls_;
   std::atomic<bool> closed_{false};
 };
@@ -58,6 +67,8 @@ Status CommunicatorImpl::Open(MeshOptions options) {
   core_.Attach(*mesh_);
   executor_ = MakeExecutor(core_);
   points_ = std::make_unique<PointImpl>(core_);
+  host_ = std::make_shared<HostSide>(*mesh_);
+  core_.SetHostSide(host_.get());
   return {};
 }
 
@@ -85,6 +96,7 @@ CommunicatorImpl::~CommunicatorImpl() {
 // The links stay closed; the mesh goes with the object, so that a thread that is late finds it failed.
 void CommunicatorImpl::Close() {
   if (closed_.exchange(true) || mesh_ == nullptr) return;
+  host_->Close(Status(Code::kClosed, "the communicator was closed"));
   struct Said {
     std::mutex mutex;
     std::condition_variable changed;

@@ -9,6 +9,7 @@
 
 #include "collectives/completion.h"
 #include "collectives/executor.h"
+#include "collectives/host.h"
 #include "collectives/mesh.h"
 #include "collectives/point_to_point.h"
 
@@ -28,6 +29,11 @@ class Communicator {
   virtual Mesh& mesh() = 0;
   // Memory that peers on this host may map. Passed to a peer when an operation first needs it.
   virtual Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) = 0;
+  // The group of a lane whose world ranks are all on this host, in memory that they share: collectives without a link.
+  // Blocks until that memory is there: with the first of a world, for milliseconds. kInvalid if a rank is elsewhere,
+  // kTimeout naming the rank that did not pass it on. The group outlives the communicator, but its calls then fail.
+  virtual Result<std::shared_ptr<HostGroup>> Group(uint64_t lane, const std::vector<uint32_t>& ranks,
+                                                   Deadline deadline) = 0;
   virtual LinkCounters counters() const = 0;
   virtual LinkCounters counters(uint32_t peer) const = 0;
   virtual void Fail(const Status& why) = 0;  // everything in flight and to come fails with this

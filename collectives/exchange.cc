@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "collectives/exchange_core.h"
+#include "collectives/host_side.h"
 
 namespace byteps_like {
 namespace {
@@ -209,6 +210,8 @@ void ExchangeCore::Look() {
   }
 }
 
-void ExchangeCore::OnRegion(uint32_t, uint32_t, std::shared_ptr<SharedBuffer>) {}
+void ExchangeCore::OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) {
+  if (host_ != nullptr) host_->OnRegion(peer, id, std::move(buffer));
+}
 
 }  // namespace byteps_like

@@ -17,6 +17,7 @@
 
 namespace byteps_like {
 
+class HostSide;
 struct CallRecord;
 
 struct Block {  // bytes that came before anybody wanted them
@@ -76,6 +77,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Attach(Mesh& mesh) { mesh_ = &mesh; }
   void Prepare(const MeshWorld& world);  // before Mesh::SetWorld
   void SetPointFrames(PointFrames* points) { points_ = points; }
+  void SetHostSide(HostSide* host) { host_ = host; }
   // Everything in flight and to come fails with this.
   void FailAll(const Status& why);
   const Status& failed() const { return failed_; }
@@ -171,6 +173,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
 
   Mesh* mesh_ = nullptr;
   PointFrames* points_ = nullptr;
+  HostSide* host_ = nullptr;
   uint32_t rank_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::unordered_map<CallId, std::unique_ptr<CallRecord>, CallHash> calls_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "collectives/exchange_core.h"
+#include "collectives/host_side.h"
 
 namespace byteps_like {
 namespace {
@@ -93,6 +94,7 @@ void ExchangeCore::OnPeerLost(uint32_t peer, const Status& why) {
     if (record->call != nullptr && Unfinished(*record, peer)) FailLater(*record, LossOf(peer), true);
   }
   if (points_ != nullptr) points_->OnPeerLost(peer, LossOf(peer));
+  if (host_ != nullptr) host_->OnPeerLost(peer, LossOf(peer));
 }
 
 void ExchangeCore::FailAll(const Status& why) {

@@ -95,10 +95,10 @@ class RegionResolver {
 };
 
 struct HostOptions {
-  std::shared_ptr<SharedBuffer> area;  // of HostAreaBytes(names.size()), zero-filled by its maker
-  uint32_t index = 0;                  // of this process in it
-  std::vector<std::string> names;      // by index, for messages: "rank 3 (host x, pid 123)"
-  RegionResolver* regions = nullptr;   // none: all memory is private
+  std::shared_ptr<SharedBuffer> area;       // of HostAreaBytes(names.size()), zero-filled by its maker
+  uint32_t index = 0;                       // of this process in it
+  std::vector<std::string> names;           // by index, for messages: "rank 3 (host x, pid 123)"
+  std::shared_ptr<RegionResolver> regions;  // none: all memory is private
 };
 
 size_t HostAreaBytes(size_t ranks);  // address space: pages are taken when they are first used
@@ -110,7 +110,8 @@ class HostGroup {
   // Makes the call on the caller's thread, blocking until it is done. Takes no memory.
   virtual Status Run(const HostCall& call) = 0;
   // Never blocks. A thread of the area makes the call, or whoever waits for it. All failures are the completion's.
-  virtual std::shared_ptr<Completion> Launch(const HostCall& call) = 0;
+  // `waits_now`: the caller waits at once, so that no thread need be woken for it.
+  virtual std::shared_ptr<Completion> Launch(const HostCall& call, bool waits_now = false) = 0;
   // Fails the call on all ranks with `why`; nothing once it is done.
   virtual void Cancel(const std::shared_ptr<Completion>& call, const Status& why) = 0;
 };

@@ -17,7 +17,6 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);
-constexpr auto kTellLateness = std::chrono::milliseconds(1);
 
 uint64_t PidSpace() {
   struct stat about{};
@@ -249,7 +248,7 @@ void LocalArea::Progress() {
 Deadline LocalArea::NextLook(Deadline now) {
   std::lock_guard lock(mutex_);
   Deadline next = adopted_.empty() ? Deadline::max() : now + kLookAtProcesses;
-  for (const auto& group : adopted_) next = std::min(next, group->NextDeadline() + kTellLateness);
+  for (const auto& group : adopted_) next = std::min(next, group->NextDeadline());
   return next;
 }
 

@@ -27,7 +27,8 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   uint32_t index() const { return options_.index; }
   uint32_t ranks() const { return static_cast<uint32_t>(options_.names.size()); }
   const std::string& name(uint32_t rank) const { return options_.names[rank]; }
-  RegionResolver* regions() const { return options_.regions; }
+  RegionResolver* regions() const { return options_.regions.get(); }
+  bool closed() const { return stop_.load(); }
   bool may_spin() const { return may_spin_; }
 
   Result<std::shared_ptr<LocalHostGroup>> Group(uint64_t lane, std::vector<uint32_t> members);

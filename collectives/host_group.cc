@@ -62,7 +62,7 @@ Status LocalHostGroup::Run(const HostCall& call) {
   return task.status;
 }
 
-std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call) {
+std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call, bool waits_now) {
   auto operation = std::make_shared<HostOperation>(shared_from_this(), call);
   operation->task.deadline = DeadlineIn(call.timeout);
   operation->self = operation;
@@ -71,7 +71,7 @@ std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call) {
     if (HostTask* task = Oldest()) machine_.Advance(*task, true);
     driven_.store(false);
   }
-  if (!area_->Adopt(shared_from_this())) {
+  if (!waits_now && !area_->Adopt(shared_from_this())) {
     while (!operation->done()) Drive(true);
   }
   return operation;
@@ -161,7 +161,8 @@ bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
   }
   waiters_.fetch_sub(1);
   const bool done = task.done.load();
-  if (!idle()) area_->Nudge();  // now they are the thread's again
+  if (!done) area_->Adopt(shared_from_this());  // now they are the thread's
+  if (done && !idle()) area_->Nudge();
   return done;
 }
 

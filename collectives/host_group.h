@@ -18,7 +18,7 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   ~LocalHostGroup() override;
 
   Status Run(const HostCall& call) override;
-  std::shared_ptr<Completion> Launch(const HostCall& call) override;
+  std::shared_ptr<Completion> Launch(const HostCall& call, bool waits_now) override;
   void Cancel(const std::shared_ptr<Completion>& call, const Status& why) override;
 
   const std::vector<uint32_t>& members() const { return machine_.members(); }

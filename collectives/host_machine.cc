@@ -63,7 +63,10 @@ bool HostMachine::Advance(HostTask& task, bool only_begin) {
 }
 
 // What a lost rank has still done is used: one that ends after its last call has not left the others alone.
-bool HostMachine::Step(HostTask& task) { return Noticed(task) || Go(task) || Bereaved(task); }
+bool HostMachine::Step(HostTask& task) {
+  if (area_.closed() && task.status.ok()) Fail(task, area_.LossOf(area_.index()));
+  return Noticed(task) || Go(task) || Bereaved(task);
+}
 
 bool HostMachine::Go(HostTask& task) {
   switch (task.phase) {

@@ -169,8 +169,7 @@ int Run(uint32_t ranks, HostKind kind) {
     children.push_back(::fork());
     if (children.back() != 0) continue;
     Pin(i);
-    Regions regions(buffers, i);
-    auto attached = HostArea::Attach({*area, i, names, &regions});
+    auto attached = HostArea::Attach({*area, i, names, std::make_shared<Regions>(buffers, i)});
     std::vector<uint32_t> members;
     for (uint32_t j = 0; j < ranks; ++j) members.push_back(j);
     auto group = (*attached)->Group(1, members);

@@ -64,9 +64,9 @@ class HostWorld {
 
   // In the calling thread or process, as that rank.
   void Be(uint32_t rank, const std::function<void(HostRank)>& body) {
-    std::unique_ptr<RankRegions> regions;
-    if (regions_) regions = std::make_unique<RankRegions>(*regions_, rank);
-    auto area = HostArea::Attach({area_, rank, RankNames(ranks_), regions.get()});
+    std::shared_ptr<RankRegions> regions;
+    if (regions_) regions = std::make_shared<RankRegions>(*regions_, rank);
+    auto area = HostArea::Attach({area_, rank, RankNames(ranks_), regions});
     REQUIRE(area.ok());
     body({rank, **area, regions_ ? regions_->of(rank).data() : nullptr});
   }

@@ -1,0 +1,98 @@
+// Host groups of communicators: how the shared memory comes to all ranks, regions, and what a lost rank does.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "collectives/communicator.h"
+#include "tests/native/mesh_fixture.h"
+
+namespace byteps_like::testing {
+namespace {
+
+struct HostCommunicators {
+  explicit HostCommunicators(uint32_t size) {
+    std::vector<std::vector<std::string>> urls;
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      all.push_back(std::move(*Communicator::Listen(OptionsFor({FreshUrl("shm")}))));
+      urls.push_back(all.back()->urls());
+    }
+    for (uint32_t rank = 0; rank < size; ++rank) all[rank]->SetWorld(WorldOf(rank, urls));
+  }
+  void Run(const std::vector<uint32_t>& ranks, const std::function<void(uint32_t, Communicator&)>& body) {
+    std::vector<std::thread> threads;
+    for (const uint32_t rank : ranks) threads.emplace_back([&, rank] { body(rank, *all[rank]); });
+    for (auto& thread : threads) thread.join();
+  }
+  std::vector<std::unique_ptr<Communicator>> all;
+};
+
+HostCall Sum(float* tensor, size_t count) {
+  auto* data = reinterpret_cast<std::byte*>(tensor);
+  HostCall call{.input = data, .output = data, .bytes = count * 4};
+  call.timeout = 20;
+  return call;
+}
+
+}  // namespace
+
+TEST_CASE("host side: a group without the lowest rank gets the memory from it; regions and private tensors") {
+  HostCommunicators world(3);
+  world.Run({1, 2}, [](uint32_t, Communicator& communicator) {
+    auto group = communicator.Group(9, {2, 1}, In(20));
+    REQUIRE(group.ok());
+    auto buffer = communicator.Allocate(1 << 20);
+    auto* shared = reinterpret_cast<float*>((*buffer)->data());
+    std::vector<float> own(100000, 1);
+    std::fill(shared, shared + own.size(), 2.0F);
+    for (int i = 0; i < 3; ++i) {
+      CHECK((*group)->Run(Sum(shared, own.size())).ok());
+      CHECK((*group)->Run(Sum(own.data(), own.size())).ok());
+    }
+    CHECK(shared[99999] == 16);
+    CHECK(own[99999] == 8);
+  });
+}
+
+TEST_CASE("host side: groups of one and of all, blocking and launched") {
+  HostCommunicators world(3);
+  world.Run({0, 1, 2}, [](uint32_t rank, Communicator& communicator) {
+    auto all = communicator.Group(1, {0, 1, 2}, In(20));
+    auto alone = communicator.Group(100 + rank, {rank}, In(20));
+    REQUIRE((all.ok() && alone.ok()));
+    std::vector<float> tensor(10, 1);
+    auto call = (*all)->Launch(Sum(tensor.data(), 10));
+    CHECK(call->Wait(In(20)));
+    CHECK(call->status().ok());
+    call = (*all)->Launch(Sum(tensor.data(), 10), true);
+    CHECK(call->Wait(In(20)));
+    CHECK((*alone)->Run(Sum(tensor.data(), 10)).ok());
+    CHECK(tensor == std::vector<float>(10, 9));
+  });
+}
+
+TEST_CASE("host side: a rank that closes, or is elsewhere") {
+  HostCommunicators world(3);
+  std::atomic<int> ready{0};
+  world.Run({0, 1, 2}, [&](uint32_t rank, Communicator& communicator) {
+    auto group = communicator.Group(1, {0, 1, 2}, In(20));
+    REQUIRE(group.ok());
+    std::vector<float> tensor(10, 1);
+    CHECK((*group)->Run(Sum(tensor.data(), 10)).ok());
+    ++ready;
+    while (ready.load() < 3) std::this_thread::yield();
+    if (rank == 0) return communicator.Close();
+    CHECK((*group)->Run(Sum(tensor.data(), 10)).code() == Code::kClosed);
+    CHECK(communicator.Group(2, {1, 7}, In(1)).status().code() == Code::kInvalid);
+  });
+}
+
+TEST_CASE("host side: calls of a group that outlives its communicator fail") {
+  HostCommunicators world(1);
+  auto group = world.all[0]->Group(1, {0}, In(5));
+  REQUIRE(group.ok());
+  world.all[0].reset();
+  std::vector<float> tensor(100000, 1);
+  CHECK((*group)->Run(Sum(tensor.data(), tensor.size())).code() == Code::kClosed);
+}
+
+}  // namespace byteps_like::testing
