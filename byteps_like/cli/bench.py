@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,7 @@ def bench(
     plots: Annotated[Path | None, typer.Option(help="Folder for plots.")] = None,
 ) -> None:
     """Times collectives by us, by rivals and at the path's limit, in turn in one run, and checks every result."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the ranks, their files and the lab end with this
     from byteps_like.bench.collectives import Options, run
     from byteps_like.bench.plan import OPERATIONS
     from byteps_like.bench.report import OUT
