@@ -12,7 +12,8 @@ constexpr double kGrace = 1, kLongest = 1e9;  // seconds
 constexpr uint32_t kAlignment = 16;           // of segments: the largest element, so that none is ever cut
 
 Clock::duration Seconds(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(seconds, 0.0, kLongest)));
+  const double bounded = seconds >= 0 ? std::min(seconds, kLongest) : 0;  // no number: 0
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded));
 }
 
 uint32_t SegmentOf(uint32_t bytes) { return std::clamp(bytes, kAlignment, kMaxPayload) / kAlignment * kAlignment; }

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "collectives/executor.h"
 
@@ -37,7 +40,7 @@ inline std::shared_ptr<Completion> LaunchPlan(Executor& executor, const PyPlan& 
   return executor.Launch(std::move(options));
 }
 
-// Adds `launch` to the class that has the executor: `executor_of(Class&) -> Executor&`.
+// Adds `launch` and `cancel` to the class that has the executor: `executor_of(Class&) -> Executor&`.
 template <typename Class, typename ExecutorOf>
 void BindLaunch(nanobind::class_<Class>& bound, ExecutorOf executor_of) {
   namespace nb = nanobind;
@@ -55,6 +58,13 @@ void BindLaunch(nanobind::class_<Class>& bound, ExecutorOf executor_of) {
       "Runs the plan as call `call` of lane `lane`; returns its Completion at once. `input` and `output` are "
       "addresses, "
       "whose memory belongs to the run until it is done.");
+  bound.def(
+      "cancel",
+      [executor_of](Class& self, std::shared_ptr<Completion> run, uint8_t code, std::string text) {
+        executor_of(self).Cancel(run, Status(static_cast<Code>(code), std::move(text)));
+      },
+      nb::arg("run"), nb::arg("code"), nb::arg("text"),
+      "Fails what `launch` returned, on all ranks, soon; does nothing once it is done.");
 }
 
 }  // namespace byteps_like

@@ -20,7 +20,7 @@ inline std::shared_ptr<const Plan> PlanOf(Program program, const ChunkTables& ch
   const uint32_t size = program.size;
   auto compiled = Program::Compile(std::move(program), alias);
   REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
-  auto plan = Plan::Make(*compiled, Ranks(size), chunks);
+  auto plan = Plan::Make(*compiled, WorldRanks(size), chunks);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   return *plan;
 }

@@ -85,7 +85,8 @@ class FakeNet final : private EventLoop::Deferred {
   friend class FakeExchange;
   struct Wire {
     std::deque<FakeFrame> frames;
-    std::byte* place = nullptr;  // of the first frame, which has begun to come
+    bool coming = false;         // the first frame has begun to come
+    std::byte* place = nullptr;  // for it; nullptr: to the stash
     uint64_t sent_bytes = 0, sent_messages = 0;
   };
 
@@ -281,10 +282,12 @@ inline void FakeNet::Deliver(uint32_t from, uint32_t to) {
   const bool begun = entry != exchange.calls_.end() && entry->second.call != nullptr;
   FakeExchange::Inbound* inbound = begun ? &entry->second.inbound[{from, frame.tag}] : nullptr;
   const bool direct = begun && inbound->message != nullptr && inbound->stash.empty() && length > 0;
-  if (wire.place == nullptr && direct) {
+  if (!wire.coming && direct) {
+    wire.coming = true;
     wire.place = entry->second.call->PlaceFor(*inbound->message, frame.offset, length);
-    if (wire.place != nullptr) return;
+    return;
   }
+  wire.coming = false;
   FakeFrame taken = std::move(frame);
   wire.frames.pop_front();
   std::byte* const place = std::exchange(wire.place, nullptr);

@@ -124,7 +124,7 @@ inline std::vector<uint64_t> Cut(uint64_t count, uint32_t n) {
   return counts;
 }
 
-inline std::vector<uint32_t> Ranks(uint32_t n) {
+inline std::vector<uint32_t> WorldRanks(uint32_t n) {
   std::vector<uint32_t> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
