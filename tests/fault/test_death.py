@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -88,6 +89,23 @@ def test_a_server_or_the_scheduler_is_killed(tmp_path: Path, role: str) -> None:
             name, text, _ = seen
             assert name == "PeerLostError", text
             assert role in text
+        assert seconds < 2
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_worker_is_killed_where_there_are_no_servers(tmp_path: Path, transport: str) -> None:
+    pool = Pool(3)
+    try:
+        with job(3, 0, transport=transport) as cluster:
+            pid = pool.processes[1].pid
+            assert pid is not None
+            answers, seconds = _run(pool, cluster, tmp_path / "running", _kill(pid))
+        for rank in (0, 2):
+            ok, (name, text, _) = answers[rank]
+            assert ok and name == "PeerLostError", text
+            assert re.search(r"(worker|rank) 1\b", text) and str(pid) in text
         assert seconds < 2
     finally:
         pool.close()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.multiprocess.real_world import Pool, job
-from tests.scenarios import ddp_hooks, horovod, joins, membership, operations, optimizers, replicas, training
+from tests.scenarios import ddp_hooks, horovod, joins, membership, operations, optimizers, replicas, routes, training
 
 SERVERS = [0, 1]
 
@@ -46,7 +46,7 @@ def test_scenario_without_servers(pool: Pool, body: Callable[..., None]) -> None
 
 
 @pytest.mark.parametrize("servers", SERVERS)
-@pytest.mark.parametrize("body", horovod.SCENARIOS, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", [*horovod.SCENARIOS, *routes.SCENARIOS], ids=lambda body: body.__name__)
 def test_horovod(pool: Pool, body: Callable[..., None], servers: int) -> None:
     with job(4, servers) as cluster:
         pool.run(cluster, body)

@@ -8,7 +8,9 @@ import byteps_like.torch as bps
 from byteps_like.torch import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import run_world
-from tests.scenarios.horovod import SCENARIOS
+from tests.scenarios import horovod, routes
+
+SCENARIOS = [*horovod.SCENARIOS, *routes.SCENARIOS]
 
 
 @pytest.mark.parametrize("servers", [True, False], ids=["servers", "collectives"])
