@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 _STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
-_COLUMNS = ("member", "host", "pid", "state", "beat", "sent", "received", "in place", "waits for")
+_COLUMNS = ("member", "host", "pid", "state", "beat", "sent", "received", "in place", "route", "waits for")
+_ROUTE = "route_"
 _EPILOG = """
 Scheduler, job and secret come from the environment, as for a worker (see byteps-like config).
 
@@ -119,6 +120,7 @@ def _cells(status: MemberStatus) -> list[Any]:
         _gigabytes(status.stats.get("payload_sent")),
         _gigabytes(status.stats.get("payload_received")),
         _gigabytes(status.stats.get("referenced")),
+        ", ".join(sorted(name[len(_ROUTE) :] for name in status.stats if name.startswith(_ROUTE))),
         f"{waiting.get('name', '?')} round {waiting.get('round', '?')}" if waiting else "",
     ]
 

@@ -155,6 +155,9 @@ class PortableWorker:
             self._pump.submit(handle, [self._transfer(template, part, address) for part in chosen])
         return handle
 
+    def note_route(self, name: str) -> None:
+        """Portable workers publish no counters."""
+
     def barrier(self, timeout: float | None = None) -> None:
         """Blocks until every rank has come to its barrier."""
         self._raise_error()

@@ -77,7 +77,8 @@ class Route:
         return worker.push_pull(declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
 
     def report(self, what: str) -> None:
-        """Says in the log which way `what` goes, and why."""
+        """Says in the log, and in the job's status, which way `what` goes."""
+        self.worker.note_route(self.name)
         logger.info("rank %d: %s: route %r, because %s", self.worker.rank, what, self.name, self.why)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from byteps_like.errors import NotInitializedError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.tensors import tensor_over
 
@@ -17,5 +20,18 @@ def empty_shared(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tenso
     "byteps". It lives as long as the tensor or a view of it. Raises NotInitializedError without either.
     """
     count = math.prod(shape)
-    memory = _runtime.current().worker.empty_shared(count * dtype.itemsize)
-    return tensor_over(memory, dtype)[:count].view(shape)
+    room = max(count, 1)
+    if _runtime.initialized():
+        flat = tensor_over(_runtime.current().worker.empty_shared(room * dtype.itemsize), dtype)
+    else:
+        flat = _default_group().allocate_tensor(room, dtype=dtype, device=torch.device("cpu"))
+    return flat[:count].view(shape)
+
+
+def _default_group() -> Any:
+    if dist.is_available() and dist.is_initialized():
+        from byteps_like.torch.process_group import ProcessGroup  # most users make no process group
+
+        if isinstance(dist.group.WORLD, ProcessGroup):
+            return dist.group.WORLD
+    raise NotInitializedError('empty_shared needs init(), or torch.distributed.init_process_group("byteps")')

@@ -127,6 +127,9 @@ class Worker(Protocol):
         Raises InvalidArgumentError for ranks that aren't of this world, or where this kind of worker has no groups.
         """
 
+    def note_route(self, name: str) -> None:
+        """Somebody's gradients go this way from now on: for `byteps-like status`."""
+
     def barrier(self, timeout: float | None = None) -> None:
         """Blocks until every rank has come to its barrier; DeadlineError names who has not."""
 

@@ -69,6 +69,9 @@ class Groups(Protocol):
     def empty_shared(self, nbytes: int) -> SharedMemory:
         """Memory that peers on this host map."""
 
+    def note_route(self, name: str) -> None:
+        """For the job's status."""
+
     def barrier(self, timeout: float | None = None) -> None:
         """Blocks until every rank has come."""
 
@@ -169,6 +172,10 @@ class CollectiveWorker:
         self._check_open()
         chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
         return self._base.group(f"{self._label}/{name}" if not self._owns else name, chosen)
+
+    def note_route(self, name: str) -> None:
+        """See worker.api.Worker.note_route."""
+        self._base.note_route(name)
 
     def barrier(self, timeout: float | None = None) -> None:
         """Blocks until every rank has come to its barrier."""

@@ -213,6 +213,10 @@ class Owning:
         """See worker.api.Worker."""
         return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority)
 
+    def note_route(self, name: str) -> None:
+        """See worker.api.Worker."""
+        self._worker.note_route(name)
+
     def barrier(self, timeout: float | None = None) -> None:
         """See worker.api.Worker."""
         self._worker.barrier(timeout)

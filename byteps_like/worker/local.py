@@ -113,6 +113,9 @@ class LocalWorker:
             raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
         return CompletedHandle()
 
+    def note_route(self, name: str) -> None:
+        """Nobody asks for the status of a world of one."""
+
     def barrier(self, timeout: float | None = None) -> None:  # noqa: ARG002 - alone here
         """Returns at once."""
         self._check_open()

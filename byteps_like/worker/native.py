@@ -66,6 +66,7 @@ class NativeWorker:
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
+        self._routes: dict[str, int] = {}
         self._lock = threading.Lock()
         self._error: BytePSLikeError | None = None
         self._verdict = threading.Event()  # the scheduler has told why the job failed
@@ -150,6 +151,10 @@ class NativeWorker:
             self._started[declared.spec.name] = (newest + 1, operation)
         return NativeHandle(self, operation, declared)
 
+    def note_route(self, name: str) -> None:
+        """See worker.api.Worker.note_route."""
+        self._routes[f"route_{name}"] = 1
+
     def barrier(self, timeout: float | None = None) -> None:
         """Blocks until every rank has come to its barrier."""
         self._raise_error()
@@ -169,7 +174,7 @@ class NativeWorker:
     def _counters(self) -> dict[str, int]:
         """For the scheduler's status. A step is taken when the name that is pushed most often is pushed again."""
         newest = (number for number, _ in list(self._started.values()))
-        return {} if self._closed else {**self.stats(), "steps": max(newest, default=-1) + 1}
+        return {} if self._closed else {**self.stats(), **self._routes, "steps": max(newest, default=-1) + 1}
 
     def close(self) -> None:
         """Leaves the job in order; operations in flight fail with ShutdownError. Idempotent."""
