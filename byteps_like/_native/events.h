@@ -94,6 +94,7 @@ class EventQueue {
 void BindBuffer(nanobind::module_& m);
 void BindCommunicator(nanobind::module_& m);
 void BindEngine(nanobind::module_& m);
+void BindHost(nanobind::module_& m);
 void BindInprocLink(nanobind::module_& m);
 void BindKernels(nanobind::module_& m);
 void BindLog(nanobind::module_& m);

@@ -25,6 +25,7 @@ NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);
   byteps_like::BindBuffer(m);
   byteps_like::BindEngine(m);
+  byteps_like::BindHost(m);
   byteps_like::BindInprocLink(m);
   byteps_like::BindKernels(m);
   byteps_like::BindLog(m);

@@ -1,0 +1,94 @@
+"""Host groups of the native core, two ranks as two threads, against NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from byteps_like import _core
+from byteps_like.errors import MismatchError, PeerLostError
+
+RANKS = 2
+FLOAT32, SUM = 0, 0
+ALL_GATHER, BARRIER = 2, 8
+
+
+def communicators() -> list[_core.Communicator]:
+    """A world of two ranks in this process, over shared memory."""
+    made = [
+        _core.Communicator("job", b"s" * 32, [f"shm://host-{os.getpid()}-{os.urandom(4).hex()}"], 5.0)
+        for _ in range(RANKS)
+    ]
+    peers = [(one.urls, "here", f"rank {rank}") for rank, one in enumerate(made)]
+    for rank, one in enumerate(made):
+        one.set_world(1, rank, peers)
+    return made
+
+
+def run(body: Callable[[int, _core.Communicator], None]) -> None:
+    """Runs `body(rank, communicator)` on a thread for each rank; raises what the first of them raised."""
+    world = communicators()
+    with ThreadPoolExecutor(RANKS) as threads:
+        ranks = [threads.submit(body, rank, one) for rank, one in enumerate(world)]
+        for rank in ranks:
+            rank.result(60)
+    for one in world:
+        one.close()
+
+
+def test_all_reduce_private_and_allocated() -> None:
+    def body(rank: int, communicator: _core.Communicator) -> None:
+        group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
+        private = np.arange(50_000, dtype=np.float32) + rank
+        buffer = communicator.allocate(private.nbytes)
+        for address in (private.ctypes.data, buffer.address):
+            if address != private.ctypes.data:
+                _copy(address, np.arange(50_000, dtype=np.float32) + rank)
+            group.all_reduce(address, address, private.nbytes, FLOAT32, SUM, 1, 20.0)
+            assert np.array_equal(_view(address, 50_000), 2 * np.arange(50_000, dtype=np.float32) + 1)
+
+    run(body)
+
+
+def test_launch_with_sections_tells_its_queue() -> None:
+    def body(rank: int, communicator: _core.Communicator) -> None:
+        group = _core.HostGroup(communicator, 7, [1, 0], 20.0)
+        mine = np.full(3, rank, dtype=np.float32)
+        out = np.zeros(6, dtype=np.float32)
+        call = group.launch(
+            ALL_GATHER, FLOAT32, SUM, 1, 0, mine.ctypes.data, out.ctypes.data, 12, [], [(0, 12), (12, 12)], 20.0
+        )
+        call.notify(communicator, 5)
+        assert communicator.next_completed(20.0) == 5
+        assert call.failed() is None
+        assert out.tolist() == [1, 1, 1, 0, 0, 0]
+
+    run(body)
+
+
+def test_errors_are_typed_and_name_both_calls() -> None:
+    def body(rank: int, communicator: _core.Communicator) -> None:
+        group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
+        tensor = np.zeros(8, dtype=np.float32)
+        with pytest.raises(MismatchError, match=r"float32\[4\].*float32\[8\]|float32\[8\].*float32\[4\]"):
+            group.all_reduce(tensor.ctypes.data, tensor.ctypes.data, 16 + 16 * rank, FLOAT32, SUM, 1, 20.0)
+        group.launch(BARRIER, FLOAT32, SUM, 1, 0, 0, 0, 0, [], [], 20.0, True).wait(20.0)
+        if rank == 0:
+            communicator.fail(PeerLostError.code, "rank 9 is lost")
+        with pytest.raises(PeerLostError, match="rank 9 is lost"):
+            group.all_reduce(tensor.ctypes.data, tensor.ctypes.data, 16, FLOAT32, SUM, 1, 20.0)
+
+    run(body)
+
+
+def _view(address: int, count: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
+
+
+def _copy(address: int, values: np.ndarray) -> None:
+    _view(address, values.size)[:] = values
