@@ -38,8 +38,7 @@ void Completion::NotifyTo(std::shared_ptr<CompletionQueue> queue, uint64_t token
   {
     std::lock_guard lock(mutex_);
     if (!done()) {
-      queue_ = std::move(queue);
-      token_ = token;
+      told_.emplace_back(std::move(queue), token);
       return;
     }
   }
@@ -47,15 +46,15 @@ void Completion::NotifyTo(std::shared_ptr<CompletionQueue> queue, uint64_t token
 }
 
 void Completion::Finish(const Status& status) {
-  std::shared_ptr<CompletionQueue> queue;
+  decltype(told_) told;
   {
     std::lock_guard lock(mutex_);
     status_ = status;
     done_.store(true, std::memory_order_release);
-    queue = std::move(queue_);
+    told.swap(told_);
     if (sleepers_ > 0) changed_.notify_all();
   }
-  if (queue) queue->Push(token_);
+  for (const auto& [queue, token] : told) queue->Push(token);
 }
 
 }  // namespace byteps_like

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "csrc/base/status.h"
 #include "csrc/transport/stream.h"
@@ -40,7 +42,7 @@ class Completion {
   // on the caller's thread, before it sleeps: a wake-up costs 25 us.
   virtual bool Wait(Deadline deadline);
 
-  // Pushes `token` when it ends, at once if it has. At most one queue.
+  // Pushes `token` when it ends, at once if it has. May be called several times: each token is pushed once.
   void NotifyTo(std::shared_ptr<CompletionQueue> queue, uint64_t token);
 
  protected:
@@ -54,8 +56,7 @@ class Completion {
   Status status_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::shared_ptr<CompletionQueue> queue_;
-  uint64_t token_ = 0;
+  std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> told_;
 };
 
 }  // namespace byteps_like

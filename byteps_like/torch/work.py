@@ -79,9 +79,9 @@ class Work(dist.Work):
         return self._future
 
     def __del__(self) -> None:
-        # Nobody waits, but the operation still reads and writes the tensors.
+        # Nobody waits, but the operation still reads and writes the tensors. A future holds them itself.
         try:
-            if not sys.is_finalizing() and not self.operation.done():
+            if self._future is None and not sys.is_finalizing() and not self.operation.done():
                 self.operation.on_done(Keeper(self._held, self._results))
         except AttributeError:
             return  # its constructor failed

@@ -17,7 +17,8 @@ from typing import Any
 BACKEND = os.environ.get("C10D_TEST_BACKEND", "gloo")
 """Another backend's name shows whether a failure is ours."""
 
-DEADLINE = 40.0
+DEADLINE = 45.0
+IMPORTS = 90.0  # seconds for all processes to import torch on a busy machine
 TIMEOUT = timedelta(seconds=15)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "parallel"
 
@@ -66,6 +67,10 @@ class C10dPool:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+        end = time.monotonic() + IMPORTS
+        for pipe in self._pipes:
+            assert pipe.poll(max(end - time.monotonic(), 0)), f"no torch within {IMPORTS:.0f} s"
+            pipe.recv()
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -91,6 +96,7 @@ def _serve(pipe: Connection) -> None:
 
     sys.path.insert(0, str(EXAMPLES))
     torch.set_num_threads(1)
+    pipe.send("ready")
     while True:
         try:
             rank, ranks, store, module, name, args = pipe.recv()
