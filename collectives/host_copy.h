@@ -1,15 +1,17 @@
-// Copies of memory that is not read again soon.
+// Copies between tensors and memory shared with other ranks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 namespace byteps_like {
 
-// `total` is the size of all that the copy is a part of: what is larger than the caches goes around them.
-inline void CopyBytes(std::byte* to, const std::byte* from, size_t bytes, [[maybe_unused]] uint64_t total) {
-  std::memcpy(to, from, bytes);
-}
+// Not memcpy: that takes the processor's string instructions for such sizes, which on some processors fall to a tenth
+// where both addresses lie alike in their pages, as those of staged pieces and tensors do.
+void CopyBytes(std::byte* to, const std::byte* from, size_t bytes);
+
+// The same around the caches: for what this core does not read again soon, and for memory that another core has read,
+// whose lines would have to be fetched from there one by one before they are overwritten (measured: ten times slower).
+void CopyAround(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace byteps_like

@@ -23,7 +23,7 @@ namespace byteps_like {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
 inline constexpr uint32_t kHostRing = 8;     // calls of a group that its members may be apart
-inline constexpr uint32_t kHostBuffers = 2;  // stage buffers of a member
+inline constexpr uint32_t kHostBuffers = 4;  // stage buffers of a member
 inline constexpr size_t kHostText = 480;
 inline constexpr uint32_t kReadAll = 0x7FFFFFFF;  // progress: has read all that it will read in this call
 

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,8 @@ class HostMachine {
   bool Share(HostTask& task);
   bool ReduceShare(HostTask& task);
   bool FetchResults(HostTask& task);
+  static void ReduceForOthers(const HostCall& call, std::span<void*> targets, std::span<const void*> sources,
+                              uint64_t bytes, std::byte* result);
   bool MayReduce(const HostTask& task) const;
   void PlanDirect(HostTask& task);
   bool Direct(HostTask& task);

@@ -15,6 +15,16 @@
 namespace byteps_like {
 namespace {
 
+constexpr uint64_t kCached = 8u << 20;  // results of more than this are gone from the caches when they are wanted
+
+void CopyOut(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t total) {
+  if (total >= kCached) {
+    CopyAround(to, from, bytes);
+  } else {
+    CopyBytes(to, from, bytes);
+  }
+}
+
 uint64_t Pieces(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit; }
 
 }  // namespace
@@ -125,10 +135,10 @@ void HostMachine::StagePiece(HostTask& task) {
     for (uint32_t to = 0; to < size(); ++to) {
       const Section section = OutgoingTo(call, to);
       if (to == me_ || section.bytes <= begin) continue;
-      std::memcpy(buffer + to * task.unit, section.data + begin, std::min(task.unit, section.bytes - begin));
+      CopyAround(buffer + to * task.unit, section.data + begin, std::min(task.unit, section.bytes - begin));
     }
   } else {
-    std::memcpy(buffer, call.input + begin, std::min(task.unit, call.bytes - begin));
+    CopyAround(buffer, call.input + begin, std::min(task.unit, call.bytes - begin));
   }
   source_use_[(task.number + task.staged) % kHostBuffers] = task.number;
   ++task.staged;
@@ -179,13 +189,13 @@ void HostMachine::ReadCopied(HostTask& task, uint32_t j) {
       call.kind == HostKind::kAllGather || call.kind == HostKind::kGather || call.kind == HostKind::kAllToAll;
   std::byte* target = call.output + (lists ? call.output_chunks[j].offset : 0);
   if (pieces_[j] == 0) {
-    if (task.read == 0) CopyBytes(target, source_[j], total, total);
+    if (task.read == 0) CopyOut(target, source_[j], total, total);
     return;
   }
   if (task.read >= pieces_[j]) return;
   const uint64_t begin = task.read * task.unit;
   const std::byte* from = SourceBuffer(j, task, task.read) + (Sectioned(call.kind) ? me_ * task.unit : 0);
-  CopyBytes(target + begin, from, std::min(task.unit, total - begin), total);
+  CopyOut(target + begin, from, std::min(task.unit, total - begin), total);
 }
 
 // What this rank has for itself, where nothing is reduced.
@@ -197,7 +207,7 @@ void HostMachine::CopyOwn(HostTask& task) {
   const bool listed =
       call.kind == HostKind::kAllGather || call.kind == HostKind::kGather || call.kind == HostKind::kAllToAll;
   std::byte* target = call.output + (listed ? call.output_chunks[me_].offset : 0);
-  if (target != own.data) CopyBytes(target, own.data, own.bytes, own.bytes);
+  if (target != own.data) CopyOut(target, own.data, own.bytes, own.bytes);
 }
 
 std::byte* HostMachine::SourceBuffer(uint32_t j, const HostTask& task, uint64_t piece) const {

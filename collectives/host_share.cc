@@ -132,15 +132,37 @@ bool HostMachine::ReduceShare(HostTask& task) {
     any_private |= target_[j] == nullptr;
     if (target_[j] != nullptr) targets[target_count++] = target_[j] + begin + share.begin;
   }
+  const uint64_t bytes = share.end - share.begin;
   if (any_private) {
-    targets[target_count++] = ResultBuffer(me_, task, piece);
     result_use_[(task.number + piece) % kHostBuffers] = task.number;
+    ReduceForOthers(call, {targets.data(), target_count}, {sources.data(), size()}, bytes,
+                    ResultBuffer(me_, task, piece));
+  } else {
+    kernels::ReduceMany(call.op, call.dtype, {targets.data(), target_count}, {sources.data(), size()},
+                        bytes / SizeOf(call.dtype), DivisorOf(call));
   }
-  kernels::ReduceMany(call.op, call.dtype, {targets.data(), target_count}, {sources.data(), size()},
-                      (share.end - share.begin) / SizeOf(call.dtype), DivisorOf(call));
   ++task.reduced;
   Publish(&HostMember::mid, PackWord(task.number, task.reduced));
   return true;
+}
+
+// Into the targets and a result buffer, which is written around the caches: the others have read its lines, and taking
+// them back one by one costs ten times as much.
+void HostMachine::ReduceForOthers(const HostCall& call, std::span<void*> targets, std::span<const void*> sources,
+                                  uint64_t bytes, std::byte* result) {
+  constexpr uint64_t kBlock = 8192;
+  alignas(64) std::byte block[kBlock];
+  std::array<const void*, kMostHostRanks> from;
+  std::array<void*, kMostHostRanks + 1> to;
+  for (uint64_t begin = 0; begin < bytes; begin += kBlock) {
+    const uint64_t length = std::min(kBlock, bytes - begin);
+    for (size_t j = 0; j < sources.size(); ++j) from[j] = static_cast<const std::byte*>(sources[j]) + begin;
+    for (size_t j = 0; j < targets.size(); ++j) to[j] = static_cast<std::byte*>(targets[j]) + begin;
+    to[targets.size()] = block;
+    kernels::ReduceMany(call.op, call.dtype, {to.data(), targets.size() + 1}, {from.data(), sources.size()},
+                        length / SizeOf(call.dtype), DivisorOf(call));
+    CopyAround(result + begin, block, length);
+  }
 }
 
 // All have staged the piece, and the result buffer is free.
@@ -166,8 +188,7 @@ bool HostMachine::FetchResults(HostTask& task) {
   const uint64_t bytes = std::min(task.unit, task.call.bytes - begin);
   for (uint32_t j = 0; j < size(); ++j) {
     const Range share = ShareOf(bytes, j, size());
-    CopyBytes(task.call.output + begin + share.begin, ResultBuffer(j, task, piece), share.end - share.begin,
-              task.call.bytes);
+    CopyBytes(task.call.output + begin + share.begin, ResultBuffer(j, task, piece), share.end - share.begin);
   }
   ++task.read;
   Publish(&HostMember::out, PackWord(task.number, task.read == task.rounds ? kReadAll : task.read));

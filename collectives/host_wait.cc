@@ -38,16 +38,12 @@ void WakeAll(std::atomic<uint32_t>& word) {
 bool Patience::Step() {
   if (turns_ == 0) began_ = Clock::now();
   ++turns_;
-  if (may_spin_ && turns_ % kSpinsPerLook != 0) {
+  if (may_spin_) {
     Relax();
-    return true;
+    return turns_ % kSpinsPerLook != 0 || Clock::now() - began_ < kSpinFor;
   }
-  if (!may_spin_) ::sched_yield();
-  if (turns_ % kYieldsPerLook != 0) return true;
-  const auto waited = Clock::now() - began_;
-  if (!may_spin_) return waited < kYieldFor;
-  if (waited > kSpinFor) ::sched_yield();  // the one waited for may be without a core
-  return waited < kSpinFor + kYieldFor;
+  ::sched_yield();
+  return turns_ % kYieldsPerLook != 0 || Clock::now() - began_ < kYieldFor;
 }
 
 }  // namespace byteps_like

@@ -14,7 +14,7 @@ import numpy as np
 from byteps_like.errors import DeadlineError
 
 _LINE = 8  # words: a cache line for each rank's counter, and one for its value
-PATIENCE = 120.0
+PATIENCE = 30.0
 
 
 class Board:

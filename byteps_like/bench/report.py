@@ -125,7 +125,7 @@ def show_bytes(count: float) -> str:
 
 def show_time(seconds: float) -> str:
     """Three figures, in the unit that fits."""
-    if seconds < 1e-3:
+    if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.3g} µs"
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3f} s"
 

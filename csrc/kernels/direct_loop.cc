@@ -10,6 +10,7 @@ namespace byteps_like::kernels {
 namespace {
 
 constexpr size_t kLineWords = 8;
+constexpr uint32_t kLooks = 10000;  // some tens of microseconds; who waits longer than that may keep the others waiting
 
 void MeetAll(uint64_t* counters, uint32_t rank, uint32_t size, bool yields) {
   std::atomic_ref<uint64_t> own(counters[rank * kLineWords]);
@@ -17,8 +18,8 @@ void MeetAll(uint64_t* counters, uint32_t rank, uint32_t size, bool yields) {
   own.store(turn, std::memory_order_release);
   for (uint32_t other = 0; other < size; ++other) {
     std::atomic_ref<uint64_t> theirs(counters[other * kLineWords]);
-    while (theirs.load(std::memory_order_acquire) < turn) {
-      if (yields) sched_yield();
+    for (uint32_t looks = 0; theirs.load(std::memory_order_acquire) < turn; ++looks) {
+      if (yields || looks > kLooks) sched_yield();
     }
   }
 }
