@@ -36,7 +36,9 @@ class Config:
     world_size: int = _setting(1, "Number of workers in the job.")
     local_rank: int = _setting(0, "Rank among this host's workers.")
     local_size: int = _setting(1, "Number of workers on this host.")
-    num_servers: int = _setting(-1, "Number of servers; -1: one, or none for a world of one worker.")
+    num_servers: int = _setting(
+        -1, "Number of servers; 0: workers reduce among themselves; -1: one, or none for a world of one."
+    )
     force_distributed: bool = _setting(False, "Go through servers even in a world of one worker.")
     host: str = _setting(
         "", "Own address, as peers reach it; empty: that of `interface`, or of the route to the scheduler."

@@ -40,9 +40,10 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def drive(workers: int, commands: list[str]) -> dict[str, str]:
+def drive(workers: int, commands: list[str], servers: int = 1) -> dict[str, str]:
     """Runs examples in one job; example -> its output."""
-    launcher = [sys.executable, "-m", "byteps_like", "run", "-q", "-n", str(workers), "--"] if workers else []
+    counts = ["-n", str(workers), "-s", str(servers)]
+    launcher = [sys.executable, "-m", "byteps_like", "run", "-q", *counts, "--"] if workers else []
     out = run(*launcher, sys.executable, str(DRIVER), *commands)
     parts: dict[str, str] = {}
     for rank in range(max(workers, 1)):
@@ -66,6 +67,13 @@ def test_every_example_is_run_here() -> None:
 @pytest.mark.parametrize("script", IN_ONE_JOB)
 def test_example_with_two_workers(outputs: dict[str, str], script: str) -> None:
     assert re.search(IN_ONE_JOB[script][1], outputs[script]), outputs[script]
+
+
+def test_the_same_examples_without_servers() -> None:
+    scripts = [script for script in IN_ONE_JOB if script != "portable.py"]
+    found = drive(2, [f"{script} {IN_ONE_JOB[script][0]}" for script in scripts], servers=0)
+    for script in scripts:
+        assert re.search(IN_ONE_JOB[script][1], found[script]), found[script]
 
 
 def test_every_example_explains_itself() -> None:

@@ -94,12 +94,13 @@ def test_a_master_address_without_torchrun_is_not_mistaken_for_its_store():
         embedded.bootstrap(config)
 
 
-def test_torchrun(tmp_path):
+@pytest.mark.parametrize("servers", [0, 1])
+def test_torchrun(tmp_path, servers):
     pytest.importorskip("torch")
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_"))}
-    environment |= {"PYTHONPATH": str(ROOT), "BYTEPS_LIKE_SHARDS": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "BYTEPS_LIKE_SHARDS": "1", "BYTEPS_LIKE_NUM_SERVERS": str(servers)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
