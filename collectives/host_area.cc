@@ -278,6 +278,9 @@ void LocalArea::Close(const Status& reason) {
     const std::lock_guard lock(mutex_);
     left = std::any_of(adopted_.begin(), adopted_.end(), [](const auto& group) { return !group->idle(); });
   }
+  std::vector<std::shared_ptr<LocalHostGroup>> groups;  // each holds this area: to be let go, after the lock
+  std::lock_guard lock(mutex_);
+  adopted_.swap(groups);
 }
 
 }  // namespace byteps_like
