@@ -180,7 +180,7 @@ class Collectives(Launching):
         targets = _inner(outputs, "gather", "gather_list") if self.group.rank == root else []
         dtype, each = movable(source)
         counts = [source.numel() * each] * self.group.size
-        addresses: Sequence[int] | int = 0
+        addresses = [0] * self.group.size  # as scattered as the root's: ranks choose their algorithm by that
         if self.group.rank == root:
             addresses = self._equal_parts(targets, source, "gather", "gather_list")
         operation = self.group.gather(source.data_ptr(), addresses, counts, dtype, root, self._options(opts))
@@ -194,7 +194,7 @@ class Collectives(Launching):
         sources = _inner(inputs, "scatter", "scatter_list") if self.group.rank == root else []
         dtype, each = movable(target)
         counts = [target.numel() * each] * self.group.size
-        addresses: Sequence[int] | int = 0
+        addresses = [0] * self.group.size  # as scattered as the root's: ranks choose their algorithm by that
         if self.group.rank == root:
             addresses = self._equal_parts(sources, target, "scatter", "scatter_list")
         operation = self.group.scatter(addresses, target.data_ptr(), counts, dtype, root, self._options(opts))

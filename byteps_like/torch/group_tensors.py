@@ -133,7 +133,10 @@ def parts(
     for number, tensor in enumerate(tensors):
         usable(tensor, operation, f"{argument}[{number}]")
         same_type(tensor, like, operation, f"{argument}[{number}]")
-    return [tensor.data_ptr() for tensor in tensors], [tensor.numel() for tensor in tensors]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    anchor = next((address for address in addresses if address), 0)
+    # An empty tensor lies nowhere, but the others' places are counted from the first one's.
+    return [address or anchor for address in addresses], [tensor.numel() for tensor in tensors]
 
 
 def same_type(tensor: torch.Tensor, like: torch.Tensor, operation: str, argument: str) -> None:

@@ -1,9 +1,14 @@
-"""c10d worlds of processes that import torch once: init_process_group("byteps") around each body."""
+"""c10d worlds of processes: init_process_group("byteps") around each body.
+
+Those of a pool with `cheap` are forked from one that has imported torch: for bodies without autograd, which is not
+made for that.
+"""
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,8 +25,10 @@ TIMEOUT = 20.0
 class GroupPool:
     """`size` processes, and a store at which they meet as ranks of one world after the other."""
 
-    def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, size: int, *, cheap: bool = False) -> None:
+        context: Any = multiprocessing.get_context("forkserver" if cheap else "spawn")
+        if cheap:
+            context.set_forkserver_preload(["torch", "byteps_like.torch", "byteps_like.torch.process_group", __name__])
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._worlds = 0
         self._pipes: list[Connection] = []
@@ -87,6 +94,8 @@ def _serve(pipe: Connection, port: int) -> None:
 
 def _in_world(store: Any, place: tuple[str, int, int, dict[str, Any]], body: Callable[..., Any], args: Any) -> Any:
     prefix, rank, size, settings = place
+    before = dict(os.environ)
+    os.environ.update(settings.get("environment", {}))
     dist.init_process_group(
         settings.get("backend", "byteps"),
         store=dist.PrefixStore(prefix, store),
@@ -99,3 +108,5 @@ def _in_world(store: Any, place: tuple[str, int, int, dict[str, Any]], body: Cal
         return body(dist.distributed_c10d._get_default_group(), rank, size, *args)
     finally:
         dist.destroy_process_group()
+        os.environ.clear()
+        os.environ.update(before)
