@@ -16,24 +16,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
-from byteps_like.dtypes import DType, Op
+from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.routes import Request, Route
-from byteps_like.worker.api import Declared, Handle, TensorSpec
+from byteps_like.torch.shadows import ORDER, Message, Shadows
+from byteps_like.worker.api import Declared, Handle
 
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 1024
-ORDER = ".order"
-"""How the names end under which arenas agree on their layout."""
 _EVER = CallOptions(timeout=3e8, traffic=Traffic.CONTROL)
 _PRUNE = 256
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -130,7 +125,7 @@ class Joiner:
 
     def _serve(self) -> int:
         """Takes part in what the others do until all have joined; the last of them."""
-        shadows, last = _Shadows(self._group.rank, self._routes, self._uses), -1
+        shadows, last = Shadows(self._group.rank, self._routes, self._uses), -1
         while last < 0 or len(self._joined.get(self._generation, ())) < self._group.size:
             message = self._inbox.get()
             if isinstance(message, BytePSLikeError):
@@ -214,52 +209,6 @@ class Joiner:
         for flight in self._flights:
             if not flight.handle.done():
                 self._tell(rank, flight.notice)
-
-
-class _Shadows:
-    """This rank's part, in zeros, in reductions that others have started."""
-
-    def __init__(self, rank: int, routes: list[Route], uses: Counter[tuple[int, str, int]]) -> None:
-        self._rank, self._routes, self._uses = rank, routes, uses
-        self._buffers: dict[tuple[int, str], torch.Tensor] = {}
-        self._newest: dict[tuple[int, str, int], Handle] = {}
-
-    def start(self, notice: Message) -> None:
-        """Takes part in what `notice` tells of, unless another rank has told of it before."""
-        number, name, op = notice["route"], notice["name"], Op(notice["op"])
-        if op is Op.BROADCAST and not name.endswith(ORDER):
-            raise InvalidArgumentError(
-                f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
-            )
-        route, spec = self._routes[number], TensorSpec(name, DType(notice["dtype"]), tuple(notice["shape"]))
-        (declared,) = route.declare([spec])
-        buffer = self._buffers.setdefault((number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8))
-        for part in range(*notice["parts"]):
-            key = (number, name, part)
-            if self._uses[key] == notice["use"]:
-                self._uses[key] += 1
-                self._clear(key, declared, buffer)
-                parts = range(part, part + 1) if declared.partitions else range(0)
-                request = Request(notice["root"], parts, 0)
-                self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
-
-    def _clear(self, key: tuple[int, str, int], declared: Declared, buffer: torch.Tensor) -> None:
-        """Zeros again where the last result landed; the others would not have begun anew before it was complete."""
-        if key in self._newest:
-            self._newest[key].wait()
-            piece = declared.partitions[key[2]] if declared.partitions else None
-            if piece is not None:
-                buffer[piece.offset : piece.offset + piece.nbytes].zero_()
-
-    def finish(self) -> list[tuple[str, list[int]]]:
-        """Waits for all; the orders of arenas that were agreed on."""
-        for handle in self._newest.values():
-            handle.wait()
-        return [
-            (name.removesuffix(ORDER), buffer.view(torch.int64).tolist())
-            for (_, name), buffer in self._buffers.items()
-            if name.endswith(ORDER)
-        ]
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
