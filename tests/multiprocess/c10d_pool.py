@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-BACKEND = os.environ.get("C10D_TEST_BACKEND", "gloo")
+BACKEND = os.environ.get("C10D_TEST_BACKEND", "byteps")
 """Another backend's name shows whether a failure is ours."""
 
 DEADLINE = 45.0
