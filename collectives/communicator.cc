@@ -1,9 +1,11 @@
 #include "collectives/communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "collectives/exchange_core.h"
@@ -13,6 +15,8 @@
 namespace byteps_like {
 namespace {
 
+constexpr auto kSpin = std::chrono::microseconds(100);  // how long who waits looks for events before it sleeps
+constexpr auto kYield = std::chrono::microseconds(50);  // likewise, giving way to others each time
 constexpr auto kCloseTimeout = std::chrono::milliseconds(1500);
 
 class CommunicatorImpl final : public Communicator {
@@ -21,11 +25,7 @@ class CommunicatorImpl final : public Communicator {
   Status Open(MeshOptions options);
 
   std::vector<std::string> urls() const override { return urls_; }
-  void SetWorld(MeshWorld world) override {
-    core_.Prepare(world);
-    host_->SetWorld(world);
-    mesh_->SetWorld(std::move(world));
-  }
+  void SetWorld(MeshWorld world) override;
   Executor& executor() override { return *executor_; }
   PointToPoint& point_to_point() override { return *points_; }
   EventLoop& loop() override { return mesh_->loop(); }
@@ -72,9 +72,22 @@ Status CommunicatorImpl::Open(MeshOptions options) {
   return {};
 }
 
+// Who waits spins only while every rank of this host has a core to itself.
+void CommunicatorImpl::SetWorld(MeshWorld world) {
+  const std::string& host = world.peers[world.rank].host_id;
+  const auto ranks_here = std::count_if(world.peers.begin(), world.peers.end(),
+                                        [&](const PeerAddress& peer) { return !host.empty() && peer.host_id == host; });
+  const bool spin = ranks_here <= static_cast<int64_t>(std::thread::hardware_concurrency());
+  loop().SetPatience(spin ? kSpin : kYield, spin);
+  core_.Prepare(world);
+  host_->SetWorld(world);
+  mesh_->SetWorld(std::move(world));
+}
+
 CommunicatorImpl::~CommunicatorImpl() {
   Close();
   if (mesh_ == nullptr) return;
+  core_.gate()->Close();
   std::mutex mutex;
   std::condition_variable changed;
   bool gone = false;

@@ -25,12 +25,37 @@ void CompletionQueue::Close() {
   changed_.notify_all();
 }
 
+EventLoop* LoopGate::Enter() {
+  inside_.fetch_add(1);
+  if (!closed_) return loop_;
+  Leave();
+  return nullptr;
+}
+
+void LoopGate::Leave() {
+  if (inside_.fetch_sub(1) == 1 && closed_) inside_.notify_all();
+}
+
+void LoopGate::Close() {
+  closed_ = true;
+  for (int inside = inside_; inside != 0; inside = inside_) inside_.wait(inside);
+}
+
 bool Completion::Wait(Deadline deadline) {
   if (done()) return true;
   std::unique_lock lock(mutex_);
   ++sleepers_;
   const bool ended = changed_.wait_until(lock, deadline, [&] { return done(); });
   --sleepers_;
+  return ended;
+}
+
+bool Completion::WaitDriving(LoopGate* gate, Deadline deadline) {
+  if (done()) return true;
+  EventLoop* const loop = gate != nullptr ? gate->Enter() : nullptr;
+  if (loop == nullptr) return Completion::Wait(deadline);
+  const bool ended = loop->Drive([this] { return done(); }, deadline, [&] { return Completion::Wait(deadline); });
+  gate->Leave();
   return ended;
 }
 

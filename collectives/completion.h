@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "csrc/base/status.h"
-#include "csrc/transport/stream.h"
+#include "csrc/transport/event_loop.h"
 
 namespace byteps_like {
 
@@ -28,6 +28,20 @@ class CompletionQueue {
   std::condition_variable changed_;
   std::deque<uint64_t> tokens_;
   bool closed_ = false;
+};
+
+// The way from completions, which outlive it, to the loop that works for them.
+class LoopGate {
+ public:
+  explicit LoopGate(EventLoop& loop) : loop_(&loop) {}
+  EventLoop* Enter();  // nullptr: closed; else Leave must follow
+  void Leave();
+  void Close();  // blocks until all have left; once what they wait for has ended
+
+ private:
+  EventLoop* const loop_;
+  std::atomic<bool> closed_{false};
+  std::atomic<int> inside_{0};
 };
 
 class Completion {
@@ -47,6 +61,8 @@ class Completion {
 
  protected:
   void Finish(const Status& status);  // once
+  // Wait, driving the loop that the completion comes from meanwhile (EventLoop::Drive). Without a gate: only waits.
+  bool WaitDriving(LoopGate* gate, Deadline deadline);
   uint32_t source_ = 0;
   uint64_t bytes_ = 0;
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/completion.h"
 #include "collectives/mesh.h"
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
@@ -82,6 +83,8 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual uint32_t rank() const = 0;
   virtual EventLoop& loop() = 0;
+  // For Completion::WaitDriving of what runs over this exchange; may be nullptr. Any thread.
+  virtual std::shared_ptr<LoopGate> gate() { return nullptr; }
 
   // Begins a call: from here on its frames are taken. kMismatch at once if a peer's description differs already,
   // kPeerLost if one of its ranks is lost (call.OnFailed is not called then).

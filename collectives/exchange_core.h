@@ -74,7 +74,10 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
  public:
   ExchangeCore() = default;
   ~ExchangeCore() override;
-  void Attach(Mesh& mesh) { mesh_ = &mesh; }
+  void Attach(Mesh& mesh) {
+    mesh_ = &mesh;
+    gate_ = std::make_shared<LoopGate>(mesh.loop());
+  }
   void Prepare(const MeshWorld& world);  // before Mesh::SetWorld
   void SetPointFrames(PointFrames* points) { points_ = points; }
   void SetHostSide(HostSide* host) { host_ = host; }
@@ -85,6 +88,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   // Exchange
   uint32_t rank() const override { return rank_; }
   EventLoop& loop() override { return mesh_->loop(); }
+  std::shared_ptr<LoopGate> gate() override { return gate_; }
   Status Begin(Call& call) override;
   void Post(Call& call, SendMessage& message) override;
   void Post(Call& call, ReceiveMessage& message) override;
@@ -172,6 +176,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void LookLater();
 
   Mesh* mesh_ = nullptr;
+  std::shared_ptr<LoopGate> gate_;
   PointFrames* points_ = nullptr;
   HostSide* host_ = nullptr;
   uint32_t rank_ = 0;

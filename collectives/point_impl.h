@@ -19,12 +19,17 @@ namespace byteps_like {
 
 class PointCompletion final : public Completion {
  public:
+  explicit PointCompletion(std::shared_ptr<LoopGate> gate) : gate_(std::move(gate)) {}
+  bool Wait(Deadline deadline) override { return WaitDriving(gate_.get(), deadline); }
   void End(const Status& status) { Finish(status); }
   void End(uint32_t source, uint64_t bytes) {
     source_ = source;
     bytes_ = bytes;
     Finish({});
   }
+
+ private:
+  const std::shared_ptr<LoopGate> gate_;
 };
 
 class PointImpl final : public PointToPoint, public PointFrames, private Sender, private EventLoop::Deferred {

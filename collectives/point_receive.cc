@@ -19,7 +19,7 @@ Deadline After(double seconds) {
 }  // namespace
 
 std::shared_ptr<Completion> PointImpl::Receive(PointOptions options, int32_t peer, std::byte* place, uint64_t bytes) {
-  auto done = std::make_shared<PointCompletion>();
+  auto done = std::make_shared<PointCompletion>(core_.gate());
   const bool any = peer == kAnySource;
   const bool other = peer >= 0 && static_cast<size_t>(peer) < options.ranks.size() &&
                      options.ranks[static_cast<size_t>(peer)] != core_.rank();

@@ -20,7 +20,7 @@ Deadline After(double seconds) {
 std::shared_ptr<Completion> PointImpl::Send(PointOptions options, uint32_t peer, const std::byte* data,
                                             uint64_t bytes) {
   auto sending = std::make_shared<Sending>();
-  sending->done = std::make_shared<PointCompletion>();
+  sending->done = std::make_shared<PointCompletion>(core_.gate());
   auto done = sending->done;
   if (peer >= options.ranks.size() || options.ranks[peer] == core_.rank() || bytes > kMaxOffset) {
     done->End(Status(Code::kInvalid, "send to rank " + std::to_string(peer) + " of a group of " +

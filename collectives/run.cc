@@ -24,6 +24,7 @@ constexpr const char* kKinds[] = {"send to", "receive from", "receive and reduce
 
 Run::Run(RunOwner& owner, RunOptions options)
     : owner_(owner),
+      gate_(owner.exchange.gate()),
       options_(std::move(options)),
       plan_(*options_.plan),
       launched_(Clock::now()),

@@ -33,6 +33,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   Run(RunOwner& owner, RunOptions options);
   ~Run() override;
 
+  bool Wait(Deadline deadline) override { return WaitDriving(gate_.get(), deadline); }
   void Start();
   void Refuse(const Status& why) { Finish(why); }  // instead of Start
   void Abort(const Status& why);                   // here and on all ranks; does nothing once it has ended
@@ -96,6 +97,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   void Done(uint32_t step);
 
   RunOwner& owner_;
+  const std::shared_ptr<LoopGate> gate_;
   RunOptions options_;
   const Plan& plan_;
   const Clock::time_point launched_;

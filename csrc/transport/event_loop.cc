@@ -27,7 +27,11 @@ void Must(int result, const char* what) {
 }  // namespace
 
 // Throws std::system_error when the process is out of descriptors: there is nothing to run then.
-EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+EventLoop::EventLoop()
+    : nudge_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Must(nudge_.get(), "eventfd");
   Must(epoll_.get(), "epoll_create1");
   Must(wake_.get(), "eventfd");
   epoll_event event{};
@@ -39,14 +43,24 @@ EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd
 EventLoop::~EventLoop() = default;
 
 void EventLoop::Run() {
-  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  while (RunPosted()) {
-    RunDeferred();
-    RunTimers();
-    WaitForEvents();
-    BuryWatchers();
+  stopped_ = false;
+  for (bool going = true, idle = true; going;) {
+    if (driven_ && (idle || driving_)) KeepAway();
+    {
+      std::lock_guard baton(baton_);
+      thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+      going = RunPosted();
+      if (going) {
+        RunDeferred();
+        RunTimers();
+        WaitForEvents(driven_ ? 0 : WaitMilliseconds());
+        BuryWatchers();
+      }
+      thread_.store(std::thread::id(), std::memory_order_relaxed);
+    }
+    idle = going && driven_ && SleepWatching();
   }
-  thread_.store(std::thread::id(), std::memory_order_relaxed);
+  stopped_ = true;
 }
 
 void EventLoop::Stop() {
@@ -55,6 +69,7 @@ void EventLoop::Stop() {
     stop_ = true;
   }
   Wake();
+  BringBack();
 }
 
 void EventLoop::Post(std::function<void()> task) {
@@ -65,7 +80,9 @@ void EventLoop::Post(std::function<void()> task) {
     posted_.push_back(std::move(task));
   }
   // The loop looks at its mailbox before it sleeps, so its own thread needs no wake-up, and one is enough for many.
-  if (first && !on_loop_thread()) Wake();
+  if (!first || on_loop_thread()) return;
+  if (keeping_away_ && !driving_) return RunAtOnce();
+  Wake();
 }
 
 void EventLoop::Wake() {
@@ -184,9 +201,9 @@ int EventLoop::WaitMilliseconds() {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
 }
 
-void EventLoop::WaitForEvents() {
+bool EventLoop::WaitForEvents(int milliseconds) {
   epoll_event events[kEventsAtOnce];
-  const int count = ::epoll_wait(epoll_.get(), events, kEventsAtOnce, WaitMilliseconds());
+  const int count = ::epoll_wait(epoll_.get(), events, kEventsAtOnce, milliseconds);
   for (int i = 0; i < count; ++i) {
     const uint64_t tag = events[i].data.u64;
     if (tag == kWakeTag) continue;
@@ -195,6 +212,7 @@ void EventLoop::WaitForEvents() {
     Watcher& watcher = *slot.watcher;  // stays where it is if the callback unwatches it or slots_ grows
     watcher.on_event();
   }
+  return count > 0;
 }
 
 }  // namespace byteps_like

@@ -1,10 +1,16 @@
 // One thread's epoll loop. Sleeps when there is nothing to do: no polling, no spinning (see docs/threads.md).
 //
-// Post and Stop may be called from any thread; everything else only on the loop's own thread, or before Run.
+// A thread that waits for something the loop is to do may drive it meanwhile: it takes the loop over from the loop's
+// own thread, which keeps away for a millisecond after the last driver. So a sequence of short blocking calls pays
+// neither for handing over to the loop's thread nor for a wake-up.
+//
+// Post, Stop and Drive may be called from any thread; everything else only on the loop's thread (the driver, while one
+// drives), or before Run.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,6 +48,30 @@ class EventLoop {
   void Stop();
   void Post(std::function<void()> task);  // run on the loop's thread, in order; wakes it
 
+  // Runs the loop on the caller's thread until `until()` or the deadline: true for the former. Where that can't be (on
+  // the loop's thread, while another thread drives, after Stop) it returns `elsewhere()`, in which the caller waits in
+  // another way: whoever runs the loop goes on with it meanwhile.
+  template <typename Until, typename Elsewhere>
+  bool Drive(Until&& until, Deadline deadline, Elsewhere&& elsewhere) {
+    if (on_loop_thread()) return elsewhere();
+    if (!BeginDriving(true)) {
+      const bool reached = elsewhere();
+      overlooked_.fetch_sub(1);
+      return reached;
+    }
+    bool reached = false;
+    while (Iterate() && !(reached = until()) && Await(deadline) && !(reached = until())) {
+    }
+    EndDriving();
+    return reached || until();
+  }
+  // How long a driver looks for events again and again, since the last one, before it sleeps; by spinning only while
+  // nobody else needs the core. Any thread.
+  void SetPatience(Clock::duration patience, bool spin) {
+    patience_.store(patience.count(), std::memory_order_relaxed);
+    spin_.store(spin, std::memory_order_relaxed);
+  }
+
   // Calls `on_event` after every edge on fd. Unwatch may be called inside the callback: no call follows it.
   void Watch(int fd, std::function<void()> on_event);
   void Unwatch(int fd);
@@ -72,12 +102,43 @@ class EventLoop {
   };
 
   void Wake();
+  // What an iteration is made of; by whoever holds baton_.
   bool RunPosted();  // false: stop
   void RunDeferred();
   void RunTimers();
-  void WaitForEvents();
+  bool WaitForEvents(int milliseconds);  // false: none came
   int WaitMilliseconds();
   void BuryWatchers();
+
+  // Driving.
+  bool BeginDriving(bool wait);
+  bool Iterate();                 // false: the loop is to stop
+  bool Await(Deadline deadline);  // false: the deadline has passed
+  void EndDriving();
+  bool HasWork();
+  void KeepAway();
+  bool SleepWatching();  // false: there is something to do now
+  void BringBack();
+  void RunAtOnce();
+
+  // Whoever runs iterations holds the baton. Once there was a driver, the loop's own thread gives it up while it
+  // sleeps, and watches the epoll descriptor without taking events from it.
+  std::mutex baton_;
+  std::atomic<bool> driven_{false};        // there was a driver, ever
+  std::atomic<bool> driving_{false};       // there is one
+  std::atomic<int> overlooked_{0};         // threads that wait without driving: the loop's own thread is needed
+  std::atomic<bool> watching_{false};      // the loop's own thread sleeps in SleepWatching
+  std::atomic<bool> keeping_away_{false};  // it sleeps in KeepAway
+  std::atomic<bool> driver_slept_{false};
+  std::atomic<bool> stopped_{false};
+  std::mutex away_mutex_;
+  std::condition_variable away_;
+  bool needed_ = false;     // guarded by away_mutex_: it is to come back
+  Deadline last_driven_{};  // likewise
+  Deadline busy_at_{};      // of the holder of the baton: when there was an event last
+  std::atomic<int64_t> patience_{0};
+  std::atomic<bool> spin_{false};
+  Fd nudge_;  // gets the loop's own thread out of SleepWatching
 
   Fd epoll_;
   Fd wake_;

@@ -129,7 +129,7 @@ TEST_CASE("point to point: another length is a mismatch with both lengths, and t
     auto receive = world.Receive(1, 0, place);
     auto send = world.Send(0, 1, sent);
     REQUIRE(Done(receive, Code::kMismatch));
-    for (const std::string part : {std::to_string(size), std::string("80"), RankName(0), RankName(1)}) {
+    for (const std::string& part : {std::to_string(size), std::string("80"), RankName(0), RankName(1)}) {
       CHECK(Names(receive, part));
     }
     REQUIRE(send->Wait(In(5)));
