@@ -191,7 +191,7 @@ void ExchangeCore::Stash(Inbound& in, Block block) {
     }
   }
   in.stash.push_back(std::move(block));
-  // The call refused these bytes before they had all come; since then it may have asked for them.
+  // The call refused these bytes before they had all come, or was not posted then; since then it may want them.
   if (in.message != nullptr) Schedule(in);
 }
 

@@ -1,6 +1,7 @@
 // Point to point: receives, and the messages that they are for.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -14,6 +15,12 @@ Deadline After(double seconds) {
   constexpr double kLongest = 1e8;
   return Clock::now() +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
+std::string SecondsText(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", seconds);
+  return text;
 }
 
 }  // namespace
@@ -91,7 +98,7 @@ void PointImpl::ReceiveTimedOut(uint64_t lane_id, uint64_t id) {
   const auto text = [&](const Posted& posted) {
     return Status(Code::kTimeout, PeerText(posted) + " a message of " + std::to_string(posted.bytes) +
                                       " bytes with tag " + std::to_string(posted.options.tag) + " to " +
-                                      core_.NameOf(core_.rank()) + " within " + std::to_string(posted.options.timeout) +
+                                      core_.NameOf(core_.rank()) + " within " + SecondsText(posted.options.timeout) +
                                       " s");
   };
   Lane& lane = lanes_[lane_id];

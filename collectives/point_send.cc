@@ -1,6 +1,7 @@
 // Point to point: what we send.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,12 @@ Deadline After(double seconds) {
   constexpr double kLongest = 1e8;  // seconds: beyond that a deadline would overflow
   return Clock::now() +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
+std::string SecondsText(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", seconds);
+  return text;
 }
 
 }  // namespace
@@ -98,8 +105,8 @@ void PointImpl::SendTimedOut(const Name& name) {
   const Status late(Code::kTimeout, core_.NameOf(name.peer) + " has not received a message of " +
                                         std::to_string(sending.message.length) + " bytes with tag " +
                                         std::to_string(name.tag) + " from " + core_.NameOf(core_.rank()) + " within " +
-                                        std::to_string(sending.timeout) + " s (" +
-                                        std::to_string(sending.message.sent) + " bytes were sent)");
+                                        SecondsText(sending.timeout) + " s (" + std::to_string(sending.message.sent) +
+                                        " bytes were sent)");
   AbortAt(name.peer, name, true, late);
   EndSend(name, late);
 }

@@ -133,6 +133,20 @@ TEST_CASE("exchange: a receiver that has no place now gets its bytes when it ask
   CHECK(to.received(0) == Pattern(700'000, 1));
 }
 
+TEST_CASE("exchange: a receive that is posted while its payload comes is not forgotten") {
+  Ranks ranks(2, "chaos+tcp", "?rate=1e6");
+  TestCall to(ranks[1], {1, 0}, Group(2), "x"), from(ranks[0], {1, 0}, Group(2), "x");
+  from.Send(1, 0, Pattern(60'000, 1));
+  to.Receive(0, 0, 60'000);
+  from.Begin();
+  uint64_t held = 0;
+  const auto limit = In(5);
+  while (held == 0 && Clock::now() < limit) ranks[1].Do([&] { held = ranks[1].core.held(0); });
+  to.Begin();
+  REQUIRE(to.Wait());
+  CHECK(to.received(0) == Pattern(60'000, 1));
+}
+
 TEST_CASE("exchange: a higher class overtakes at the next segment") {
   Ranks ranks(2, "chaos+tcp", "?rate=50e6");
   TestCall bulk(ranks[0], {1, 0}, Group(2), "bulk"), bulk_in(ranks[1], {1, 0}, Group(2), "bulk");

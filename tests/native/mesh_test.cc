@@ -14,6 +14,8 @@ class Talker final : public MeshHandler {
     if (!made.ok()) throw std::runtime_error(made.status().message());
     mesh = std::move(*made);
   }
+  ~Talker() override { mesh.reset(); }  // before what its handler uses
+
   void Say(uint32_t peer, uint64_t count) {
     mesh->loop().Post([this, peer, count] {
       to_send_[peer] += count;
@@ -57,7 +59,7 @@ class Talker final : public MeshHandler {
   std::map<uint32_t, std::vector<Status>> lost;
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   bool in_order = true;
-  std::unique_ptr<Mesh> mesh;  // ends first
+  std::unique_ptr<Mesh> mesh;
 
  private:
   std::map<uint32_t, uint64_t> to_send_, said_;
