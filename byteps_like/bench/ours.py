@@ -13,11 +13,12 @@ from byteps_like.bench.board import PATIENCE
 from byteps_like.bench.buffers import Buffers
 from byteps_like.bench.contenders import Call, Contender, Plain, TorchGroup
 from byteps_like.bench.plan import ELEMENT, Case, Plan
-from byteps_like.collectives.api import Group
+from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.tensors import tensor_over
 
 _TAG = 1
+_NOW = CallOptions(waits=True)
 
 
 def make_native(plan: Plan, rank: int) -> Contender:
@@ -71,15 +72,16 @@ class Native(Plain):
         group, ranks, kind = self._group, buffers.ranks, DType.FLOAT32
         source, target = buffers.source.data_ptr(), buffers.target.data_ptr()
         count = buffers.case.elements(ranks)
-        parts = [count // ranks] * ranks
+        each = count // ranks
+        parts = [each] * ranks
         starts: dict[str, Callable[[], Any]] = {
-            "all_reduce": lambda: group.all_reduce(source, target, count, kind, Op.SUM),
-            "reduce": lambda: group.reduce(source, target, count, kind, Op.SUM, 0),
-            "reduce_scatter": lambda: group.reduce_scatter(source, target, parts, kind, Op.SUM),
-            "all_gather": lambda: group.all_gather(source, target, parts, kind),
-            "broadcast": lambda: group.broadcast(target, count, kind, 0),
-            "all_to_all": lambda: group.all_to_all(source, target, parts, parts, kind),
-            "barrier": group.barrier,
+            "all_reduce": lambda: group.all_reduce(source, target, count, kind, Op.SUM, _NOW),
+            "reduce": lambda: group.reduce(source, target, count, kind, Op.SUM, 0, _NOW),
+            "reduce_scatter": lambda: group.reduce_scatter(source, target, parts, kind, Op.SUM, _NOW),
+            "all_gather": lambda: group.all_gather(source, target, parts, kind, _NOW),
+            "broadcast": lambda: group.broadcast(target, count, kind, 0, _NOW),
+            "all_to_all": lambda: group.all_to_all(source, target, each, each, kind, _NOW),
+            "barrier": lambda: group.barrier(_NOW),
         }
         if buffers.case.operation == "send_recv":
             return self._exchange(source, target, count * ELEMENT)

@@ -40,6 +40,8 @@ class CallOptions:
     """"ordered": bit-identical from run to run and on all ranks."""
     traffic: Traffic | None = None
     priority: int = 0
+    waits: bool = False
+    """The caller waits at once, so no thread of ours need be woken for it: saves some tens of microseconds."""
 
 
 DEFAULT = CallOptions()

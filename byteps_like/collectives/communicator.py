@@ -111,8 +111,7 @@ class Communicator:
         layout = Layout(tuple(hosts[self._peers[rank].host_id] for rank in ranks))
         return NativeGroup(
             self._core, self._notifier, self._selector, name, lane_id(name), ranks, self._rank, layout,
-            self._config.transport in ("auto", "shm") and hasattr(self._core, "host_group"),
-            self._config.stall_timeout,
+            self._config.transport in ("auto", "shm"), self._config.stall_timeout,
         )  # fmt: skip
 
     def forget(self, name: str) -> None:

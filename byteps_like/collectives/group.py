@@ -10,9 +10,10 @@ from typing import Any
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, Traffic
 from byteps_like.collectives.operation import NativeOperation, Notifier
-from byteps_like.collectives.planning import Planner, Shape, first_address
+from byteps_like.collectives.planning import Planner
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.selector import Selector
+from byteps_like.collectives.shape import Shape, first_address
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 
@@ -40,21 +41,21 @@ class NativeGroup:
     ) -> NativeOperation:
         """Every rank gets the reduction of all sources."""
         return self._start(
-            Shape(Kind.ALL_REDUCE, (count,), dtype, op, in_place=source == target), source, target, options
+            Shape(Kind.ALL_REDUCE, self.size, (count,), dtype, op, in_place=source == target), source, target, options
         )
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
     ) -> NativeOperation:
         """`root` gets the reduction."""
-        shape = Shape(Kind.REDUCE, (count,), dtype, op, self._root(root), in_place=source == target)
+        shape = Shape(Kind.REDUCE, self.size, (count,), dtype, op, self._root(root), in_place=source == target)
         return self._start(shape, source, target, options)
 
     def broadcast(
         self, address: int, count: int, dtype: DType, root: int, options: CallOptions = DEFAULT
     ) -> NativeOperation:
         """Every rank gets the bytes of `root`."""
-        shape = Shape(Kind.BROADCAST, (count,), dtype, root=self._root(root), in_place=True)
+        shape = Shape(Kind.BROADCAST, self.size, (count,), dtype, root=self._root(root), in_place=True)
         return self._start(shape, address, address, options)
 
     def reduce_scatter(
@@ -64,7 +65,10 @@ class NativeGroup:
         """Rank r gets part r of the reduction."""
         in_place = self._is_own_part(source, target, counts, dtype)
         return self._start(
-            Shape(Kind.REDUCE_SCATTER, self._parts(counts), dtype, op, in_place=in_place), source, target, options
+            Shape(Kind.REDUCE_SCATTER, self.size, self._parts(counts), dtype, op, in_place=in_place),
+            source,
+            target,
+            options,
         )
 
     def all_gather(
@@ -73,7 +77,7 @@ class NativeGroup:
         """Every rank gets the sources of all."""
         in_place = self._is_own_part(target, source, counts, dtype)
         return self._start(
-            Shape(Kind.ALL_GATHER, self._parts(counts), dtype, in_place=in_place), source, target, options
+            Shape(Kind.ALL_GATHER, self.size, self._parts(counts), dtype, in_place=in_place), source, target, options
         )
 
     def scatter(
@@ -82,7 +86,7 @@ class NativeGroup:
     ) -> NativeOperation:  # fmt: skip
         """Rank r gets part r of the source of `root`."""
         in_place = self.rank == root and self._is_own_part(source, target, counts, dtype)
-        shape = Shape(Kind.SCATTER, self._parts(counts), dtype, root=self._root(root), in_place=in_place)
+        shape = Shape(Kind.SCATTER, self.size, self._parts(counts), dtype, root=self._root(root), in_place=in_place)
         return self._start(shape, source, target, options)
 
     def gather(
@@ -91,7 +95,7 @@ class NativeGroup:
     ) -> NativeOperation:  # fmt: skip
         """`root` gets the sources of all."""
         in_place = self.rank == root and self._is_own_part(target, source, counts, dtype)
-        shape = Shape(Kind.GATHER, self._parts(counts), dtype, root=self._root(root), in_place=in_place)
+        shape = Shape(Kind.GATHER, self.size, self._parts(counts), dtype, root=self._root(root), in_place=in_place)
         return self._start(shape, source, target, options)
 
     def all_to_all(
@@ -104,13 +108,13 @@ class NativeGroup:
             raise InvalidArgumentError(f"all_to_all: sends {send_counts} elements to each, but gets {receive_counts}")
         sent = self._parts([send_counts] * self.size if isinstance(send_counts, int) else send_counts)
         got = self._parts([receive_counts] * self.size if isinstance(receive_counts, int) else receive_counts)
-        shape = Shape(Kind.ALL_TO_ALL, sent, dtype, received=got, uniform=uniform, in_place=source == target)
+        shape = Shape(Kind.ALL_TO_ALL, self.size, sent, dtype, received=got, uniform=uniform, in_place=source == target)
         return self._start(shape, source, target, options)
 
     def barrier(self, options: CallOptions = DEFAULT) -> NativeOperation:
         """Done when every rank has called it."""
         token = ctypes.addressof(self._token)
-        return self._start(Shape(Kind.BARRIER, (1,), DType.UINT8), token, token + _TOKEN // 2, options)
+        return self._start(Shape(Kind.BARRIER, self.size, (1,), DType.UINT8), token, token + _TOKEN // 2, options)
 
     def send(
         self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT
@@ -134,16 +138,16 @@ class NativeGroup:
 
     def explain(self, kind: Kind, count: int, dtype: DType, options: CallOptions = DEFAULT) -> str:
         """Which algorithm a call with `count` elements in its longer buffer would take here, and why."""
-        return self._planner.explain(Shape(kind, (count,), dtype), options)
+        return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)
 
     def _start(self, shape: Shape, source: Addresses, target: Addresses, options: CallOptions) -> NativeOperation:
         plan = self._planner.plan(shape, options, source, target)
         terms = self._terms(options, _TRAFFIC.get(shape.kind, Traffic.GRADIENT))
         if not plan.staged:
-            return self._operation(plan.launch(next(self._calls), source, target, *terms), shape.kind)
+            return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), shape.kind)
         copied = (ctypes.c_char * plan.staged)()
         ctypes.memmove(copied, first_address(source), plan.staged)
-        completion = plan.launch(next(self._calls), ctypes.addressof(copied), target, *terms)
+        completion = plan.launch(next(self._calls), ctypes.addressof(copied), target, terms, options.waits)
         self._notifier.watch(completion, partial(_release, copied))
         return self._operation(completion, shape.kind)
 

@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
+import threading
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import byteps_like._core as _core
 from byteps_like.collectives import compile, library
 from byteps_like.collectives.api import Addresses, CallOptions
-from byteps_like.collectives.schedule import Buffer, Kind, Layout, RankSchedule
+from byteps_like.collectives.default_table import SHARED
+from byteps_like.collectives.schedule import Buffer, Layout, RankSchedule
 from byteps_like.collectives.selector import Choice, Limits, Selector
-from byteps_like.dtypes import DType, Op
+from byteps_like.collectives.shape import Shape, first_address
+from byteps_like.collectives.shared_plan import shared_plan
+from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 
+_HOST_SECONDS = 30.0  # until the lowest rank of the host must have shared its memory
 _UNEVEN = 1 << 20  # bytes that an all-to-all of unknown sizes is taken for
 _MOST_KEPT = 1024  # shapes; programs that see ever new sizes must not fill the memory
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything about a call but where its memory is. `counts` are elements: of the sections of its kind, and for an
-    all-to-all of the parts that this rank sends, with `received` those it gets; `uniform`: all of all ranks are equal.
-    """
-
-    kind: Kind
-    counts: tuple[int, ...]
-    dtype: DType
-    op: Op | None = None
-    root: int = 0
-    in_place: bool = False
-    received: tuple[int, ...] = ()
-    uniform: bool = True
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that selectors and people call the size of this call: of the longer of source and target."""
-        return sum(self.counts) * self.dtype.itemsize
-
-    def sections(self, rank: int) -> compile.Counts:
-        """Elements of each section of the kind; for an uneven all-to-all, of those that this rank knows."""
-        if self.kind is not Kind.ALL_TO_ALL:
-            return self.counts
-        if self.uniform:
-            return self.counts[0]
-        return compile.all_to_all_counts(rank, len(self.counts), self.counts, self.received)
-
-    def describe(self, algorithm: str) -> str:
-        """What must be equal on all ranks, in words; at most about 200 characters."""
-        words = [self.kind.value, *([self.op.name.lower()] if self.op is not None else [])]
-        words.append(f"{self.dtype.name.lower()}{self._extent()}")
-        if self.kind in (Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER, Kind.GATHER):
-            words.append(f"root {self.root}")
-        return f"{' '.join(words)}, {algorithm}"
-
-    def _extent(self) -> str:
-        if not self.uniform:
-            return "[uneven]"
-        if self.kind is Kind.ALL_TO_ALL:
-            return f"[{self.counts[0]} each]"
-        if len(self.counts) <= 8:
-            return str(list(self.counts))
-        digest = hashlib.blake2b(repr(self.counts).encode(), digest_size=4).hexdigest()
-        return f"[{len(self.counts)} parts, {sum(self.counts)} elements, {digest}]"
 
 
 class Plan(Protocol):
@@ -76,9 +33,12 @@ class Plan(Protocol):
         """See above."""
 
     def launch(
-        self, call: int, source: Addresses, target: Addresses, timeout: float, traffic: int, priority: int
+        self, call: int, source: Addresses, target: Addresses, terms: tuple[float, int, int], waits: bool
     ) -> Any:
-        """Starts it as call number `call` of its lane; returns the core's completion."""
+        """Starts it as call number `call` of its lane; returns the core's completion.
+
+        `terms`: timeout in seconds, traffic class, priority. `waits`: the caller waits for it at once.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +56,10 @@ class SchedulePlan:
     staged: int = 0
 
     def launch(
-        self, call: int, source: Addresses, target: Addresses, timeout: float, traffic: int, priority: int
+        self, call: int, source: Addresses, target: Addresses, terms: tuple[float, int, int], _waits: bool
     ) -> Any:
         """See Plan.launch."""
+        timeout, traffic, priority = terms
         return self.core.launch(
             self.native, self.lane, call, self.description, self.dtype, self.op, self.divisor, first_address(source),
             first_address(target), traffic, priority, self.segment_bytes, timeout,
@@ -114,6 +75,8 @@ class Planner:
         self._core, self._selector, self._lane, self._ranks, self._rank = core, selector, lane, ranks, rank
         self._layout = layout
         self._shares = shares
+        self._host: Any = None
+        self._lock = threading.Lock()
         self._plans: dict[tuple[Shape, str, str], Plan] = {}
 
     def plan(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
@@ -144,6 +107,8 @@ class Planner:
 
     def _make(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
         choice = self._choose(shape, options, scattered=not (isinstance(source, int) and isinstance(target, int)))
+        if choice.algorithm == SHARED:
+            return shared_plan(self._host_group(), shape, self._rank, source, target)
         schedule = library.rank_schedule(shape.kind, choice.algorithm, self._rank, self._layout, shape.root)
         in_place = shape.in_place and schedule.alias is not None
         program = compile.program(shape.kind, choice.algorithm, self._rank, self._layout, shape.root, in_place)
@@ -158,10 +123,17 @@ class Planner:
             description=shape.describe(choice.algorithm),
             dtype=int(shape.dtype),
             op=int(Op.SUM if shape.op is None else shape.op),
-            divisor=len(self._ranks) if shape.op is Op.AVERAGE else 1,
+            divisor=shape.divisor,
             segment_bytes=choice.segment_bytes,
             staged=sum(size for _, size in tables.input) if shape.in_place and not in_place else 0,
         )
+
+    def _host_group(self) -> Any:
+        """The group in shared memory, made when it is first needed: blocks for the milliseconds that this takes."""
+        with self._lock:
+            if self._host is None:
+                self._host = _core.HostGroup(self._core, self._lane, list(self._ranks), _HOST_SECONDS)
+            return self._host
 
     def _scattered(
         self, schedule: RankSchedule, buffer: Buffer, table: compile.ChunkTable, shape: Shape, where: Addresses
@@ -172,8 +144,3 @@ class Planner:
             raise InvalidArgumentError(f"{shape.kind}: the algorithm needs the parts of a tensor one behind the other")
         chunks = (schedule.input, schedule.output)[buffer]
         return compile.scattered(chunks, shape.sections(self._rank), shape.dtype.itemsize, where)
-
-
-def first_address(where: Addresses) -> int:
-    """Where the first part lies; 0 for none."""
-    return where if isinstance(where, int) else where[0] if where else 0

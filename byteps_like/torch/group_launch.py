@@ -22,7 +22,7 @@ class Launching:
     _coalescing: CoalescedWork | None
 
     def _options(self, opts: Any) -> CallOptions:
-        return self.defaults.get(getattr(opts, "timeout", None))
+        return self.defaults.get(getattr(opts, "timeout", None), waits=not getattr(opts, "asyncOp", True))
 
     def _work(self, operation: Operation, results: list[torch.Tensor], held: object) -> Work:
         work = Work(operation, results, held)

@@ -41,24 +41,26 @@ class CallDefaults:
             traffic=options.traffic,
             priority=options.priority,
         )
-        self._known: dict[timedelta | None, CallOptions] = {}
+        self._known: dict[tuple[timedelta | None, bool], CallOptions] = {}
         self.set_timeout(timeout)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The timeout of calls that have none of their own."""
         self.timeout = timeout.total_seconds()
         self.default = replace(self._base, timeout=self.timeout)
-        self._known = {None: self.default}
+        self._known = {(None, False): self.default}
 
-    def get(self, timeout: timedelta | None) -> CallOptions:
-        """The options of a call. None, or a time that is not positive, is how torch says that it has no own timeout."""
-        found = self._known.get(timeout)
+    def get(self, timeout: timedelta | None, *, waits: bool = False) -> CallOptions:
+        """The options of a call. None, or a time that is not positive, is how torch says that it has no own timeout.
+
+        `waits`: torch waits for the call before it returns to the user.
+        """
+        found = self._known.get((timeout, waits))
         if found is None:
-            assert timeout is not None
-            seconds = timeout.total_seconds()
-            found = replace(self._base, timeout=seconds) if seconds > 0 else self.default
+            seconds = timeout.total_seconds() if timeout is not None else 0.0
+            found = replace(self._base, timeout=seconds if seconds > 0 else self.timeout, waits=waits)
             if len(self._known) < _MOST_KNOWN:
-                self._known[timeout] = found
+                self._known[timeout, waits] = found
         return found
 
 

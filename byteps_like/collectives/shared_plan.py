@@ -1,0 +1,80 @@
+"""Calls of groups whose ranks share one host: made in shared memory by the native core, without a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from byteps_like.collectives.api import Addresses
+from byteps_like.collectives.schedule import Kind
+from byteps_like.collectives.shape import Shape, first_address
+from byteps_like.dtypes import Op
+
+_CODES = {
+    Kind.ALL_REDUCE: 0, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 2, Kind.BROADCAST: 3, Kind.REDUCE: 4,
+    Kind.SCATTER: 5, Kind.GATHER: 6, Kind.ALL_TO_ALL: 7, Kind.BARRIER: 8,
+}  # fmt: skip
+"""Mirrors HostKind of collectives/host.h."""
+_ROOTED_TARGET = (Kind.REDUCE, Kind.GATHER)
+Chunks = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """One shape of call. `reads`, `writes`: this rank has a source, a target."""
+
+    host: Any
+    kind: int
+    dtype: int
+    op: int
+    divisor: int
+    root: int
+    nbytes: int
+    reads: bool
+    writes: bool
+    input: Chunks
+    output: Chunks
+    staged: int = 0
+
+    def launch(
+        self, _call: int, source: Addresses, target: Addresses, terms: tuple[float, int, int], waits: bool
+    ) -> Any:
+        """See planning.Plan.launch. The core counts the calls of a host group by itself."""
+        return self.host.launch(
+            self.kind, self.dtype, self.op, self.divisor, self.root, first_address(source) if self.reads else 0,
+            first_address(target) if self.writes else 0, self.nbytes, self.input, self.output, terms[0], waits,
+        )  # fmt: skip
+
+
+def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: Addresses) -> SharedPlan:
+    """The plan of `shape` on group rank `rank` of a `_core.HostGroup`."""
+    kind, itemsize = shape.kind, shape.dtype.itemsize
+    long_input = kind in (Kind.REDUCE_SCATTER, Kind.SCATTER, Kind.ALL_TO_ALL)
+    long_output = kind in (Kind.ALL_GATHER, Kind.GATHER, Kind.ALL_TO_ALL)
+    received = shape.received if kind is Kind.ALL_TO_ALL else shape.counts
+    own = shape.counts[rank] if len(shape.counts) > 1 else shape.counts[0]
+    return SharedPlan(
+        host=host,
+        kind=_CODES[kind],
+        dtype=int(shape.dtype),
+        op=int(Op.SUM if shape.op is None else shape.op),
+        divisor=shape.divisor,
+        root=shape.root,
+        nbytes=0 if kind is Kind.BARRIER else own * itemsize,
+        reads=kind not in (Kind.BROADCAST, Kind.SCATTER, Kind.BARRIER)
+        or (kind is not Kind.BARRIER and rank == shape.root),
+        writes=kind is not Kind.BARRIER and (kind not in _ROOTED_TARGET or rank == shape.root),
+        input=_chunks(shape.counts, itemsize, source) if long_input else [],
+        output=_chunks(received, itemsize, target) if long_output else [],
+    )
+
+
+def _chunks(counts: Sequence[int], itemsize: int, where: Addresses) -> Chunks:
+    """Offsets from the first address, and bytes, of each rank's part."""
+    sizes = [count * itemsize for count in counts]
+    if isinstance(where, int):
+        return list(zip([0, *accumulate(sizes)], sizes, strict=False))
+    first = first_address(where)
+    return [(address - first, size) for address, size in zip(where, sizes, strict=True)]
