@@ -79,7 +79,7 @@ std::shared_ptr<Completion> LoopExecutor::Launch(RunOptions options) {
     first = launched_.empty();
     launched_.push_back(run);
   }
-  if (first) exchange.loop().Post([this] { StartLaunched(); });  // small enough to need no allocation
+  if (first) exchange.loop().PostOrRun([this] { StartLaunched(); });  // small enough to need no allocation
   return run;
 }
 

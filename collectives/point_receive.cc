@@ -42,7 +42,7 @@ std::shared_ptr<Completion> PointImpl::Receive(PointOptions options, int32_t pee
   posted->done = done;
   posted->options = std::move(options);
   posted->options.lane |= kPointLane;
-  core_.loop().Post([this, posted = std::move(posted)] { StartReceive(std::move(*posted)); });
+  core_.loop().PostOrRun([this, posted = std::move(posted)] { StartReceive(std::move(*posted)); });
   return done;
 }
 

@@ -43,7 +43,7 @@ std::shared_ptr<Completion> PointImpl::Send(PointOptions options, uint32_t peer,
   message.traffic = options.traffic;
   message.priority = options.priority;
   sending->timeout = options.timeout;
-  core_.loop().Post([this, sending = std::move(sending)]() mutable { Start(std::move(sending)); });
+  core_.loop().PostOrRun([this, sending = std::move(sending)]() mutable { Start(std::move(sending)); });
   return done;
 }
 

@@ -72,15 +72,23 @@ void EventLoop::Stop() {
   BringBack();
 }
 
+// True if somebody must be woken for it. The loop looks at its mailbox before it sleeps, so its own thread needs no
+// wake-up, and one is enough for many.
+bool EventLoop::Append(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  const bool first = posted_.empty();
+  posted_.push_back(std::move(task));
+  return first && !on_loop_thread();
+}
+
 void EventLoop::Post(std::function<void()> task) {
-  bool first;
-  {
-    std::lock_guard lock(mutex_);
-    first = posted_.empty();
-    posted_.push_back(std::move(task));
-  }
-  // The loop looks at its mailbox before it sleeps, so its own thread needs no wake-up, and one is enough for many.
-  if (!first || on_loop_thread()) return;
+  if (!Append(std::move(task))) return;
+  Wake();
+  if (keeping_away_ && !driving_) BringBack();
+}
+
+void EventLoop::PostOrRun(std::function<void()> task) {
+  if (!Append(std::move(task))) return;
   if (keeping_away_ && !driving_) return RunAtOnce();
   Wake();
 }

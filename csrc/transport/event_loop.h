@@ -47,6 +47,9 @@ class EventLoop {
   void Run();  // until Stop; what was posted before Stop still runs
   void Stop();
   void Post(std::function<void()> task);  // run on the loop's thread, in order; wakes it
+  // The same, but where the loop's thread keeps away it is run here and now, which saves a wake-up: for callers that
+  // hold no lock and are nobody whom the loop waits for.
+  void PostOrRun(std::function<void()> task);
 
   // Runs the loop on the caller's thread until `until()` or the deadline: true for the former. Where that can't be (on
   // the loop's thread, while another thread drives, after Stop) it returns `elsewhere()`, in which the caller waits in
@@ -101,6 +104,7 @@ class EventLoop {
     std::function<void()> task;
   };
 
+  bool Append(std::function<void()> task);
   void Wake();
   // What an iteration is made of; by whoever holds baton_.
   bool RunPosted();  // false: stop
