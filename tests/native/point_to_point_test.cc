@@ -162,6 +162,10 @@ TEST_CASE("point to point: deadlines say who is waited for, and messages go on a
   auto send = world.Send(0, 1, sent, 7, 0.1);
   REQUIRE(Done(send, Code::kTimeout));
   CHECK(Names(send, RankName(1) + " has not received a message of 1000000 bytes with tag 7"));
+  Bytes word(1);
+  receive = world.Receive(1, 0, word, 8);  // behind the news that the message was given up
+  REQUIRE(Done(world.Send(0, 1, Pattern(1, 3), 8)));
+  REQUIRE(Done(receive));
   send = world.Send(0, 1, again, 7);
   receive = world.Receive(1, 0, place, 7);
   CHECK(Done(receive));
