@@ -55,11 +55,14 @@ class Communicator:
         self._rank = -1
 
     def join(self, epoch: int, rank: int, peers: Sequence[Peer]) -> None:
-        """The world has formed: `peers` by rank, this process included. Sends nothing; links are made when needed."""
+        """The world has formed: `peers` by rank, this process included. Sends nothing; links are made when needed.
+
+        A peer without addresses (a portable worker) takes no part in groups.
+        """
         own = self.own.host_id
         addresses = [
             (
-                [] if number == rank else self._usable(number, peer),
+                self._usable(number, peer) if number != rank and peer.urls else [],
                 peer.host_id,
                 f"rank {number} ({peer.host}, pid {peer.pid})",
             )
@@ -105,6 +108,9 @@ class Communicator:
             raise InvalidArgumentError(
                 f"group {name!r}: {list(ranks)} are not distinct ranks of a world of {self.size}"
             )
+        deaf = [rank for rank in ranks if rank != self._rank and not self._peers[rank].urls]
+        if deaf:
+            raise InvalidArgumentError(f"group {name!r}: ranks {deaf} are portable workers, which have no collectives")
         if self._rank not in ranks:
             raise InvalidArgumentError(f"group {name!r} has the ranks {list(ranks)}; this is rank {self._rank}")
         hosts = {host: number for number, host in enumerate(dict.fromkeys(self._peers[rank].host_id for rank in ranks))}

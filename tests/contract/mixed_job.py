@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import host_id, listen_urls
@@ -114,9 +115,10 @@ class MixedJob:
 
 def native_worker(config: Config) -> Worker:
     client = ControlClient(config)
-    own = host_id()
-    world = client.join(Member(MemberRole.WORKER, config.rank, own, "localhost", 1), DEADLINE)
-    return NativeWorker(config, client, world, config.rank, own)
+    communicator = Communicator(config, config.job, client.secret)
+    member = Member(MemberRole.WORKER, config.rank, host_id(), "localhost", 1, communicator.own.urls)
+    world = client.join(member, DEADLINE)
+    return NativeWorker(config, client, world, communicator)
 
 
 def portable_through(config: Config, way: Callable[[str], str]) -> Worker:
