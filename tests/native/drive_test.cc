@@ -95,6 +95,47 @@ TEST_CASE("drive: many threads wait at once, each for its own, and all are woken
   }
 }
 
+TEST_CASE("drive: what is posted under a lock that a task takes, or by a thread that a task joins, runs elsewhere") {
+  LoopThread thread;
+  std::mutex mutex;
+  const int rounds = 200 / int(kSlow) + 1;
+  for (int round = 0; round < rounds; ++round) {
+    CHECK_FALSE(thread.loop().Drive([] { return false; }, In(0.0001), [] { return true; }));  // drivers are about
+    std::atomic<int> ran{0};
+    std::thread::id ran_on;
+    {
+      std::lock_guard lock(mutex);
+      thread.loop().Post([&] {
+        std::lock_guard inner(mutex);
+        ran_on = std::this_thread::get_id();
+        ++ran;
+      });
+      CHECK(ran == 0);
+    }
+    CHECK(thread.loop().Drive([&] { return ran == 1; }, In(5),
+                              [&] {
+                                const auto limit = In(5);
+                                while (ran == 0 && Clock::now() < limit) std::this_thread::yield();
+                                return ran == 1;
+                              }));
+    auto dial = std::make_unique<std::thread>();
+    std::mutex assigned;
+    {
+      std::lock_guard lock(assigned);
+      *dial = std::thread([&] {
+        std::lock_guard wait(assigned);
+        thread.loop().Post([&] {
+          dial->join();
+          ++ran;
+        });
+      });
+    }
+    const auto limit = In(5);
+    while (ran < 2 && Clock::now() < limit) std::this_thread::yield();
+    REQUIRE(ran == 2);
+  }
+}
+
 TEST_CASE("drive: a driver leaves when the loop stops") {
   EventLoop loop;
   std::thread own([&] { loop.Run(); });
