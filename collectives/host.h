@@ -44,8 +44,8 @@ enum class HostKind : uint8_t {
 };
 inline constexpr int kHostKindCount = 9;
 
-inline constexpr uint32_t kMostHostRanks = 128;   // that one area can hold
-inline constexpr uint32_t kMostHostGroups = 512;  // at a time in one area
+inline constexpr uint32_t kMostHostRanks = 128;    // that one area can hold
+inline constexpr uint32_t kMostHostGroups = 8192;  // at a time in one area
 
 // One call as its rank sees it. Sizes are in bytes, multiples of the element's size. Chunks are offsets from `input` or
 // `output` and may lie anywhere, so a list of tensors is one call too. Input and output are disjoint, or one is in the

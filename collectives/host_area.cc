@@ -2,12 +2,14 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <utility>
 
@@ -40,6 +42,9 @@ LocalArea::LocalArea(HostOptions options)
       may_spin_(ranks() <= static_cast<uint32_t>(std::max(1, ::get_nprocs()))),
       lost_(ranks()),
       processes_(ranks()) {
+  // Few of its pages are ever used, here and there: none may become a huge one, and no core dump wants the rest.
+  ::madvise(options_.area->data(), options_.area->size(), MADV_NOHUGEPAGE);
+  ::madvise(options_.area->data(), options_.area->size(), MADV_DONTDUMP);
   HostCell& cell = layout_.cell(index());
   cell.pid_space.store(PidSpace());
   cell.pid.store(::getpid());
@@ -54,7 +59,7 @@ void LocalArea::Ring(uint32_t rank) {
 
 Status LocalArea::LossOf(uint32_t rank) {
   const HostCell& cell = layout_.cell(rank);
-  if (cell.gone.load() == 2) return Status(static_cast<Code>(cell.code), std::string(cell.text));
+  if (cell.gone.load() == 2) return FailureIn(cell.code, cell.text);
   std::lock_guard lock(mutex_);
   return lost_[rank];
 }
@@ -85,7 +90,7 @@ bool LocalArea::Died(uint32_t rank) {
   std::lock_guard lock(mutex_);
   Fd& process = processes_[rank];
   if (!process) process.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!process) return errno == ESRCH;
+  if (!process) return errno == ESRCH || (::kill(pid, 0) != 0 && errno == ESRCH);  // no descriptor is free, say
   pollfd look{process.get(), POLLIN, 0};
   return ::poll(&look, 1, 0) == 1;
 }
@@ -114,18 +119,17 @@ Result<uint32_t> LocalArea::SlotFor(uint64_t lane, uint64_t members) {
   const uint64_t key = KeyOf(lane);
   uint32_t free = kMostHostGroups;
   for (uint32_t i = 0; i < kMostHostGroups; ++i) {
-    const HostSlot& slot = layout_.slot(i);
-    const uint64_t taken = slot.lane.load();
+    const uint64_t taken = layout_.lane(i).load();
     if (taken == 0 && free == kMostHostGroups) free = i;
     if (taken != key) continue;
-    if (slot.members.load() == members) return i;
+    if (layout_.slot(i).members.load() == members) return i;
     return Status(Code::kInvalid, "host area: this lane belongs to a group of other ranks");
   }
   if (free == kMostHostGroups) {
     return Status(Code::kCapacity, "host area: all " + std::to_string(kMostHostGroups) + " groups are taken");
   }
   layout_.slot(free).members.store(members);
-  layout_.slot(free).lane.store(key);
+  layout_.lane(free).store(key);
   return free;
 }
 
@@ -148,6 +152,7 @@ Result<std::shared_ptr<LocalHostGroup>> LocalArea::Group(uint64_t lane, std::vec
   Unlock();
   if (!slot.ok()) return slot.status();
   auto group = std::make_shared<LocalHostGroup>(shared_from_this(), *slot, std::move(members), me);
+  std::erase_if(groups_, [](const auto& known) { return known.second.expired(); });
   groups_[lane] = group;
   return group;
 }
@@ -176,7 +181,7 @@ void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
       work.claimed.store(0);
       work.finished.store(0);
     }
-    words.lane.store(0);
+    layout_.lane(slot).store(0);
   }
   Unlock();
 }

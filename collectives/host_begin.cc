@@ -221,15 +221,17 @@ Status HostMachine::Compare(const HostTask& task, uint32_t j) const {
                                      Describe(theirs) + ": all ranks must make the same calls in the same order");
 }
 
+// Not all of them are in the fingerprint, and that is only what another process says.
 Status HostMachine::CompareLengths(const HostTask& task, uint32_t j) const {
-  const HostKind kind = task.call.kind;
-  const bool pairwise = kind == HostKind::kAllToAll || kind == HostKind::kScatter || kind == HostKind::kGather;
-  if (j == me_ || !pairwise || !Feeds(task.call, j, me_)) return {};
+  const HostCall& call = task.call;
+  const bool common =
+      call.kind == HostKind::kAllReduce || call.kind == HostKind::kReduce || call.kind == HostKind::kBroadcast;
+  if (j == me_ || call.kind == HostKind::kBarrier || !(common || Feeds(call, j, me_))) return {};
   const HostPost& theirs = post(j, task.number);
-  const uint64_t sent = kind == HostKind::kGather ? theirs.bytes : HostLayout::sections(theirs)[me_].bytes;
-  const uint64_t expected = Incoming(task.call, j);
+  const uint64_t sent = Sectioned(call.kind) ? HostLayout::sections(theirs)[me_].bytes : theirs.bytes;
+  const uint64_t expected = common ? call.bytes : Incoming(call, j);
   if (sent == expected) return {};
-  return Status(Code::kMismatch, std::string(kKindNames[theirs.kind]) + ": " + name(j) + " sends " +
+  return Status(Code::kMismatch, std::string(kKindNames[static_cast<int>(call.kind)]) + ": " + name(j) + " sends " +
                                      std::to_string(sent) + " bytes to " + name(me_) + ", which expects " +
                                      std::to_string(expected));
 }

@@ -67,9 +67,10 @@ std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call, bool wa
   operation->task.deadline = DeadlineIn(call.timeout);
   operation->self = operation;
   Enqueue(operation->task);
-  if (!driven_.exchange(true)) {  // so that the others see at once that this rank has come
+  if (TakeBaton(false)) {  // so that the others see at once that this rank has come
     if (HostTask* task = Oldest()) machine_.Advance(*task, true);
     driven_.store(false);
+    if (asked_.exchange(false)) Drive(false);
   }
   if (!waits_now && !area_->Adopt(shared_from_this())) {
     while (!operation->done()) Drive(true);
@@ -106,17 +107,30 @@ Deadline LocalHostGroup::NextDeadline() {
   return first_ == nullptr ? Deadline::max() : first_->deadline;
 }
 
-bool LocalHostGroup::Drive(bool look_at_time) {
-  if (driven_.load(std::memory_order_relaxed) || driven_.exchange(true)) return false;
+// Who asks looks again after it has asked, and who drives looks whether it was asked after it has let go.
+bool LocalHostGroup::TakeBaton(bool ask) {
+  if (!driven_.load(std::memory_order_relaxed) && !driven_.exchange(true)) return true;
+  if (!ask) return false;
+  asked_.store(true);
+  return !driven_.exchange(true);
+}
+
+bool LocalHostGroup::Drive(bool look_at_time) { return TakeBaton(false) && DriveOn(look_at_time); }
+
+bool LocalHostGroup::DriveOrAsk() { return TakeBaton(true) && DriveOn(false); }
+
+bool LocalHostGroup::DriveOn(bool look_at_time) {
   bool moved = false;
-  while (HostTask* task = Oldest()) {
-    if (look_at_time) CheckTime(*task);
-    moved |= machine_.Advance(*task, false);
-    if (task->phase != HostTask::Phase::kDone) break;
-    Finish(*task);
-    moved = true;
-  }
-  driven_.store(false);
+  do {
+    while (HostTask* task = Oldest()) {
+      if (look_at_time) CheckTime(*task);
+      moved |= machine_.Advance(*task, false);
+      if (task->phase != HostTask::Phase::kDone) break;
+      Finish(*task);
+      moved = true;
+    }
+    driven_.store(false);
+  } while (asked_.exchange(false) && !driven_.exchange(true));
   return moved;
 }
 
@@ -139,7 +153,8 @@ void LocalHostGroup::Finish(HostTask& task) {
   const Status status = operation == nullptr ? Status() : task.status;
   task.done.store(true);
   if (operation != nullptr) operation->End(status);
-  if (waiters_.load() > 1 || operation == nullptr) area_->Ring(area_->index());
+  // Whoever waits for it may sleep, as another thread had the baton.
+  if (waiters_.load() > 0 || operation == nullptr) area_->Ring(area_->index());
 }
 
 bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
@@ -155,7 +170,7 @@ bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
     const auto now = Clock::now();
     if (task.done.load() || now >= deadline) break;
     area_->Sleep(std::min({deadline, NextDeadline(), now + kLookAtProcesses}),
-                 [&] { return task.done.load() || Drive(false); });
+                 [&] { return task.done.load() || DriveOrAsk(); });
     if (Clock::now() - now >= kLookAtProcesses) area_->CheckLives(members());
     Drive(true);
   }

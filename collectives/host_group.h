@@ -26,6 +26,8 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   // Goes on with the calls, if no other thread does so now; true if anything has changed. `look_at_time` also ends what
   // is late.
   bool Drive(bool look_at_time);
+  // Drive for a thread that is about to sleep: whoever drives now does it once more, so nothing is overlooked.
+  bool DriveOrAsk();
   bool idle();                                          // no calls
   bool awaited() const { return waiters_.load() > 0; }  // a thread drives it for itself
   Deadline NextDeadline();
@@ -33,12 +35,15 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
  private:
   void Enqueue(HostTask& task);
   HostTask* Oldest();
+  bool TakeBaton(bool ask);
+  bool DriveOn(bool look_at_time);  // with the baton
   void Finish(HostTask& task);
   void CheckTime(HostTask& task);
 
   const std::shared_ptr<LocalArea> area_;
   HostMachine machine_;
   std::atomic<bool> driven_{false};  // the machine is some thread's
+  std::atomic<bool> asked_{false};   // another has asked it to look again before it lets go
   std::atomic<int> waiters_{0};
   std::mutex mutex_;  // of the queue
   HostTask* first_ = nullptr;

@@ -17,7 +17,8 @@ HostLayout::HostLayout(std::byte* base, uint32_t ranks) : base_(base), ranks_(ra
   post_bytes_ = RoundUp(sizeof(HostPost) + ranks * sizeof(HostSection), 64);
   member_bytes_ = sizeof(HostMember) + kHostRing * post_bytes_;
   slot_bytes_ = RoundUp(sizeof(HostSlot) + ranks * member_bytes_, 4096);
-  slots_ = RoundUp(sizeof(HostHeader) + ranks * sizeof(HostCell), 4096);
+  lanes_ = RoundUp(sizeof(HostHeader) + ranks * sizeof(HostCell), 4096);
+  slots_ = RoundUp(lanes_ + kMostHostGroups * sizeof(uint64_t), 4096);
   stages_ = slots_ + kMostHostGroups * slot_bytes_;
 }
 

@@ -1,7 +1,8 @@
 // What lies where in the memory that the ranks of a host share, and who writes it.
 //
 //   header   cells: one per rank: its process, its bell, whether it is gone
-//   slots    one per group: the lane, states of calls, and per member: words, posts
+//   lanes    one word per group, together: looked through when a group is made
+//   slots    one per group: states of calls, and per member: words, posts
 //   stages   per group and member: memory for what is private
 //
 // All of it begins as zeros. Everything of a member is written by that member alone. What anybody may write are single
@@ -15,6 +16,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 #include "collectives/host.h"
 
@@ -52,6 +55,12 @@ struct alignas(64) HostPost {
 };
 inline constexpr uint8_t kDirectInput = 1, kDirectOutput = 2;
 
+// A failure as another process has written it, which is not trusted to be one.
+inline Status FailureIn(uint32_t code, const char (&text)[kHostText]) {
+  const Code known = code == 0 || code > 255 ? Code::kCorrupt : static_cast<Code>(code);
+  return Status(known, std::string(text, ::strnlen(text, kHostText)));
+}
+
 struct HostMember {
   alignas(64) std::atomic<uint64_t> in;            // 1 + pieces staged
   alignas(64) std::atomic<uint64_t> mid;           // pieces reduced
@@ -60,9 +69,8 @@ struct HostMember {
 };
 
 struct HostSlot {
-  alignas(64) std::atomic<uint64_t> lane;   // 0: free
-  std::atomic<uint64_t> members;            // hash of who belongs to it
-  std::atomic<uint64_t> failed[kHostRing];  // call << 32 | 1 + the member that says why
+  alignas(64) std::atomic<uint64_t> members;  // hash of who belongs to it
+  std::atomic<uint64_t> failed[kHostRing];    // call << 32 | 1 + the member that says why
   struct alignas(64) Work {
     std::atomic<uint64_t> claimed, finished;  // parts of a direct reduction
   } work[kHostRing];
@@ -90,6 +98,9 @@ class HostLayout {
   size_t bytes() const { return stages_ + kMostHostGroups * ranks_ * stage_bytes(); }
   HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
   HostCell& cell(uint32_t rank) const;
+  std::atomic<uint64_t>& lane(uint32_t slot) const {  // 0: the slot is free
+    return reinterpret_cast<std::atomic<uint64_t>*>(base_ + lanes_)[slot];
+  }
   HostSlot& slot(uint32_t slot) const { return *reinterpret_cast<HostSlot*>(base_ + slots_ + slot * slot_bytes_); }
   HostMember& member(uint32_t slot, uint32_t member) const;
   HostPost& post(uint32_t slot, uint32_t member, uint64_t call) const;
@@ -103,7 +114,7 @@ class HostLayout {
  private:
   std::byte* base_;
   uint32_t ranks_;
-  size_t piece_bytes_, post_bytes_, member_bytes_, slot_bytes_, slots_, stages_;
+  size_t piece_bytes_, post_bytes_, member_bytes_, slot_bytes_, lanes_, slots_, stages_;
 };
 
 }  // namespace byteps_like

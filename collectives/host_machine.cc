@@ -25,12 +25,16 @@ HostMachine::HostMachine(LocalArea& area, uint32_t slot, std::vector<uint32_t> m
       members_(std::move(members)),
       me_(me),
       identity_(IdentityOf(members_)),
+      lost_(members_.size()),
       agreed_(members_.size()),
       pieces_(members_.size()),
       source_(members_.size()),
       target_(members_.size()) {
   for (uint32_t j = 0; j < size(); ++j) words_.push_back(&area_.layout().member(slot_, j));
   next_ = std::max<uint64_t>(1, CallOf(member(me_).out.load()));
+  // Others may still read what this rank has staged before it left this lane for a while.
+  std::fill(std::begin(source_use_), std::end(source_use_), next_ - 1);
+  std::fill(std::begin(result_use_), std::end(result_use_), next_ - 1);
 }
 
 std::string HostMachine::name(uint32_t j) const { return area_.name(members_[j]); }
@@ -85,18 +89,24 @@ bool HostMachine::Go(HostTask& task) {
   return false;
 }
 
+// Only a rank that has not left the call is missed: one that had done its part may go, and what it did is in its words.
 bool HostMachine::Bereaved(HostTask& task) {
   if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return false;
   if (const uint32_t losses = area_.losses(); losses != seen_losses_) {
     seen_losses_ = losses;
-    for (uint32_t j = 0; j < size(); ++j) {
-      const Status loss = area_.LossOf(members_[j]);
-      // Whoever died is the reason why others leave.
-      if (lost_.ok() || (lost_.code() == Code::kClosed && loss.code() == Code::kPeerLost)) lost_ = loss;
-    }
+    for (uint32_t j = 0; j < size(); ++j) lost_[j] = area_.LossOf(members_[j]);
+    any_lost_ = std::any_of(lost_.begin(), lost_.end(), [](const Status& loss) { return !loss.ok(); });
+    if (any_lost_) return true;  // what was written before is looked at once more
   }
-  if (lost_.ok()) return false;
-  Fail(task, lost_);
+  if (!any_lost_) return false;
+  Status missed;
+  for (uint32_t j = 0; j < size(); ++j) {
+    if (lost_[j].ok() || (j != me_ && CallOf(member(j).out.load()) > task.number)) continue;
+    // Whoever died is the reason why others leave.
+    if (missed.ok() || (missed.code() == Code::kClosed && lost_[j].code() == Code::kPeerLost)) missed = lost_[j];
+  }
+  if (missed.ok()) return false;
+  Fail(task, missed);
   return true;
 }
 
@@ -107,7 +117,7 @@ bool HostMachine::Noticed(HostTask& task) {
   if (CallOf(failed) != task.number) return false;
   const auto who = static_cast<uint32_t>(failed & 0xFFFFFFFF) - 1;
   const HostPost& reason = post(std::min(who, size() - 1), task.number);
-  EndFailed(task, Status(static_cast<Code>(reason.failure_code), std::string(reason.failure)));
+  EndFailed(task, FailureIn(reason.failure_code, reason.failure));
   return true;
 }
 

@@ -143,7 +143,8 @@ class HostMachine {
   uint64_t next_;      // number of the next call
   uint64_t identity_;  // hash of the members
   uint32_t seen_losses_ = 0;
-  Status lost_;                                                             // of a member
+  std::vector<Status> lost_;  // members
+  bool any_lost_ = false;
   uint64_t source_use_[kHostBuffers] = {}, result_use_[kHostBuffers] = {};  // the last call that used each
   // Of the call at work, by member:
   std::vector<uint8_t> agreed_;

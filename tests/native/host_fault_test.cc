@@ -1,4 +1,5 @@
 // What goes wrong among ranks of one host: they disagree, don't come, or die; and what they may do at the same time.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <csignal>
 #include <random>
 
+#include "collectives/host_layout.h"
 #include "tests/native/host_fixture.h"
 
 namespace byteps_like::testing {
@@ -235,6 +237,56 @@ TEST_CASE("host: a rank that closes ends the waits of the others") {
   });
 }
 
+TEST_CASE("host: a rank that has done its part and left fails nobody's call") {
+  constexpr uint64_t kLong = 48u << 20;
+  HostWorld world(3);
+  world.Run([&](HostRank me) {
+    const std::vector<Chunk> sections = {{0, 64}, {64, 64}, {128, kLong}};
+    std::vector<std::byte> memory(kLong + 256, std::byte(me.rank));
+    auto group = me.area.Group(5, world.everybody());
+    HostCall call{.kind = HostKind::kGather, .input = memory.data(), .output = memory.data(), .timeout = 20};
+    call.bytes = sections[me.rank].bytes;
+    if (me.rank == 0) call.output_chunks = sections;
+    const Status status = (*group)->Run(call);
+    CHECK_MESSAGE(status.ok(), status.message());
+    if (me.rank == 1) return me.area.Close(Status(Code::kClosed, "rank 1 has left"));
+    if (me.rank == 0) CHECK((memory[64] == std::byte(1) && memory[kLong + 127] == std::byte(2)));
+    CHECK((*group)->Run({.kind = HostKind::kBarrier, .timeout = 20}).code() == Code::kClosed);
+  });
+}
+
+TEST_CASE("host: failures that another process has written are bounded") {
+  char text[kHostText];
+  std::fill(std::begin(text), std::end(text), 'x');
+  CHECK(FailureIn(8, text).message().size() == kHostText);
+  CHECK(FailureIn(8, text).code() == Code::kClosed);
+  CHECK(FailureIn(0, text).code() == Code::kCorrupt);
+  CHECK(FailureIn(256, text).code() == Code::kCorrupt);
+}
+
+TEST_CASE("host: thousands of groups with many calls each, with little memory for each") {
+  HostWorld world(2);
+  constexpr uint64_t kLanes = 4096;
+  world.Run([&](HostRank me) {
+    std::vector<float> tensor(10, 1);
+    std::vector<std::shared_ptr<HostGroup>> groups;
+    for (uint64_t lane = 0; lane < kLanes; ++lane) {
+      auto group = me.area.Group(lane, world.everybody());
+      REQUIRE(group.ok());
+      groups.push_back(std::move(*group));
+    }
+    std::vector<std::shared_ptr<Completion>> calls;
+    for (auto& group : groups) calls.push_back(group->Launch(SumOf(tensor)));
+    for (auto& call : calls) {
+      REQUIRE(call->Wait(In(60)));
+      CHECK(call->status().ok());
+    }
+  });
+  struct stat about{};
+  REQUIRE(::fstat(world.area()->fd(), &about) == 0);
+  CHECK(static_cast<uint64_t>(about.st_blocks) * 512 / kLanes < (64u << 10));
+}
+
 TEST_CASE("host: what is in flight when this rank closes fails, also if nobody waits for it") {
   HostWorld world(2);
   std::atomic<int> launched{0};
@@ -318,10 +370,10 @@ TEST_CASE("host: a slot is a fresh one after its last member has left; a full ta
     }
     std::vector<std::shared_ptr<HostGroup>> kept;
     for (uint64_t lane = 0; lane < kMostHostGroups; ++lane) kept.push_back(*me.area.Group(lane, {0}));
-    CHECK(me.area.Group(9999, {0}).status().code() == Code::kCapacity);
+    CHECK(me.area.Group(99999, {0}).status().code() == Code::kCapacity);
     CHECK(me.area.Group(3, {0}).ok());
     kept.pop_back();
-    CHECK(me.area.Group(9999, {0}).ok());
+    CHECK(me.area.Group(99999, {0}).ok());
   });
 }
 
