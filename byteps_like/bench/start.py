@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from byteps_like.bench.plan import MPI, Plan
-from byteps_like.errors import DeadlineError, SystemCallError
+from byteps_like.bench.processes import wait_all
 from byteps_like.launch.lab import INTERFACE, Lab
 
 _MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -53,7 +52,7 @@ def run_ranks(plan: Plan, lab: Lab | None, timeout: float) -> None:
             for rank in range(plan.ranks)
         ]
     processes = [subprocess.Popen(words, env=env, start_new_session=True) for words, env in starts]
-    _wait_all(processes, timeout)
+    wait_all(processes, timeout)
 
 
 def _environment(plan: Plan) -> dict[str, str]:
@@ -87,18 +86,3 @@ def _mpirun(plan: Plan, lab: Lab | None) -> list[str]:
     # Names without quotes in them, so that the shell in between has nothing to do.
     first = lab.hosts[0]
     return first.command(["unshare", "--uts", "sh", "-c", 'hostname lab-mpirun; exec "$@"', "sh", *words])
-
-
-def _wait_all(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
-    try:
-        for process in processes:
-            process.wait(timeout)
-            if process.returncode != 0:
-                raise SystemCallError(f"a rank of the benchmark, or mpirun, ended with {process.returncode}")
-    except subprocess.TimeoutExpired:
-        raise DeadlineError(f"the benchmark took more than {timeout:.0f} s") from None
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait()
