@@ -91,7 +91,8 @@ class Exchange {
   virtual Status Begin(Call& call) = 0;
   virtual void Post(Call& call, SendMessage& message) = 0;
   virtual void Post(Call& call, ReceiveMessage& message) = 0;
-  virtual void Advance(SendMessage& message) = 0;   // message.ready was raised
+  // message.ready was raised. What is less than a segment waits for more, unless it ends the message.
+  virtual void Advance(SendMessage& message) = 0;
   virtual void Retry(ReceiveMessage& message) = 0;  // PlaceFor may succeed now
   virtual void End(Call& call) = 0;                 // all its messages are done; it may be destroyed
   // Gives the call up here and tells all its ranks why: their OnFailed is called with it. The exchange forgets the

@@ -65,7 +65,12 @@ struct Outbound : Hook {
   Outbound *before = nullptr, *after = nullptr;
   size_t slot = 0;  // of its owner
 
-  bool HasMore() const { return next < message->ready || (message->length == 0 && !begun); }
+  // Whole segments and what ends the message: many small pieces would cost more than they gain.
+  bool HasMore() const {
+    if (message->length == 0) return !begun;
+    const uint64_t more = message->ready - next;
+    return more > 0 && (message->ready == message->length || more >= message->segment_bytes);
+  }
   bool asked_whole() const { return begun && next == message->length; }
 };
 

@@ -16,7 +16,10 @@ def wait_all(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> No
         for process in processes:
             process.wait(timeout)
             if process.returncode != 0:
-                raise SystemCallError(f"a rank of the benchmark, or mpirun, ended with {process.returncode}")
+                codes = [each.poll() for each in processes]
+                raise SystemCallError(
+                    f"a rank of the benchmark, or mpirun, ended with {process.returncode}; all: {codes}"
+                )
     except subprocess.TimeoutExpired:
         raise DeadlineError(f"the benchmark took more than {timeout:.0f} s") from None
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from byteps_like.bench import world
-from byteps_like.collectives.planning import Shape
+from byteps_like.collectives.shape import Shape
 from byteps_like.collectives.schedule import Kind
 from byteps_like.dtypes import DType, Op
 from byteps_like.launch.lab import Lab
@@ -30,7 +30,7 @@ def run(lab: Lab, folder: Path, name: str, ranks: int) -> list[Any]:
 
 def words(kind: Kind, counts: tuple[int, ...], op: Op | None, algorithm: str) -> int:
     """Bytes of the call's description, which goes to each peer that is sent something, once."""
-    return len(Shape(kind, counts, DType.FLOAT32, op).describe(algorithm))
+    return len(Shape(kind, len(counts), counts, DType.FLOAT32, op).describe(algorithm))
 
 
 def data(moved: dict[str, list[int]], described: int) -> list[int]:
@@ -55,7 +55,9 @@ def test_hierarchical_crosses_the_slow_link_with_a_share_of_the_bytes(make_lab: 
         assert across(rank, sent, 4) == nbytes // 4, rank
         # Of what a ring of whole hosts would send across, 2(H-1)/H of the vector, it is a quarter.
         assert across(rank, sent, 4) * 4 == nbytes
-        assert [amount for peer, amount in enumerate(sent) if peer // 4 != rank // 4 and peer % 4 != rank % 4] == [0] * 3
+        assert [amount for peer, amount in enumerate(sent) if peer // 4 != rank // 4 and peer % 4 != rank % 4] == [
+            0
+        ] * 3
     borders = [across(rank, data(moved["ring"], ring), 4) for rank, moved in enumerate(found)]
     assert borders == [0, 0, 0, nbytes * 7 // 4] * 2
     for host in range(2):

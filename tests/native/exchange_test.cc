@@ -59,21 +59,22 @@ TEST_CASE("exchange: messages of all sizes between all ranks, over every transpo
   }
 }
 
-TEST_CASE("exchange: a prefix that is ready is sent, the rest when it is") {
+TEST_CASE("exchange: whole segments of a prefix that is ready are sent, the rest when it is") {
   Ranks ranks(2, "shm");
   TestCall to(ranks[1], {1, 0}, Group(2), "x"), from(ranks[0], {1, 0}, Group(2), "x");
   to.Receive(0, 0, 200'000);
   from.Send(1, 0, Pattern(200'000, 1));
-  from.send(0).ready = 50'000;
+  from.send(0).segment_bytes = 40'000;
+  from.send(0).ready = 90'000;
   to.Begin();
   from.Begin();
   for (const auto limit = In(5); Clock::now() < limit;) {
     uint64_t received = 0;
     ranks[1].Do([&] { received = to.receive(0).received; });
-    if (received == 50'000) break;
+    if (received == 80'000) break;
   }
   ranks[0].Do([&] {
-    CHECK(from.send(0).sent == 50'000);
+    CHECK(from.send(0).sent == 80'000);
     from.send(0).ready = 200'000;
     ranks[0].core.Advance(from.send(0));
   });
