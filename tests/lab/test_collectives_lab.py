@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from byteps_like.bench import world
-from byteps_like.collectives.shape import Shape
 from byteps_like.collectives.schedule import Kind
+from byteps_like.collectives.shape import Shape
 from byteps_like.dtypes import DType, Op
 from byteps_like.launch.lab import Lab
 
