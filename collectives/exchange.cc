@@ -214,4 +214,8 @@ void ExchangeCore::OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBu
   if (host_ != nullptr) host_->OnRegion(peer, id, std::move(buffer));
 }
 
+void ExchangeCore::OnNoRegion(uint32_t peer, uint32_t id, bool refused) {
+  if (host_ != nullptr) host_->OnNoRegion(peer, id, refused);
+}
+
 }  // namespace byteps_like

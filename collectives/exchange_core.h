@@ -105,6 +105,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void OnSent(uint32_t peer, const Header& header) override { peers_[peer]->outbox.OnSent(header); }
   void OnPeerLost(uint32_t peer, const Status& why) override;
   void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override;
+  void OnNoRegion(uint32_t peer, uint32_t id, bool refused) override;
 
   // For point to point calls and records.
   Mesh& mesh() { return *mesh_; }

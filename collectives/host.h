@@ -84,6 +84,8 @@ class RegionResolver {
   struct View {
     std::byte* data = nullptr;  // nullptr: not here yet; HostArea::Wake follows when it is
     uint64_t bytes = 0;
+    std::shared_ptr<SharedBuffer> buffer{};  // keeps it mapped; may be nullptr where it stays anyway
+    bool refused = false;                    // it will never be here
   };
   virtual ~RegionResolver() = default;
   // Where in this process's own regions these bytes lie; region 0 if they don't.

@@ -238,6 +238,7 @@ Status HostMachine::CompareLengths(const HostTask& task, uint32_t j) const {
 
 Status HostMachine::ResolveAll(HostTask& task, bool* missing) {
   const HostCall& call = task.call;
+  held_.clear();
   for (uint32_t j = 0; j < size(); ++j) {
     const HostPost& theirs = post(j, task.number);
     source_[j] = nullptr;
@@ -266,14 +267,16 @@ Status HostMachine::ResolveAll(HostTask& task, bool* missing) {
   return {};
 }
 
-Status HostMachine::Resolve(uint32_t j, const HostSection& section, std::byte** place) const {
-  const auto view =
+Status HostMachine::Resolve(uint32_t j, const HostSection& section, std::byte** place) {
+  auto view =
       area_.regions() == nullptr ? RegionResolver::View{} : area_.regions()->Resolve(members_[j], section.region);
+  if (view.refused) return Status(Code::kSystem, name(j) + " can't share its memory with " + name(me_));
   if (view.data == nullptr) return {};
   if (section.bytes > view.bytes || section.offset > view.bytes - section.bytes) {
     return Status(Code::kCorrupt, name(j) + " refers to bytes beyond its region " + std::to_string(section.region));
   }
   *place = view.data + section.offset;
+  if (view.buffer != nullptr) held_.push_back(std::move(view.buffer));
   return {};
 }
 

@@ -63,6 +63,7 @@ bool HostMachine::Advance(HostTask& task, bool only_begin) {
     moved = true;
     if (only_begin && task.phase == HostTask::Phase::kPosted) break;
   }
+  if (task.phase == HostTask::Phase::kDone) held_.clear();
   return moved;
 }
 

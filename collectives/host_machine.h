@@ -99,7 +99,7 @@ class HostMachine {
   Status Compare(const HostTask& task, uint32_t j) const;
   Status CompareLengths(const HostTask& task, uint32_t j) const;
   Status ResolveAll(HostTask& task, bool* missing);
-  Status Resolve(uint32_t j, const HostSection& section, std::byte** place) const;
+  Status Resolve(uint32_t j, const HostSection& section, std::byte** place);
 
   // host_pull.cc
   static bool Sectioned(HostKind kind);
@@ -152,6 +152,7 @@ class HostMachine {
   std::vector<uint64_t> pieces_;          // that come from its stage
   std::vector<const std::byte*> source_;  // its input, or its section for this rank, where that can be read in place
   std::vector<std::byte*> target_;        // its output, where that can be written in place
+  std::vector<std::shared_ptr<SharedBuffer>> held_;  // what of others is mapped for it
 };
 
 }  // namespace byteps_like

@@ -1,5 +1,7 @@
 #include "collectives/host_side.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +15,7 @@ constexpr size_t kPage = 4096;
 
 void HostSide::SetWorld(const MeshWorld& world) {
   std::lock_guard lock(mutex_);
+  if (!locals_.empty()) return;
   rank_ = world.rank;
   for (uint32_t peer = 0; peer < world.peers.size(); ++peer) {
     const std::string& host = world.peers[peer].host_id;  // empty: shares memory with nobody
@@ -22,12 +25,33 @@ void HostSide::SetWorld(const MeshWorld& world) {
   }
 }
 
+// The caller's hold on the memory tells when it is over: not in a forked child, which has but a copy of it.
 Result<std::shared_ptr<SharedBuffer>> HostSide::Allocate(size_t bytes) {
   auto buffer = SharedBuffer::Create(bytes);
   if (!buffer.ok()) return buffer;
+  SharedBuffer* const raw = buffer->get();
   std::lock_guard lock(mutex_);
-  own_.push_back({next_region_++, (*buffer)->data(), (*buffer)->size(), *buffer});
-  return buffer;
+  const uint32_t id = next_region_++;
+  own_.push_back({id, raw->data(), raw->size(), *buffer});
+  return std::shared_ptr<SharedBuffer>(
+      raw, [memory = std::move(*buffer), side = weak_from_this(), id, pid = ::getpid()](SharedBuffer*) mutable {
+        memory.reset();
+        if (::getpid() != pid) return;
+        if (const auto still = side.lock()) still->Forget(id);
+      });
+}
+
+void HostSide::Forget(uint32_t id) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(own_, [id](const Own& own) { return own.id == id; });
+  for (auto at = passed_.begin(); at != passed_.end();) {
+    if (at->second != id) {
+      ++at;
+      continue;
+    }
+    Pass(locals_[at->first], id, nullptr);
+    at = passed_.erase(at);
+  }
 }
 
 Result<uint32_t> HostSide::LocalOf(uint32_t world_rank) const {
@@ -39,6 +63,7 @@ Result<uint32_t> HostSide::LocalOf(uint32_t world_rank) const {
 Result<std::shared_ptr<HostGroup>> HostSide::Group(uint64_t lane, const std::vector<uint32_t>& ranks,
                                                    Deadline deadline) {
   std::unique_lock lock(mutex_);
+  if (ranks.empty() || locals_.empty()) return Status(Code::kInvalid, "host group: no ranks, or no world yet");
   std::vector<uint32_t> members;
   for (const uint32_t rank : ranks) {
     auto local = LocalOf(rank);
@@ -108,11 +133,34 @@ void HostSide::OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer
     if (id == kAskForArea) {
       if (rank_ != locals_.front()) return;
       MakeArea();
-      if (buffer_ != nullptr) Pass(peer, kArea, buffer_);
+      Pass(peer, kArea, buffer_);  // none: it is told so
     } else if (id == kArea) {
       if (area_ == nullptr && peer == locals_.front()) Attach(std::move(buffer));
     } else {
       from_[{*local, id}] = std::move(buffer);
+    }
+    area = area_;
+  }
+  if (area != nullptr) area->Wake();
+}
+
+void HostSide::OnNoRegion(uint32_t peer, uint32_t id, bool refused) {
+  if (id == kAskForArea) return OnRegion(peer, id, nullptr);  // the answer is what matters
+  std::shared_ptr<HostArea> area;
+  {
+    std::lock_guard lock(mutex_);
+    auto local = LocalOf(peer);
+    if (!local.ok()) return;
+    if (id == kArea) {
+      if (area_ != nullptr || peer != locals_.front() || !failed_.ok()) return;
+      failed_ = Status(Code::kSystem,
+                       "host group: " + names_.front() + " can't share memory with " + names_[*LocalOf(rank_)] +
+                           (refused ? ": their link has none, or no descriptor is free" : ": it got none"));
+      changed_.notify_all();
+    } else if (refused) {
+      refused_.emplace(*local, id);
+    } else {
+      from_.erase({*local, id});
     }
     area = area_;
   }
@@ -158,8 +206,10 @@ RegionResolver::Place HostSide::Find(const std::byte* data, uint64_t bytes) {
 RegionResolver::View HostSide::Resolve(uint32_t rank, uint32_t id) {
   std::lock_guard lock(mutex_);
   const auto found = from_.find({rank, id});
-  if (found == from_.end()) return {};
-  return {found->second->data(), found->second->size()};
+  if (found != from_.end()) return {found->second->data(), found->second->size(), found->second};
+  View none;
+  none.refused = refused_.contains({rank, id});
+  return none;
 }
 
 void HostSide::Announce(uint32_t rank, uint32_t id) {

@@ -18,7 +18,7 @@
 
 namespace byteps_like {
 
-// Any thread, but OnRegion and OnPeerLost: the loop's.
+// Any thread, but OnRegion, OnNoRegion and OnPeerLost: the loop's.
 class HostSide final : public RegionResolver, public std::enable_shared_from_this<HostSide> {
  public:
   explicit HostSide(Mesh& mesh) : mesh_(&mesh) {}
@@ -29,6 +29,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   // the lowest rank of the host does not answer.
   Result<std::shared_ptr<HostGroup>> Group(uint64_t lane, const std::vector<uint32_t>& ranks, Deadline deadline);
   void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer);
+  void OnNoRegion(uint32_t peer, uint32_t id, bool refused);
   void OnPeerLost(uint32_t peer, const Status& why);
   void Close(const Status& why);
 
@@ -48,6 +49,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   void MakeArea();
   void Attach(std::shared_ptr<SharedBuffer> area);
   void Pass(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer);
+  void Forget(uint32_t id);  // its memory is no longer in use: the peers let go of it, too
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -64,6 +66,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   uint32_t next_region_ = 1;
   std::set<std::pair<uint32_t, uint32_t>> passed_;                               // (index, id) of own regions
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<SharedBuffer>> from_;  // (index, id)
+  std::set<std::pair<uint32_t, uint32_t>> refused_;                              // likewise: they can't be had
 };
 
 }  // namespace byteps_like

@@ -29,7 +29,9 @@ class MeshImpl final : public Mesh {
   const MeshWorld& world() const override { return world_; }
   EventLoop& loop() override { return loop_; }
   LinkCounters counters() const override;
-  LinkCounters counters(uint32_t peer) const override { return ready() ? peers_[peer]->counters() : LinkCounters(); }
+  LinkCounters counters(uint32_t peer) const override {
+    return ready() && peer < peers_.size() ? peers_[peer]->counters() : LinkCounters();
+  }
 
   void Kick(uint32_t peer) override { peers_[peer]->Kick(); }
   void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override {

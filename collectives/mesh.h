@@ -31,6 +31,8 @@ class MeshHandler {
   virtual void OnPeerLost(uint32_t peer, const Status& why) = 0;
   // The peer has mapped its region `id` into this process too.
   virtual void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;
+  // The peer's region `id` is gone, or (`refused`) can't be passed: no shared memory on this link, or no descriptors.
+  virtual void OnNoRegion(uint32_t /*peer*/, uint32_t /*id*/, bool /*refused*/) {}
 };
 
 struct MeshOptions {
@@ -65,7 +67,8 @@ class Mesh {
   virtual LinkCounters counters(uint32_t peer) const = 0;
 
   virtual void Kick(uint32_t peer) = 0;  // there is something to send: dials if need be
-  virtual void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;  // same host only
+  // Same host only. nullptr: the region is gone.
+  virtual void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;
   virtual bool SameHost(uint32_t peer) const = 0;
   // Cuts the link to a peer that broke a rule: OnPeerLost follows, from the loop.
   virtual void Cut(uint32_t peer, const Status& why) = 0;

@@ -7,6 +7,7 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kAfterDecline = std::chrono::milliseconds(50);  // until we dial again, if the peer doesn't
+constexpr auto kRegionPause = std::chrono::milliseconds(1);    // until a descriptor is passed that found no room
 
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -212,25 +213,41 @@ void MeshPeer::Keep() {
 // Shared memory -------------------------------------------------------------------------------------------------------
 
 void MeshPeer::PassRegion(uint32_t id, std::shared_ptr<SharedBuffer> buffer) {
+  if (state_ == State::kLost || ending_) return;
   regions_.push_back({id, std::move(buffer)});
   Kick();
 }
 
+// `offset` 0: there is no such region, `total` 1: as it can't be passed.
 bool MeshPeer::NextRegion(Outgoing& next) {
-  while (!regions_.empty()) {
-    const Region region = std::move(regions_.front());
-    regions_.pop_front();
-    const bool passed = link_->shares_memory() && link_->PassBuffer(*region.buffer).ok();
-    if (!passed) continue;  // another host, or out of descriptors: its owner goes without
-    next.header = HeaderOf(FrameType::kRegion);
-    next.header.aux = region.id;
-    next.header.offset = region.buffer->size();
-    return true;
+  if (regions_.empty()) return false;
+  const Region& region = regions_.front();
+  next.header = HeaderOf(FrameType::kRegion);
+  next.header.aux = region.id;
+  if (region.buffer != nullptr) {
+    const Status passed = link_->shares_memory() ? link_->PassBuffer(*region.buffer) : Status(Code::kInvalid, "");
+    if (passed.code() == Code::kCapacity) {  // nothing tells when the peer has taken those before
+      RetryRegions();
+      return false;
+    }
+    next.header.offset = passed.ok() ? region.buffer->size() : 0;
+    next.header.total = passed.ok() ? 0 : 1;
   }
-  return false;
+  regions_.pop_front();
+  return true;
+}
+
+void MeshPeer::RetryRegions() {
+  if (retries_regions_) return;
+  retries_regions_ = true;
+  mesh_.loop.CallAt(Clock::now() + kRegionPause, [this] {
+    retries_regions_ = false;
+    if (state_ == State::kUp) link_->Kick();
+  });
 }
 
 void MeshPeer::TakeRegion(Link& link, const Header& header) {
+  if (header.offset == 0) return mesh_.handler.OnNoRegion(rank_, header.aux, header.total != 0);
   auto buffer = link.TakeBuffer();
   if (!buffer.ok()) return link.Close(buffer.status());
   if ((*buffer)->size() != header.offset) return link.Close(Status(Code::kCorrupt, "a region of another size"));

@@ -65,6 +65,7 @@ class MeshPeer final : private LinkHandler {
   void SetLink(std::unique_ptr<Link> link);
   Header HeaderOf(FrameType type) const;
   bool NextRegion(Outgoing& next);
+  void RetryRegions();
   void TakeRegion(Link& link, const Header& header);
 
   struct Region {
@@ -83,6 +84,7 @@ class MeshPeer final : private LinkHandler {
   std::vector<std::unique_ptr<Link>> closing_;
   bool welcome_ = false, ending_ = false, said_goodbye_ = false;
   std::deque<Region> regions_;
+  bool retries_regions_ = false;
   uint64_t timer_ = 0;
 
   mutable std::mutex counters_mutex_;  // guards which link is in use, for counters, and:

@@ -46,6 +46,8 @@ Status SendWithFds(int socket, const void* data, size_t size, std::initializer_l
   const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(size)) return {};
   if (errno == EPIPE || errno == ECONNRESET) return Status(Code::kPeerLost, "pass a descriptor: the peer died");
+  // The peer has not taken those before: as few as net.unix.max_dgram_qlen fit.
+  if (errno == EAGAIN || errno == ETOOMANYREFS) return Status(Code::kCapacity, "pass a descriptor: try again");
   return SystemError("pass a descriptor", errno);
 }
 

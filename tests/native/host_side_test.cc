@@ -1,6 +1,7 @@
 // Host groups of communicators: how the shared memory comes to all ranks, regions, and what a lost rank does.
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <thread>
 
 #include "collectives/communicator.h"
@@ -10,10 +11,10 @@ namespace byteps_like::testing {
 namespace {
 
 struct HostCommunicators {
-  explicit HostCommunicators(uint32_t size) {
+  explicit HostCommunicators(uint32_t size, const std::string& scheme = "shm") {
     std::vector<std::vector<std::string>> urls;
     for (uint32_t rank = 0; rank < size; ++rank) {
-      all.push_back(std::move(*Communicator::Listen(OptionsFor({FreshUrl("shm")}))));
+      all.push_back(std::move(*Communicator::Listen(OptionsFor({FreshUrl(scheme)}))));
       urls.push_back(all.back()->urls());
     }
     for (uint32_t rank = 0; rank < size; ++rank) all[rank]->SetWorld(WorldOf(rank, urls));
@@ -83,6 +84,52 @@ TEST_CASE("host side: a rank that closes, or is elsewhere") {
     if (rank == 0) return communicator.Close();
     CHECK((*group)->Run(Sum(tensor.data(), 10)).code() == Code::kClosed);
     CHECK(communicator.Group(2, {1, 7}, In(1)).status().code() == Code::kInvalid);
+  });
+}
+
+// A unix socket holds few descriptors that nobody has taken yet: ten, where the system says nothing else.
+TEST_CASE("host side: many regions at once, and their memory and descriptors are given back") {
+  HostCommunicators world(2);
+  const auto mapped = [] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find("byteps_like") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  std::atomic<int> most{0};
+  world.Run({0, 1}, [&](uint32_t, Communicator& communicator) {
+    auto group = communicator.Group(1, {0, 1}, In(20));
+    REQUIRE(group.ok());
+    constexpr size_t kCount = 20000;
+    std::vector<std::shared_ptr<SharedBuffer>> buffers;
+    std::vector<std::shared_ptr<Completion>> calls;
+    for (int i = 0; i < 64; ++i) {
+      buffers.push_back(std::move(*communicator.Allocate(kCount * 4)));
+      auto* tensor = reinterpret_cast<float*>(buffers.back()->data());
+      std::fill(tensor, tensor + kCount, 1.0F);
+      calls.push_back((*group)->Launch(Sum(tensor, kCount)));
+    }
+    for (size_t i = 0; i < calls.size(); ++i) {
+      REQUIRE(calls[i]->Wait(In(20)));
+      CHECK(calls[i]->status().ok());
+      CHECK(reinterpret_cast<float*>(buffers[i]->data())[kCount - 1] == 2);
+    }
+    most = std::max(most.load(), mapped());
+  });
+  CHECK(most > 200);
+  const auto limit = In(10);
+  while (mapped() > 20 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(mapped() <= 20);
+}
+
+TEST_CASE("host side: ranks whose link shares no memory are told so at once") {
+  HostCommunicators world(2, "tcp");
+  world.Run({0, 1}, [&](uint32_t rank, Communicator& communicator) {
+    const auto began = Clock::now();
+    auto group = communicator.Group(1, {0, 1}, In(20));
+    CHECK(Clock::now() - began < std::chrono::seconds(10));
+    if (rank == 1) CHECK(group.status().code() == Code::kSystem);
+    if (rank == 1) CHECK(group.status().message().find("can't share memory with rank 1") != std::string::npos);
   });
 }
 
