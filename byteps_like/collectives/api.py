@@ -68,6 +68,17 @@ class Operation(Protocol):
         """Group rank whose message a `receive` got; only once it is done."""
 
 
+class Keeper:
+    """A callback that keeps objects alive until it is called: memory of an operation that nobody may wait for."""
+
+    def __init__(self, *held: object) -> None:
+        self._held: tuple[object, ...] = held
+
+    def __call__(self) -> None:
+        """Lets go."""
+        self._held = ()
+
+
 class Group(Protocol):
     """Some ranks of a world, in an order of their own, with a lane of their own. Thread-safe.
 

@@ -120,10 +120,12 @@ class Communicator:
             self._config.transport in ("auto", "shm"), self._config.stall_timeout,
         )  # fmt: skip
 
-    def forget(self, name: str) -> None:
-        """The group is not used any more; its name is free again only where all ranks have forgotten it."""
+    def release(self, name: str) -> None:
+        """Gives back what group `name` holds, which may be used no more. If it is, its calls are counted on."""
         with self._lock:
-            self._groups.pop(name, None)
+            known = self._groups.get(name)
+        if known is not None:
+            known.release()
 
     def empty_shared(self, nbytes: int) -> SharedMemory:
         """Zero-filled memory that peers on this host map: collectives read and write it in place."""

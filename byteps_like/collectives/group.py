@@ -136,6 +136,10 @@ class NativeGroup:
         )  # fmt: skip
         return self._operation(completion, "receive")
 
+    def release(self) -> None:
+        """Gives back what the group holds but its place in the count of calls: for one that may be used no more."""
+        self._planner.release()
+
     def explain(self, kind: Kind, count: int, dtype: DType, options: CallOptions = DEFAULT) -> str:
         """Which algorithm a call with `count` elements in its longer buffer would take here, and why."""
         return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)

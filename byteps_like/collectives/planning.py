@@ -91,6 +91,12 @@ class Planner:
             plan = self._plans[key] = self._make(shape, options, 0, 0)
         return plan
 
+    def release(self) -> None:
+        """Forgets all plans, and gives the place in shared memory back; both are made again when they are needed."""
+        with self._lock:
+            self._plans.clear()
+            self._host = None
+
     def explain(self, shape: Shape, options: CallOptions) -> str:
         """The algorithm for calls of this shape, and why, beside the others."""
         return self._selector.explain(

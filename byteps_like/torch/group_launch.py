@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Operation
-from byteps_like.torch.group_options import CallDefaults
-from byteps_like.torch.work import CoalescedWork, Several, Work
+from byteps_like.torch.group_options import CallDefaults, GroupOptions
+from byteps_like.torch.work import CoalescedWork, InOrderWork, Several, Work
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 
@@ -18,6 +18,7 @@ class Launching:
     """The ground of ProcessGroup's mixins. Nothing here is overridden."""
 
     group: Group
+    options: GroupOptions
     defaults: CallDefaults
     _coalescing: CoalescedWork | None
 
@@ -25,7 +26,7 @@ class Launching:
         return self.defaults.get(getattr(opts, "timeout", None), waits=not getattr(opts, "asyncOp", True))
 
     def _work(self, operation: Operation, results: list[torch.Tensor], held: object) -> Work:
-        work = Work(operation, results, held)
+        work = (Work if self.options.callbacks == "pool" else InOrderWork)(operation, results, held)
         return work if self._coalescing is None else self._coalescing.add(work)
 
     def _started(self, works: Sequence[Work], results: list[torch.Tensor]) -> Work:

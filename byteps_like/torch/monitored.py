@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
-from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.collectives.api import CallOptions, Group, Keeper, Operation
 from byteps_like.errors import BytePSLikeError, DeadlineError
 
 _ROOT = 0
@@ -44,6 +45,7 @@ class MonitoredBarrier:
         options = CallOptions(timeout=timeout + _GRACE)
         token = ctypes.create_string_buffer(1)
         heard = [self._group.receive(_address(token), 1, rank, tag, options) for rank in others]
+        _keep(heard, token)
         missing: list[int] = []
         for rank, operation in zip(others, heard, strict=True):
             if not _ended(operation, end) and (wait_all_ranks or not missing):
@@ -54,6 +56,7 @@ class MonitoredBarrier:
             for rank, operation in zip(others, heard, strict=True)
             if operation.done() and operation.error() is None
         ]
+        _keep(told, verdict)
         for operation in told:
             _ended(operation, time.monotonic() + _GRACE)
         self._judge(missing, timeout)
@@ -62,8 +65,10 @@ class MonitoredBarrier:
         options = CallOptions(timeout=timeout + _GRACE)
         verdict = ctypes.create_string_buffer(self._group.size)
         token = ctypes.create_string_buffer(1)
-        self._group.send(_address(token), 1, _ROOT, tag, options).wait()
+        came = self._group.send(_address(token), 1, _ROOT, tag, options)
         answer = self._group.receive(_address(verdict), self._group.size, _ROOT, tag + 1, options)
+        _keep([came, answer], (token, verdict))
+        came.wait()
         try:
             answer.wait(timeout + _GRACE)
         except DeadlineError:
@@ -84,6 +89,12 @@ class MonitoredBarrier:
 
 def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
     return ctypes.addressof(buffer)
+
+
+def _keep(operations: Iterable[Operation], memory: object) -> None:
+    """`memory` stays until they have ended, which may be long after the barrier has failed."""
+    for operation in operations:
+        operation.on_done(Keeper(memory))
 
 
 def _ended(operation: Operation, end: float) -> bool:

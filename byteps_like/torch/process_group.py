@@ -39,6 +39,10 @@ class Membership:
     owns_world: bool = False
 
 
+def _barrier_name(membership: Membership) -> str:
+    return membership.name + "/monitored_barrier"
+
+
 _Base: Any = dist.ProcessGroup  # whose stubs describe overloads, not what C++ calls
 
 
@@ -156,7 +160,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         """A barrier that raises DeadlineError on every rank that came, naming those that did not. Blocks."""
         with self._lock:
             if self._monitored is None:
-                lane = self.world.group(self._membership.name + "/monitored_barrier", self._membership.ranks)
+                lane = self.world.group(_barrier_name(self._membership), self._membership.ranks)
                 self._monitored = MonitoredBarrier(lane)
         self._monitored(self.defaults.get(timeout).timeout or self.defaults.timeout, wait_all_ranks)
 
@@ -207,9 +211,13 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
                 return
             self.group = _Ended(self.group, why)
         self._inner.close()
-        # The lane stays: torch may give its name to a group that is made later, whose calls are counted on.
         if self._membership.owns_world:
             self.world.close()
+            return
+        # The count of calls stays: torch may give the name to a group that is made later.
+        self.world.release(self._membership.name)
+        if self._monitored is not None:
+            self.world.release(_barrier_name(self._membership))
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InvalidArgumentError("a process group can't be copied or pickled")

@@ -41,6 +41,9 @@ class World(Protocol):
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """The group of this name."""
 
+    def release(self, name: str) -> None:
+        """Gives back what the group of this name holds; it can still be used."""
+
     def fail(self, error: BytePSLikeError) -> None:
         """Everything in flight and to come raises `error`."""
 

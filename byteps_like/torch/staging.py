@@ -69,7 +69,7 @@ class _Stage:
         self._devices.add(tensor.device)
         pinned = tensor.device.type == "cuda"
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-        return copy.copy_(tensor, non_blocking=pinned)
+        return copy.copy_(tensor.detach(), non_blocking=pinned)
 
     def synchronize(self) -> None:
         """Blocks until the copies are there."""
@@ -83,7 +83,7 @@ class _Stage:
 
         def land() -> None:
             for tensor, copy in self._outputs:
-                tensor.copy_(copy, non_blocking=True)
+                tensor.detach().copy_(copy, non_blocking=True)
             if threading.get_ident() != main:
                 self.synchronize()  # a callback's thread has a stream of its own, which nobody else waits for
 

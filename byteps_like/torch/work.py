@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from byteps_like.collectives.api import Operation
+from byteps_like.collectives.api import Keeper, Operation
 from byteps_like.errors import BytePSLikeError, DeadlineError
 
 
@@ -36,7 +37,8 @@ class Work(dist.Work):
 
         Raises what the operation failed with: MismatchError, PeerLostError, DeadlineError, ShutdownError, ...
         """
-        self.operation.wait(timeout.total_seconds() if timeout else None)
+        seconds = timeout.total_seconds() if timeout else 0.0
+        self.operation.wait(seconds if seconds > 0 else None)
         return True
 
     def synchronize(self) -> None:
@@ -87,6 +89,16 @@ class Work(dist.Work):
             return  # its constructor failed
 
 
+class InOrderWork(Work):
+    """Work of a group with `GroupOptions(callbacks="caller")`: whoever asks for the future waits for the operation."""
+
+    def get_future(self) -> Any:
+        """As Work's, complete: callbacks run at once in the thread that adds them."""
+        with contextlib.suppress(BytePSLikeError):  # raised to whoever waits for the future
+            self.operation.wait()
+        return super().get_future()
+
+
 class CoalescedWork(Work):
     """All that is launched between `_start_coalescing` and `_end_coalescing`.
 
@@ -113,17 +125,6 @@ class CoalescedWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As Work's, once it is closed."""
         return True if self.open else super().wait(timeout)
-
-
-class Keeper:
-    """A callback that keeps objects alive until it is called."""
-
-    def __init__(self, *held: object) -> None:
-        self._held: tuple[object, ...] = held
-
-    def __call__(self) -> None:
-        """Lets go."""
-        self._held = ()
 
 
 def _future_of(operation: Operation, results: list[torch.Tensor], held: object) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import zlib
 
-from byteps_like.collectives.api import CallOptions, Group, Traffic
+from byteps_like.collectives.api import CallOptions, Group, Keeper, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import MismatchError
 
@@ -30,6 +31,12 @@ class Agreement:
             ctypes.addressof(self._own), ctypes.addressof(self._all), [WORDS_BYTES] * group.size, DType.UINT8,
             CallOptions(traffic=Traffic.CONTROL),
         )  # fmt: skip
+
+    def __del__(self) -> None:
+        # Dropped before its end (a push_pull beside it was refused): the operation still reads and writes the words.
+        operation = getattr(self, "_operation", None)
+        if operation is not None and not sys.is_finalizing() and not operation.done():
+            operation.on_done(Keeper(self._own, self._all))
 
     def done(self) -> bool:
         """Whether everybody's words are there."""

@@ -27,6 +27,9 @@ class ThreadCommunicator:
     def group(self, name: str, ranks: Sequence[int] | None = None) -> ThreadGroup:
         return ThreadGroup(self.shared, name, tuple(ranks or range(self.size)), self.rank)
 
+    def release(self, name: str) -> None:
+        pass
+
     def fail(self, error: BytePSLikeError) -> None:
         self.shared.fail(error)
 

@@ -65,7 +65,7 @@ def ddp_other_start(group: Any, rank: int, size: int) -> None:
 
 
 def ddp_hooks(group: Any, rank: int, size: int) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     for hook, tolerance in (
         (default_hooks.allreduce_hook, 1e-10),
@@ -76,9 +76,22 @@ def ddp_hooks(group: Any, rank: int, size: int) -> None:
         model.register_comm_hook(None, hook)
         train(model, rank)
         check_parameters(model, size, tolerance)
-    model = DDP(make_model(), bucket_cap_mb=0.0001)
+
+
+def power_sgd(group: Any, rank: int, size: int) -> None:
+    """Its callbacks start collectives: of one bucket anywhere, of several where callbacks keep the program's order."""
+    import byteps_like.torch as bps
+
+    in_order = dist.new_group(pg_options=bps.GroupOptions(callbacks="caller"))
+    for bucket_mb, where in ((25, group), (0.0001, in_order)):
+        _train_with_power_sgd(DDP(make_model(), bucket_cap_mb=bucket_mb, process_group=where), where, rank, size)
+
+
+def _train_with_power_sgd(model: torch.nn.Module, where: Any, rank: int, size: int) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
     state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=3, start_powerSGD_iter=2, min_compression_rate=0.1
+        where, matrix_approximation_rank=3, start_powerSGD_iter=2, min_compression_rate=0.1
     )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(model, rank)
@@ -312,8 +325,8 @@ def described(group: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    ddp, ddp_other_start, ddp_hooks, ddp_join, zero_redundancy, fsdp2, tensor_parallel, functional, objects,
+    ddp, ddp_other_start, ddp_hooks, power_sgd, ddp_join, zero_redundancy, fsdp2, tensor_parallel, functional, objects,
     batched_point_to_point, new_groups, coalescing, checkpoints, compiled, described,
 ]  # fmt: skip
 FAILING = [functional_errors, backward_errors]
-SLOW = [compiled, checkpoints, tensor_parallel, fsdp2, ddp_hooks]
+SLOW = [compiled, checkpoints, tensor_parallel, fsdp2, ddp_hooks, power_sgd]
