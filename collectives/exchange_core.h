@@ -147,6 +147,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void RunDeferred() override;
   CallRecord* Find(const CallId& id);
   CallRecord* FindOrMake(const CallId& id);  // nullptr: the call is over
+  CallRecord* HeardOf(uint32_t peer, const CallId& id);
   Flow& FlowOf(CallRecord& record, uint32_t peer);
   Flow* FindFlow(CallRecord& record, uint32_t peer);
 

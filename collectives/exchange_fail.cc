@@ -8,8 +8,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kMostText = 8u << 10;  // of an ABORT
-
 std::string LaneText(uint64_t lane) {
   char text[32];
   std::snprintf(text, sizeof(text), "%llx", static_cast<unsigned long long>(lane));
@@ -36,7 +34,7 @@ void ExchangeCore::Flood(const Call& call, const Status& why) {
   header.round = call.id.call;
   header.aux = static_cast<uint32_t>(why.code());
   for (const uint32_t peer : call.ranks) {
-    if (peer < peers_.size()) Send(peer, header, why.message().substr(0, kMostText));
+    if (peer < peers_.size()) Send(peer, header, why.message().substr(0, kMostAbortText));
   }
 }
 

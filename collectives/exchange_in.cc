@@ -10,6 +10,8 @@ namespace {
 
 // Credit is given back in portions: a frame for each message would double the frames of small calls.
 constexpr uint64_t kCreditPortion = kEagerBytes / 8;
+// Each takes some hundred bytes.
+constexpr size_t kMostHeardOf = 1u << 20;
 
 uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
 CallId IdIn(const Header& header) { return {header.key, header.round}; }
@@ -100,9 +102,16 @@ void ExchangeCore::OnFrame(uint32_t peer, const Header& header, std::byte* paylo
   }
 }
 
+// The record of a call that a peer speaks of. What peers may make this rank remember is bounded.
+CallRecord* ExchangeCore::HeardOf(uint32_t peer, const CallId& id) {
+  if (calls_.size() - begun_ < kMostHeardOf || Find(id) != nullptr) return FindOrMake(id);
+  Violation(peer, "more than " + std::to_string(kMostHeardOf) + " calls that have not begun here");
+  return nullptr;
+}
+
 // The message that a frame of data belongs to; nullptr if nobody wants it any more.
 Inbound* ExchangeCore::Incoming(uint32_t peer, const Header& header) {
-  CallRecord* const record = FindOrMake(IdIn(header));
+  CallRecord* const record = HeardOf(peer, IdIn(header));
   if (record == nullptr || !record->failed.ok()) return nullptr;
   Heard(FlowOf(*record, peer));
   Inbound& in = record->inbound[Key(peer, header.root)];
@@ -246,7 +255,7 @@ void ExchangeCore::Heard(Flow& flow) {
 }
 
 void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string text) {
-  CallRecord* const record = FindOrMake(IdIn(header));
+  CallRecord* const record = HeardOf(peer, IdIn(header));
   if (record == nullptr || !record->failed.ok()) return;
   Flow& flow = FlowOf(*record, peer);
   Heard(flow);
@@ -270,8 +279,8 @@ void ExchangeCore::OnClear(uint32_t peer, const Header& header) {
   if (flow != nullptr) Heard(*flow);
 }
 
-void ExchangeCore::OnAbort(uint32_t, const Header& header, std::string text) {
-  CallRecord* const record = FindOrMake(IdIn(header));
+void ExchangeCore::OnAbort(uint32_t peer, const Header& header, std::string text) {
+  CallRecord* const record = HeardOf(peer, IdIn(header));
   if (record != nullptr) FailLater(*record, Status(static_cast<Code>(header.aux), std::move(text)), false);
 }
 

@@ -19,6 +19,8 @@ inline constexpr uint32_t kEagerMessage = 64u << 10;
 inline constexpr uint64_t kPointLane = 1ull << 63;
 // DATA carries the length of its message: the low half in aux, the high one in total, beside this mark.
 inline constexpr uint32_t kEagerMark = 1u << 16;
+// Bytes of why a call has failed, as peers are told.
+inline constexpr size_t kMostAbortText = 8u << 10;
 
 inline uint64_t MessageLength(const Header& header) {
   return (static_cast<uint64_t>(header.total & 0xFFFF) << 32) | header.aux;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace byteps_like {
@@ -20,6 +22,7 @@ constexpr auto kNobodyThere = std::chrono::milliseconds(200);
 
 struct MeshDial::State {
   Target target;
+  Done done;
   std::mutex mutex;
   std::condition_variable changed;
   bool cancelled = false;
@@ -38,10 +41,15 @@ struct MeshDial::State {
 
 MeshDial::MeshDial(Target target, Done done) : state_(std::make_shared<State>()) {
   state_->target = std::move(target);
-  thread_ = std::thread([state = state_, done = std::move(done)] {
-    auto stream = Run(*state);
-    if (state->Enter(nullptr)) done(std::move(stream));
-  });
+  state_->done = std::move(done);
+  try {
+    thread_ = std::thread([state = state_] {
+      auto stream = Run(*state);
+      if (state->Enter(nullptr)) state->done(std::move(stream));
+    });
+  } catch (const std::system_error& error) {
+    state_->done(Status(Code::kSystem, std::string("no thread to dial with: ") + error.what()));
+  }
 }
 
 MeshDial::~MeshDial() {
@@ -51,7 +59,7 @@ MeshDial::~MeshDial() {
     if (state_->stream != nullptr) state_->stream->Shutdown();
     state_->changed.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 Result<std::unique_ptr<Stream>> MeshDial::Run(State& state) {

@@ -21,8 +21,9 @@ class MeshDial {
   };
   using Done = std::function<void(Result<std::unique_ptr<Stream>>)>;
 
-  MeshDial(Target target, Done done);  // `done` is called on the dial's thread, unless it was cancelled
-  ~MeshDial();                         // cancels; blocks for 2 s at most
+  // `done` is called on the dial's thread, unless it was cancelled; here, if no thread can be had.
+  MeshDial(Target target, Done done);
+  ~MeshDial();  // cancels; blocks for 2 s at most
   MeshDial(const MeshDial&) = delete;
 
  private:

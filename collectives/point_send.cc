@@ -120,7 +120,7 @@ void PointImpl::AbortAt(uint32_t peer, const Name& name, bool from_sender, const
   header.root = name.tag;
   header.aux = static_cast<uint32_t>(why.code());
   header.total = from_sender ? 1 : 0;
-  core_.Send(peer, header, why.message());
+  core_.Send(peer, header, why.message().substr(0, kMostAbortText));
 }
 
 void PointImpl::FailAll(const Status& why) {

@@ -123,6 +123,11 @@ void Run::Abort(const Status& why) {
   End(status);
 }
 
+void Run::Refuse(const Status& why) {
+  ended_ = true;  // whoever cancels it later finds nothing to do
+  Finish(why);
+}
+
 // From here on nothing is read or written any more.
 void Run::End(const Status& status) {
   ended_ = true;

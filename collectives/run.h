@@ -35,8 +35,8 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
 
   bool Wait(Deadline deadline) override { return WaitDriving(gate_.get(), deadline); }
   void Start();
-  void Refuse(const Status& why) { Finish(why); }  // instead of Start
-  void Abort(const Status& why);                   // here and on all ranks; does nothing once it has ended
+  void Refuse(const Status& why);  // instead of Start
+  void Abort(const Status& why);   // here and on all ranks; does nothing once it has ended
   Deadline deadline() const { return deadline_; }
   // The deadline has passed: aborts, or gives the others another second to say who is silent (the deadline moves).
   void OnDeadline();

@@ -1,7 +1,10 @@
 #include "csrc/transport/admission.h"
 
 #include <chrono>
+#include <system_error>
 #include <utility>
+
+#include "csrc/base/log.h"
 
 namespace byteps_like {
 namespace {
@@ -60,13 +63,25 @@ void Admission::AcceptLoop(Listener& listener) {
       --*handshakes_;
       continue;
     }
-    auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream));
+    if (!StartHandshake(std::move(*stream))) std::this_thread::sleep_for(kAcceptPause);
+  }
+}
+
+// False: no thread can be had, and whoever came is cut off.
+bool Admission::StartHandshake(std::unique_ptr<Stream> stream) {
+  auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
+  try {
     std::thread([this, shared, number = ++accepted_, handshakes = handshakes_] {
       Admit(std::move(*shared), number);
       --*handshakes;
       handshakes->notify_all();
     }).detach();
+  } catch (const std::system_error& error) {
+    Log(LogLevel::kWarning, std::string("a connection was cut off: ") + error.what());
+    --*handshakes_;
+    return false;
   }
+  return true;
 }
 
 bool Admission::Enter(Stream& stream) {

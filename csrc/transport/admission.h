@@ -41,6 +41,7 @@ class Admission {
   explicit Admission(Options options) : options_(std::move(options)) {}
   Status Listen(const std::vector<std::string>& urls);
   void AcceptLoop(Listener& listener);
+  bool StartHandshake(std::unique_ptr<Stream> stream);
   void Admit(std::unique_ptr<Stream> stream, uint64_t number);
   bool Enter(Stream& stream);  // false: closing
   void Leave(Stream& stream);
