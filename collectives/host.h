@@ -49,7 +49,8 @@ inline constexpr uint32_t kMostHostGroups = 8192;  // at a time in one area
 
 // One call as its rank sees it. Sizes are in bytes, multiples of the element's size. Chunks are offsets from `input` or
 // `output` and may lie anywhere, so a list of tensors is one call too. Input and output are disjoint, or one is in the
-// other's place: all of it (all_reduce, reduce, broadcast), or this rank's own section of the longer one.
+// other's place: all of it (all_reduce, reduce, broadcast; all_to_all whose sections lie alike in both), or this rank's
+// own section of the longer one.
 //
 //   kind             bytes                  input                       output                        chunks
 //   kAllReduce       of the tensor          bytes                       bytes

@@ -138,7 +138,9 @@ void HostMachine::WriteSections(HostTask& task, HostPost& mine) {
 void HostMachine::PlaceInRegions(HostTask& task, HostPost& mine) {
   const HostCall& call = task.call;
   if (Sectioned(call.kind)) {
-    if (SectionsInRegions(task, mine)) mine.direct = kDirectInput;
+    // In place of the target it is overwritten while the others would read it: through the stage buffers instead.
+    const bool overwritten = call.kind == HostKind::kAllToAll && call.input == call.output;
+    if (!overwritten && SectionsInRegions(task, mine)) mine.direct = kDirectInput;
     return;
   }
   if (call.bytes <= kSmall) return;

@@ -21,25 +21,28 @@ def parse_bytes(text: str) -> int:
     return int(digits) * _SCALE[unit]
 
 
-@app.command()
+@app.command(
+    epilog="[bold]Examples[/bold]  byteps-like bench all_reduce -n 4 --api native,c10d --max 64M  ·  "
+    "byteps-like bench all_to_all -n 4 --lab 4x1gbit --compare gloo --plots out"
+)
 def bench(
     operations: Annotated[
-        list[str] | None, typer.Argument(help="all_reduce, all_gather, …; all of them if left out.")
+        list[str] | None, typer.Argument(help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_recv, barrier; default: all.")
     ] = None,
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Number of processes.")] = 2,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Number of ranks; in a lab spread over its hosts.")] = 2,
     compare: Annotated[str, typer.Option(help="Rivals: gloo, mpi, both with a comma, or none.")] = "gloo,mpi",
     api: Annotated[
         str, typer.Option(help="Our doors: native, c10d or both with a comma; none for the rivals alone.")
     ] = "native",
-    least: Annotated[str, typer.Option("--min", help="Smallest size.")] = "8",
-    most: Annotated[str, typer.Option("--max", help="Largest size.")] = "256M",
-    factor: Annotated[int, typer.Option("--factor", help="From one size to the next.")] = 8,
-    place: Annotated[str, typer.Option(help="in, out or both.")] = "both",
-    memory: Annotated[str, typer.Option(help="shared, private or both.")] = "both",
+    least: Annotated[str, typer.Option("--min", help="Bytes of the smallest call: 8, 64k, 256M.")] = "8",
+    most: Annotated[str, typer.Option("--max", help="Bytes of the largest call.")] = "256M",
+    factor: Annotated[int, typer.Option("--factor", help="By which the sizes grow.")] = 8,
+    place: Annotated[str, typer.Option(help="in: source and target are the same; out; or both.")] = "both",
+    memory: Annotated[str, typer.Option(help="Of our tensors: shared (empty_shared), private or both.")] = "both",
     lab: Annotated[str, typer.Option(help="Hosts and their links, as 4x1gbit (root).")] = "",
     seconds: Annotated[float, typer.Option(help="About how long to measure one case.")] = 0.5,
     json: Annotated[Path | None, typer.Option(help="File for JSON lines; default out/collectives.jsonl.")] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for plots.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for a PNG per operation; default: none.")] = None,
 ) -> None:
     """Times collectives by us, by rivals and at the path's limit, in turn in one run, and checks every result."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the ranks, their files and the lab end with this

@@ -15,7 +15,7 @@ from byteps_like.errors import MismatchError, PeerLostError
 
 RANKS = 2
 FLOAT32, SUM = 0, 0
-ALL_GATHER, BARRIER = 2, 8
+ALL_GATHER, ALL_TO_ALL, BARRIER = 2, 7, 8
 
 
 def communicators() -> list[_core.Communicator]:
@@ -67,6 +67,22 @@ def test_launch_with_sections_tells_its_queue() -> None:
         assert communicator.next_completed(20.0) == 5
         assert call.failed() is None
         assert out.tolist() == [1, 1, 1, 0, 0, 0]
+
+    run(body)
+
+
+@pytest.mark.parametrize("each", [5, 300_000])
+def test_all_to_all_in_place_of_memory_that_others_map(each: int) -> None:
+    def body(rank: int, communicator: _core.Communicator) -> None:
+        group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
+        buffer = communicator.allocate(8 * each)
+        sections = [(0, 4 * each), (4 * each, 4 * each)]
+        for _ in range(3):
+            _copy(buffer.address, np.repeat(np.arange(2, dtype=np.float32) + 10 * rank, each))
+            group.launch(
+                ALL_TO_ALL, FLOAT32, SUM, 1, 0, buffer.address, buffer.address, 0, sections, sections, 20.0, True
+            ).wait(20.0)
+            assert np.array_equal(_view(buffer.address, 2 * each), np.repeat(np.array([0, 10]) + rank, each))
 
     run(body)
 
