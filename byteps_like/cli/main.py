@@ -59,7 +59,7 @@ app = typer.Typer(
     epilog="Try [bold]byteps-like run -n 2 -s 1 -- python train.py[/bold], or [bold]byteps-like doctor[/bold]."
 )
 def _root() -> None:
-    """Trains PyTorch models through summation servers: starts jobs and their parts, shows and checks them."""
+    """Moves gradients of PyTorch jobs by summation servers or collectives: starts jobs, shows, checks and measures them."""
 
 
 def main() -> None:

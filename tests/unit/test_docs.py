@@ -20,7 +20,7 @@ CODE = ("*.py", "*.cc", "*.h", "*.proto", "*.toml")
 
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|cc|h|cpp|proto|md|png|json|sh|yaml)|(?:[\w.-]+/)+)`")
-FOLDERS = ("byteps_like", "csrc", "server", "proto", "tests", "bench", "docs", "examples")
+FOLDERS = ("byteps_like", "collectives", "csrc", "server", "proto", "tests", "bench", "docs", "examples")
 PACKAGE = ("control", "torch", "worker", "launch", "cli", "portable", "wire")
 
 
@@ -122,7 +122,7 @@ def test_make_recipes_that_are_named_exist() -> None:
 
 
 def source() -> str:
-    folders = [ROOT / name for name in ("byteps_like", "csrc", "server", "proto")]
+    folders = [ROOT / name for name in ("byteps_like", "collectives", "csrc", "server", "proto")]
     files = [path for folder in folders for kind in CODE for path in folder.rglob(kind) if "/v1/" not in str(path)]
     files += list((ROOT / "proto").rglob("*.proto"))
     return "\n".join(path.read_text() for path in files)
@@ -142,7 +142,8 @@ GLOSSARY_WORDS = {
     "worker", "server", "scheduler", "rank", "world_size", "local_rank", "local_size", "epoch", "arena", "partition",
     "key", "round", "contribution", "segment", "frame", "link", "stream", "shard", "credit", "region", "door", "handle",
     "operation", "push_pull", "broadcast", "slot", "lab", "chaos", "resume", "stall", "secret", "member", "world",
-    "job",
+    "job", "group", "collective", "schedule", "algorithm", "chunk", "section", "layout", "program", "plan", "run", "mesh",
+    "exchange", "lane", "call", "tag", "eager", "stash", "clear", "selector", "communicator", "area", "stage", "driver",
 }  # fmt: skip
 
 
