@@ -27,7 +27,10 @@ def parse_bytes(text: str) -> int:
 )
 def bench(
     operations: Annotated[
-        list[str] | None, typer.Argument(help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_recv, barrier; default: all.")
+        list[str] | None,
+        typer.Argument(
+            help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_recv, barrier; default: all."
+        ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Number of ranks; in a lab spread over its hosts.")] = 2,
     compare: Annotated[str, typer.Option(help="Rivals: gloo, mpi, both with a comma, or none.")] = "gloo,mpi",
