@@ -29,7 +29,8 @@ def bench(
     operations: Annotated[
         list[str] | None,
         typer.Argument(
-            help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_recv, barrier; default: all."
+            help="Any of all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_recv, barrier;"
+            " default: all."
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Number of ranks; in a lab spread over its hosts.")] = 2,

@@ -59,7 +59,7 @@ app = typer.Typer(
     epilog="Try [bold]byteps-like run -n 2 -s 1 -- python train.py[/bold], or [bold]byteps-like doctor[/bold]."
 )
 def _root() -> None:
-    """Moves gradients of PyTorch jobs by summation servers or collectives: starts jobs, shows, checks and measures them."""
+    """Trains PyTorch models through summation servers or collectives: starts jobs, shows and checks them."""
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ class PointToPoint(Launching):
 
     @collective
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Work:
-        """To group rank `peer`. Done when the tensor may be changed again: for more than 64 KiB that takes a receive there."""
+        """To group rank `peer`. Done when it may be changed again: if longer than 64 KiB, once it is received."""
         tensor = one(tensors, "send", "tensors")
         operation = self.group.send(tensor.data_ptr(), tensor.nbytes, peer, tag, self.defaults.default)
         return self._work(operation, [tensor], None)

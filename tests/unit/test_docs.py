@@ -142,8 +142,9 @@ GLOSSARY_WORDS = {
     "worker", "server", "scheduler", "rank", "world_size", "local_rank", "local_size", "epoch", "arena", "partition",
     "key", "round", "contribution", "segment", "frame", "link", "stream", "shard", "credit", "region", "door", "handle",
     "operation", "push_pull", "broadcast", "slot", "lab", "chaos", "resume", "stall", "secret", "member", "world",
-    "job", "group", "collective", "schedule", "algorithm", "chunk", "section", "layout", "program", "plan", "run", "mesh",
-    "exchange", "lane", "call", "tag", "eager", "stash", "clear", "selector", "communicator", "area", "stage", "driver",
+    "job", "group", "collective", "schedule", "algorithm", "chunk", "section", "layout", "program", "plan", "run",
+    "mesh", "exchange", "lane", "call", "tag", "eager", "stash", "clear", "selector", "communicator", "area", "stage",
+    "driver",
 }  # fmt: skip
 
 
