@@ -10,7 +10,7 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
-from byteps_like.torch.layout import lay_out, partitions_of, runs
+from byteps_like.torch.layout import CONTROLS, lay_out, partitions_of, runs
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
@@ -38,7 +38,8 @@ class Arena:
 
     The buffer is cut into partitions when its name is declared. A partition is sent as soon as all gradients in it
     are `ready`; `finish` sends the rest. At the tail are control elements, reduced with the gradients: one per
-    gradient that says "this rank had one", and one that says "this rank throws the round away".
+    gradient that says "this rank had one", one "this rank throws the round away", one "this rank takes part", which
+    ranks that have joined do not.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
@@ -80,7 +81,7 @@ class Arena:
             slot.place(self.data, offset)
             begin = offset * self._itemsize
             slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
-        self._control = self.data[layout.tail : layout.tail + len(self.slots) + 1]
+        self._control = self.data[layout.tail : layout.tail + len(self.slots) + CONTROLS]
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
 
     def reset(self) -> None:
@@ -118,7 +119,7 @@ class Arena:
             else:
                 slot.stage(self._before)
         present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
-        self._control.copy_(torch.tensor([*present, float(discard)]))
+        self._control.copy_(torch.tensor([*present, float(discard), 1.0]))
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
@@ -142,8 +143,9 @@ class Arena:
 
     def check_agreed(self) -> None:
         """Raises MismatchError if some ranks threw the round away and others did not."""
-        everybody = 1.0 if self._op is Op.AVERAGE else float(self._worker.size)
-        if 0.0 < self._control[-1].item() < everybody:
+        discarding, taking_part = self._control[-CONTROLS:].tolist()
+        one = 1.0 / self._worker.size if self._op is Op.AVERAGE else 1.0
+        if 0.0 < discarding < taking_part - one / 2:
             raise MismatchError(
                 "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
                 " all ranks must make the same calls in the same order",

@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compression import Compression, Compressor, check_compression
-from byteps_like.torch.packed import broadcast_packed
+from byteps_like.torch.packed import broadcast_buffers
 from byteps_like.torch.parameters import broadcast_parameters
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
 
@@ -24,7 +24,8 @@ class DistributedDataParallel(torch.nn.Module):
     Gradients are sent from within backward and are there when it returns; a plain optimizer then makes the step. A
     parameter that no rank used keeps its `p.grad`; one that only some ranks used counts as zeros on the others, so
     unused parameters need no advice: `find_unused_parameters`, and torch's other tuning arguments, are accepted and
-    not needed. `broadcast_buffers`: rank 0's buffers are handed to all before each forward in training. Don't keep a
+    not needed. `broadcast_buffers`: rank 0's buffers are handed to all before each forward in training; once rank 0 has
+    joined (see join), each rank keeps its own. Don't keep a
     reference to a `p.grad` over the next backward: its memory is used again. `route` as for DistributedOptimizer.
 
     Names in `state_dict()` begin with `module.`, as torch's do. Blocks in the constructor. Raises MismatchError if
@@ -68,7 +69,7 @@ class DistributedDataParallel(torch.nn.Module):
         buffers = list(self.module.buffers())
         runtime = _runtime.current()
         if buffers and runtime.worker.size > 1:
-            broadcast_packed(runtime, buffers, root=0)
+            broadcast_buffers(runtime, buffers, root=0)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.routes import Request, Route
-from byteps_like.torch.shadows import ORDER, Message, Shadows
+from byteps_like.torch.shadows import Message, Shadows, is_for_joined
 from byteps_like.worker.api import Declared, Handle
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Joiner:
     def push_pull(self, route: Route, declared: Declared, address: int, op: Op, how: Request) -> Handle:
         """Starts it, and tells those who have joined."""
         number, name = self._routes.index(route), declared.spec.name
-        if op is Op.BROADCAST and not name.endswith(ORDER):
+        if op is Op.BROADCAST and not is_for_joined(name):
             self.check("broadcast")
         parts = how.parts if how.parts is not None else range(max(len(declared.partitions), 1))
         with self._lock:

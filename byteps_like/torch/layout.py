@@ -9,13 +9,15 @@ from dataclasses import dataclass
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
 
+CONTROLS = 2
+
 
 @dataclass(frozen=True)
 class Layout:
     """Offsets of the gradients, in elements, and the arena's total. All sizes here are in elements.
 
     `[gradient | padding] ... | control`: each gradient starts at a multiple of ALIGNMENT bytes. The control elements
-    at the tail are one per gradient, in the order of the parameters, and one more (see Arena).
+    at the tail are one per gradient, in the order of the parameters, and CONTROLS more (see Arena).
     """
 
     offsets: tuple[int, ...]
@@ -31,7 +33,7 @@ def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> Layout
     for index in order:
         offsets[index] = cursor
         cursor += -(-sizes[index] // step) * step
-    control = -(-(len(sizes) + 1) // step) * step
+    control = -(-(len(sizes) + CONTROLS) // step) * step
     return Layout(tuple(offsets), cursor, cursor + control)
 
 

@@ -15,6 +15,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.runtime import Runtime
+from byteps_like.torch.shadows import BUFFERS
 from byteps_like.worker.api import Handle, TensorSpec
 
 CHUNK_BYTES = 16 << 20
@@ -73,7 +74,23 @@ def broadcast_packed(runtime: Runtime, tensors: Sequence[torch.Tensor], root: in
                 torch.autograd.graph.increment_version(tensor)
 
 
-def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int) -> None:
+def broadcast_buffers(runtime: Runtime, tensors: Sequence[torch.Tensor], root: int) -> None:
+    """As `broadcast_packed` over the world, also while ranks have joined (see join). Blocks.
+
+    If `root` has joined, whose part is zeros then, all others keep what they have.
+    """
+    scope = runtime.scope(None)
+    with torch.no_grad(), runtime.bulk_lock:
+        present = torch.full((1,), scope.rank == root, dtype=torch.uint8)
+        hosts = [tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        flat = [host.reshape(-1).view(torch.uint8) for host in hosts if host.numel()]
+        _stream(scope, [present, *flat], root, BUFFERS)
+        if scope.rank != root and present.item():
+            for tensor, host in zip(tensors, hosts, strict=True):
+                tensor.copy_(host)
+
+
+def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int, label: str = "packed.") -> None:
     in_flight: deque[tuple[Handle, torch.Tensor, Chunk]] = deque()
     is_root = scope.rank == root
     for number, chunk in enumerate(chunks(flat)):
@@ -83,7 +100,7 @@ def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int) -> None:
         staging = torch.zeros(capacity(nbytes), dtype=torch.uint8)
         if is_root:
             torch.cat(chunk, out=staging[:nbytes])
-        name = f"packed.{staging.numel()}.{number % WINDOW}"
+        name = f"{label}{staging.numel()}.{number % WINDOW}"
         (declared,) = scope.route.declare([TensorSpec(name, DType.UINT8, (staging.numel(),))])
         handle = scope.route.push_pull(declared, staging.data_ptr(), Op.BROADCAST, Request(root))
         in_flight.append((handle, staging, chunk))

@@ -15,6 +15,13 @@ from byteps_like.worker.api import Declared, Handle, TensorSpec
 Message = dict[str, Any]
 ORDER = ".order"
 """How the names end under which arenas agree on their layout."""
+BUFFERS = "buffers."
+"""How the names begin under which buffers of modules are handed out."""
+
+
+def is_for_joined(name: str) -> bool:
+    """Whether ranks that have joined take part in broadcasts of that name."""
+    return name.endswith(ORDER) or name.startswith(BUFFERS)
 
 
 class Shadows:
@@ -28,7 +35,7 @@ class Shadows:
     def start(self, notice: Message) -> None:
         """Takes part in what `notice` tells of, unless another rank has told of it before."""
         number, name, op = notice["route"], notice["name"], Op(notice["op"])
-        if op is Op.BROADCAST and not name.endswith(ORDER):
+        if op is Op.BROADCAST and not is_for_joined(name):
             raise InvalidArgumentError(
                 f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
             )

@@ -98,5 +98,35 @@ def other_operations_are_errors(bps: Any, rank: int, size: int) -> None:
     bps.join()
 
 
-SCENARIOS = [uneven_batches, training_goes_on, many_operations, last_is_named, other_operations_are_errors]
+def gradients_cleared_between(bps: Any, rank: int, size: int) -> None:
+    """zero_grad() after backward, while another rank has joined, throws the round away on all that are left."""
+    model = mlp()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in range(3 * rank):
+        loss_of(model, *batch(step)).backward()
+        optimizer.zero_grad()
+        loss_of(model, *batch(step + 1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert bps.join() == size - 1
+
+
+def buffers_stay_while_their_rank_has_joined(bps: Any, rank: int, size: int) -> None:
+    """Rank 0's buffers are handed out before each forward until it joins; from then on each rank keeps its own."""
+    for first in (0, size - 1):  # who joins first
+        model = bps.DistributedDataParallel(torch.nn.Sequential(mlp(), torch.nn.BatchNorm1d(5).double()))
+        for step in range(1 if rank == first else 4):
+            model(batch(10 * rank + step)[0]).square().sum().backward()
+        bps.join()
+        found = model.module[1].running_mean.clone()
+        assert found.isfinite().all() and found.abs().max() > 0
+        assert model.module[1].num_batches_tracked == (1 if rank == first else 4)
+        bps.broadcast_parameters(model.state_dict(), root_rank=0)
+        model.close()
+
+
+SCENARIOS = [
+    gradients_cleared_between, buffers_stay_while_their_rank_has_joined, uneven_batches, training_goes_on,
+    many_operations, last_is_named, other_operations_are_errors,
+]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
