@@ -71,6 +71,7 @@ def cleared_against_step(bps: Any, rank: int, size: int) -> None:
 
 
 def models_differ(bps: Any, rank: int, size: int) -> None:
+    bps.barrier()  # all are there before the first disagreement ends the job
     # As many elements on all ranks, but in other shapes.
     shape = (4, 6) if rank == 0 else (6, 4)
     parameter = torch.nn.Parameter(torch.ones(shape))
