@@ -13,7 +13,7 @@ from byteps_like.collectives.operation import NativeOperation, Notifier
 from byteps_like.collectives.planning import Planner
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.selector import Selector
-from byteps_like.collectives.shape import Shape, first_address
+from byteps_like.collectives.shape import Shape
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 
@@ -150,7 +150,7 @@ class NativeGroup:
         if not plan.staged:
             return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), shape.kind)
         copied = (ctypes.c_char * plan.staged)()
-        ctypes.memmove(copied, first_address(source), plan.staged)
+        _gather(ctypes.addressof(copied), source, plan.staged, shape)
         completion = plan.launch(next(self._calls), ctypes.addressof(copied), target, terms, options.waits)
         self._notifier.watch(completion, partial(_release, copied))
         return self._operation(completion, shape.kind)
@@ -178,6 +178,16 @@ class NativeGroup:
                 f"group {self.name!r} needs {self.size} counts of 0 or more, one for each rank, not {list(counts)}"
             )
         return tuple(counts)
+
+
+def _gather(to: int, source: Addresses, nbytes: int, shape: Shape) -> None:
+    """Copies the parts of a source one behind the other."""
+    if isinstance(source, int):
+        ctypes.memmove(to, source, nbytes)
+        return
+    for address, count in zip(source, shape.counts, strict=True):
+        ctypes.memmove(to, address, count * shape.dtype.itemsize)
+        to += count * shape.dtype.itemsize
 
 
 def _release(_copied: object) -> None:

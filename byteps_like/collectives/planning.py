@@ -120,7 +120,8 @@ class Planner:
         program = compile.program(shape.kind, choice.algorithm, self._rank, self._layout, shape.root, in_place)
         counts, itemsize = shape.sections(self._rank), shape.dtype.itemsize
         tables = compile.tables(schedule, counts, itemsize)
-        given = self._scattered(schedule, Buffer.INPUT, tables.input, shape, source)
+        staged = shape.in_place and not in_place  # parts that lie apart are put one behind the other
+        given = tables.input if staged else self._scattered(schedule, Buffer.INPUT, tables.input, shape, source)
         wanted = self._scattered(schedule, Buffer.OUTPUT, tables.output, shape, target)
         return SchedulePlan(
             core=self._core,
@@ -131,7 +132,7 @@ class Planner:
             op=int(Op.SUM if shape.op is None else shape.op),
             divisor=shape.divisor,
             segment_bytes=choice.segment_bytes,
-            staged=sum(size for _, size in tables.input) if shape.in_place and not in_place else 0,
+            staged=sum(size for _, size in tables.input) if staged else 0,
         )
 
     def _host_group(self) -> Any:
