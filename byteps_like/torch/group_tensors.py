@@ -53,7 +53,8 @@ _PREMUL = hash(_RED_OPS.PREMUL_SUM)
 def usable(tensor: torch.Tensor, operation: str, argument: str) -> torch.Tensor:
     """`tensor`, whose memory the core may use as it is. Raises InvalidArgumentError naming operation and argument."""
     try:
-        if tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        dense = tensor.layout is torch.strided and tensor.is_contiguous()
+        if dense and not tensor.is_conj() and not tensor.is_neg() and (tensor.data_ptr() or not tensor.numel()):
             return tensor
     except (AttributeError, RuntimeError):
         pass
@@ -72,6 +73,11 @@ def _reason(tensor: object) -> str:
         return (
             f"is not contiguous: shape {tuple(tensor.shape)}, strides {tensor.stride()}; pass tensor.contiguous(), and"
             " copy the result back if it is an output"
+        )
+    if not (tensor.is_conj() or tensor.is_neg()):
+        return (
+            f"is a {type(tensor).__name__} on {tensor.device} without memory of its own; pass the tensor inside it,"
+            " of a DTensor tensor.to_local()"
         )
     return "is a lazily conjugated or negated view; pass tensor.resolve_conj().resolve_neg()"
 

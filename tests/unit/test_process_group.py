@@ -29,6 +29,18 @@ def single(body: Callable[[ProcessGroup], Any]) -> Any:
     return run_groups(1, lambda group, rank, size: body(group))[0]
 
 
+class _Wrapper(torch.Tensor):
+    """A tensor as DTensor is one: its memory is another tensor's."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> _Wrapper:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
 REFUSED: dict[str, tuple[Callable[[ProcessGroup], Any], str]] = {
     "not_contiguous": (lambda g: g.allreduce([torch.ones(4, 4).t()]), "allreduce: tensors is not contiguous.*strides"),
     "part_not_contiguous": (
@@ -36,6 +48,8 @@ REFUSED: dict[str, tuple[Callable[[ProcessGroup], Any], str]] = {
         r"allgather: output_list\[0\] is not contiguous",
     ),
     "sparse": (lambda g: g.allreduce([torch.eye(2).to_sparse()]), "allreduce: tensors is sparse.*to_dense"),
+    "meta": (lambda g: g.allreduce([torch.ones(2, device="meta")]), "Tensor on meta without memory of its own"),
+    "wrapper": (lambda g: g.allreduce([_Wrapper(torch.ones(2))]), "is a _Wrapper on cpu without memory.*DTensor"),
     "no_tensor": (lambda g: g.broadcast(["text"], 0), "broadcast: tensors is of type str"),
     "two_tensors": (lambda g: g.allreduce([torch.ones(1)] * 2), "must be one tensor, not 2"),
     "conjugated": (lambda g: g.allreduce([torch.ones(2, dtype=torch.cfloat).conj()]), "lazily conjugated"),
