@@ -74,6 +74,9 @@ Status ExchangeCore::Begin(Call& call) {
     return Status(Code::kInvalid, "call " + std::to_string(id.call) + " of this group was begun before");
   }
   Status refused = record->failed;
+  if (const auto broken = broken_.find(id.lane); refused.ok() && broken != broken_.end()) {
+    if (id.call > broken->second.call) refused = broken->second.why;
+  }
   bool tell = false;
   for (const uint32_t peer : call.ranks) {
     if (!refused.ok()) break;
@@ -188,7 +191,24 @@ std::string ExchangeCore::Silent(const Call& call) {
     text += (text.empty() ? "" : "; ") + NameOf(in.peer) + " has not begun this call" +
             (last.empty() ? "" : " (last heard of in: " + last + ")");
   }
+  for (const auto& flow : record->flows) {
+    if (!flow->probed || text.find(NameOf(flow->peer) + " has") != std::string::npos) continue;
+    text += (text.empty() ? "" : "; ") + NameOf(flow->peer) + " has not answered" +
+            (flow->heard ? " since its last message" : "");
+  }
   return text;
+}
+
+// Any frame of the call will do. Whoever waits for a rank that waits itself then knows that it is alive.
+void ExchangeCore::Probe(Call& call) {
+  CallRecord* const record = Find(OnWire(call.id));
+  if (record == nullptr || record->call != &call || !record->failed.ok()) return;
+  for (const uint32_t peer : call.ranks) {
+    if (peer == rank_ || peer >= peers_.size() || !peers_[peer]->lost.ok()) continue;
+    Flow& flow = FlowOf(*record, peer);
+    flow.probed = true;
+    record->Launch(flow, true);
+  }
 }
 
 // Peers that have gone without a word to us: a message that is awaited needs a link that could break.

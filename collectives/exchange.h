@@ -101,6 +101,8 @@ class Exchange {
   // For messages when a deadline passes: "rank 2 has not begun this call (it is in: broadcast ...)", per peer that has
   // not been heard of in this call; empty when all have.
   virtual std::string Silent(const Call& call) = 0;
+  // Asks all ranks of the call for a sign of life; Silent names those who have not given one since.
+  virtual void Probe(Call& call) = 0;
 };
 
 }  // namespace byteps_like

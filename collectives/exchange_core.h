@@ -97,6 +97,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void End(Call& call) override;
   void Abort(Call& call, const Status& why) override;
   std::string Silent(const Call& call) override;
+  void Probe(Call& call) override;
 
   // MeshHandler
   std::byte* PlaceFor(uint32_t peer, const Header& header) override;
@@ -140,6 +141,10 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     Status lost;
     bool left = false;  // lost by a goodbye
   };
+  struct Broken {  // a group that lost a rank, as another rank told us
+    uint32_t call = 0;
+    Status why;
+  };
   struct CallHash {
     size_t operator()(const CallId& id) const { return id.lane ^ (id.call * 0x9E3779B97F4A7C15ull); }
   };
@@ -170,6 +175,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   std::string Differ(const CallRecord& record, const Flow& flow) const;
   void FailLater(CallRecord& record, const Status& why, bool flood);
   void FailNow(CallId id);
+  void BreakLane(const CallId& id, const Status& why);
   void Flood(const Call& call, const Status& why);
   void Close(CallRecord& record);  // its messages are forgotten, it is over
   bool Unfinished(const CallRecord& record, uint32_t peer) const;
@@ -185,6 +191,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   std::vector<std::unique_ptr<Peer>> peers_;
   std::unordered_map<CallId, std::unique_ptr<CallRecord>, CallHash> calls_;
   std::unordered_map<uint64_t, LaneHistory> lanes_;
+  std::unordered_map<uint64_t, Broken> broken_;  // by lane
   std::vector<Inbound*> scheduled_;
   std::vector<CallId> failures_;
   Inbound* delivering_ = nullptr;

@@ -61,6 +61,15 @@ void ExchangeCore::FailNow(CallId id) {
   call->OnFailed(why);
 }
 
+// A rank of the group is lost, which we may have no link with: no later call of the group can end, whether or not
+// whoever told us makes it as well.
+void ExchangeCore::BreakLane(const CallId& id, const Status& why) {
+  if (!broken_.try_emplace(id.lane, Broken{id.call, why}).second) return;
+  for (const auto& [other, record] : calls_) {
+    if (other.lane == id.lane && other.call > id.call && record->call != nullptr) FailLater(*record, why, false);
+  }
+}
+
 void ExchangeCore::Close(CallRecord& record) {
   const CallId id = record.id;
   while (!record.outbound.empty()) Forget(record, *record.outbound.back());

@@ -249,6 +249,7 @@ void ExchangeCore::RunDeferred() {
 // It has begun the call, and posts its receives when it begins: what we send of it finds its place.
 void ExchangeCore::Heard(Flow& flow) {
   flow.heard = true;
+  flow.probed = false;
   if (flow.cleared) return;
   outbox(flow.peer).Cleared(flow);
   mesh_->Kick(flow.peer);
@@ -256,6 +257,11 @@ void ExchangeCore::Heard(Flow& flow) {
 
 void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string text) {
   CallRecord* const record = HeardOf(peer, IdIn(header));
+  if (record == nullptr && header.aux == 1) {  // it is over here, and the peer wants to know whether we live
+    Flow over;
+    over.id = IdIn(header);
+    return Send(peer, outbox(peer).HeaderOf(FrameType::kClear, over));
+  }
   if (record == nullptr || !record->failed.ok()) return;
   Flow& flow = FlowOf(*record, peer);
   Heard(flow);
@@ -281,7 +287,10 @@ void ExchangeCore::OnClear(uint32_t peer, const Header& header) {
 
 void ExchangeCore::OnAbort(uint32_t peer, const Header& header, std::string text) {
   CallRecord* const record = HeardOf(peer, IdIn(header));
-  if (record != nullptr) FailLater(*record, Status(static_cast<Code>(header.aux), std::move(text)), false);
+  const Status why(static_cast<Code>(header.aux), std::move(text));
+  if (record != nullptr) FailLater(*record, why, false);
+  const bool known = record != nullptr || lanes_.contains(header.key);
+  if (known && why.code() == Code::kPeerLost) BreakLane(IdIn(header), why);
 }
 
 }  // namespace byteps_like

@@ -40,6 +40,7 @@ struct Flow {
   bool launched = false;     // we have said what the call is
   bool heard = false;        // the peer has begun it
   bool wants_clear = false;  // the peer has asked, and we have not begun
+  bool probed = false;       // we have asked for a sign of life, and nothing has come since
   bool described = false;
   std::string description;  // the peer's, if described
 };

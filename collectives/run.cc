@@ -145,6 +145,7 @@ void Run::OnDeadline() {
   if (ended_) return;
   if (!granted_ && owner_.exchange.Silent(*this).empty()) {
     granted_ = true;
+    owner_.exchange.Probe(*this);
     deadline_ += Seconds(kGrace);
     return;
   }

@@ -284,6 +284,36 @@ TEST_CASE("exchange: a dead peer fails its calls on all ranks within a second, l
   }
 }
 
+TEST_CASE("exchange: who was told of a lost peer fails later calls of the group by itself, and no other group's") {
+  Ranks ranks(3, "tcp");  // 2 has links with 0 only
+  TestCall first(ranks[0], {1, 4}, Group(3), "gather"), told(ranks[2], {1, 4}, Group(3), "gather");
+  TestCall ahead(ranks[2], {1, 5}, Group(3), "gather");
+  first.Receive(1, 0, 1000);
+  told.Receive(0, 0, 1000);
+  ahead.Receive(0, 0, 1000);
+  first.Begin();
+  told.Begin();
+  ahead.Begin();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ranks[1].Die();
+  TestCall later(ranks[2], {1, 6}, Group(3), "gather");
+  later.Receive(0, 0, 1000);
+  for (TestCall* call : {&first, &told, &ahead}) REQUIRE(call->Wait());
+  later.Begin();
+  REQUIRE(later.Wait());
+  for (TestCall* call : {&first, &told, &ahead, &later}) {
+    CHECK(call->status().code() == Code::kPeerLost);
+    CHECK(call->status().message().find("rank 1 (host x, pid 1) is gone") != std::string::npos);
+  }
+  TestCall without(ranks[2], {2, 0}, {0, 2}, "without"), other(ranks[0], {2, 0}, {0, 2}, "without");
+  without.Send(0, 0, Pattern(100, 1));
+  other.Receive(2, 0, 100);
+  without.Begin();
+  other.Begin();
+  REQUIRE(other.Wait());
+  CHECK(other.status().ok());
+}
+
 TEST_CASE("exchange: a peer that leaves in order takes nothing with it that was sent") {
   Ranks ranks(2, "tcp");
   TestCall from(ranks[0], {1, 0}, Group(2), "x");

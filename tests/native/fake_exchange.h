@@ -42,6 +42,7 @@ class FakeExchange final : public Exchange {
   void End(Call& call) override;
   void Abort(Call& call, const Status& why) override;
   std::string Silent(const Call& call) override;
+  void Probe(Call&) override {}
 
  private:
   friend class FakeNet;
