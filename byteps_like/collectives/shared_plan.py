@@ -55,6 +55,8 @@ def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: A
     long_output = kind in (Kind.ALL_GATHER, Kind.GATHER, Kind.ALL_TO_ALL)
     received = shape.received if kind is Kind.ALL_TO_ALL else shape.counts
     own = shape.counts[rank] if len(shape.counts) > 1 else shape.counts[0]
+    # What comes would lie where other parts are still to be read.
+    staged = kind is Kind.ALL_TO_ALL and shape.in_place and not shape.uniform
     return SharedPlan(
         host=host,
         kind=_CODES[kind],
@@ -66,8 +68,9 @@ def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: A
         reads=kind not in (Kind.BROADCAST, Kind.SCATTER, Kind.BARRIER)
         or (kind is not Kind.BARRIER and rank == shape.root),
         writes=kind is not Kind.BARRIER and (kind not in _ROOTED_TARGET or rank == shape.root),
-        input=_chunks(shape.counts, itemsize, source) if long_input else [],
+        input=_chunks(shape.counts, itemsize, 0 if staged else source) if long_input else [],
         output=_chunks(received, itemsize, target) if long_output else [],
+        staged=shape.nbytes if staged else 0,
     )
 
 

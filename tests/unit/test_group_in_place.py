@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,19 +20,32 @@ from byteps_like.collectives.selector import Selector
 from byteps_like.dtypes import DType
 
 RANKS = (0, 1)
+MANY = 3_000_000
 
 
-@pytest.mark.parametrize("algorithm", ["", "direct", "pairwise"])
-def test_all_to_all_of_arrays_that_lie_apart(algorithm: str) -> None:
+def in_a_world(body: Callable[[int, NativeGroup, Any], None]) -> None:
+    """Runs `body(rank, group, core)` on two ranks, threads that share memory."""
     made = [
         _core.Communicator("job", b"s" * 32, [f"shm://place-{os.getpid()}-{os.urandom(4).hex()}"], 5.0) for _ in RANKS
     ]
 
-    def body(rank: int) -> None:
+    def run(rank: int) -> None:
         core = made[rank]
         core.set_world(1, rank, [(one.urls, "here", f"rank {number}") for number, one in enumerate(made)])
-        notifier = Notifier(core)
-        group = NativeGroup(core, notifier, Selector(), "g", 7, RANKS, rank, Layout((0, 0)), True, 20.0)
+        group = NativeGroup(core, Notifier(core), Selector(), "g", 7, RANKS, rank, Layout((0, 0)), True, 20.0)
+        body(rank, group, core)
+        group.barrier().wait(20.0)
+
+    with ThreadPoolExecutor(len(RANKS)) as threads:
+        for running in [threads.submit(run, rank) for rank in RANKS]:
+            running.result(60)
+    for core in made:
+        core.close()
+
+
+@pytest.mark.parametrize("algorithm", ["", "direct", "pairwise"])
+def test_all_to_all_of_arrays_that_lie_apart(algorithm: str) -> None:
+    def body(rank: int, group: NativeGroup, _: Any) -> None:
         room = np.full((5, 30_000), -1.0, np.float32)
         parts = [room[3], room[1]]  # neither in order nor one behind the other
         for peer, part in enumerate(parts):
@@ -39,10 +55,25 @@ def test_all_to_all_of_arrays_that_lie_apart(algorithm: str) -> None:
         group.all_to_all(addresses, addresses, 30_000, 30_000, DType.FLOAT32, options).wait(20.0)
         assert [set(part) for part in parts] == [{float(rank)}, {float(10 + rank)}]
         assert set(room[[0, 2, 4]].ravel()) == {-1.0}
-        group.barrier().wait(20.0)
 
-    with ThreadPoolExecutor(len(RANKS)) as threads:
-        for running in [threads.submit(body, rank) for rank in RANKS]:
-            running.result(60)
-    for core in made:
-        core.close()
+    in_a_world(body)
+
+
+@pytest.mark.parametrize("algorithm", ["", "direct", "pairwise"])
+def test_uneven_all_to_all_whose_parts_move(algorithm: str) -> None:
+    sends = [[10, 1_500_000], [100_000, 1_000_000]]
+
+    def body(rank: int, group: NativeGroup, core: Any) -> None:
+        gets = [sends[0][rank], sends[1][rank]]
+        memory = core.allocate(MANY * 4)
+        room = np.ctypeslib.as_array((ctypes.c_float * MANY).from_address(memory.address))
+        room[: sum(sends[rank])] = np.concatenate(
+            [np.arange(count) % 1000 + 1e6 * (2 * rank + to) for to, count in enumerate(sends[rank])]
+        )
+        options = CallOptions(algorithm=algorithm)
+        where = room.ctypes.data
+        group.all_to_all(where, where, sends[rank], gets, DType.FLOAT32, options).wait(20.0)
+        expected = [np.arange(count) % 1000 + 1e6 * (2 * sender + rank) for sender, count in enumerate(gets)]
+        np.testing.assert_array_equal(room[: sum(gets)], np.concatenate(expected).astype(np.float32))
+
+    in_a_world(body)
