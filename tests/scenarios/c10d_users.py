@@ -315,6 +315,48 @@ def coalescing(group: Any, rank: int, size: int) -> None:
     assert [tensor[0].item() for tensor in tensors[:size]] == list(range(min(size, 3)))
 
 
+def shared_memory(group: Any, rank: int, size: int) -> None:
+    """`empty_shared` where there is a process group and no `init()`; results as of private tensors."""
+    import byteps_like.torch as bps
+
+    tensor = bps.empty_shared(1000, dtype=torch.float64)
+    assert not tensor.any()
+    tensor.fill_(rank + 1.0)
+    dist.all_reduce(tensor)
+    assert (tensor == size * (size + 1) / 2).all()
+    parts = bps.empty_shared(size, 3)
+    dist.all_gather_into_tensor(parts, torch.full((3,), float(rank)))
+    assert parts[:, 0].tolist() == list(range(size))
+
+
+def forked(group: Any, rank: int, size: int) -> None:
+    """A forked child that ends with exit handlers takes nothing from its parent."""
+    import atexit
+    import os
+
+    dist.all_reduce(torch.ones(3))
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+
+
+def worlds_one_after_another(group: Any, rank: int, size: int) -> None:
+    """One store serves them all; threads end with their world."""
+    import threading
+
+    store = dist.PrefixStore("again", group.get_group_store())
+    for _ in range(3):
+        dist.destroy_process_group()
+        dist.init_process_group("byteps", store=store, rank=rank, world_size=size)
+        dist.barrier()
+    assert threading.active_count() <= 2
+
+
 def described(group: Any, rank: int, size: int) -> None:
     assert dist.get_backend() == "byteps" and group.name() == "byteps"
     assert (dist.get_rank(), dist.get_world_size()) == (rank, size) == (group.rank(), group.size())
@@ -325,8 +367,9 @@ def described(group: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    ddp, ddp_other_start, ddp_hooks, power_sgd, ddp_join, zero_redundancy, fsdp2, tensor_parallel, functional, objects,
-    batched_point_to_point, new_groups, coalescing, checkpoints, compiled, described,
+    shared_memory, forked, worlds_one_after_another, described, ddp, ddp_other_start, ddp_hooks, power_sgd, ddp_join,
+    zero_redundancy, fsdp2, tensor_parallel, functional, objects, batched_point_to_point, new_groups, coalescing,
+    checkpoints, compiled,
 ]  # fmt: skip
 FAILING = [functional_errors, backward_errors]
 SLOW = [compiled, checkpoints, tensor_parallel, fsdp2, ddp_hooks, power_sgd]
