@@ -14,4 +14,14 @@ void CopyBytes(std::byte* to, const std::byte* from, size_t bytes);
 // whose lines would have to be fetched from there one by one before they are overwritten (measured: ten times slower).
 void CopyAround(std::byte* to, const std::byte* from, size_t bytes);
 
+// To where a result of `total` bytes belongs: what is more than the caches hold goes around them.
+inline void CopyOut(std::byte* to, const std::byte* from, size_t bytes, size_t total) {
+  constexpr size_t kCached = size_t{8} << 20;
+  if (total >= kCached) {
+    CopyAround(to, from, bytes);
+  } else {
+    CopyBytes(to, from, bytes);
+  }
+}
+
 }  // namespace byteps_like

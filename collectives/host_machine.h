@@ -121,6 +121,11 @@ class HostMachine {
   std::byte* ResultBuffer(uint32_t j, const HostTask& task, uint64_t piece) const;
 
   // host_share.cc
+  struct Range {
+    uint64_t begin, end;
+  };
+  static Range ShareOf(uint64_t bytes, uint32_t i, uint32_t n);  // share `i` of `n` of a piece
+  bool Divided(const HostCall& call) const;                      // each rank reduces a share: kShare or kDirect
   void ChooseRoute(HostTask& task);
   void PlanShare(HostTask& task);
   bool Share(HostTask& task);

@@ -15,16 +15,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint64_t kCached = 8u << 20;  // results of more than this are gone from the caches when they are wanted
-
-void CopyOut(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t total) {
-  if (total >= kCached) {
-    CopyAround(to, from, bytes);
-  } else {
-    CopyBytes(to, from, bytes);
-  }
-}
-
 uint64_t Pieces(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit; }
 
 }  // namespace
@@ -138,7 +128,10 @@ void HostMachine::StagePiece(HostTask& task) {
       CopyAround(buffer + to * task.unit, section.data + begin, std::min(task.unit, section.bytes - begin));
     }
   } else {
-    CopyAround(buffer, call.input + begin, std::min(task.unit, call.bytes - begin));
+    const uint64_t bytes = std::min(task.unit, call.bytes - begin);
+    const Range own = Divided(call) ? ShareOf(bytes, me_, size()) : Range{bytes, bytes};  // which nobody else reads
+    CopyAround(buffer, call.input + begin, own.begin);
+    CopyAround(buffer + own.end, call.input + begin + own.end, bytes - own.end);
   }
   source_use_[(task.number + task.staged) % kHostBuffers] = task.number;
   ++task.staged;

@@ -10,9 +10,9 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kSpinFor = std::chrono::microseconds(40);    // a little more than a wake-up
-constexpr auto kYieldFor = std::chrono::microseconds(200);  // a few turns of every rank on a core
-constexpr uint32_t kSpinsPerLook = 64, kYieldsPerLook = 8;
+constexpr auto kLookFor = std::chrono::microseconds(200);  // several wake-ups; a few turns of every rank on a core
+constexpr uint32_t kSpins = 128;                           // a few us
+constexpr uint32_t kYieldsPerLook = 8;
 
 void Relax() {
 #if defined(__x86_64__)
@@ -35,15 +35,17 @@ void WakeAll(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// Even where there are cores enough, the one that is waited for may have been put on this one: after a moment the core
+// is offered to it, which costs less than a microsecond if nobody takes it.
 bool Patience::Step() {
-  if (turns_ == 0) began_ = Clock::now();
   ++turns_;
-  if (may_spin_) {
+  if (may_spin_ && turns_ <= kSpins) {
     Relax();
-    return turns_ % kSpinsPerLook != 0 || Clock::now() - began_ < kSpinFor;
+    return true;
   }
+  if (yields_++ == 0) began_ = Clock::now();
   ::sched_yield();
-  return turns_ % kYieldsPerLook != 0 || Clock::now() - began_ < kYieldFor;
+  return yields_ % kYieldsPerLook != 0 || Clock::now() - began_ < kLookFor;
 }
 
 }  // namespace byteps_like

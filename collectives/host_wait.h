@@ -19,12 +19,12 @@ void WakeAll(std::atomic<uint32_t>& word);
 class Patience {
  public:
   explicit Patience(bool may_spin) : may_spin_(may_spin) {}
-  void Reset() { turns_ = 0; }
+  void Reset() { turns_ = yields_ = 0; }
   bool Step();
 
  private:
   bool may_spin_;
-  uint32_t turns_ = 0;
+  uint32_t turns_ = 0, yields_ = 0;
   Deadline began_;
 };
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, Traffic
 from byteps_like.collectives.operation import NativeOperation, Notifier
-from byteps_like.collectives.planning import Planner
+from byteps_like.collectives.planning import MOST_KEPT, Plan, Planner
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.selector import Selector
 from byteps_like.collectives.shape import Shape
@@ -34,15 +34,22 @@ class NativeGroup:
         self._core, self._notifier, self._world_rank = core, notifier, world_rank
         self._calls = itertools.count()
         self._token = (ctypes.c_char * _TOKEN)()
+        # The commonest call has a key of its own: to make and to hash a Shape takes longer than to reduce a kilobyte.
+        self._all_reduces: dict[tuple[int, DType, Op, bool, str, str], Plan] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT
     ) -> NativeOperation:
         """Every rank gets the reduction of all sources."""
-        return self._start(
-            Shape(Kind.ALL_REDUCE, self.size, (count,), dtype, op, in_place=source == target), source, target, options
-        )
+        key = (count, dtype, op, source == target, options.algorithm, options.reduction)
+        plan = self._all_reduces.get(key)
+        if plan is None:
+            shape = Shape(Kind.ALL_REDUCE, self.size, (count,), dtype, op, in_place=source == target)
+            if len(self._all_reduces) >= MOST_KEPT:
+                self._all_reduces.clear()
+            plan = self._all_reduces[key] = self._planner.plan(shape, options, source, target)
+        return self._launch(plan, Kind.ALL_REDUCE, source, target, options)
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
@@ -145,22 +152,26 @@ class NativeGroup:
         return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)
 
     def _start(self, shape: Shape, source: Addresses, target: Addresses, options: CallOptions) -> NativeOperation:
-        plan = self._planner.plan(shape, options, source, target)
-        terms = self._terms(options, _TRAFFIC.get(shape.kind, Traffic.GRADIENT))
+        return self._launch(self._planner.plan(shape, options, source, target), shape.kind, source, target, options)
+
+    def _launch(
+        self, plan: Plan, kind: Kind, source: Addresses, target: Addresses, options: CallOptions
+    ) -> NativeOperation:
+        terms = self._terms(options, _TRAFFIC.get(kind, Traffic.GRADIENT))
         if not plan.staged:
-            return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), shape.kind)
+            return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), kind)
         copied = (ctypes.c_char * plan.staged)()
         _gather(ctypes.addressof(copied), source, plan.staged, shape)
         completion = plan.launch(next(self._calls), ctypes.addressof(copied), target, terms, options.waits)
         self._notifier.watch(completion, partial(_release, copied))
-        return self._operation(completion, shape.kind)
+        return self._operation(completion, kind)
 
     def _terms(self, options: CallOptions, traffic: Traffic) -> tuple[float, int, int]:
         timeout = self.timeout if options.timeout is None else options.timeout
         return timeout, int(traffic if options.traffic is None else options.traffic), options.priority
 
     def _operation(self, completion: Any, what: str) -> NativeOperation:
-        return NativeOperation(completion, self._notifier, self._world_rank, f"{what} in group {self.name!r}")
+        return NativeOperation(completion, self._notifier, self._world_rank, (what, self.name))
 
     def _is_own_part(self, parts: Addresses, part: int, counts: Sequence[int], dtype: DType) -> bool:
         if not isinstance(parts, int):

@@ -20,13 +20,14 @@ _THREADS = 64  # callbacks that block at the same time before others have to wai
 class NativeOperation:
     """One call in flight; see collectives.api.Operation."""
 
-    __slots__ = ("_completion", "_notifier", "_rank", "_what")
+    __slots__ = ("_completion", "_names", "_notifier", "_rank")
 
-    def __init__(self, completion: Any, notifier: Notifier, rank: int, what: str) -> None:
+    def __init__(self, completion: Any, notifier: Notifier, rank: int, names: tuple[str, str]) -> None:
+        """`names`: of what it does and of its group, put into words only for an error."""
         self._completion = completion
         self._notifier = notifier
         self._rank = rank
-        self._what = what
+        self._names = names
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
@@ -62,6 +63,11 @@ class NativeOperation:
     def source(self) -> int:
         """Group rank whose message a `receive` got."""
         return int(self._completion.source)
+
+    @property
+    def _what(self) -> str:
+        kind, group = self._names
+        return f"{kind} in group {group!r}"
 
     def _typed(self, code: int | Code, text: str) -> BytePSLikeError:
         return from_code(code, f"rank {self._rank}: {text}", rank=self._rank, operation=self._what)
