@@ -206,7 +206,7 @@ bool HostMachine::Agree(HostTask& task) {
     Fail(task, mapped);
     return true;
   }
-  if (missing) return moved;
+  if (missing && !DoneByOthers(task)) return moved;
   ChooseRoute(task);
   task.phase = HostTask::Phase::kWorking;
   return true;

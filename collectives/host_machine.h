@@ -126,6 +126,8 @@ class HostMachine {
   };
   static Range ShareOf(uint64_t bytes, uint32_t i, uint32_t n);  // share `i` of `n` of a piece
   bool Divided(const HostCall& call) const;                      // each rank reduces a share: kShare or kDirect
+  bool AllDirect(const HostTask& task) const;
+  bool DoneByOthers(HostTask& task);
   void ChooseRoute(HostTask& task);
   void PlanShare(HostTask& task);
   bool Share(HostTask& task);

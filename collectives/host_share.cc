@@ -30,23 +30,34 @@ bool HostMachine::Divided(const HostCall& call) const {
   return call.kind == HostKind::kAllReduce && size() > 2 && call.bytes > kAlone;
 }
 
-void HostMachine::ChooseRoute(HostTask& task) {
+// A reduction of which every tensor lies in regions.
+bool HostMachine::AllDirect(const HostTask& task) const {
   const HostCall& call = task.call;
-  bool all_direct = true;
+  if (call.kind != HostKind::kAllReduce && call.kind != HostKind::kReduce) return false;
   for (uint32_t j = 0; j < size(); ++j) {
     const bool writes = call.kind == HostKind::kAllReduce || j == call.root;
     const uint8_t wanted = kDirectInput | (writes ? kDirectOutput : 0);
-    all_direct &= (post(j, task.number).direct & wanted) == wanted;
+    if ((post(j, task.number).direct & wanted) != wanted) return false;
   }
+  return call.bytes > 0;
+}
+
+void HostMachine::ChooseRoute(HostTask& task) {
   task.route = HostTask::Route::kPull;
-  const bool divides = call.kind == HostKind::kAllReduce || call.kind == HostKind::kReduce;
-  if (divides && all_direct && call.bytes > 0) {
+  if (AllDirect(task)) {
     PlanDirect(task);
-  } else if (Divided(call)) {
+  } else if (Divided(task.call)) {
     PlanShare(task);
   } else {
     PlanPull(task);
   }
+}
+
+// The others may have done all of a direct reduction, and let go of their regions, before those have come here.
+bool HostMachine::DoneByOthers(HostTask& task) {
+  if (!AllDirect(task)) return false;
+  PlanDirect(task);
+  return slot_words().work[task.number % kHostRing].finished.load() >= PackWord(task.number, task.parts);
 }
 
 void HostMachine::PlanDirect(HostTask& task) {
