@@ -28,7 +28,7 @@ from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, Case, Plan, 
 from byteps_like.errors import BytePSLikeError
 
 SAMPLE_SECONDS = 0.01  # calls are put together until a sample takes about so long
-MOST_CALLS = 200
+MOST_CALLS = 2000
 MOST_SAMPLES = 40
 LEAST_SAMPLES = 5
 WARM_UPS = 3
@@ -104,16 +104,20 @@ class Rank:
     def _calls(self, run: Run) -> tuple[int, float]:
         """Calls per sample, and seconds per call, the same on all ranks.
 
-        By the best of some trials: on a busy machine a rank may have to wait for its CPU.
+        By the best of some trials: on a busy machine a rank may have to wait for its CPU. Of short calls in a batch, so
+        that to come out of the barrier is no part of it.
         """
-        trials = []
-        for _ in range(WARM_UPS):
-            self.board.barrier()
-            start = time.perf_counter()
-            run(WARM_UPS)
-            trials.append((time.perf_counter() - start) / WARM_UPS)
-        estimate = self.board.most(min(trials))
-        return int(min(MOST_CALLS, max(1, SAMPLE_SECONDS / estimate))), estimate
+        count = WARM_UPS
+        for _ in range(2):
+            trials = []
+            for _ in range(WARM_UPS):
+                self.board.barrier()
+                start = time.perf_counter()
+                run(count)
+                trials.append((time.perf_counter() - start) / count)
+            estimate = self.board.most(min(trials))
+            count = int(min(MOST_CALLS, max(1, SAMPLE_SECONDS / estimate)))
+        return count, estimate
 
     def _sent(self) -> int:
         if not self.plan.interface:
