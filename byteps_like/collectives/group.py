@@ -35,7 +35,7 @@ class NativeGroup:
         self._calls = itertools.count()
         self._token = (ctypes.c_char * _TOKEN)()
         # The commonest call has a key of its own: to make and to hash a Shape takes longer than to reduce a kilobyte.
-        self._all_reduces: dict[tuple[int, DType, Op, bool, str, str], Plan] = {}
+        self._all_reduces: dict[tuple[int, DType, Op, bool, str, str], tuple[Shape, Plan]] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
@@ -43,13 +43,13 @@ class NativeGroup:
     ) -> NativeOperation:
         """Every rank gets the reduction of all sources."""
         key = (count, dtype, op, source == target, options.algorithm, options.reduction)
-        plan = self._all_reduces.get(key)
-        if plan is None:
+        known = self._all_reduces.get(key)
+        if known is None:
             shape = Shape(Kind.ALL_REDUCE, self.size, (count,), dtype, op, in_place=source == target)
             if len(self._all_reduces) >= MOST_KEPT:
                 self._all_reduces.clear()
-            plan = self._all_reduces[key] = self._planner.plan(shape, options, source, target)
-        return self._launch(plan, Kind.ALL_REDUCE, source, target, options)
+            known = self._all_reduces[key] = shape, self._planner.plan(shape, options, source, target)
+        return self._launch(*known, source, target, options)
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
@@ -152,19 +152,19 @@ class NativeGroup:
         return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)
 
     def _start(self, shape: Shape, source: Addresses, target: Addresses, options: CallOptions) -> NativeOperation:
-        return self._launch(self._planner.plan(shape, options, source, target), shape.kind, source, target, options)
+        return self._launch(shape, self._planner.plan(shape, options, source, target), source, target, options)
 
     def _launch(
-        self, plan: Plan, kind: Kind, source: Addresses, target: Addresses, options: CallOptions
+        self, shape: Shape, plan: Plan, source: Addresses, target: Addresses, options: CallOptions
     ) -> NativeOperation:
-        terms = self._terms(options, _TRAFFIC.get(kind, Traffic.GRADIENT))
+        terms = self._terms(options, _TRAFFIC.get(shape.kind, Traffic.GRADIENT))
         if not plan.staged:
-            return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), kind)
+            return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), shape.kind)
         copied = (ctypes.c_char * plan.staged)()
         _gather(ctypes.addressof(copied), source, plan.staged, shape)
         completion = plan.launch(next(self._calls), ctypes.addressof(copied), target, terms, options.waits)
         self._notifier.watch(completion, partial(_release, copied))
-        return self._operation(completion, kind)
+        return self._operation(completion, shape.kind)
 
     def _terms(self, options: CallOptions, traffic: Traffic) -> tuple[float, int, int]:
         timeout = self.timeout if options.timeout is None else options.timeout
