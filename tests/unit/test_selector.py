@@ -118,7 +118,7 @@ def test_what_was_measured_goes_before_the_default(tmp_path: Path) -> None:
     choice = made.choose(Kind.ALL_REDUCE, 100 << 10, same_layout)
     assert (choice.algorithm, choice.segment_bytes) == ("ring", 64 << 10), "the fastest that this layout can have"
     assert made.choose(Kind.ALL_REDUCE, 1 << 26, GRID).algorithm == "hierarchical", "another layout: the default"
-    assert made.choose(Kind.ALL_REDUCE, 3 << 10, same_layout, reduction="ordered").algorithm == "direct"
+    assert made.choose(Kind.ALL_REDUCE, 3 << 10, same_layout, reduction="ordered").algorithm == "recursive_doubling"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "worlds": []}', '{"version": 1, "worlds": [{"hosts": 3}]}'])
