@@ -180,10 +180,15 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Close(CallRecord& record);  // its messages are forgotten, it is over
   bool Unfinished(const CallRecord& record, uint32_t peer) const;
   Status LossOf(uint32_t peer) const;
+  // Where what is in a hurry shares links with what is not, the links are kept short.
+  void Mix(TrafficClass traffic);
+  void LookAtMix();
   void Look();  // for peers that we wait for and have no link with
   void LookLater();
 
   Mesh* mesh_ = nullptr;
+  Deadline bulky_at_{}, hurried_at_{};  // when such a message was queued last
+  uint64_t mix_timer_ = 0;
   std::shared_ptr<LoopGate> gate_;
   PointFrames* points_ = nullptr;
   HostSide* host_ = nullptr;

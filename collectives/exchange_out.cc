@@ -1,9 +1,18 @@
 // What the exchange sends.
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "collectives/exchange_core.h"
 
 namespace byteps_like {
+namespace {
+
+constexpr auto kMixed = std::chrono::seconds(1);  // so long after the last message of either kind
+constexpr auto kMixInterval = std::chrono::milliseconds(50);
+constexpr uint32_t kShortSegment = 32u << 10;
+
+}  // namespace
 
 void CallRecord::OnSent(Outbound& out) {
   SendMessage& message = *out.message;
@@ -27,8 +36,25 @@ void ExchangeCore::Send(uint32_t peer, const Header& header, std::string text) {
 }
 
 void ExchangeCore::Queue(Outbound& out) {
+  Mix(out.message->traffic);
   outbox(out.flow->peer).Queue(out);
   if (out.queued) mesh_->Kick(out.flow->peer);
+}
+
+void ExchangeCore::Mix(TrafficClass traffic) {
+  if (traffic == TrafficClass::kControl) return;
+  const Deadline now = Clock::now();
+  (traffic >= TrafficClass::kGradient ? bulky_at_ : hurried_at_) = now;
+  if (mix_timer_ == 0 && now < std::min(bulky_at_, hurried_at_) + kMixed) LookAtMix();
+}
+
+void ExchangeCore::LookAtMix() {
+  mix_timer_ = 0;
+  const bool mixed = Clock::now() < std::min(bulky_at_, hurried_at_) + kMixed;
+  for (uint32_t peer = 0; peer < peers_.size(); ++peer) {
+    if (peer != rank_) outbox(peer).Limit(mesh_->KeepShort(peer, mixed) ? kShortSegment : kMaxPayload);
+  }
+  if (mixed) mix_timer_ = loop().CallAt(Clock::now() + kMixInterval, [this] { LookAtMix(); });
 }
 
 void ExchangeCore::Withdraw(Outbound& out) {

@@ -113,8 +113,7 @@ bool Outbox::Next(Outgoing& next) {
   while (control_.empty() && first_ != nullptr) {
     Outbound& out = *first_;
     SendMessage& message = *out.message;
-    const uint64_t length =
-        std::min<uint64_t>(message.ready - out.next, std::clamp(message.segment_bytes, 1u, kMaxPayload));
+    const uint64_t length = std::min<uint64_t>(message.ready - out.next, std::clamp(message.segment_bytes, 1u, most_));
     const bool eager = !out.flow->cleared;
     if (eager && (message.length > kEagerMessage || length > eager_left_)) {
       Park(out);

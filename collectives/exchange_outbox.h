@@ -90,6 +90,8 @@ class Outbox {
   void Credit(uint64_t bytes);
   void Drop();  // the peer is lost
 
+  // Segments of at most so many bytes, whatever their messages allow.
+  void Limit(uint32_t segment_bytes) { most_ = segment_bytes; }
   bool Next(Outgoing& next);
   void OnSent(const Header& header);
 
@@ -117,6 +119,7 @@ class Outbox {
   std::vector<Outbound*> parked_;
   std::deque<InFlight> in_flight_;
   uint64_t eager_left_ = kEagerBytes;
+  uint32_t most_ = kMaxPayload;
   uint64_t orders_ = 0;
 };
 

@@ -44,6 +44,7 @@ class MeshImpl final : public Mesh {
   void Cut(uint32_t peer, const Status& why) override { peers_[peer]->Cut(why); }
   void Redirect(uint32_t peer, std::byte* place) override { peers_[peer]->Redirect(place); }
   void Keep(uint32_t peer) override { peers_[peer]->Keep(); }
+  bool KeepShort(uint32_t peer, bool on) override { return peers_[peer]->KeepShort(on); }
   void Goodbye(std::function<void()> done) override;
 
  private:

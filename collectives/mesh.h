@@ -76,6 +76,8 @@ class Mesh {
   virtual void Redirect(uint32_t peer, std::byte* place) = 0;
   // The payloads of frames to this peer that are not sent whole are copied: their memory may change (Link::Keep).
   virtual void Keep(uint32_t peer) = 0;
+  // Link::KeepShort of the link to this peer, if there is one.
+  virtual bool KeepShort(uint32_t peer, bool on) = 0;
   virtual void Goodbye(std::function<void()> done) = 0;  // in order, to all; `done` after at most a second
 };
 

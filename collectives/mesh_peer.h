@@ -37,6 +37,7 @@ class MeshPeer final : private LinkHandler {
   void Cut(const Status& why);
   void Redirect(std::byte* place);
   void Keep();
+  bool KeepShort(bool on) { return state_ == State::kUp && link_->KeepShort(on); }
   void Goodbye();
   void Abandon();  // closes what is open, at once
   bool closed() const { return link_ == nullptr && closing_.empty(); }

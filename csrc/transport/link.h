@@ -57,6 +57,8 @@ class Link {
   // Copies the payloads of the frames it has asked for and not sent whole: their memory may change from here on. For
   // operations that end before their time; OnSent is still called.
   virtual void Keep() = 0;
+  // On the loop's thread: Stream::KeepShort.
+  virtual bool KeepShort(bool on) = 0;
   // On the loop's thread. OnClosed(why) follows from the loop, never inside this call; what was sent whole still
   // arrives.
   virtual void Close(const Status& why) = 0;

@@ -5,6 +5,7 @@
 // Read         never    the owning loop's thread only   kClosed at the end of the peer's bytes, kSystem, kPeerLost
 // Write        never    the owning loop's thread only   the same
 // fds          never    any                             none
+// KeepShort    never    the owning loop's thread only   none
 // Shutdown     never    any; wakes both ends            none
 // destructor   never    after the loop forgot its fds   none
 #pragma once
@@ -44,6 +45,10 @@ class Stream {
 
   // The other end, for messages: "tcp 10.0.0.2:4711", "shm pid 123".
   virtual std::string peer() const = 0;
+
+  // Keeps what lies between the ends short, or as long as throughput likes; true if it is kept short now. Only of
+  // streams whose path is slow enough for that to matter.
+  virtual bool KeepShort(bool) { return false; }
 
   // Shared memory with the peer: passes the buffer's descriptor along (sender), and takes the next one that the peer
   // passed (receiver; call only after a frame announced it). kInvalid where the transport has no shared memory.

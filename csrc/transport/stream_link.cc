@@ -42,6 +42,8 @@ class StreamLink final : public Link, private EventLoop::Deferred {
 
   void Keep() override { writer_.Keep(); }
 
+  bool KeepShort(bool on) override { return stream_->KeepShort(on); }
+
   void Close(const Status& why) override {
     if (stopping_) return;
     why_ = why;

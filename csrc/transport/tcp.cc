@@ -11,12 +11,12 @@
 #include "csrc/base/fd.h"
 #include "csrc/transport/listen_socket.h"
 #include "csrc/transport/tcp_address.h"
+#include "csrc/transport/tcp_queue.h"
 #include "csrc/transport/transports.h"
 
 namespace byteps_like {
 namespace {
 
-constexpr int kUnsentBytes = 256 << 10;  // of our bytes, at most so many lie in the kernel unsent: two segments
 // A host that vanished is found by the control plane within seconds; this is the last resort. It must be longer than
 // the stall deadline (120 s): a peer that is stopped and takes nothing has stalled, its connection is not broken.
 constexpr int kUserTimeoutMilliseconds = 150'000;
@@ -32,7 +32,6 @@ void SetInt(int fd, int level, int name, int value) { ::setsockopt(fd, level, na
 // Only wishes: a kernel that refuses one still carries the bytes.
 void Tune(int fd) {
   SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetInt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
   SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMilliseconds);
   SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
@@ -56,7 +55,9 @@ ssize_t Retry(Call call) {
 
 class TcpStream final : public Stream {
  public:
-  TcpStream(Fd fd, const TcpAddress& address) : fd_(std::move(fd)), peer_("tcp " + address.text()) { Tune(fd_.get()); }
+  TcpStream(Fd fd, const TcpAddress& address) : fd_(std::move(fd)), peer_("tcp " + address.text()), queue_(fd_.get()) {
+    Tune(fd_.get());
+  }
   ~TcpStream() override {
     Shutdown();
     Drain();
@@ -82,6 +83,7 @@ class TcpStream final : public Stream {
   std::vector<int> fds() const override { return {fd_.get()}; }
   void Shutdown() override { ::shutdown(fd_.get(), SHUT_RDWR); }
   std::string peer() const override { return peer_; }
+  bool KeepShort(bool on) override { return queue_.KeepShort(on); }
 
  private:
   Result<size_t> Failure(const char* what) const {
@@ -100,6 +102,7 @@ class TcpStream final : public Stream {
 
   const Fd fd_;
   const std::string peer_;
+  TcpQueue queue_;
 };
 
 Result<std::unique_ptr<Stream>> ConnectTo(const TcpAddress& address, Deadline deadline) {
