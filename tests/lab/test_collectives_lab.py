@@ -17,7 +17,8 @@ from byteps_like.launch.lab import Lab
 
 pytestmark = pytest.mark.timeout(120)
 MakeLab = Callable[..., Lab]
-HEADER = 64
+# A header for each segment, which is at least so long: shorter than usual, since an all-to-all precedes the ring.
+HEADER, SEGMENT = 64, 32 << 10
 # Frames' headers, TCP's and IP's, acknowledgements of what comes the other way, barriers before and after.
 OVERHEAD, BARRIERS = 1.01, 20_000
 
@@ -102,6 +103,7 @@ def test_the_wire_agrees_with_our_counters(make_lab: MakeLab, tmp_path: Path) ->
     for rank, moved in enumerate(found):
         ring, ideal = moved["ring"], nbytes * 3 // 2
         assert data(ring, described) == [ideal if peer == (rank + 1) % 4 else 0 for peer in range(4)], (rank, ring)
-        assert ideal <= sum(ring["bytes_sent"]) <= ideal * 1.001, (rank, ring)
+        headers = (ideal // SEGMENT + 32) * HEADER
+        assert ideal <= sum(ring["bytes_sent"]) <= ideal + headers, (rank, ring)
         for way in ("wire_tx", "wire_rx"):
             assert ideal <= ring[way] <= wire(ideal), (rank, ring)
