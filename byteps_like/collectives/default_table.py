@@ -1,8 +1,8 @@
 """Which algorithm when nothing was measured: rules in order, of which the first that fits counts.
 
-Set after `bench/selector.py` in labs of 4 hosts x 1, 2 x 4 and 4 x 4 ranks at 1 Gb/s, whose hosts share two busy cores.
-Where times lay within the noise the older rule stayed, which supposes that a message costs about as much as 10 KB on
-the wire. `byteps-like tune collectives` measures the cluster at hand.
+Partly set after `bench/selector.py`, labs of 4 hosts x 1, 2 x 4 and 4 x 4 ranks at 1 Gb/s: one run each, on two cores
+that others used too, so differences of a tenth or two there mean little. The rest supposes that a message costs about
+as much as 10 KB on the wire. `byteps-like tune collectives` measures the cluster at hand.
 """
 
 from __future__ import annotations
