@@ -45,6 +45,10 @@ class CommunicatorImpl final : public Communicator {
   void Close() override;
 
  private:
+  // The ranks of calls in flight are told in these words, too.
+  std::string Closed() const {
+    return core_.ranks() == 0 ? "the communicator was closed" : core_.NameOf(core_.rank()) + " was shut down";
+  }
   void FailOnLoop(const Status& why) {
     core_.FailAll(why);
     points_->FailAll(why);
@@ -109,7 +113,7 @@ CommunicatorImpl::~CommunicatorImpl() {
 // The links stay closed; the mesh goes with the object, so that a thread that is late finds it failed.
 void CommunicatorImpl::Close() {
   if (closed_.exchange(true) || mesh_ == nullptr) return;
-  host_->Close(Status(Code::kClosed, "the communicator was closed"));
+  host_->Close(Status(Code::kClosed, Closed()));
   struct Said {
     std::mutex mutex;
     std::condition_variable changed;
@@ -117,7 +121,7 @@ void CommunicatorImpl::Close() {
   };
   auto said = std::make_shared<Said>();
   loop().Post([this, said] {
-    FailOnLoop(Status(Code::kClosed, "the communicator was closed"));
+    FailOnLoop(Status(Code::kClosed, Closed()));
     mesh_->Goodbye([said] {
       std::lock_guard lock(said->mutex);
       said->done = true;

@@ -35,21 +35,22 @@ class Shadows:
     def start(self, notice: Message) -> None:
         """Takes part in what `notice` tells of, unless another rank has told of it before."""
         number, name, op = notice["route"], notice["name"], Op(notice["op"])
-        if op is Op.BROADCAST and not is_for_joined(name):
+        # What this rank has made itself, or been told of before, is behind it.
+        due = [part for part in range(*notice["parts"]) if self._uses[number, name, part] == notice["use"]]
+        if due and op is Op.BROADCAST and not is_for_joined(name):
             raise InvalidArgumentError(
                 f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
             )
         route, spec = self._routes[number], TensorSpec(name, DType(notice["dtype"]), tuple(notice["shape"]))
         (declared,) = route.declare([spec])
         buffer = self._buffers.setdefault((number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8))
-        for part in range(*notice["parts"]):
+        for part in due:
             key = (number, name, part)
-            if self._uses[key] == notice["use"]:
-                self._uses[key] += 1
-                self._clear(key, declared, buffer)
-                parts = range(part, part + 1) if declared.partitions else range(0)
-                request = Request(notice["root"], parts, 0)
-                self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
+            self._uses[key] += 1
+            self._clear(key, declared, buffer)
+            parts = range(part, part + 1) if declared.partitions else range(0)
+            request = Request(notice["root"], parts, 0)
+            self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
 
     def _clear(self, key: tuple[int, str, int], declared: Declared, buffer: torch.Tensor) -> None:
         """Zeros again where the last result landed; the others would not have begun anew before it was complete."""

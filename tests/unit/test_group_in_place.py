@@ -32,15 +32,16 @@ def in_a_world(body: Callable[[int, NativeGroup, Any], None]) -> None:
     def run(rank: int) -> None:
         core = made[rank]
         core.set_world(1, rank, [(one.urls, "here", f"rank {number}") for number, one in enumerate(made)])
-        group = NativeGroup(core, Notifier(core), Selector(), "g", 7, RANKS, rank, Layout((0, 0)), True, 20.0)
+        notifier = Notifier(core)
+        group = NativeGroup(core, notifier, Selector(), "g", 7, RANKS, rank, Layout((0, 0)), True, 20.0)
         body(rank, group, core)
         group.barrier().wait(20.0)
+        core.close()
+        notifier.close()
 
     with ThreadPoolExecutor(len(RANKS)) as threads:
         for running in [threads.submit(run, rank) for rank in RANKS]:
             running.result(60)
-    for core in made:
-        core.close()
 
 
 @pytest.mark.parametrize("algorithm", ["", "direct", "pairwise"])
