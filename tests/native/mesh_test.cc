@@ -17,9 +17,10 @@ class Talker final : public MeshHandler {
   ~Talker() override { mesh.reset(); }  // before what its handler uses
 
   void Say(uint32_t peer, uint64_t count) {
-    mesh->loop().Post([this, peer, count] {
+    // Not the owner's pointer: it is cleared before the loop has stopped.
+    mesh->loop().Post([this, own = mesh.get(), peer, count] {
       to_send_[peer] += count;
-      mesh->Kick(peer);
+      own->Kick(peer);
     });
   }
   bool Wait(const std::function<bool()>& condition, double seconds = 10) {

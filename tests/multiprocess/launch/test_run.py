@@ -77,7 +77,8 @@ raise PeerLostError("worker 2 died")
     assert report[0].startswith("worker 2 failed first: exit code 7")
     assert report[1].strip() == "Traceback (most recent call last):"
     assert "  ValueError: the cause" in report
-    assert [line.partition(": ")[2][:8] for line in report if line.startswith("after it")] == ["worker 0", "worker 1"]
+    ended = [line.partition(": ")[2][:8] for line in report if line.startswith("after it")]
+    assert sorted(ended) == ["worker 0", "worker 1"]  # in the order in which they ended, which is chance
     assert not [line for line in report if line.startswith("worker 3")]
 
 
