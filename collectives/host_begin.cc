@@ -253,14 +253,14 @@ Status HostMachine::ResolveAll(HostTask& task, bool* missing) {
       const HostSection common{theirs.input_region, 0, theirs.input_offset, theirs.bytes};
       if (!Sectioned(call.kind)) section = &common;
       if (section->bytes > 0 && j != me_) {
-        if (const Status ok = Resolve(j, *section, &place); !ok.ok()) return ok;
+        if (Status ok = Resolve(j, *section, &place); !ok.ok()) return ok;
         if (place == nullptr) *missing = true;
       }
       source_[j] = place;
     }
     if ((theirs.direct & kDirectOutput) != 0 && j != me_) {
       const HostSection section{theirs.output_region, 0, theirs.output_offset, theirs.bytes};
-      if (const Status ok = Resolve(j, section, &target_[j]); !ok.ok()) return ok;
+      if (Status ok = Resolve(j, section, &target_[j]); !ok.ok()) return ok;
       if (target_[j] == nullptr) *missing = true;
     }
   }

@@ -117,7 +117,7 @@ void Run::OnFailed(const Status& why) {
 
 void Run::Abort(const Status& why) {
   if (ended_) return;
-  const Status status = why;
+  const Status status = why;  // NOLINT(performance-unnecessary-copy-initialization): `why` may go with the call
   ended_ = true;  // the exchange may say OnFailed to us, too
   owner_.exchange.Abort(*this, status);
   End(status);
@@ -136,7 +136,8 @@ void Run::End(const Status& status) {
     for (uint32_t i = 0; i < plan_.steps.size(); ++i) owner_.pool.Give(states_[i].landing);
   }
   owner_.pool.Give(scratch_);
-  const Status copy = status;  // `status` may lie in what the owner lets go
+  // `status` may lie in what the owner lets go.
+  const Status copy = status;  // NOLINT(performance-unnecessary-copy-initialization)
   owner_.OnEnded(*this);
   Finish(copy);
 }
