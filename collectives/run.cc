@@ -118,7 +118,7 @@ void Run::OnFailed(const Status& why) {
 void Run::Abort(const Status& why) {
   if (ended_) return;
   const Status status = why;  // NOLINT(performance-unnecessary-copy-initialization): `why` may go with the call
-  ended_ = true;  // the exchange may say OnFailed to us, too
+  ended_ = true;              // the exchange may say OnFailed to us, too
   owner_.exchange.Abort(*this, status);
   End(status);
 }
