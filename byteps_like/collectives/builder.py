@@ -40,8 +40,8 @@ class Task:
 class Cost:
     """What a schedule costs with root 0 and sections of equal size.
 
-    `messages`, `sections`: the most that any rank sends, exactly. `rounds`: messages that follow one another;
-    where n is no power of two, some algorithms have one or two fewer.
+    `messages`, `sections`: the most that any rank sends, exactly. `rounds`: the most messages that follow one another,
+    exactly so for powers of two on equal hosts; otherwise some algorithms have one or two fewer.
     """
 
     rounds: int

@@ -10,7 +10,7 @@ from typing import Any
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, Traffic
 from byteps_like.collectives.operation import NativeOperation, Notifier
-from byteps_like.collectives.planning import MOST_KEPT, Plan, Planner
+from byteps_like.collectives.planning import Planner
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.selector import Selector
 from byteps_like.collectives.shape import Shape
@@ -34,22 +34,14 @@ class NativeGroup:
         self._core, self._notifier, self._world_rank = core, notifier, world_rank
         self._calls = itertools.count()
         self._token = (ctypes.c_char * _TOKEN)()
-        # The commonest call has a key of its own: to make and to hash a Shape takes longer than to reduce a kilobyte.
-        self._all_reduces: dict[tuple[int, DType, Op, bool, str, str], tuple[Shape, Plan]] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT
     ) -> NativeOperation:
         """Every rank gets the reduction of all sources."""
-        key = (count, dtype, op, source == target, options.algorithm, options.reduction)
-        known = self._all_reduces.get(key)
-        if known is None:
-            shape = Shape(Kind.ALL_REDUCE, self.size, (count,), dtype, op, in_place=source == target)
-            if len(self._all_reduces) >= MOST_KEPT:
-                self._all_reduces.clear()
-            known = self._all_reduces[key] = shape, self._planner.plan(shape, options, source, target)
-        return self._launch(*known, source, target, options)
+        shape = Shape(Kind.ALL_REDUCE, self.size, (count,), dtype, op, in_place=source == target)
+        return self._start(shape, source, target, options)
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
@@ -152,11 +144,7 @@ class NativeGroup:
         return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)
 
     def _start(self, shape: Shape, source: Addresses, target: Addresses, options: CallOptions) -> NativeOperation:
-        return self._launch(shape, self._planner.plan(shape, options, source, target), source, target, options)
-
-    def _launch(
-        self, shape: Shape, plan: Plan, source: Addresses, target: Addresses, options: CallOptions
-    ) -> NativeOperation:
+        plan = self._planner.plan(shape, options, source, target)
         terms = self._terms(options, _TRAFFIC.get(shape.kind, Traffic.GRADIENT))
         if not plan.staged:
             return self._operation(plan.launch(next(self._calls), source, target, terms, options.waits), shape.kind)

@@ -19,7 +19,7 @@ from byteps_like.errors import InvalidArgumentError
 
 _HOST_SECONDS = 30.0  # until the lowest rank of the host must have shared its memory
 _UNEVEN = 1 << 20  # bytes that an all-to-all of unknown sizes is taken for
-MOST_KEPT = 1024  # shapes; programs that see ever new sizes must not fill the memory
+_MOST_KEPT = 1024  # shapes; programs that see ever new sizes must not fill the memory
 
 
 class Plan(Protocol):
@@ -86,7 +86,7 @@ class Planner:
         key = (shape, options.algorithm, options.reduction)
         plan = self._plans.get(key)
         if plan is None:
-            if len(self._plans) >= MOST_KEPT:
+            if len(self._plans) >= _MOST_KEPT:
                 self._plans.clear()
             plan = self._plans[key] = self._make(shape, options, 0, 0)
         return plan

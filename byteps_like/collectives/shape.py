@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from byteps_like.collectives import compile
 from byteps_like.collectives.api import Addresses
@@ -11,10 +11,11 @@ from byteps_like.collectives.schedule import Kind
 from byteps_like.dtypes import DType, Op
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Everything about a call but where its memory is. `counts` are elements: of the sections of its kind, and for an
     all-to-all of the parts that this rank sends, with `received` those it gets; `uniform`: all of all ranks are equal.
+
+    A tuple, since one is made and hashed for every call: as a dataclass that takes longer than to reduce a kilobyte.
     """
 
     kind: Kind

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from byteps_like.worker.collective import Together, Waitable
+from byteps_like.collectives.together import Together, Waitable
 
 
 class Step(Waitable, Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.collectives.api import Keeper, Operation
-from byteps_like.errors import BytePSLikeError, DeadlineError
+from byteps_like.collectives.together import Together
+from byteps_like.errors import BytePSLikeError
 
 
 class Work(dist.Work):
@@ -147,29 +147,12 @@ def _future_of(operation: Operation, results: list[torch.Tensor], held: object) 
     return future
 
 
-class Several:
+class Several(Together):
     """Operations that are waited for as one; its error is that of the first that failed. See api.Operation."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._operations = tuple(operations)
-
-    def done(self) -> bool:
-        """Whether all have ended."""
-        return all(item.done() for item in self._operations)
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for all, also if one fails, since their memory is in use until then; then raises the first error."""
-        end = None if timeout is None else time.monotonic() + timeout
-        first: BytePSLikeError | None = None
-        for item in self._operations:
-            try:
-                item.wait(None if end is None else max(0.0, end - time.monotonic()))
-            except BytePSLikeError as error:
-                if isinstance(error, DeadlineError) and not item.done():
-                    raise
-                first = first or error
-        if first is not None:
-            raise first
+        super().__init__(operations)
+        self._operations = operations
 
     def error(self) -> BytePSLikeError | None:
         """The first error in the order of the operations."""

@@ -8,51 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError, ShutdownError
+from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
 from byteps_like.worker.api import Declared, Handle, Partition, SharedMemory, TensorSpec
 from byteps_like.worker.local import Catalogue, CompletedHandle, check_push_pull
 
 logger = logging.getLogger(__name__)
-
-
-class Waitable(Protocol):
-    """An operation, or anything else that is waited for."""
-
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Blocks until it has ended; raises what made it fail."""
-
-
-class Together:
-    """The handle of several operations: done when all are. All are waited for, then the first error is raised."""
-
-    def __init__(self, flights: Sequence[Waitable]) -> None:
-        self._flights = flights
-
-    def done(self) -> bool:
-        """Whether all have ended."""
-        return all(flight.done() for flight in self._flights)
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Blocks until all have ended, `timeout` seconds in all; their memory is free then, also after an error."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        failure: BytePSLikeError | None = None
-        for flight in self._flights:
-            try:
-                flight.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except BytePSLikeError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
 
 
 class Groups(Protocol):

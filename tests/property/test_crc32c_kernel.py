@@ -63,7 +63,7 @@ def test_every_length_and_misalignment() -> None:
         expected = bitwise(data[length : length + 1].tobytes(), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 60_000), st.integers(0, 60_000), st.integers(0, 63), st.integers(0, 2**32 - 1))
 def test_continuation_is_the_whole(length: int, cut: int, offset: int, seed: int) -> None:
     data = np.random.default_rng(seed).integers(0, 256, length + offset, np.uint8)[offset:]

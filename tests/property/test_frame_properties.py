@@ -31,13 +31,11 @@ def headers(draw) -> Header:
 
 
 @given(headers())
-@settings(deadline=None)
 def test_round_trip(header):
     assert decode_header(encode_header(header)) == header
 
 
 @given(st.binary(max_size=80))
-@settings(deadline=None)
 def test_junk_is_refused(data):
     try:
         decode_header(data)
@@ -47,7 +45,6 @@ def test_junk_is_refused(data):
 
 
 @given(st.lists(st.binary(max_size=100), max_size=4), st.binary(max_size=100))
-@settings(deadline=None)
 def test_door_parsers_are_total(parts, body):
     for parse, argument in (
         (door.decode_envelope, parts),
@@ -61,14 +58,12 @@ def test_door_parsers_are_total(parts, body):
 
 
 @given(st.text(max_size=16), u32, u32, u32)
-@settings(deadline=None)
 def test_hello_round_trip(job, epoch, rank, world_size):
     hello = door.Hello(job.rstrip("\0"), epoch, rank, world_size)
     assert door.decode_hello(hello.encode()) == hello
 
 
 @given(st.text(max_size=2000))
-@settings(deadline=None)
 def test_refusals_keep_their_type(text):
     error = door.decode_refusal(door.encode_refusal(CorruptError(text)))
     assert type(error) is CorruptError
@@ -76,6 +71,6 @@ def test_refusals_keep_their_type(text):
 
 
 @given(st.binary(max_size=600), st.integers(0, 600))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_checksum_can_be_continued_anywhere(data, split):
     assert crc32c_numpy(data[split:], crc32c_numpy(data[:split])) == crc32c_numpy(data)

@@ -114,7 +114,7 @@ divisors = st.sampled_from([1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 1000, 2**31 - 
 pairs = st.sampled_from([(op, dtype) for op in Op for dtype in DType if op.supports(dtype)])
 
 
-@settings(max_examples=160, deadline=None)
+@settings(max_examples=160)
 @given(pairs, lengths, st.lists(offsets, min_size=1, max_size=6), divisors, seeds)
 def test_reduce_many(pair: tuple[Op, DType], length: int, places: list[int], divisor: int, seed: int) -> None:
     op, dtype = pair
@@ -129,7 +129,7 @@ def test_reduce_many(pair: tuple[Op, DType], length: int, places: list[int], div
         destination.check(dtype, expected)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.sampled_from(DType), lengths, offsets, offsets, divisors, seeds)
 def test_widen_and_finalize(dtype: DType, length: int, here: int, there: int, divisor: int, seed: int) -> None:
     wide = dtype.accumulator
@@ -149,7 +149,7 @@ def test_widen_and_finalize(dtype: DType, length: int, here: int, there: int, di
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     st.sampled_from([d for d in DType if d != DType.BOOL]),
     lengths,
@@ -190,7 +190,7 @@ def test_rounding_at_and_beside_every_tie(dtype: DType) -> None:
         np.testing.assert_array_equal(canonical(dtype, got), canonical(dtype, narrow(dtype, values)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(FLOATS), st.sampled_from(FLOATS), lengths, offsets, offsets, seeds)
 def test_cast(source: DType, destination: DType, length: int, here: int, there: int, seed: int) -> None:
     values = samples(source, length, seed)

@@ -78,7 +78,7 @@ def body(bps, rank, size, case):
     return model
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_equals_single_process(case):
     reference = Branches(case)

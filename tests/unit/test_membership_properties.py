@@ -100,4 +100,4 @@ class Members(RuleBasedStateMachine):
 
 
 TestMembers = Members.TestCase
-TestMembers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMembers.settings = settings(max_examples=60, stateful_step_count=40)

@@ -32,7 +32,7 @@ def _run(row: Algorithm, layout: Layout, counts: list[int], root: int) -> tuple[
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.kind is not Kind.BARRIER], ids=lambda r: f"{r.kind}-{r.name}"
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(layout=st.sampled_from(FLAT_OR_GRID), counts=SIZES, data=st.data())
 def test_any_sizes_give_what_numpy_gives(
     row: Algorithm, layout: Layout, counts: list[int], data: st.DataObject

@@ -87,7 +87,7 @@ def test_right_for_all_roots(row: Algorithm) -> None:
             check(row.kind, everybody(row.kind, row.name, layout, root), root)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(ROWS), st.lists(st.integers(0, 4), min_size=1, max_size=14))
 def test_right_for_any_layout(row: Algorithm, hosts: list[int]) -> None:
     layout = Layout(tuple(hosts))  # hosts of any sizes, their ranks anywhere
@@ -167,7 +167,7 @@ def mutated(schedules: list[RankSchedule], rank: int, index: int, **changes: obj
     return [replace(one, steps=tuple(steps)) if one.rank == rank else one for one in schedules]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(ROWS), st.integers(2, 7), st.data())
 def test_a_dropped_step_is_refused(row: Algorithm, size: int, data: st.DataObject) -> None:
     layout = grid(3, 2) if row.is_viable(Task(0, flat(size))) else flat(size)

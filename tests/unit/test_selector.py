@@ -27,7 +27,7 @@ def chosen(kind: Kind, nbytes: int, layout: Layout, **options: object) -> str:
     return Selector().choose(kind, nbytes, layout, **options).algorithm
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(list(Kind)),
     st.integers(0, 1 << 31),
