@@ -38,8 +38,12 @@ demo: setup  ## trains a real model: 2 workers, 2 servers, and shows it
 
 test: setup-test test-native test-python  ## all tests
 
+# These need the processors to themselves neither for time nor for ports.
+IN_ONE_PROCESS := tests/unit tests/property tests/package
+
 test-python:  ## the Python tests alone, after `make setup`
-	@$(PYTHON) -m pytest tests
+	@$(PYTHON) -m pytest -n $(JOBS) $(IN_ONE_PROCESS)
+	@$(PYTHON) -m pytest $(addprefix --ignore=,$(IN_ONE_PROCESS)) tests
 
 test-native:  ## the native tests alone, after `make setup`
 	@mkdir -p build

@@ -20,6 +20,12 @@ from byteps_like.collectives.schedule import Kind, Layout, RankSchedule, StepKin
 from byteps_like.errors import InvalidArgumentError
 
 ROWS = list(library.algorithms())
+
+
+def _name(row: Algorithm) -> str:
+    return f"{row.kind}-{row.name}"
+
+
 ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER, Kind.GATHER)
 LARGEST = 33
 
@@ -64,7 +70,7 @@ def layouts(size: int) -> Iterator[Layout]:
         yield Layout(tuple(rank // 3 for rank in range(size)))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.name}")
+@pytest.mark.parametrize("row", ROWS, ids=_name)
 def test_right_for_all_sizes(row: Algorithm) -> None:
     for size in range(1, LARGEST + 1):
         for layout in layouts(size):
@@ -72,7 +78,7 @@ def test_right_for_all_sizes(row: Algorithm) -> None:
                 prove(row, layout)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.name}")
+@pytest.mark.parametrize("row", ROWS, ids=_name)
 def test_right_in_place(row: Algorithm) -> None:
     for layout in (flat(1), flat(2), flat(5), flat(8), grid(2, 3), grid(3, 4), Layout((0, 0, 0, 1, 1))):
         name = full_name(row, layout.size)
@@ -80,7 +86,7 @@ def test_right_in_place(row: Algorithm) -> None:
             check(row.kind, everybody(row.kind, name, layout), in_place=True)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.kind in ROOTED], ids=lambda row: f"{row.kind}-{row.name}")
+@pytest.mark.parametrize("row", [row for row in ROWS if row.kind in ROOTED], ids=_name)
 def test_right_for_all_roots(row: Algorithm) -> None:
     for layout in (flat(2), flat(3), flat(8), flat(13), grid(3, 3)):
         for root in range(layout.size):
@@ -180,7 +186,7 @@ def test_a_dropped_step_is_refused(row: Algorithm, size: int, data: st.DataObjec
         check(row.kind, schedules)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.kind is not Kind.BARRIER], ids=str)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.kind is not Kind.BARRIER], ids=_name)
 def test_a_wrong_tag_is_refused(row: Algorithm) -> None:
     layout = grid(2, 2) if row.is_viable(Task(0, flat(4))) else flat(4)
     schedules = everybody(row.kind, full_name(row, 4), layout)
