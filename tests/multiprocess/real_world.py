@@ -108,18 +108,23 @@ class Pool:
             self._pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, cluster: Ranks, body: Callable[..., Any], *args: Any) -> list[Any]:
-        """`body(bps, rank, size, *args)` on every rank of `cluster`: the results, or an AssertionError with all."""
-        answers = self.answers(cluster, body, *args)
+    def run(self, cluster: Ranks, body: Callable[..., Any], *args: Any, together: bool = True) -> list[Any]:
+        """`body(bps, rank, size, *args)` on every rank of `cluster`: the results, or an AssertionError with all.
+
+        `together`: no rank leaves before all have ended, since who leaves is lost to those that still want something.
+        """
+        answers = self.answers(cluster, body, *args, together=together)
         failures = [f"--- rank {rank} ---\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         assert not failures, "\n".join(failures)
         return [result for _, result in answers]
 
-    def answers(self, cluster: Ranks, body: Callable[..., Any], *args: Any) -> list[tuple[bool, Any]]:
+    def answers(
+        self, cluster: Ranks, body: Callable[..., Any], *args: Any, together: bool = False
+    ) -> list[tuple[bool, Any]]:
         """The same, with whatever became of each rank: (True, result) or (False, traceback)."""
         name = (body.__module__, body.__qualname__)
         for rank in range(cluster.ranks):
-            self._pipes[rank].send((name, cluster.rank_settings(rank), args))
+            self._pipes[rank].send((name, cluster.rank_settings(rank), args, together))
         return [self._answer(rank) for rank in range(cluster.ranks)]
 
     def _answer(self, rank: int) -> tuple[bool, Any]:
@@ -156,7 +161,7 @@ def _serve(pipe: Connection) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            (module, name), settings, args = pipe.recv()
+            (module, name), settings, args, together = pipe.recv()
         except EOFError:
             return
         try:
@@ -165,6 +170,8 @@ def _serve(pipe: Connection) -> None:
             for part in name.split("."):
                 body = getattr(body, part)
             result = body(bps, bps.rank(), bps.size(), *args)
+            if together:
+                bps.barrier()
             bps.shutdown()
             pipe.send((True, result))
         except BaseException:  # noqa: BLE001 - whatever it is, the test shows it
