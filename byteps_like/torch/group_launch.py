@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.torch.futures import Callbacks
+from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
-from byteps_like.torch.work import CoalescedWork, InOrderWork, Several, Work
+from byteps_like.torch.work import CoalescedWork, Several, Work
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 
@@ -17,16 +19,22 @@ Tensors = torch.Tensor | Sequence[torch.Tensor]
 class Launching:
     """The ground of ProcessGroup's mixins. Nothing here is overridden."""
 
-    group: Group
+    lanes: Lanes
+    callbacks: Callbacks
     options: GroupOptions
     defaults: CallDefaults
     _coalescing: CoalescedWork | None
+
+    @property
+    def group(self) -> Group:
+        """What a collective of this thread goes to."""
+        return self.lanes.current
 
     def _options(self, opts: Any) -> CallOptions:
         return self.defaults.get(getattr(opts, "timeout", None), waits=not getattr(opts, "asyncOp", True))
 
     def _work(self, operation: Operation, results: list[torch.Tensor], held: object) -> Work:
-        work = (Work if self.options.callbacks == "pool" else InOrderWork)(operation, results, held)
+        work = Work(operation, results, held, self.callbacks)
         return work if self._coalescing is None else self._coalescing.add(work)
 
     def _started(self, works: Sequence[Work], results: list[torch.Tensor]) -> Work:

@@ -17,9 +17,6 @@ class GroupOptions:
     reduction: "fast", or "ordered": results are bit-identical from run to run and on all ranks.
     algorithm: name of a schedule for all calls; "": the selector chooses.
     traffic, priority: who goes first on a link; None: by the kind of call.
-    callbacks: where those of futures run: "pool", beside the program as soon as their operation has ended; "caller":
-        `get_future()` waits for the operation, so that they run in the program's order. For callbacks that start
-        collectives while the program starts others (PowerSGD with several buckets), which ranks else order differently.
     inner: for devices other than the CPU, the backend to use instead of staging in host memory: {"cuda": "nccl"}.
     """
 
@@ -27,14 +24,11 @@ class GroupOptions:
     algorithm: str = ""
     traffic: Traffic | None = None
     priority: int = 0
-    callbacks: str = "pool"
     inner: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.reduction not in ("fast", "ordered"):
             raise InvalidArgumentError(f"reduction={self.reduction!r} is neither 'fast' nor 'ordered'")
-        if self.callbacks not in ("pool", "caller"):
-            raise InvalidArgumentError(f"callbacks={self.callbacks!r} is neither 'pool' nor 'caller'")
 
 
 class CallDefaults:

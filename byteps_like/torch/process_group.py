@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from byteps_like.collectives.api import Group
 from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_collectives import Collectives
+from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.group_p2p import PointToPoint
 from byteps_like.torch.inner import InnerBackends
@@ -54,16 +55,17 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     """
 
     def __init__(self, membership: Membership, options: GroupOptions | None = None) -> None:
-        group = membership.world.group(membership.name, membership.ranks)
+        lanes = Lanes(membership.world, membership.name, membership.ranks)
         # With a store the base class would make something that Python can't subclass.
-        super().__init__(group.rank, group.size)
-        self.group: Group = group
+        super().__init__(lanes.first.rank, lanes.first.size)
+        self.lanes = lanes
+        self.callbacks = Callbacks()
         self.world = membership.world
         self.options = options or GroupOptions()
         self.defaults = CallDefaults(self.options, membership.timeout)
         self._membership = membership
         self._name, self._desc = membership.name, "undefined"
-        self._inner = InnerBackends(membership.store, group, self.options.inner, membership.timeout)
+        self._inner = InnerBackends(membership.store, lanes.first, self.options.inner, membership.timeout)
         self._monitored: MonitoredBarrier | None = None
         self._coalescing: CoalescedWork | None = None
         self._lock = threading.Lock()
@@ -142,7 +144,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
 
     @opaque
     def _start_coalescing(self, device: torch.device | None = None) -> None:  # noqa: ARG002 - torch's
-        self._coalescing = CoalescedWork()
+        self._coalescing = CoalescedWork(self.callbacks)
 
     @opaque
     def _end_coalescing(self, device: torch.device | None = None) -> Work:  # noqa: ARG002 - torch's
@@ -201,37 +203,24 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     def abort(self) -> None:
         """As shutdown, and what is in flight in the world fails at once, if this is the world's own group."""
         why = f"process group {self._name!r} was aborted"
-        if self._membership.owns_world and not isinstance(self.group, _Ended):
+        if self._membership.owns_world and not self.lanes.ended:
             self.world.fail(ShutdownError(why))
         self._end(why)
 
     def _end(self, why: str) -> None:
-        with self._lock:
-            if isinstance(self.group, _Ended):
-                return
-            self.group = _Ended(self.group, why)
+        if not self.lanes.end(why):
+            return
+        self.callbacks.close()
         self._inner.close()
         if self._membership.owns_world:
             self.world.close()
             return
-        # The count of calls stays: torch may give the name to a group that is made later.
-        self.world.release(self._membership.name)
+        self.lanes.release()
         if self._monitored is not None:
             self.world.release(_barrier_name(self._membership))
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InvalidArgumentError("a process group can't be copied or pickled")
-
-
-class _Ended:
-    """Stands where a group was: every call raises."""
-
-    def __init__(self, group: Group, why: str) -> None:
-        self.rank, self.size, self.ranks, self.name = group.rank, group.size, group.ranks, group.name
-        self._why = why
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ShutdownError(f"{name}: {self._why}", operation=name)
 
 
 def device_types() -> list[torch.device]:

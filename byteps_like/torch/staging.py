@@ -88,4 +88,4 @@ class _Stage:
                 self.synchronize()  # a callback's thread has a stream of its own, which nobody else waits for
 
         operation: Operation = Followed(work.operation, land)
-        return Work(operation, [tensor for tensor, _ in self._outputs], (work, self._outputs))
+        return Work(operation, [tensor for tensor, _ in self._outputs], (work, self._outputs), work.callbacks)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,22 +13,24 @@ import torch.distributed as dist
 from byteps_like.collectives.api import Keeper, Operation
 from byteps_like.collectives.together import Together
 from byteps_like.errors import BytePSLikeError
+from byteps_like.torch.futures import Callbacks, Future
 
 
 class Work(dist.Work):
     """One collective, send or receive in flight. Thread-safe.
 
     `wait` raises the operation's own error; who waits drives its progress, so nothing else is needed for a call that
-    is waited for. A future is made only for those who ask, and is completed on a thread where callbacks may block.
+    is waited for. A future is made only for those who ask.
     `held` are the tensors whose memory the operation uses: they live until it is done, also if the work is dropped.
     """
 
-    def __init__(self, operation: Operation, results: list[torch.Tensor], held: object = None) -> None:
+    def __init__(self, operation: Operation, results: list[torch.Tensor], held: object, callbacks: Callbacks) -> None:
         super().__init__()
         self.operation = operation
+        self.callbacks = callbacks
         self._results = results
         self._held = held
-        self._future: Any = None
+        self._future: Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks, without the GIL, until it has ended, or raises DeadlineError after `timeout` (0: none of its own).
@@ -71,13 +71,15 @@ class Work(dist.Work):
 
     _source_rank = source_rank
 
-    def get_future(self) -> Any:
+    def get_future(self) -> Future:
         """A torch.futures.Future of `result()`, or of the error. The same one each time.
 
-        Its callbacks run on a thread of a pool, so they may start other operations and wait for them.
+        Its callbacks run one after the other, in the order in which the program adds them to futures of the group, on
+        a thread where they may start other operations and wait for them.
         """
         if self._future is None:
-            self._future = _future_of(self.operation, self._results, self._held)
+            self._future = Future(self.callbacks)
+            self.operation.on_done(_Completion(self, self._future))
         return self._future
 
     def __del__(self) -> None:
@@ -89,24 +91,14 @@ class Work(dist.Work):
             return  # its constructor failed
 
 
-class InOrderWork(Work):
-    """Work of a group with `GroupOptions(callbacks="caller")`: whoever asks for the future waits for the operation."""
-
-    def get_future(self) -> Any:
-        """As Work's, complete: callbacks run at once in the thread that adds them."""
-        with contextlib.suppress(BytePSLikeError):  # raised to whoever waits for the future
-            self.operation.wait()
-        return super().get_future()
-
-
 class CoalescedWork(Work):
     """All that is launched between `_start_coalescing` and `_end_coalescing`.
 
     `wait` does nothing while it is open, so that callers who wait for each call by itself don't undo the coalescing.
     """
 
-    def __init__(self) -> None:
-        super().__init__(Several(()), [], [])
+    def __init__(self, callbacks: Callbacks) -> None:
+        super().__init__(Several(()), [], [], callbacks)
         self._parts: list[Work] = []
         self.open = True
 
@@ -127,24 +119,18 @@ class CoalescedWork(Work):
         return True if self.open else super().wait(timeout)
 
 
-def _future_of(operation: Operation, results: list[torch.Tensor], held: object) -> Any:
-    begun: Any = torch.futures.Future()
+class _Completion:
+    """A callback that ends a future as its operation has ended; until then it keeps alive what the operation uses."""
 
-    def outcome(_: object) -> list[torch.Tensor]:
-        error = operation.error()
-        if error is not None:
-            raise error
-        return results
+    def __init__(self, work: Work, future: Future) -> None:
+        self._work, self._future = work, future
 
-    # An exception that Python sets on a future is a value to C++, which DDP's reducer takes for tensors; one that a
-    # callback raises is a real error there.
-    future = begun.then(outcome)
-
-    def complete(_: object = held) -> None:
-        begun.set_result(None)
-
-    operation.on_done(complete)
-    return future
+    def __call__(self) -> None:
+        error = self._work.operation.error()
+        if error is None:
+            self._future.set_result(self._work.result())
+        else:
+            self._future.set_exception(error)
 
 
 class Several(Together):

@@ -79,19 +79,16 @@ def ddp_hooks(group: Any, rank: int, size: int) -> None:
 
 
 def power_sgd(group: Any, rank: int, size: int) -> None:
-    """Its callbacks start collectives: of one bucket anywhere, of several where callbacks keep the program's order."""
-    import byteps_like.torch as bps
-
-    in_order = dist.new_group(pg_options=bps.GroupOptions(callbacks="caller"))
-    for bucket_mb, where in ((25, group), (0.0001, in_order)):
-        _train_with_power_sgd(DDP(make_model(), bucket_cap_mb=bucket_mb, process_group=where), where, rank, size)
+    """Its callbacks start collectives, while backward starts those of the next bucket."""
+    for bucket_mb in (25, 0.0001):
+        _train_with_power_sgd(DDP(make_model(), bucket_cap_mb=bucket_mb), rank, size)
 
 
-def _train_with_power_sgd(model: torch.nn.Module, where: Any, rank: int, size: int) -> None:
+def _train_with_power_sgd(model: torch.nn.Module, rank: int, size: int) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     state = powerSGD_hook.PowerSGDState(
-        where, matrix_approximation_rank=3, start_powerSGD_iter=2, min_compression_rate=0.1
+        None, matrix_approximation_rank=3, start_powerSGD_iter=2, min_compression_rate=0.1
     )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(model, rank)

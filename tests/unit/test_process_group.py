@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, ShutdownError
+from byteps_like.torch.futures import Callbacks, Future
 from byteps_like.torch.group_tensors import CODES
 from byteps_like.torch.process_group import ProcessGroup
 from tests.fakes.thread_process_groups import run_groups
@@ -110,16 +112,24 @@ def test_mismatch_is_raised_by_wait_on_every_rank(name: str) -> None:
     run_groups(2, body)
 
 
-def test_future_errors_reach_cpp() -> None:
-    """A callback of C++'s kind sees an error, not a value: `then` is not entered with a result."""
-
+def test_errors_reach_whoever_waits_for_a_future() -> None:
     def body(group: ProcessGroup, rank: int, size: int) -> None:
         future = group.allreduce([torch.ones(2 + rank)]).get_future()
         seen = future.then(lambda done: done.value())
-        with pytest.raises(RuntimeError, match="MismatchError"):
-            torch.futures.wait_all([seen])
+        for item in (future, seen, torch.futures.collect_all([future])):
+            with pytest.raises(MismatchError):
+                item.wait()
 
     run_groups(2, body)
+
+
+def test_what_cpp_finds_in_a_failed_future_raises_the_error() -> None:
+    future, found = Future(Callbacks()), []
+    future.set_result = found.append  # type: ignore[method-assign]
+    future.set_exception(MismatchError("sizes differ"))
+    for use in (lambda: torch.zeros(2).copy_(found[0]), lambda: found[0].view(-1), lambda: torch.cat(found)):
+        with pytest.raises(MismatchError, match="sizes differ"):
+            use()
 
 
 def test_timeouts() -> None:
@@ -178,6 +188,55 @@ def test_callbacks_may_wait_for_other_collectives() -> None:
     run_groups(2, body)
 
 
+def test_callbacks_may_start_collectives_beside_the_program() -> None:
+    """Ranks differ in whether an operation has ended when its callback is added, and in how long callbacks take."""
+
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        def again(future: torch.futures.Future) -> torch.Tensor:
+            time.sleep(0.003 * rank)
+            count = future.value()[0].numel() + 1
+            return group.allreduce([torch.ones(count)]).get_future().wait()
+
+        outcomes = []
+        for number in range(8):
+            future = group.allreduce([torch.ones(2)]).get_future()
+            time.sleep(0.004 * ((number + rank) % 2))
+            outcomes.append(future.then(again).then(again))
+        for outcome in outcomes:
+            assert outcome.wait()[0].tolist() == [size] * 4
+
+    run_groups(3, body)
+
+
+def test_callbacks_may_wait_for_callbacks_that_they_add() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        def nested(depth: int) -> torch.Tensor:
+            future = group.allreduce([torch.ones(depth + 1)]).get_future()
+            return future.then(lambda _: nested(depth - 1)).wait() if depth else future.wait()[0]
+
+        outcomes = [group.barrier().get_future().then(lambda _: nested(3)) for _ in range(3)]
+        group.allreduce([torch.ones(9)]).wait()
+        assert [outcome.wait().tolist() for outcome in outcomes] == [[size]] * 3
+
+    run_groups(2, body)
+
+
+def test_callbacks_run_in_the_order_in_which_they_are_added() -> None:
+    def body(group: ProcessGroup) -> None:
+        seen: list[int] = []
+        futures = [group.allreduce([torch.ones(1)]).get_future() for _ in range(4)]
+        for number in (2, 0, 3, 1):
+            futures[number].add_done_callback(lambda _, number=number: seen.append(number))
+        futures[0].then(lambda _: 1 / 0)
+        last = futures[0].then(lambda _: threading.get_ident())
+        assert last.wait() != threading.get_ident()
+        assert seen == [2, 0, 3, 1]
+        group.shutdown()
+        assert futures[0].then(lambda _: 7).wait() == 7
+
+    single(body)
+
+
 def test_dropped_work_keeps_its_tensors_alive() -> None:
     class Pending:
         source = -1
@@ -200,7 +259,7 @@ def test_dropped_work_keeps_its_tensors_alive() -> None:
             Token.alive = False
 
     operation: Any = Pending()
-    work = Work(operation, [], Token())
+    work = Work(operation, [], Token(), Callbacks())
     del work
     assert Token.alive
     operation.callbacks.pop()()

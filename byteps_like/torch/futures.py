@@ -1,0 +1,140 @@
+"""Futures whose callbacks run one at a time, in the order in which they were added, beside the program.
+
+Callbacks start collectives (PowerSGD's do), and these must come in one order on all ranks. As torch runs callbacks, at
+the end of their operation or, where it has ended, at once, each rank would have an order of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+
+
+class _Thread(threading.local):
+    depth = 0
+
+
+_thread = _Thread()
+
+
+def callback_depth() -> int:
+    """0 on threads of the program, 1 where their callbacks run, 2 where the callbacks of these run, and so on."""
+    return _thread.depth
+
+
+class Callbacks:
+    """Where the callbacks of one process group run: a thread for those that the program adds, another for those that
+    these add in turn, so that one which waits does not keep from running what it waits for. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[int, SimpleQueue[Job | None]] = {}
+        self._closed = False
+
+    def add(self, job: Job) -> None:
+        """Runs `job` after all that was added at this depth before; at once, here, after `close`."""
+        depth = callback_depth() + 1
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                if depth not in self._queues:
+                    self._queues[depth] = SimpleQueue()
+                    name = f"byteps_like-callbacks-{depth}"
+                    threading.Thread(target=_run, args=(self._queues[depth], depth), name=name, daemon=True).start()
+                self._queues[depth].put(job)
+        if closed:
+            job()
+
+    def close(self) -> None:
+        """The threads end when they have run what was added. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for queue in self._queues.values():
+                queue.put(None)
+            self._queues.clear()
+
+
+def _run(queue: SimpleQueue[Job | None], depth: int) -> None:
+    _thread.depth = depth
+    while (job := queue.get()) is not None:
+        try:
+            job()
+        except Exception:
+            logger.exception("a callback of a future failed")
+        del job  # or it would live, with its tensors, until the next one comes
+
+
+class Future(torch.futures.Future[Any]):
+    """As torch's, but for when callbacks run, and for errors: all who wait get the error itself, in C++ too."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """A future of what `callback(self)` returns or raises."""
+        result = Future(self._callbacks)
+
+        def run() -> None:
+            self._await()
+            try:
+                value = callback(self)
+            except Exception as error:  # noqa: BLE001 - raised to who waits for the result
+                result.set_exception(error)
+            else:
+                result.set_result(value)
+
+        self._callbacks.add(run)
+        return result
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """As `then`, for what returns nothing; an error of its own is logged."""
+
+        def run() -> None:
+            self._await()
+            callback(self)
+
+        self._callbacks.add(run)
+
+    def set_exception(self, result: BaseException) -> None:
+        """Ends it with an error."""
+
+        def unwrap(_: object) -> None:
+            raise result
+
+        self._set_unwrap_func(unwrap)
+        self.set_result(_Failed(result))
+
+    def _await(self) -> None:
+        with suppress(Exception):  # the callback's to see
+            self.wait()
+
+
+class _Failed(torch.Tensor):
+    """What C++ finds in a future in place of a result, where Python can't set an error: any use of it raises that."""
+
+    error: BaseException
+
+    @staticmethod
+    def __new__(cls, error: BaseException) -> _Failed:
+        tensor: _Failed = torch.Tensor._make_wrapper_subclass(cls, (0,))
+        tensor.error = error
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        for item in torch.utils._pytree.tree_leaves((args, kwargs)):
+            if isinstance(item, _Failed):
+                raise item.error
+        raise AssertionError(f"{function} without an argument of {types}")
