@@ -26,6 +26,8 @@ class DType(IntEnum):
     FLOAT8_E4M3FN = 15
     FLOAT8_E5M2 = 16
 
+    __hash__ = int.__hash__  # Enum's is written in Python, and calls are looked up by these
+
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
@@ -68,6 +70,8 @@ class Op(IntEnum):
     BAND = 6
     BOR = 7
     BXOR = 8
+
+    __hash__ = int.__hash__
 
     def supports(self, dtype: DType) -> bool:
         """Whether it means something for `dtype`: complex numbers have no order, floats no bits to combine."""

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -110,11 +111,11 @@ size_t HostAreaBytes(size_t ranks);  // address space: pages are taken when they
 class HostGroup {
  public:
   virtual ~HostGroup() = default;  // gives its place in the area back; calls in flight fail with kClosed
-  // Makes the call on the caller's thread, blocking until it is done. Takes no memory.
-  virtual Status Run(const HostCall& call) = 0;
+  // Makes the call on the caller's thread, blocking until it is done. Takes no memory. `interrupted`, asked about five
+  // times a second, gives it up on all ranks by returning true.
+  virtual Status Run(const HostCall& call, const std::function<bool()>& interrupted = nullptr) = 0;
   // Never blocks. A thread of the area makes the call, or whoever waits for it. All failures are the completion's.
-  // `waits_now`: the caller waits at once, so that no thread need be woken for it.
-  virtual std::shared_ptr<Completion> Launch(const HostCall& call, bool waits_now = false) = 0;
+  virtual std::shared_ptr<Completion> Launch(const HostCall& call) = 0;
   // Fails the call on all ranks with `why`; nothing once it is done.
   virtual void Cancel(const std::shared_ptr<Completion>& call, const Status& why) = 0;
 };

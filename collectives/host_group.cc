@@ -6,12 +6,13 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);  // how often a sleeper asks whether they live
+constexpr auto kLookForInterrupt = std::chrono::milliseconds(200);
 constexpr auto kLongest = std::chrono::hours(24 * 365);
 
-Deadline DeadlineIn(double seconds) {
+Deadline DeadlineIn(double seconds, Deadline now) {
   const std::chrono::duration<double> most = kLongest;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::min(std::chrono::duration<double>(std::max(seconds, 0.0)), most));
+  return now + std::chrono::duration_cast<Clock::duration>(
+                   std::min(std::chrono::duration<double>(std::max(seconds, 0.0)), most));
 }
 
 }  // namespace
@@ -53,18 +54,23 @@ LocalHostGroup::LocalHostGroup(std::shared_ptr<LocalArea> area, uint32_t slot, s
 
 LocalHostGroup::~LocalHostGroup() { area_->Release(machine_.slot(), machine_.me(), machine_.size()); }
 
-Status LocalHostGroup::Run(const HostCall& call) {
+Status LocalHostGroup::Run(const HostCall& call, const std::function<bool()>& interrupted) {
+  const auto now = Clock::now();
   HostTask task;
   task.call = call;
-  task.deadline = DeadlineIn(call.timeout);
+  task.deadline = DeadlineIn(call.timeout, now);
   Enqueue(task);
-  WaitFor(task, Deadline::max());
+  bool done = WaitFor(task, now + kLookForInterrupt);
+  while (!done) {
+    if (interrupted && interrupted()) CancelTask(task, Status(Code::kClosed, "interrupted on one rank"));
+    done = WaitFor(task, Clock::now() + kLookForInterrupt);
+  }
   return task.status;
 }
 
-std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call, bool waits_now) {
+std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call) {
   auto operation = std::make_shared<HostOperation>(shared_from_this(), call);
-  operation->task.deadline = DeadlineIn(call.timeout);
+  operation->task.deadline = DeadlineIn(call.timeout, Clock::now());
   operation->self = operation;
   Enqueue(operation->task);
   if (TakeBaton(false)) {  // so that the others see at once that this rank has come
@@ -72,7 +78,7 @@ std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call, bool wa
     driven_.store(false);
     if (asked_.exchange(false)) Drive(false);
   }
-  if (!waits_now && !area_->Adopt(shared_from_this())) {
+  if (!area_->Adopt(shared_from_this())) {
     while (!operation->done()) Drive(true);
   }
   return operation;
@@ -80,31 +86,32 @@ std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call, bool wa
 
 void LocalHostGroup::Cancel(const std::shared_ptr<Completion>& call, const Status& why) {
   auto* operation = dynamic_cast<HostOperation*>(call.get());
-  if (operation == nullptr || call->done()) return;
+  if (operation != nullptr && !call->done()) CancelTask(operation->task, why);
+}
+
+void LocalHostGroup::CancelTask(HostTask& task, const Status& why) {
   std::lock_guard lock(mutex_);
-  if (operation->task.cancelled.load()) return;
-  operation->task.cancel = why;
-  operation->task.cancelled.store(true);
+  if (task.cancelled.load()) return;
+  task.cancel = why;
+  task.cancelled.store(true);
   area_->Ring(area_->index());
   area_->Nudge();
 }
 
 void LocalHostGroup::Enqueue(HostTask& task) {
   std::lock_guard lock(mutex_);
-  (last_ == nullptr ? first_ : last_->next) = &task;
+  if (last_ == nullptr) {
+    first_.store(&task, std::memory_order_release);
+  } else {
+    last_->next = &task;
+  }
   last_ = &task;
 }
 
-HostTask* LocalHostGroup::Oldest() {
-  std::lock_guard lock(mutex_);
-  return first_;
-}
-
-bool LocalHostGroup::idle() { return Oldest() == nullptr; }
-
 Deadline LocalHostGroup::NextDeadline() {
   std::lock_guard lock(mutex_);
-  return first_ == nullptr ? Deadline::max() : first_->deadline;
+  const HostTask* const oldest = Oldest();
+  return oldest == nullptr ? Deadline::max() : oldest->deadline;
 }
 
 // Who asks looks again after it has asked, and who drives looks whether it was asked after it has let go.
@@ -146,8 +153,8 @@ void LocalHostGroup::CheckTime(HostTask& task) {
 void LocalHostGroup::Finish(HostTask& task) {
   {
     std::lock_guard lock(mutex_);
-    first_ = task.next;
-    if (first_ == nullptr) last_ = nullptr;
+    first_.store(task.next, std::memory_order_release);
+    if (task.next == nullptr) last_ = nullptr;
   }
   HostOperation* operation = task.operation;
   const Status status = operation == nullptr ? Status() : task.status;

@@ -17,8 +17,8 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   LocalHostGroup(std::shared_ptr<LocalArea> area, uint32_t slot, std::vector<uint32_t> members, uint32_t me);
   ~LocalHostGroup() override;
 
-  Status Run(const HostCall& call) override;
-  std::shared_ptr<Completion> Launch(const HostCall& call, bool waits_now) override;
+  Status Run(const HostCall& call, const std::function<bool()>& interrupted) override;
+  std::shared_ptr<Completion> Launch(const HostCall& call) override;
   void Cancel(const std::shared_ptr<Completion>& call, const Status& why) override;
 
   const std::vector<uint32_t>& members() const { return machine_.members(); }
@@ -28,13 +28,14 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   bool Drive(bool look_at_time);
   // Drive for a thread that is about to sleep: whoever drives now does it once more, so nothing is overlooked.
   bool DriveOrAsk();
-  bool idle();                                          // no calls
+  bool idle() const { return Oldest() == nullptr; }     // no calls
   bool awaited() const { return waiters_.load() > 0; }  // a thread drives it for itself
   Deadline NextDeadline();
 
  private:
   void Enqueue(HostTask& task);
-  HostTask* Oldest();
+  HostTask* Oldest() const { return first_.load(std::memory_order_acquire); }
+  void CancelTask(HostTask& task, const Status& why);
   bool TakeBaton(bool ask);
   bool DriveOn(bool look_at_time);  // with the baton
   void Finish(HostTask& task);
@@ -45,8 +46,8 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   std::atomic<bool> driven_{false};  // the machine is some thread's
   std::atomic<bool> asked_{false};   // another has asked it to look again before it lets go
   std::atomic<int> waiters_{0};
-  std::mutex mutex_;  // of the queue
-  HostTask* first_ = nullptr;
+  std::mutex mutex_;  // of the queue: who changes it, or is not the one that drives and looks into its tasks
+  std::atomic<HostTask*> first_{nullptr};
   HostTask* last_ = nullptr;
 };
 

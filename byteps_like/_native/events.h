@@ -6,8 +6,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -46,14 +48,21 @@ auto BlockWithoutGil(Function&& function) {
 // parent: to close or join there would hang the child or cut off the parent.
 class ForkGuard {
  public:
-  bool forked() const { return ::getpid() != pid_; }
+  bool forked() const { return Forks() != forks_; }
   // For calls: raises the typed error in a forked child.
   void Check() const {
     if (forked()) ThrowIfFailed(Status(Code::kInvalid, "this process was forked: call init() in it, or use spawn"));
   }
 
  private:
-  const pid_t pid_ = ::getpid();
+  // Counted by the C library's own hook: to ask for the process id is a system call.
+  static uint32_t Forks() {
+    static std::atomic<uint32_t> forks{0};
+    static const int hooked = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+    (void)hooked;
+    return forks.load(std::memory_order_relaxed);
+  }
+  const uint32_t forks_ = Forks();
 };
 
 class EventQueue {

@@ -1,6 +1,8 @@
 // Host groups as Python holds them: collectives among ranks of one host in shared memory.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -25,53 +27,61 @@ struct PyHostGroup {
   const ForkGuard fork_guard;
 };
 
-HostCall ToCall(uint8_t kind, uint8_t dtype, uint8_t op, uint32_t divisor, uint32_t root, uintptr_t input,
-                uintptr_t output, uint64_t nbytes, double timeout) {
-  HostCall call;
-  call.kind = static_cast<HostKind>(kind);
-  call.dtype = static_cast<DType>(dtype);
-  call.op = static_cast<Op>(op);
-  call.divisor = divisor;
-  call.root = root;
-  call.input = reinterpret_cast<const std::byte*>(input);
-  call.output = reinterpret_cast<std::byte*>(output);
-  call.bytes = nbytes;
-  call.timeout = timeout;
-  return call;
-}
-
 std::vector<Chunk> ToChunks(const Chunks& pairs) {
   std::vector<Chunk> chunks;
   for (const auto& [offset, bytes] : pairs) chunks.push_back({offset, bytes});
   return chunks;
 }
 
-std::shared_ptr<Completion> Launch(PyHostGroup& self, uint8_t kind, uint8_t dtype, uint8_t op, uint32_t divisor,
-                                   uint32_t root, uintptr_t input, uintptr_t output, uint64_t nbytes,
-                                   const Chunks& input_chunks, const Chunks& output_chunks, double timeout,
-                                   bool waits_now) {
-  self.fork_guard.Check();
-  HostCall call = ToCall(kind, dtype, op, divisor, root, input, output, nbytes, timeout);
-  const std::vector<Chunk> inputs = ToChunks(input_chunks), outputs = ToChunks(output_chunks);
-  call.input_chunks = inputs;
-  call.output_chunks = outputs;
-  return self.group->Launch(call, waits_now);
-}
-
-// Blocks; Ctrl-C is heard, and gives the call up on all ranks.
-void AllReduce(PyHostGroup& self, uintptr_t input, uintptr_t output, uint64_t nbytes, uint8_t dtype, uint8_t op,
-               uint32_t divisor, double timeout) {
-  self.fork_guard.Check();
-  const HostCall call =
-      ToCall(static_cast<uint8_t>(HostKind::kAllReduce), dtype, op, divisor, 0, input, output, nbytes, timeout);
-  const auto completion = self.group->Launch(call, true);
-  try {
-    WaitFor(*completion, timeout + 60);  // the call itself ends at its deadline
-  } catch (const nb::python_error&) {
-    if (!completion->done()) self.group->Cancel(completion, Status(Code::kClosed, "interrupted on one rank"));
-    throw;
+// What calls of one shape have in common, so that a call brings but its addresses.
+class PyHostPlan {
+ public:
+  PyHostPlan(PyHostGroup& host, uint8_t kind, uint8_t dtype, uint8_t op, uint32_t divisor, uint32_t root,
+             uint64_t nbytes, const Chunks& input_chunks, const Chunks& output_chunks)
+      : host_(host), inputs_(ToChunks(input_chunks)), outputs_(ToChunks(output_chunks)) {
+    call_.kind = static_cast<HostKind>(kind);
+    call_.dtype = static_cast<DType>(dtype);
+    call_.op = static_cast<Op>(op);
+    call_.divisor = divisor;
+    call_.root = root;
+    call_.bytes = nbytes;
+    call_.input_chunks = inputs_;
+    call_.output_chunks = outputs_;
   }
-}
+  PyHostPlan(const PyHostPlan&) = delete;
+
+  std::shared_ptr<Completion> Launch(uintptr_t input, uintptr_t output, double timeout) const {
+    return host_.group->Launch(CallOf(input, output, timeout));
+  }
+
+  // Blocks, on the caller's thread from end to end; Ctrl-C gives the call up on all ranks.
+  std::optional<std::pair<int, std::string>> Run(uintptr_t input, uintptr_t output, double timeout) const {
+    const HostCall call = CallOf(input, output, timeout);
+    const Status status = BlockWithoutGil([&] { return host_.group->Run(call, &Interrupted); });
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    if (status.ok()) return std::nullopt;
+    return std::pair(static_cast<int>(status.code()), status.message());
+  }
+
+ private:
+  HostCall CallOf(uintptr_t input, uintptr_t output, double timeout) const {
+    host_.fork_guard.Check();
+    HostCall call = call_;
+    call.input = reinterpret_cast<const std::byte*>(input);
+    call.output = reinterpret_cast<std::byte*>(output);
+    call.timeout = timeout;
+    return call;
+  }
+  static bool Interrupted() {
+    if (InterpreterIsEnding()) return false;
+    const nb::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+  }
+
+  PyHostGroup& host_;  // kept alive by Python
+  const std::vector<Chunk> inputs_, outputs_;
+  HostCall call_;
+};
 
 PyHostGroup* MakeGroup(PyCommunicator& self, uint64_t lane, const std::vector<uint32_t>& ranks, double timeout) {
   Communicator& communicator = self.get();
@@ -89,20 +99,22 @@ void BindHost(nb::module_& m) {
       .def(nb::new_(&MakeGroup), nb::arg("communicator"), nb::arg("lane"), nb::arg("ranks"), nb::arg("timeout"),
            "The group of these world ranks, all on this host; blocks until they share memory.")
       .def(
-          "launch", &Launch, nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"), nb::arg("root"),
-          nb::arg("input"), nb::arg("output"), nb::arg("nbytes"), nb::arg("input_chunks"), nb::arg("output_chunks"),
-          nb::arg("timeout"), nb::arg("waits_now") = false,
-          "Begins a collective and returns its Completion. Kinds: 0 all_reduce, 1 reduce_scatter, 2 all_gather, "
-          "3 broadcast, 4 reduce, 5 scatter, 6 gather, 7 all_to_all, 8 barrier; `nbytes` and chunks (offset, bytes) as "
-          "collectives/host.h says.")
-      .def("all_reduce", &AllReduce, nb::arg("input"), nb::arg("output"), nb::arg("nbytes"), nb::arg("dtype"),
-           nb::arg("op"), nb::arg("divisor"), nb::arg("timeout"), "Blocks until the result is in `output`.")
-      .def(
           "cancel",
           [](PyHostGroup& self, const std::shared_ptr<Completion>& call, int code, const std::string& text) {
             self.group->Cancel(call, Status(static_cast<Code>(code), text));
           },
           nb::arg("call"), nb::arg("code"), nb::arg("text"), "Fails the call on all ranks.");
+  nb::class_<PyHostPlan>(m, "HostPlan", "A collective of a host group but for its addresses. Thread-safe.")
+      .def(nb::init<PyHostGroup&, uint8_t, uint8_t, uint8_t, uint32_t, uint32_t, uint64_t, const Chunks&,
+                    const Chunks&>(),
+           nb::keep_alive<1, 2>(), nb::arg("group"), nb::arg("kind"), nb::arg("dtype"), nb::arg("op"),
+           nb::arg("divisor"), nb::arg("root"), nb::arg("nbytes"), nb::arg("input_chunks"), nb::arg("output_chunks"),
+           "Kinds: 0 all_reduce, 1 reduce_scatter, 2 all_gather, 3 broadcast, 4 reduce, 5 scatter, 6 gather, "
+           "7 all_to_all, 8 barrier; `nbytes` and chunks (offset, bytes) as collectives/host.h says.")
+      .def("launch", &PyHostPlan::Launch, nb::arg("input"), nb::arg("output"), nb::arg("timeout"),
+           "Begins a call and returns its Completion at once.")
+      .def("run", &PyHostPlan::Run, nb::arg("input"), nb::arg("output"), nb::arg("timeout"),
+           "Makes a call and blocks until it has ended. None if it ended well, else (code, text).");
 }
 
 }  // namespace byteps_like

@@ -45,6 +45,8 @@ class Options:
     doors: Sequence[str] = ("native",)
     rivals: Sequence[str] = (GLOO, MPI)
     lab: str = ""
+    bind: bool | None = None
+    """A core for each rank, as mpirun does; None: where there are enough."""
     seconds: float = 0.5
     timeout: float = 3600.0
     json: Path = field(default_factory=lambda: report.OUT / "collectives.jsonl")
@@ -60,6 +62,10 @@ class Options:
             raise ConfigError("rivals are gloo and mpi, doors are native and c10d")
         if self.ranks < 2 or self.least < 1 or self.most < self.least or self.factor < 2:
             raise ConfigError("needs two ranks, sizes from 1 byte upwards and a factor of 2 or more")
+
+    def binds(self) -> bool:
+        """Whether each rank gets a core of its own."""
+        return self.ranks <= len(os.sched_getaffinity(0)) if self.bind is None else self.bind
 
     def sizes(self) -> list[int]:
         """From `least` by `factor` up to `most`."""
@@ -81,7 +87,7 @@ def run(options: Options) -> list[Row]:
             plan = _plan(options, folder, lab)
             run_ranks(plan, lab, options.timeout)
             rows = list(_rows(plan, goodput))
-    title = options.lab or "one host"
+    title = (options.lab or "one host") + (", a core each" if plan.bind else "")
     for operation in options.operations:
         _show([row for row in rows if row["operation"] == operation], f"{operation}, {plan.ranks} ranks, {title}")
     report.write_json_lines(options.json, _config(options), rows)
@@ -120,6 +126,7 @@ def _plan(options: Options, folder: str, lab: Lab | None) -> Plan:
     return Plan(
         ranks=options.ranks, operations=list(options.operations), sizes=options.sizes(), places=list(options.places),
         memory=list(options.memory), seconds=options.seconds, folder=folder, interface="eth0" if lab else "",
+        bind=options.binds(),
         contenders=[*(doors[door] for door in options.doors), *rivals, *([] if lab else [DIRECT])],
         addresses=[lab.hosts[rank * len(lab.hosts) // options.ranks].address for rank in range(options.ranks)]
         if lab else [],

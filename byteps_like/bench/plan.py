@@ -48,6 +48,8 @@ class Plan:
     contenders: list[str]
     seconds: float
     folder: str
+    bind: bool = False
+    """Each rank stays on a core of its own."""
     interface: str = ""
     """Whose byte counters tell what crossed the wire; "" on one host."""
     addresses: list[str] = field(default_factory=list)

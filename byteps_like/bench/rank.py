@@ -135,6 +135,9 @@ def main() -> None:
     plan = Plan.load(sys.argv[1])
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("BENCH_RANK", "0")))
     torch.set_num_threads(1)
+    if plan.bind:  # before any thread is started
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
     if plan.addresses:
         os.environ["BYTEPS_LIKE_HOST"] = plan.addresses[rank]
     bench = Rank(plan, rank)

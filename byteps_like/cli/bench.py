@@ -44,6 +44,9 @@ def bench(
     place: Annotated[str, typer.Option(help="in: source and target are the same; out; or both.")] = "both",
     memory: Annotated[str, typer.Option(help="Of our tensors: shared (empty_shared), private or both.")] = "both",
     lab: Annotated[str, typer.Option(help="Hosts and their links, as 4x1gbit (root).")] = "",
+    bind: Annotated[
+        bool | None, typer.Option(help="A core for each rank, all its threads there; default: if there are enough.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="About how long to measure one case.")] = 0.5,
     json: Annotated[Path | None, typer.Option(help="File for JSON lines; default out/collectives.jsonl.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for a PNG per operation; default: none.")] = None,
@@ -58,7 +61,7 @@ def bench(
         operations=operations or OPERATIONS, ranks=ranks, least=parse_bytes(least), most=parse_bytes(most),
         factor=factor, places=[value for name, value in (("in", True), ("out", False)) if place in (name, "both")],
         memory=["shared", "private"] if memory == "both" else [memory], doors=_listed(api), rivals=_listed(compare),
-        lab=lab, seconds=seconds, json=json or OUT / "collectives.jsonl", plots=plots,
+        lab=lab, bind=bind, seconds=seconds, json=json or OUT / "collectives.jsonl", plots=plots,
     )  # fmt: skip
     run(options)
 

@@ -7,15 +7,18 @@ to it until it is done. The n-th call of a group on one rank meets the n-th on t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
 
 Addresses = int | Sequence[int]
 """One address of parts that lie one behind the other, or an address for each part."""
+
+
+Terms = tuple[float, int, int]
+"""Of a call, as the core takes them: timeout in seconds, traffic class, priority."""
 
 
 class Traffic(IntEnum):
@@ -27,10 +30,11 @@ class Traffic(IntEnum):
     GRADIENT = 3
     BULK = 4
 
+    __hash__ = int.__hash__  # Enum's is written in Python, and calls are looked up by their options
 
-@dataclass(frozen=True)
-class CallOptions:
-    """How one call is made. None and "" mean: the group's own default."""
+
+class CallOptions(NamedTuple):
+    """How one call is made. None and "" mean: the group's own default. Calls are looked up by it, hence a tuple."""
 
     timeout: float | None = None
     """Seconds until the call fails on all ranks with DeadlineError, which names who was missing."""
@@ -41,7 +45,7 @@ class CallOptions:
     traffic: Traffic | None = None
     priority: int = 0
     waits: bool = False
-    """The caller waits at once, so no thread of ours need be woken for it: saves some tens of microseconds."""
+    """The caller waits at once: the call may block until it has ended, which saves some tens of microseconds."""
 
 
 DEFAULT = CallOptions()

@@ -38,19 +38,19 @@ class NativeOperation:
         try:
             self._wait(timeout)
         except BytePSLikeError as error:
-            raise self._typed(error.code, str(error)) from None
+            raise typed((error.code, str(error)), self._rank, self._names) from None
 
     def _wait(self, timeout: float | None) -> None:
         if timeout is None:
             while not self._completion.wait(_FOREVER):
                 pass
         elif not self._completion.wait(timeout):
-            raise DeadlineError(f"{self._what} has not ended after {timeout:.1f} s; it goes on")
+            raise DeadlineError(f"{_what(self._names)} has not ended after {timeout:.1f} s; it goes on")
 
     def error(self) -> BytePSLikeError | None:
         """Why it failed, or None; only once it is done."""
         failed = self._completion.failed()
-        return None if failed is None else self._typed(*failed)
+        return None if failed is None else typed(failed, self._rank, self._names)
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back once when it has ended, on a thread of a pool; at once if it has ended."""
@@ -64,13 +64,46 @@ class NativeOperation:
         """Group rank whose message a `receive` got."""
         return int(self._completion.source)
 
-    @property
-    def _what(self) -> str:
-        kind, group = self._names
-        return f"{kind} in group {group!r}"
 
-    def _typed(self, code: int | Code, text: str) -> BytePSLikeError:
-        return from_code(code, f"rank {self._rank}: {text}", rank=self._rank, operation=self._what)
+def typed(failed: tuple[int | Code, str], rank: int, names: tuple[str, str]) -> BytePSLikeError:
+    """The error of a call: code and text by the core, this rank, names of the operation and of its group."""
+    code, text = failed
+    return from_code(code, f"rank {rank}: {text}", rank=rank, operation=_what(names))
+
+
+def _what(names: tuple[str, str]) -> str:
+    kind, group = names
+    return f"{kind} in group {group!r}"
+
+
+class Ended:
+    """A call that had ended before it came back to its caller; see collectives.api.Operation."""
+
+    __slots__ = ("_error",)
+    source = -1
+
+    def __init__(self, error: BytePSLikeError | None = None) -> None:
+        self._error = error
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:  # noqa: ARG002 - nothing to wait for
+        """Raises what it failed with."""
+        if self._error is not None:
+            raise self._error
+
+    def error(self) -> BytePSLikeError | None:
+        """Why it failed, or None."""
+        return self._error
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls back at once."""
+        callback()
+
+
+ENDED = Ended()
 
 
 class Notifier:

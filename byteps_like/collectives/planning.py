@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import byteps_like._core as _core
 from byteps_like.collectives import compile, library
-from byteps_like.collectives.api import Addresses, CallOptions
+from byteps_like.collectives.api import Addresses, CallOptions, Terms
 from byteps_like.collectives.default_table import SHARED
 from byteps_like.collectives.schedule import Buffer, Layout, RankSchedule
 from byteps_like.collectives.selector import Choice, Limits, Selector
@@ -19,7 +20,6 @@ from byteps_like.errors import InvalidArgumentError
 
 _HOST_SECONDS = 30.0  # until the lowest rank of the host must have shared its memory
 _UNEVEN = 1 << 20  # bytes that an all-to-all of unknown sizes is taken for
-_MOST_KEPT = 1024  # shapes; programs that see ever new sizes must not fill the memory
 
 
 class Plan(Protocol):
@@ -32,13 +32,12 @@ class Plan(Protocol):
     def staged(self) -> int:
         """See above."""
 
-    def launch(
-        self, call: int, source: Addresses, target: Addresses, terms: tuple[float, int, int], waits: bool
-    ) -> Any:
-        """Starts it as call number `call` of its lane; returns the core's completion.
+    @property
+    def run(self) -> Callable[[Addresses, Addresses, Terms], tuple[int, str] | None] | None:
+        """Where it can: blocks to the call's end, for less than launch and wait. Returns (code, text) of an error."""
 
-        `terms`: timeout in seconds, traffic class, priority. `waits`: the caller waits for it at once.
-        """
+    def launch(self, call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
+        """Starts it as call number `call` of its lane; returns the core's completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class SchedulePlan:
     segment_bytes: int
     staged: int = 0
 
-    def launch(
-        self, call: int, source: Addresses, target: Addresses, terms: tuple[float, int, int], _waits: bool
-    ) -> Any:
+    run = None
+
+    def launch(self, call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
         """See Plan.launch."""
         timeout, traffic, priority = terms
         return self.core.launch(
@@ -67,7 +66,7 @@ class SchedulePlan:
 
 
 class Planner:
-    """Plans of one group. Thread-safe as dictionaries are: at worst a plan is made twice."""
+    """Makes the plans of one group. Thread-safe."""
 
     def __init__(
         self, core: Any, selector: Selector, lane: int, ranks: tuple[int, ...], rank: int, layout: Layout, shares: bool
@@ -77,24 +76,10 @@ class Planner:
         self._shares = shares
         self._host: Any = None
         self._lock = threading.Lock()
-        self._plans: dict[tuple[Shape, str, str], Plan] = {}
-
-    def plan(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
-        """The plan for calls of this shape. Raises InvalidArgumentError for an algorithm that can't be had here."""
-        if not isinstance(source, int) or not isinstance(target, int):
-            return self._make(shape, options, source, target)
-        key = (shape, options.algorithm, options.reduction)
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) >= _MOST_KEPT:
-                self._plans.clear()
-            plan = self._plans[key] = self._make(shape, options, 0, 0)
-        return plan
 
     def release(self) -> None:
-        """Forgets all plans, and gives the place in shared memory back; both are made again when they are needed."""
+        """Gives the place in shared memory back, once no plan uses it; it is made again when it is needed."""
         with self._lock:
-            self._plans.clear()
             self._host = None
 
     def explain(self, shape: Shape, options: CallOptions) -> str:
@@ -111,7 +96,8 @@ class Planner:
             shape.kind, nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm, limits=limits
         )
 
-    def _make(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
+    def make(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
+        """The plan for calls of this shape. Raises InvalidArgumentError for an algorithm that can't be had here."""
         choice = self._choose(shape, options, scattered=not (isinstance(source, int) and isinstance(target, int)))
         if choice.algorithm == SHARED:
             return shared_plan(self._host_group(), shape, self._rank, source, target)

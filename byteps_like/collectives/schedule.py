@@ -25,6 +25,8 @@ class Kind(StrEnum):
     GATHER = "gather"  # size
     ALL_TO_ALL = "all_to_all"  # size ** 2
 
+    __hash__ = str.__hash__  # Enum's is written in Python, and calls are looked up by it
+
 
 class StepKind(IntEnum):
     """The four things a rank can do; mirrors collectives/program.h."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from byteps_like.collectives import compile
 from byteps_like.collectives.api import Addresses
@@ -11,11 +11,10 @@ from byteps_like.collectives.schedule import Kind
 from byteps_like.dtypes import DType, Op
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shape:
     """Everything about a call but where its memory is. `counts` are elements: of the sections of its kind, and for an
     all-to-all of the parts that this rank sends, with `received` those it gets; `uniform`: all of all ranks are equal.
-
-    A tuple, since one is made and hashed for every call: as a dataclass that takes longer than to reduce a kilobyte.
     """
 
     kind: Kind

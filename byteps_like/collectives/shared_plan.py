@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from byteps_like.collectives.api import Addresses
+import byteps_like._core as _core
+from byteps_like.collectives.api import Addresses, Terms
 from byteps_like.collectives.schedule import Kind
 from byteps_like.collectives.shape import Shape, first_address
 from byteps_like.dtypes import Op
@@ -17,35 +18,31 @@ _CODES = {
     Kind.SCATTER: 5, Kind.GATHER: 6, Kind.ALL_TO_ALL: 7, Kind.BARRIER: 8,
 }  # fmt: skip
 """Mirrors HostKind of collectives/host.h."""
+_ROOTED_SOURCE = (Kind.BROADCAST, Kind.SCATTER)
 _ROOTED_TARGET = (Kind.REDUCE, Kind.GATHER)
 Chunks = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """One shape of call. `reads`, `writes`: this rank has a source, a target."""
+    """One shape of call. `native`: a `_core.HostPlan`; `reads`, `writes`: this rank has a source, a target."""
 
-    host: Any
-    kind: int
-    dtype: int
-    op: int
-    divisor: int
-    root: int
-    nbytes: int
+    native: Any
     reads: bool
     writes: bool
-    input: Chunks
-    output: Chunks
     staged: int = 0
 
-    def launch(
-        self, _call: int, source: Addresses, target: Addresses, terms: tuple[float, int, int], waits: bool
-    ) -> Any:
+    def launch(self, _call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
         """See planning.Plan.launch. The core counts the calls of a host group by itself."""
-        return self.host.launch(
-            self.kind, self.dtype, self.op, self.divisor, self.root, first_address(source) if self.reads else 0,
-            first_address(target) if self.writes else 0, self.nbytes, self.input, self.output, terms[0], waits,
-        )  # fmt: skip
+        return self.native.launch(*self._places(source, target), terms[0])
+
+    def run(self, source: Addresses, target: Addresses, terms: Terms) -> tuple[int, str] | None:
+        """See planning.Plan.run."""
+        failed: tuple[int, str] | None = self.native.run(*self._places(source, target), terms[0])
+        return failed
+
+    def _places(self, source: Addresses, target: Addresses) -> tuple[int, int]:
+        return first_address(source) if self.reads else 0, first_address(target) if self.writes else 0
 
 
 def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: Addresses) -> SharedPlan:
@@ -57,19 +54,17 @@ def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: A
     own = shape.counts[rank] if len(shape.counts) > 1 else shape.counts[0]
     # What comes would lie where other parts are still to be read.
     staged = kind is Kind.ALL_TO_ALL and shape.in_place and not shape.uniform
+    native = _core.HostPlan(
+        host, _CODES[kind], int(shape.dtype), int(Op.SUM if shape.op is None else shape.op), shape.divisor, shape.root,
+        0 if kind is Kind.BARRIER else own * itemsize,
+        _chunks(shape.counts, itemsize, 0 if staged else source) if long_input else [],
+        _chunks(received, itemsize, target) if long_output else [],
+    )  # fmt: skip
+    at_root = rank == shape.root
     return SharedPlan(
-        host=host,
-        kind=_CODES[kind],
-        dtype=int(shape.dtype),
-        op=int(Op.SUM if shape.op is None else shape.op),
-        divisor=shape.divisor,
-        root=shape.root,
-        nbytes=0 if kind is Kind.BARRIER else own * itemsize,
-        reads=kind not in (Kind.BROADCAST, Kind.SCATTER, Kind.BARRIER)
-        or (kind is not Kind.BARRIER and rank == shape.root),
-        writes=kind is not Kind.BARRIER and (kind not in _ROOTED_TARGET or rank == shape.root),
-        input=_chunks(shape.counts, itemsize, 0 if staged else source) if long_input else [],
-        output=_chunks(received, itemsize, target) if long_output else [],
+        native=native,
+        reads=kind is not Kind.BARRIER and (at_root or kind not in _ROOTED_SOURCE),
+        writes=kind is not Kind.BARRIER and (at_root or kind not in _ROOTED_TARGET),
         staged=shape.nbytes if staged else 0,
     )
 

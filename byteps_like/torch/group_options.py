@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from byteps_like.collectives.api import CallOptions, Traffic
@@ -47,7 +47,7 @@ class CallDefaults:
     def set_timeout(self, timeout: timedelta) -> None:
         """The timeout of calls that have none of their own."""
         self.timeout = timeout.total_seconds()
-        self.default = replace(self._base, timeout=self.timeout)
+        self.default = self._base._replace(timeout=self.timeout)
         self._known = {(None, False): self.default}
 
     def get(self, timeout: timedelta | None, *, waits: bool = False) -> CallOptions:
@@ -58,7 +58,7 @@ class CallDefaults:
         found = self._known.get((timeout, waits))
         if found is None:
             seconds = timeout.total_seconds() if timeout is not None else 0.0
-            found = replace(self._base, timeout=seconds if seconds > 0 else self.timeout, waits=waits)
+            found = self._base._replace(timeout=seconds if seconds > 0 else self.timeout, waits=waits)
             if len(self._known) < _MOST_KNOWN:
                 self._known[timeout, waits] = found
         return found

@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 
 from byteps_like.collectives.api import CallOptions, Group, Keeper, Operation
 from byteps_like.errors import BytePSLikeError, DeadlineError
@@ -52,7 +51,7 @@ class MonitoredBarrier:
                 missing.append(rank)
         verdict = ctypes.create_string_buffer(bytes(rank in missing for rank in range(self._group.size)))
         told = [
-            self._group.send(_address(verdict), self._group.size, rank, tag + 1, replace(options, timeout=_GRACE))
+            self._group.send(_address(verdict), self._group.size, rank, tag + 1, options._replace(timeout=_GRACE))
             for rank, operation in zip(others, heard, strict=True)
             if operation.done() and operation.error() is None
         ]

@@ -108,7 +108,7 @@ class Pool:
             self._pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, cluster: Ranks, body: Callable[..., Any], *args: Any, together: bool = True) -> list[Any]:
+    def run(self, cluster: Ranks, body: Callable[..., Any], *args: Any, together: bool = False) -> list[Any]:
         """`body(bps, rank, size, *args)` on every rank of `cluster`: the results, or an AssertionError with all.
 
         `together`: no rank leaves before all have ended, since who leaves is lost to those that still want something.

@@ -42,34 +42,34 @@ WITHOUT_SERVERS = [
 @pytest.mark.parametrize("body", WITHOUT_SERVERS, ids=lambda body: body.__name__)
 def test_scenario_without_servers(pool: Pool, body: Callable[..., None]) -> None:
     with job(3, 0, partition_bytes=1024) as cluster:
-        pool.run(cluster, body)
+        pool.run(cluster, body, together=True)
 
 
 @pytest.mark.parametrize("servers", SERVERS)
 @pytest.mark.parametrize("body", [*horovod.SCENARIOS, *routes.SCENARIOS], ids=lambda body: body.__name__)
 def test_horovod(pool: Pool, body: Callable[..., None], servers: int) -> None:
     with job(4, servers) as cluster:
-        pool.run(cluster, body)
+        pool.run(cluster, body, together=True)
 
 
 @pytest.mark.parametrize("servers", SERVERS)
 @pytest.mark.parametrize("body", joins.SCENARIOS, ids=lambda body: body.__name__)
 def test_join(pool: Pool, body: Callable[..., None], servers: int) -> None:
     with job(3, servers, partition_bytes=1024) as cluster:
-        pool.run(cluster, body)
+        pool.run(cluster, body, together=True)
 
 
 @pytest.mark.parametrize("servers", SERVERS)
 @pytest.mark.parametrize("body", ddp_hooks.SCENARIOS, ids=lambda body: body.__name__)
 def test_ddp_hook(pool: Pool, body: Callable[..., None], servers: int) -> None:
     with job(2, servers) as cluster:
-        pool.run(cluster, body)
+        pool.run(cluster, body, together=True)
 
 
 @pytest.mark.parametrize("servers", SERVERS)
 def test_a_failure_comes_out_of_backward(pool: Pool, servers: int) -> None:
     with job(3, servers, stall_warning=0.5, stall_timeout=2.0) as cluster:
-        seen = pool.run(cluster, ddp_hooks.failing, together=False)
+        seen = pool.run(cluster, ddp_hooks.failing)
     for text in seen[:2]:
         assert text.split(":")[0] in ("PeerLostError", "StalledError", "ShutdownError"), text
         assert "rank 2" in text or "worker 2" in text

@@ -69,4 +69,4 @@ def test_scenario(pool: Pool, scenario: Callable[..., None]) -> None:
     """Over shared memory and TCP; the same processes again and again, so also init() after shutdown()."""
     for transport in ("shm", "tcp"):
         with job(2, 2, transport=transport, partition_bytes=1024) as cluster:
-            pool.run(cluster, scenario)
+            pool.run(cluster, scenario, together=True)

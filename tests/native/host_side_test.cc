@@ -64,7 +64,7 @@ TEST_CASE("host side: groups of one and of all, blocking and launched") {
     auto call = (*all)->Launch(Sum(tensor.data(), 10));
     CHECK(call->Wait(In(20)));
     CHECK(call->status().ok());
-    call = (*all)->Launch(Sum(tensor.data(), 10), true);
+    call = (*all)->Launch(Sum(tensor.data(), 10));
     CHECK(call->Wait(In(20)));
     CHECK((*alone)->Run(Sum(tensor.data(), 10)).ok());
     CHECK(tensor == std::vector<float>(10, 9));

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from byteps_like import _core
-from byteps_like.errors import MismatchError, PeerLostError
+from byteps_like.errors import MismatchError, PeerLostError, from_code
 
 RANKS = 2
 FLOAT32, SUM = 0, 0
-ALL_GATHER, ALL_TO_ALL, BARRIER = 2, 7, 8
+ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BARRIER = 0, 2, 7, 8
 
 
 def communicators() -> list[_core.Communicator]:
@@ -41,6 +41,19 @@ def run(body: Callable[[int, _core.Communicator], None]) -> None:
         one.close()
 
 
+def run_plan(plan: _core.HostPlan, address: int) -> None:
+    """In place; blocks, and raises what it failed with."""
+    failed = plan.run(address, address, 20.0)
+    if failed is not None:
+        raise from_code(*failed)
+
+
+def all_reduce(group: _core.HostGroup, address: int, nbytes: int) -> None:
+    """In place, of float32; blocks."""
+    plan = _core.HostPlan(group, ALL_REDUCE, FLOAT32, SUM, 1, 0, nbytes, [], [])
+    run_plan(plan, address)
+
+
 def test_all_reduce_private_and_allocated() -> None:
     def body(rank: int, communicator: _core.Communicator) -> None:
         group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
@@ -49,7 +62,7 @@ def test_all_reduce_private_and_allocated() -> None:
         for address in (private.ctypes.data, buffer.address):
             if address != private.ctypes.data:
                 _copy(address, np.arange(50_000, dtype=np.float32) + rank)
-            group.all_reduce(address, address, private.nbytes, FLOAT32, SUM, 1, 20.0)
+            all_reduce(group, address, private.nbytes)
             assert np.array_equal(_view(address, 50_000), 2 * np.arange(50_000, dtype=np.float32) + 1)
 
     run(body)
@@ -60,9 +73,8 @@ def test_launch_with_sections_tells_its_queue() -> None:
         group = _core.HostGroup(communicator, 7, [1, 0], 20.0)
         mine = np.full(3, rank, dtype=np.float32)
         out = np.zeros(6, dtype=np.float32)
-        call = group.launch(
-            ALL_GATHER, FLOAT32, SUM, 1, 0, mine.ctypes.data, out.ctypes.data, 12, [], [(0, 12), (12, 12)], 20.0
-        )
+        plan = _core.HostPlan(group, ALL_GATHER, FLOAT32, SUM, 1, 0, 12, [], [(0, 12), (12, 12)])
+        call = plan.launch(mine.ctypes.data, out.ctypes.data, 20.0)
         call.notify(communicator, 5)
         assert communicator.next_completed(20.0) == 5
         assert call.failed() is None
@@ -77,11 +89,10 @@ def test_all_to_all_in_place_of_memory_that_others_map(each: int) -> None:
         group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
         buffer = communicator.allocate(8 * each)
         sections = [(0, 4 * each), (4 * each, 4 * each)]
+        plan = _core.HostPlan(group, ALL_TO_ALL, FLOAT32, SUM, 1, 0, 0, sections, sections)
         for _ in range(3):
             _copy(buffer.address, np.repeat(np.arange(2, dtype=np.float32) + 10 * rank, each))
-            group.launch(
-                ALL_TO_ALL, FLOAT32, SUM, 1, 0, buffer.address, buffer.address, 0, sections, sections, 20.0, True
-            ).wait(20.0)
+            run_plan(plan, buffer.address)
             assert np.array_equal(_view(buffer.address, 2 * each), np.repeat(np.array([0, 10]) + rank, each))
 
     run(body)
@@ -92,12 +103,12 @@ def test_errors_are_typed_and_name_both_calls() -> None:
         group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
         tensor = np.zeros(8, dtype=np.float32)
         with pytest.raises(MismatchError, match=r"float32\[4\].*float32\[8\]|float32\[8\].*float32\[4\]"):
-            group.all_reduce(tensor.ctypes.data, tensor.ctypes.data, 16 + 16 * rank, FLOAT32, SUM, 1, 20.0)
-        group.launch(BARRIER, FLOAT32, SUM, 1, 0, 0, 0, 0, [], [], 20.0, True).wait(20.0)
+            all_reduce(group, tensor.ctypes.data, 16 + 16 * rank)
+        run_plan(_core.HostPlan(group, BARRIER, FLOAT32, SUM, 1, 0, 0, [], []), 0)
         if rank == 0:
             communicator.fail(PeerLostError.code, "rank 9 is lost")
         with pytest.raises(PeerLostError, match="rank 9 is lost"):
-            group.all_reduce(tensor.ctypes.data, tensor.ctypes.data, 16, FLOAT32, SUM, 1, 20.0)
+            all_reduce(group, tensor.ctypes.data, 16)
 
     run(body)
 
