@@ -37,8 +37,12 @@ std::vector<Chunk> ToChunks(const Chunks& pairs) {
 class PyHostPlan {
  public:
   PyHostPlan(PyHostGroup& host, uint8_t kind, uint8_t dtype, uint8_t op, uint32_t divisor, uint32_t root,
-             uint64_t nbytes, const Chunks& input_chunks, const Chunks& output_chunks)
-      : host_(host), inputs_(ToChunks(input_chunks)), outputs_(ToChunks(output_chunks)) {
+             uint64_t nbytes, bool reads, bool writes, const Chunks& input_chunks, const Chunks& output_chunks)
+      : host_(host),
+        reads_(reads),
+        writes_(writes),
+        inputs_(ToChunks(input_chunks)),
+        outputs_(ToChunks(output_chunks)) {
     call_.kind = static_cast<HostKind>(kind);
     call_.dtype = static_cast<DType>(dtype);
     call_.op = static_cast<Op>(op);
@@ -67,8 +71,8 @@ class PyHostPlan {
   HostCall CallOf(uintptr_t input, uintptr_t output, double timeout) const {
     host_.fork_guard.Check();
     HostCall call = call_;
-    call.input = reinterpret_cast<const std::byte*>(input);
-    call.output = reinterpret_cast<std::byte*>(output);
+    if (reads_) call.input = reinterpret_cast<const std::byte*>(input);
+    if (writes_) call.output = reinterpret_cast<std::byte*>(output);
     call.timeout = timeout;
     return call;
   }
@@ -79,6 +83,7 @@ class PyHostPlan {
   }
 
   PyHostGroup& host_;  // kept alive by Python
+  const bool reads_, writes_;
   const std::vector<Chunk> inputs_, outputs_;
   HostCall call_;
 };
@@ -105,11 +110,13 @@ void BindHost(nb::module_& m) {
           },
           nb::arg("call"), nb::arg("code"), nb::arg("text"), "Fails the call on all ranks.");
   nb::class_<PyHostPlan>(m, "HostPlan", "A collective of a host group but for its addresses. Thread-safe.")
-      .def(nb::init<PyHostGroup&, uint8_t, uint8_t, uint8_t, uint32_t, uint32_t, uint64_t, const Chunks&,
+      .def(nb::init<PyHostGroup&, uint8_t, uint8_t, uint8_t, uint32_t, uint32_t, uint64_t, bool, bool, const Chunks&,
                     const Chunks&>(),
            nb::keep_alive<1, 2>(), nb::arg("group"), nb::arg("kind"), nb::arg("dtype"), nb::arg("op"),
-           nb::arg("divisor"), nb::arg("root"), nb::arg("nbytes"), nb::arg("input_chunks"), nb::arg("output_chunks"),
-           "Kinds: 0 all_reduce, 1 reduce_scatter, 2 all_gather, 3 broadcast, 4 reduce, 5 scatter, 6 gather, "
+           nb::arg("divisor"), nb::arg("root"), nb::arg("nbytes"), nb::arg("reads"), nb::arg("writes"),
+           nb::arg("input_chunks"), nb::arg("output_chunks"),
+           "`reads`, `writes`: this rank has an input, an output. Kinds: 0 all_reduce, 1 reduce_scatter, 2 all_gather, "
+           "3 broadcast, 4 reduce, 5 scatter, 6 gather, "
            "7 all_to_all, 8 barrier; `nbytes` and chunks (offset, bytes) as collectives/host.h says.")
       .def("launch", &PyHostPlan::Launch, nb::arg("input"), nb::arg("output"), nb::arg("timeout"),
            "Begins a call and returns its Completion at once.")

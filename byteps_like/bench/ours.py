@@ -69,15 +69,15 @@ class Native(Plain):
 
     def call(self, buffers: Buffers) -> Call:
         """See Plain."""
-        group, ranks, kind = self._group, buffers.ranks, DType.FLOAT32
+        group, ranks, kind, op = self._group, buffers.ranks, DType.FLOAT32, Op.SUM
         source, target = buffers.source.data_ptr(), buffers.target.data_ptr()
         count = buffers.case.elements(ranks)
         each = count // ranks
         parts = [each] * ranks
         starts: dict[str, Callable[[], Any]] = {
-            "all_reduce": lambda: group.all_reduce(source, target, count, kind, Op.SUM, _NOW),
-            "reduce": lambda: group.reduce(source, target, count, kind, Op.SUM, 0, _NOW),
-            "reduce_scatter": lambda: group.reduce_scatter(source, target, parts, kind, Op.SUM, _NOW),
+            "all_reduce": lambda: group.all_reduce(source, target, count, kind, op, _NOW),
+            "reduce": lambda: group.reduce(source, target, count, kind, op, 0, _NOW),
+            "reduce_scatter": lambda: group.reduce_scatter(source, target, parts, kind, op, _NOW),
             "all_gather": lambda: group.all_gather(source, target, parts, kind, _NOW),
             "broadcast": lambda: group.broadcast(target, count, kind, 0, _NOW),
             "all_to_all": lambda: group.all_to_all(source, target, each, each, kind, _NOW),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, Keeper, Operation, Terms, Traffic
@@ -18,6 +18,12 @@ from byteps_like.errors import InvalidArgumentError
 
 _TOKEN = 256  # bytes of a barrier's two buffers
 _MOST_KNOWN = 1024  # shapes; programs that see ever new sizes must not fill the memory
+# An enumeration takes its time to find a member.
+_ALL_REDUCE, _REDUCE, _BROADCAST, _BARRIER = Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST, Kind.BARRIER
+_REDUCE_SCATTER, _ALL_GATHER, _ALL_TO_ALL = Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL
+_SCATTER, _GATHER = Kind.SCATTER, Kind.GATHER
+Known = tuple[Callable[[Any, Any, float], tuple[int, str] | None] | None, Plan, Terms, tuple[str, str]]
+"""Of calls with one shape and the same options: how to run them at once, if they can; plan; terms; names for errors."""
 _TRAFFIC = {Kind.ALL_TO_ALL: Traffic.ALL_TO_ALL, Kind.BARRIER: Traffic.CONTROL}
 
 
@@ -34,27 +40,25 @@ class NativeGroup:
         self._core, self._notifier, self._world_rank = core, notifier, world_rank
         self._calls = itertools.count()
         self._token = (ctypes.c_char * _TOKEN)()
-        self._known: dict[tuple[tuple[Any, ...], CallOptions], tuple[Plan, Terms, tuple[str, str]]] = {}
+        self._known: dict[tuple[tuple[Any, ...], CallOptions], Known] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT
     ) -> Operation:
         """Every rank gets the reduction of all sources."""
-        return self._start(
-            (Kind.ALL_REDUCE, self.size, (count,), dtype, op, 0, source == target), source, target, options
-        )
+        return self._start((_ALL_REDUCE, (count,), dtype, op, 0, source == target), source, target, options)
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
     ) -> Operation:
         """`root` gets the reduction."""
-        fields = Kind.REDUCE, self.size, (count,), dtype, op, self._root(root), source == target
+        fields = _REDUCE, (count,), dtype, op, self._root(root), source == target
         return self._start(fields, source, target, options)
 
     def broadcast(self, address: int, count: int, dtype: DType, root: int, options: CallOptions = DEFAULT) -> Operation:
         """Every rank gets the bytes of `root`."""
-        fields = Kind.BROADCAST, self.size, (count,), dtype, None, self._root(root), True
+        fields = _BROADCAST, (count,), dtype, None, self._root(root), True
         return self._start(fields, address, address, options)
 
     def reduce_scatter(
@@ -63,7 +67,7 @@ class NativeGroup:
     ) -> Operation:  # fmt: skip
         """Rank r gets part r of the reduction."""
         in_place = self._is_own_part(source, target, counts, dtype)
-        fields = Kind.REDUCE_SCATTER, self.size, self._parts(counts), dtype, op, 0, in_place
+        fields = _REDUCE_SCATTER, self._parts(counts), dtype, op, 0, in_place
         return self._start(fields, source, target, options)
 
     def all_gather(
@@ -71,7 +75,7 @@ class NativeGroup:
     ) -> Operation:
         """Every rank gets the sources of all."""
         in_place = self._is_own_part(target, source, counts, dtype)
-        fields = Kind.ALL_GATHER, self.size, self._parts(counts), dtype, None, 0, in_place
+        fields = _ALL_GATHER, self._parts(counts), dtype, None, 0, in_place
         return self._start(fields, source, target, options)
 
     def scatter(
@@ -80,7 +84,7 @@ class NativeGroup:
     ) -> Operation:  # fmt: skip
         """Rank r gets part r of the source of `root`."""
         in_place = self.rank == root and self._is_own_part(source, target, counts, dtype)
-        fields = Kind.SCATTER, self.size, self._parts(counts), dtype, None, self._root(root), in_place
+        fields = _SCATTER, self._parts(counts), dtype, None, self._root(root), in_place
         return self._start(fields, source, target, options)
 
     def gather(
@@ -89,7 +93,7 @@ class NativeGroup:
     ) -> Operation:  # fmt: skip
         """`root` gets the sources of all."""
         in_place = self.rank == root and self._is_own_part(target, source, counts, dtype)
-        fields = Kind.GATHER, self.size, self._parts(counts), dtype, None, self._root(root), in_place
+        fields = _GATHER, self._parts(counts), dtype, None, self._root(root), in_place
         return self._start(fields, source, target, options)
 
     def all_to_all(
@@ -102,13 +106,13 @@ class NativeGroup:
             raise InvalidArgumentError(f"all_to_all: sends {send_counts} elements to each, but gets {receive_counts}")
         sent = self._parts([send_counts] * self.size if isinstance(send_counts, int) else send_counts)
         got = self._parts([receive_counts] * self.size if isinstance(receive_counts, int) else receive_counts)
-        fields = Kind.ALL_TO_ALL, self.size, sent, dtype, None, 0, source == target, got, uniform
+        fields = _ALL_TO_ALL, sent, dtype, None, 0, source == target, got, uniform
         return self._start(fields, source, target, options)
 
     def barrier(self, options: CallOptions = DEFAULT) -> Operation:
         """Done when every rank has called it."""
         token = ctypes.addressof(self._token)
-        return self._start((Kind.BARRIER, self.size, (1,), DType.UINT8), token, token + _TOKEN // 2, options)
+        return self._start((_BARRIER, (1,), DType.UINT8), token, token + _TOKEN // 2, options)
 
     def send(self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT) -> Operation:
         """To group rank `peer`."""
@@ -139,32 +143,36 @@ class NativeGroup:
 
     def _start(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> Operation:
         """`fields`: of the call's Shape, as a plain tuple: to make a Shape takes longer than to reduce a kilobyte."""
-        known = self._known.get((fields, options))
-        plan, terms, names = known or self._learn(fields, source, target, options)
+        run, plan, terms, names = self._known.get((fields, options)) or self._learn(fields, source, target, options)
+        if run is not None:
+            failed = run(source, target, terms[0])
+            return ENDED if failed is None else Ended(typed(failed, self._world_rank, names))
         if plan.staged:
             copied = (ctypes.c_char * plan.staged)()
-            _gather(ctypes.addressof(copied), source, plan.staged, Shape(*fields))
+            _gather(ctypes.addressof(copied), source, plan.staged, self._shape(fields))
             source = ctypes.addressof(copied)
-        if options.waits and plan.run is not None:
-            failed = plan.run(source, target, terms)
-            return ENDED if failed is None else Ended(typed(failed, self._world_rank, names))
         completion = plan.launch(next(self._calls), source, target, terms)
         if plan.staged:
             self._notifier.watch(completion, Keeper(copied))
         return NativeOperation(completion, self._notifier, self._world_rank, names)
 
-    def _learn(
-        self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions
-    ) -> tuple[Plan, Terms, tuple[str, str]]:
+    def _shape(self, fields: tuple[Any, ...]) -> Shape:
+        kind, *rest = fields
+        return Shape(kind, self.size, *rest)
+
+    def _learn(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> Known:
         """What all calls of this shape have in common. Kept, but where parts are scattered: each call has its own."""
-        shape = Shape(*fields)
+        shape = self._shape(fields)
+        plan = self._planner.make(shape, options, source, target)
         terms = self._terms(options, _TRAFFIC.get(shape.kind, Traffic.GRADIENT))
-        learnt = self._planner.make(shape, options, source, target), terms, (shape.kind.value, self.name)
-        if isinstance(source, int) and isinstance(target, int):
+        scattered = not (isinstance(source, int) and isinstance(target, int))
+        runs = options.waits and not scattered and not plan.staged
+        known = plan.run if runs else None, plan, terms, (shape.kind.value, self.name)
+        if not scattered:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[fields, options] = learnt
-        return learnt
+            self._known[fields, options] = known
+        return known
 
     def _terms(self, options: CallOptions, traffic: Traffic) -> Terms:
         timeout = self.timeout if options.timeout is None else options.timeout

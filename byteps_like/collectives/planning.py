@@ -33,8 +33,9 @@ class Plan(Protocol):
         """See above."""
 
     @property
-    def run(self) -> Callable[[Addresses, Addresses, Terms], tuple[int, str] | None] | None:
-        """Where it can: blocks to the call's end, for less than launch and wait. Returns (code, text) of an error."""
+    def run(self) -> Callable[[int, int, float], tuple[int, str] | None] | None:
+        """Of source, target and timeout, where it can: blocks to the call's end, which costs less than to launch and
+        to wait. Returns (code, text) of an error."""
 
     def launch(self, call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
         """Starts it as call number `call` of its lane; returns the core's completion."""

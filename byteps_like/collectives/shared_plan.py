@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -25,24 +25,15 @@ Chunks = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """One shape of call. `native`: a `_core.HostPlan`; `reads`, `writes`: this rank has a source, a target."""
+    """One shape of call. `native`: a `_core.HostPlan`; `run`: its own, see planning.Plan."""
 
     native: Any
-    reads: bool
-    writes: bool
+    run: Callable[[int, int, float], tuple[int, str] | None]
     staged: int = 0
 
     def launch(self, _call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
         """See planning.Plan.launch. The core counts the calls of a host group by itself."""
-        return self.native.launch(*self._places(source, target), terms[0])
-
-    def run(self, source: Addresses, target: Addresses, terms: Terms) -> tuple[int, str] | None:
-        """See planning.Plan.run."""
-        failed: tuple[int, str] | None = self.native.run(*self._places(source, target), terms[0])
-        return failed
-
-    def _places(self, source: Addresses, target: Addresses) -> tuple[int, int]:
-        return first_address(source) if self.reads else 0, first_address(target) if self.writes else 0
+        return self.native.launch(first_address(source), first_address(target), terms[0])
 
 
 def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: Addresses) -> SharedPlan:
@@ -54,19 +45,16 @@ def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: A
     own = shape.counts[rank] if len(shape.counts) > 1 else shape.counts[0]
     # What comes would lie where other parts are still to be read.
     staged = kind is Kind.ALL_TO_ALL and shape.in_place and not shape.uniform
+    at_root = rank == shape.root
+    reads = kind is not Kind.BARRIER and (at_root or kind not in _ROOTED_SOURCE)
+    writes = kind is not Kind.BARRIER and (at_root or kind not in _ROOTED_TARGET)
     native = _core.HostPlan(
         host, _CODES[kind], int(shape.dtype), int(Op.SUM if shape.op is None else shape.op), shape.divisor, shape.root,
-        0 if kind is Kind.BARRIER else own * itemsize,
+        0 if kind is Kind.BARRIER else own * itemsize, reads, writes,
         _chunks(shape.counts, itemsize, 0 if staged else source) if long_input else [],
         _chunks(received, itemsize, target) if long_output else [],
     )  # fmt: skip
-    at_root = rank == shape.root
-    return SharedPlan(
-        native=native,
-        reads=kind is not Kind.BARRIER and (at_root or kind not in _ROOTED_SOURCE),
-        writes=kind is not Kind.BARRIER and (at_root or kind not in _ROOTED_TARGET),
-        staged=shape.nbytes if staged else 0,
-    )
+    return SharedPlan(native, native.run, shape.nbytes if staged else 0)
 
 
 def _chunks(counts: Sequence[int], itemsize: int, where: Addresses) -> Chunks:

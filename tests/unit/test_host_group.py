@@ -50,7 +50,7 @@ def run_plan(plan: _core.HostPlan, address: int) -> None:
 
 def all_reduce(group: _core.HostGroup, address: int, nbytes: int) -> None:
     """In place, of float32; blocks."""
-    plan = _core.HostPlan(group, ALL_REDUCE, FLOAT32, SUM, 1, 0, nbytes, [], [])
+    plan = _core.HostPlan(group, ALL_REDUCE, FLOAT32, SUM, 1, 0, nbytes, True, True, [], [])
     run_plan(plan, address)
 
 
@@ -73,7 +73,7 @@ def test_launch_with_sections_tells_its_queue() -> None:
         group = _core.HostGroup(communicator, 7, [1, 0], 20.0)
         mine = np.full(3, rank, dtype=np.float32)
         out = np.zeros(6, dtype=np.float32)
-        plan = _core.HostPlan(group, ALL_GATHER, FLOAT32, SUM, 1, 0, 12, [], [(0, 12), (12, 12)])
+        plan = _core.HostPlan(group, ALL_GATHER, FLOAT32, SUM, 1, 0, 12, True, True, [], [(0, 12), (12, 12)])
         call = plan.launch(mine.ctypes.data, out.ctypes.data, 20.0)
         call.notify(communicator, 5)
         assert communicator.next_completed(20.0) == 5
@@ -89,7 +89,7 @@ def test_all_to_all_in_place_of_memory_that_others_map(each: int) -> None:
         group = _core.HostGroup(communicator, 7, [0, 1], 20.0)
         buffer = communicator.allocate(8 * each)
         sections = [(0, 4 * each), (4 * each, 4 * each)]
-        plan = _core.HostPlan(group, ALL_TO_ALL, FLOAT32, SUM, 1, 0, 0, sections, sections)
+        plan = _core.HostPlan(group, ALL_TO_ALL, FLOAT32, SUM, 1, 0, 0, True, True, sections, sections)
         for _ in range(3):
             _copy(buffer.address, np.repeat(np.arange(2, dtype=np.float32) + 10 * rank, each))
             run_plan(plan, buffer.address)
@@ -104,7 +104,7 @@ def test_errors_are_typed_and_name_both_calls() -> None:
         tensor = np.zeros(8, dtype=np.float32)
         with pytest.raises(MismatchError, match=r"float32\[4\].*float32\[8\]|float32\[8\].*float32\[4\]"):
             all_reduce(group, tensor.ctypes.data, 16 + 16 * rank)
-        run_plan(_core.HostPlan(group, BARRIER, FLOAT32, SUM, 1, 0, 0, [], []), 0)
+        run_plan(_core.HostPlan(group, BARRIER, FLOAT32, SUM, 1, 0, 0, False, False, [], []), 0)
         if rank == 0:
             communicator.fail(PeerLostError.code, "rank 9 is lost")
         with pytest.raises(PeerLostError, match="rank 9 is lost"):
