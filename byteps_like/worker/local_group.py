@@ -1,15 +1,18 @@
-"""LocalGroup: a group of one. Every result is the source; every call is over before it returns."""
+"""LocalGroup: a group of one. Every result is the source; every call but a receive is over before it returns."""
 
 # ruff: noqa: ARG002 - a protocol of calls, most of which have nothing to do here
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, StalledError
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError
+
+_TIMEOUT = 120.0  # seconds
 
 
 class LocalOperation:
@@ -17,15 +20,63 @@ class LocalOperation:
 
     source = 0
 
-    def __init__(self, error: BytePSLikeError | None = None) -> None:
-        self._error = error
-
     def done(self) -> bool:
         """True."""
         return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns at once, or raises what was wrong."""
+        """Returns at once."""
+
+    def error(self) -> BytePSLikeError | None:
+        """None."""
+        return None
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls back at once."""
+        callback()
+
+
+class LocalReceive:
+    """A receive, which is over when this process has sent itself the message. See collectives.api.Operation."""
+
+    source = 0
+
+    def __init__(self, address: int, nbytes: int, timeout: float) -> None:
+        self._address, self._nbytes, self._timeout = address, nbytes, timeout
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._error: BytePSLikeError | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def take(self, data: bytes) -> bool:
+        """The message has come. False: too late for this receive."""
+        error = MismatchError(f"{len(data)} bytes were sent, but {self._nbytes} are received")
+        return self._end(data, None if len(data) == self._nbytes else error)
+
+    def _end(self, data: bytes, error: BytePSLikeError | None) -> bool:
+        with self._lock:
+            if self._ended.is_set():
+                return False
+            if error is None:
+                ctypes.memmove(self._address, data, self._nbytes)
+            self._error = error
+            self._ended.set()
+        for callback in self._callbacks:
+            callback()
+        return True
+
+    def done(self) -> bool:
+        """Whether it has come."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until another thread has sent it; raises MismatchError if its length is another, DeadlineError."""
+        seconds = self._timeout if timeout is None else timeout
+        if not self._ended.wait(seconds):
+            late = DeadlineError(f"a world of one has not sent itself {self._nbytes} bytes within {seconds:g} s")
+            if timeout is not None:
+                raise late
+            self._end(b"", late)
         if self._error is not None:
             raise self._error
 
@@ -34,7 +85,11 @@ class LocalOperation:
         return self._error
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls back at once."""
+        """Calls back when it has come, on the sender's thread."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
         callback()
 
 
@@ -47,7 +102,9 @@ class LocalGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._lock = threading.Lock()
         self._sent: dict[int, deque[bytes]] = defaultdict(deque)
+        self._wanted: dict[int, deque[LocalReceive]] = defaultdict(deque)
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT
@@ -114,21 +171,32 @@ class LocalGroup:
     ) -> LocalOperation:
         """To itself: kept until it is received."""
         self._check(peer)
-        self._sent[tag].append(ctypes.string_at(address, nbytes) if nbytes else b"")
+        data = ctypes.string_at(address, nbytes) if nbytes else b""
+        while (wanted := self._next_wanted(tag, data)) is not None:
+            if wanted.take(data):
+                break
         return LocalOperation()
+
+    def _next_wanted(self, tag: int, data: bytes) -> LocalReceive | None:
+        with self._lock:
+            if self._wanted[tag]:
+                return self._wanted[tag].popleft()
+            self._sent[tag].append(data)
+            return None
 
     def receive(
         self, address: int, nbytes: int, peer: int | None, tag: int = 0, options: CallOptions = DEFAULT
-    ) -> LocalOperation:
-        """What it sent itself; an error if it has not yet, since nobody else will."""
+    ) -> LocalReceive:
+        """What it sends itself, in the order of the sends, before or after this call."""
         self._check(peer or 0)
-        if not self._sent[tag]:
-            return LocalOperation(StalledError(f"group {self.name!r} of one: nothing was sent with tag {tag}"))
-        data = self._sent[tag].popleft()
-        if len(data) != nbytes:
-            return LocalOperation(MismatchError(f"{len(data)} bytes were sent, but {nbytes} are received"))
-        ctypes.memmove(address, data, nbytes)
-        return LocalOperation()
+        receive = LocalReceive(address, nbytes, _TIMEOUT if options.timeout is None else options.timeout)
+        with self._lock:
+            data = self._sent[tag].popleft() if self._sent[tag] else None
+            if data is None:
+                self._wanted[tag].append(receive)
+        if data is not None:
+            receive.take(data)
+        return receive
 
     def _check(self, rank: int) -> None:
         if rank != 0:
