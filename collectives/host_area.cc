@@ -181,6 +181,8 @@ void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
       work.claimed.store(0);
       work.finished.store(0);
     }
+    // Else up to stage_bytes() of each member stay in use until a group takes the slot again.
+    ::madvise(layout_.stage(slot, 0), layout_.stage_bytes() * ranks(), MADV_REMOVE);
     layout_.lane(slot).store(0);
   }
   Unlock();

@@ -27,6 +27,13 @@ HostCall SumOf(std::vector<float>& tensor, double timeout = 30) {
   return call;
 }
 
+// What the area takes, in pages that have been used.
+uint64_t MemoryOf(HostWorld& world) {
+  struct stat about{};
+  REQUIRE(::fstat(world.area()->fd(), &about) == 0);
+  return static_cast<uint64_t>(about.st_blocks) * 512;
+}
+
 // A call of any kind that takes a while, with tensors of `bytes` in all.
 struct AnyCall {
   AnyCall(HostKind kind, uint32_t ranks, uint32_t rank, size_t bytes, std::byte* shared)
@@ -286,9 +293,23 @@ TEST_CASE("host: thousands of groups at work at once, with little memory for eac
       CHECK(call->status().ok());
     }
   });
-  struct stat about{};
-  REQUIRE(::fstat(world.area()->fd(), &about) == 0);
-  CHECK(static_cast<uint64_t>(about.st_blocks) * 512 / kLanes < (64u << 10));
+  CHECK(MemoryOf(world) / kLanes < (64u << 10));
+}
+
+TEST_CASE("host: memory through which a group has passed tensors is given back when it has gone") {
+  HostWorld world(2);
+  std::atomic<uint64_t> most{0};
+  world.Run([&](HostRank me) {
+    std::vector<float> tensor(1 << 20, 1);
+    auto group = me.area.Group(1, world.everybody());
+    REQUIRE(group.ok());
+    CHECK((*group)->Run(SumOf(tensor)).ok());
+    CHECK((*group)->Run({.kind = HostKind::kBarrier}).ok());
+    most = MemoryOf(world);
+    CHECK((*group)->Run({.kind = HostKind::kBarrier}).ok());
+  });
+  CHECK(most > (1u << 20));
+  CHECK(MemoryOf(world) < (128u << 10));
 }
 
 TEST_CASE("host: what is in flight when this rank closes fails, also if nobody waits for it") {
