@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.arena import Scaling
 from byteps_like.torch.compression import Compression, Compressor, check_compression
-from byteps_like.torch.ops import Average, resolve_op
+from byteps_like.torch.ops import Adasum, Average, resolve_op
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
+from byteps_like.torch.twin import Twin, twin_of
 from byteps_like.worker.api import TensorSpec
 
 Closure = Callable[[], Any]
@@ -53,12 +54,8 @@ class _Distribution:
         return False
 
 
-class DistributedOptimizerMixin(torch.optim.Optimizer):
-    """The methods that a distributed optimizer adds to, or changes in, the class of the plain one.
-
-    Both objects share one `__dict__`: state, parameter groups, hooks and what a scheduler has attached are the same
-    before and after, whichever of the two is asked. Only `_distribution` is the distributed one's own.
-    """
+class DistributedOptimizerMixin(Twin):
+    """The methods that a distributed optimizer adds to, or changes in, the class of the plain one."""
 
     _distribution: _Distribution
 
@@ -146,18 +143,6 @@ class DistributedOptimizerMixin(torch.optim.Optimizer):
         """Removes all hooks: the gradients of these parameters are not averaged any more. Idempotent."""
         self._distribution.reducer.close()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise InvalidArgumentError(_NO_COPY)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise InvalidArgumentError(_NO_COPY)
-
-
-_NO_COPY = (
-    "a distributed optimizer can't be copied or pickled, because its gradients are tied to the job; copy or save"
-    " its state_dict(), or copy the plain optimizer before it is made distributed"
-)
-
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
@@ -181,9 +166,10 @@ def DistributedOptimizer(
 
     `named_parameters` gives names for error messages; with it, all parameters need one. `backward_passes_per_step=k`
     sends after k backwards: their gradients are added up, not averaged, as PyTorch and Horovod do, so divide the loss
-    by k for a mean. `op` is Average or Sum. `gradient_predivide_factor=f` divides by f before the sum and by size()/f
-    after it. `process_set` averages over its ranks only. `num_groups` and `groups` are Horovod's and accepted: fusion
-    needs no advice here. Sparse gradients are always made dense; `sparse_as_dense` does it without a warning.
+    by k for a mean. `op` is Average, Sum, or Adasum (see adasum_optimizer), which needs a power of two of ranks.
+    `gradient_predivide_factor=f` divides by f before the sum and by size()/f after it. `process_set` averages over its
+    ranks only. `num_groups` and `groups` are Horovod's and accepted: fusion needs no advice here. Sparse gradients are
+    always made dense; `sparse_as_dense` does it without a warning.
 
     `route` says which way gradients go: "server", "allreduce" (collectives among the workers), or "auto": servers if
     the job has any. The optimizer's `route` and `route_why` say what it came to.
@@ -194,42 +180,18 @@ def DistributedOptimizer(
     """
     del num_groups, groups
     _check_passes(backward_passes_per_step)
-    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, DistributedOptimizerMixin):
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
         raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
-    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
+    if op is Adasum:
+        _check_adasum(gradient_predivide_factor, route)
+        steps = StepReducer(names, check_compression(compression), process_set)
+        return twin_of(optimizer, AdasumOptimizerMixin, steps)
+    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     options = ReducerOptions(check_compression(compression), scaling, route, process_set, sparse_as_dense)
     reducer = GradientReducer(names, options)
     reducer.passes_per_step = backward_passes_per_step
-    return _adopt(optimizer, _Distribution(reducer))
-
-
-def _adopt(optimizer: torch.optim.Optimizer, distribution: _Distribution) -> DistributedOptimizerMixin:
-    """The distributed twin of `optimizer`: another object of a subclass, with the same `__dict__`."""
-    plain = type(optimizer)
-    members = {"__slots__": ("_distribution",), "__doc__": plain.__doc__, "__module__": plain.__module__}
-    cls = type(plain.__name__, (DistributedOptimizerMixin, plain), members)
-    twin: DistributedOptimizerMixin = object.__new__(cls)
-    twin.__dict__ = optimizer.__dict__
-    twin._distribution = distribution
-    if "step" in twin.__dict__:
-        twin.__dict__["step"] = _rewrapped(twin, twin.__dict__["step"])
-    return twin
-
-
-def _rewrapped(twin: DistributedOptimizerMixin, plain_step: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of the `step` that a learning-rate scheduler put into the plain optimizer, to see that it is called."""
-    reference = weakref.ref(twin)
-
-    @functools.wraps(plain_step)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        optimizer = reference()
-        if optimizer is None:
-            return plain_step(*args, **kwargs)
-        optimizer.__dict__["_opt_called"] = True
-        return type(optimizer).step(optimizer, *args, **kwargs)
-
-    return step
+    return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))
 
 
 def _scaling(op: Op, predivide: float) -> Scaling:
@@ -238,6 +200,14 @@ def _scaling(op: Op, predivide: float) -> Scaling:
     if predivide <= 0.0 or (predivide != 1.0 and op is not Op.AVERAGE):
         raise InvalidArgumentError(f"gradient_predivide_factor={predivide} must be positive, and needs op=Average")
     return Scaling(op, predivide)
+
+
+def _check_adasum(predivide: float, route: str) -> None:
+    if predivide != 1.0 or route == "server":
+        raise InvalidArgumentError(
+            f"op=Adasum reduces steps among the workers: gradient_predivide_factor={predivide} must be 1.0, and"
+            f" route={route!r} not 'server'"
+        )
 
 
 def _check_passes(passes: int) -> None:

@@ -46,7 +46,9 @@ def test_scenario_without_servers(pool: Pool, body: Callable[..., None]) -> None
 
 
 @pytest.mark.parametrize("servers", SERVERS)
-@pytest.mark.parametrize("body", [*horovod.SCENARIOS, *routes.SCENARIOS], ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "body", [*horovod.SCENARIOS, *routes.SCENARIOS, optimizers.adasum], ids=lambda body: body.__name__
+)
 def test_horovod(pool: Pool, body: Callable[..., None], servers: int) -> None:
     with job(4, servers) as cluster:
         pool.run(cluster, body, together=True)

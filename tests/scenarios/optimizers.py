@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from byteps_like.torch.adasum import combined
 from tests.scenarios.checks import matches, raises, same_everywhere
 from tests.scenarios.models import batch, distance, fill, flat, loss_of, mlp, share
 
@@ -275,13 +276,51 @@ def not_to_be_copied(bps: Any, rank: int, size: int) -> None:
     names = list(fresh.named_parameters())
     options: list[dict[str, Any]] = [
         {"named_parameters": names[:-1]}, {"named_parameters": [*names[:-1], (names[0][0], names[-1][1])]},
-        {"named_parameters": list(fresh.parameters())}, {"op": bps.Max}, {"op": bps.Adasum}, {"compression": None},
+        {"named_parameters": list(fresh.parameters())}, {"op": bps.Max}, {"compression": None},
+        {"op": bps.Adasum, "gradient_predivide_factor": 2.0}, {"op": bps.Adasum, "route": "server"},
         {"backward_passes_per_step": 0}, {"process_set": 2}, {"op": bps.Sum, "gradient_predivide_factor": 2.0},
     ]  # fmt: skip
     inner = torch.optim.SGD(fresh.parameters(), lr=1.0)
     for call in [*wrong, *(lambda item=item: bps.DistributedOptimizer(inner, **item) for item in options)]:
         raises(bps.InvalidArgumentError, call)
     bps.DistributedOptimizer(inner, fresh.named_parameters(), num_groups=2, sparse_as_dense=True)
+
+
+def adasum(bps: Any, rank: int, size: int) -> None:
+    """As a model per rank, each with a step of its own from the same place; joined in pairs."""
+    model, make = mlp(), CLASSES["SGD"]
+
+    def distributed(**options: Any) -> Any:
+        return bps.DistributedOptimizer(make(model.parameters()), model.named_parameters(), op=bps.Adasum, **options)
+
+    if size & (size - 1):
+        raises(bps.InvalidArgumentError, distributed, "power of two")
+        return
+    optimizer = distributed(backward_passes_per_step=2)
+    replicas = [mlp() for _ in range(size)]
+    plain = [make(replica.parameters()) for replica in replicas]
+    for step in range(3):
+        optimizer.zero_grad()
+        for number in range(2):
+            backward(model, 10 * step + number, rank, size)
+        assert optimizer.step() is None
+        starts = [parameter.detach().clone() for parameter in replicas[0].parameters()]
+        moves = []
+        for other in range(size):
+            plain[other].zero_grad()
+            for number in range(2):
+                backward(replicas[other], 10 * step + number, other, size)
+            plain[other].step()
+            moves.append([p.detach() - start for p, start in zip(replicas[other].parameters(), starts, strict=True)])
+        while len(moves) > 1:
+            pairs = zip(moves[::2], moves[1::2], strict=True)
+            moves = [[combined(*both) for both in zip(*pair, strict=True)] for pair in pairs]
+        for replica in replicas:
+            for parameter, start, move in zip(replica.parameters(), starts, moves[0], strict=True):
+                parameter.data.copy_(start + move)
+    matches(bps, model, replicas[0])
+    assert isinstance(optimizer, torch.optim.SGD)
+    raises(bps.InvalidArgumentError, optimizer.skip_synchronize, "Adasum")
 
 
 def convolutions(bps: Any, rank: int, size: int) -> None:
@@ -303,6 +342,6 @@ def convolutions(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     every_class, zeroed_in_place, gradients_never_cleared, accumulation, closures, lbfgs, float_loss_closure,
     state_dict_both_ways, schedulers, compression, sums_and_predivision, synchronize_clip_step, grad_scaler,
-    step_after_synchronize_warns, not_to_be_copied, convolutions,
+    step_after_synchronize_warns, not_to_be_copied, adasum, convolutions,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

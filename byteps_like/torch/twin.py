@@ -1,0 +1,62 @@
+"""The distributed twin of a user's optimizer: another object of a subclass, with the same `__dict__`.
+
+So state, parameter groups, hooks and what a scheduler has attached are the same before and after, whichever of the two
+is asked. Only `_distribution` is the twin's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+
+
+class Twin(torch.optim.Optimizer):
+    """Base of the methods that twins add to, or change in, the class of the plain optimizer."""
+
+    _distribution: Any
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise InvalidArgumentError(_NO_COPY)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InvalidArgumentError(_NO_COPY)
+
+
+_NO_COPY = (
+    "a distributed optimizer can't be copied or pickled, because its gradients are tied to the job; copy or save"
+    " its state_dict(), or copy the plain optimizer before it is made distributed"
+)
+
+
+def twin_of(optimizer: torch.optim.Optimizer, methods: type[Twin], distribution: object) -> Twin:
+    """The twin of `optimizer`, with `methods` over its own."""
+    plain = type(optimizer)
+    members = {"__slots__": ("_distribution",), "__doc__": plain.__doc__, "__module__": plain.__module__}
+    cls = type(plain.__name__, (methods, plain), members)
+    twin: Twin = object.__new__(cls)
+    twin.__dict__ = optimizer.__dict__
+    twin._distribution = distribution
+    if "step" in twin.__dict__:
+        twin.__dict__["step"] = _rewrapped(twin, twin.__dict__["step"])
+    return twin
+
+
+def _rewrapped(twin: Twin, plain_step: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of the `step` that a learning-rate scheduler put into the plain optimizer, to see that it is called."""
+    reference = weakref.ref(twin)
+
+    @functools.wraps(plain_step)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer = reference()
+        if optimizer is None:
+            return plain_step(*args, **kwargs)
+        optimizer.__dict__["_opt_called"] = True
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    return step
