@@ -99,6 +99,7 @@ class Planner {
     PlanStep planned;
     planned.kind = step.kind;
     planned.final = step.final;
+    planned.theirs_first = step.kind == StepKind::kReceiveReduce && step.peer < program_.rank;
     planned.source_buffer = step.source.buffer;
     planned.target_buffer = step.target.buffer;
     planned.tag = step.tag;

@@ -19,6 +19,7 @@ struct PlanEdge {
 struct PlanStep {
   StepKind kind{};
   bool final = false;
+  bool theirs_first = false;  // what comes is the left operand of a reduction: it is from a lower group rank
   BufferKind source_buffer{}, target_buffer{};
   uint32_t peer = 0;  // world rank
   uint32_t tag = 0;

@@ -92,7 +92,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   void TryReceive(uint32_t step);
   void TryCopy(uint32_t step);
   void CopySlice(uint32_t step, uint64_t bytes);
-  void Reduce(const State& state, bool final, uint64_t offset, const std::byte* bytes, uint32_t length);
+  void Reduce(uint32_t step, uint64_t offset, const std::byte* bytes, uint32_t length);
   void Progress(uint32_t step, uint64_t progress);
   void Done(uint32_t step);
 

@@ -69,20 +69,25 @@ void Run::OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* byt
     return Abort(
         Status(Code::kCorrupt, description + ": rank " + std::to_string(message.peer) + " sent a part of an element"));
   } else {
-    Reduce(state, planned.final, offset, bytes, length);
+    Reduce(step, offset, bytes, length);
     owner_.pool.Give(state.landing);
   }
   Progress(step, offset + length);
   Drain();
 }
 
-void Run::Reduce(const State& state, bool final, uint64_t offset, const std::byte* bytes, uint32_t length) {
-  void* const target = state.target + offset;
-  const void* const source = state.source + offset;
+// Two ranks that exchange what they have so far must come to the same bits, but of two NaNs, and of two zeros, extremes
+// are the first: so the lower rank's is the first on both.
+void Run::Reduce(uint32_t step, uint64_t offset, const std::byte* bytes, uint32_t length) {
+  const PlanStep& planned = plan_.steps[step];
+  void* const target = states_[step].target + offset;
+  const void* const source = states_[step].source + offset;
   const size_t count = length / SizeOf(options_.dtype);
-  const uint32_t divisor = final && options_.op == Op::kAverage ? options_.divisor : 1;
-  if (source == target && divisor == 1) return kernels::Reduce(options_.op, options_.dtype, target, bytes, count);
-  const void* const sources[] = {source, bytes};
+  const uint32_t divisor = planned.final && options_.op == Op::kAverage ? options_.divisor : 1;
+  if (source == target && divisor == 1 && !planned.theirs_first) {
+    return kernels::Reduce(options_.op, options_.dtype, target, bytes, count);
+  }
+  const void* const sources[] = {planned.theirs_first ? bytes : source, planned.theirs_first ? source : bytes};
   kernels::ReduceMany(options_.op, options_.dtype, {&target, 1}, sources, count, divisor);
 }
 

@@ -59,6 +59,29 @@ TEST_CASE("executor: any interleaving gives the same bits") {
   }
 }
 
+// Of two NaNs an extreme keeps the first; which of them a sum keeps is up to the compiler.
+TEST_CASE("executor: both sides of an exchange have the same bits, of zeros of either sign and NaNs as well") {
+  constexpr uint32_t kBits[] = {0, 0x80000000, 0x80000000, 0x3F800000, 0x7FC00001, 0xFFC00002, 0x7FC00003, 0x7FC00000};
+  for (const uint32_t n : {2u, 4u, 8u}) {
+    for (const Op op : {Op::kSum, Op::kAverage, Op::kMin, Op::kMax, Op::kProduct}) {
+      const bool in_place = n == 4;
+      INFO("n " << n << " op " << static_cast<int>(op));
+      FakeWorld world(n, n);
+      Reduction<float> reduction(n, {DoublingAllReduce, {50}, op, in_place, 64});
+      const size_t kinds = op == Op::kMin || op == Op::kMax ? 8 : 4;
+      for (uint32_t rank = 0; rank < n; ++rank) {
+        for (size_t i = 0; i < 50; ++i) {
+          std::memcpy(&reduction.input(rank)[i], &kBits[(rank * 3 + i + i / 8) % kinds], sizeof(float));
+        }
+      }
+      CheckAllOk(LaunchAll(world, n, reduction));
+      for (uint32_t rank = 1; rank < n; ++rank) {
+        CHECK(std::memcmp(reduction.output(rank).data(), reduction.output(0).data(), 50 * sizeof(float)) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("executor: broadcast along a chain, through scratch that is forwarded while it comes") {
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{5000}, uint64_t{700'000}}) {
     FakeWorld world(4, 3);
