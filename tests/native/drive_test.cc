@@ -136,6 +136,36 @@ TEST_CASE("drive: what is posted under a lock that a task takes, or by a thread 
   }
 }
 
+TEST_CASE("drive: PostOrRun runs it here and now while the loop's own thread keeps away, else over there") {
+  LoopThread thread;
+  std::thread::id ran_on, own;
+  thread.Do([&] { own = std::this_thread::get_id(); });
+  int next = 0;
+  const auto run = [&](int number) {
+    ran_on = {};
+    std::atomic<bool> ran{false};
+    thread.loop().PostOrRun([&, number] {
+      CHECK(thread.loop().on_loop_thread());
+      CHECK(next++ == number);
+      ran_on = std::this_thread::get_id();
+      ran = true;
+    });
+    const bool at_once = ran;
+    const auto limit = In(5);
+    while (!ran && Clock::now() < limit) std::this_thread::yield();
+    REQUIRE(ran);
+    return at_once && ran_on == std::this_thread::get_id();
+  };
+  CHECK_FALSE(run(0));  // nobody has driven yet
+  CHECK(ran_on == own);
+  int here = 0;
+  for (int number = 1; number <= 200; ++number) {
+    CHECK_FALSE(thread.loop().Drive([] { return false; }, In(0.0001), [] { return true; }));
+    here += run(number);  // within a millisecond, unless this thread has to wait for the processor
+  }
+  CHECK(here > 0);
+}
+
 TEST_CASE("drive: a driver leaves when the loop stops") {
   EventLoop loop;
   std::thread own([&] { loop.Run(); });

@@ -1,6 +1,7 @@
 // Messages between ranks: matched, bounded, ordered by class, and failed on all ranks at once.
 #include <doctest/doctest.h>
 
+#include <future>
 #include <random>
 
 #include "tests/native/mesh_fixture.h"
@@ -382,6 +383,46 @@ TEST_CASE("exchange: who has not begun is named") {
   CHECK(text.find("rank 1 (host x, pid 1) has not begun this call") != std::string::npos);
   CHECK(text.find("rank 2 (host x, pid 1) has not begun this call (last heard of in: broadcast float32[3])") !=
         std::string::npos);
+}
+
+TEST_CASE("exchange: who has begun is asked for a sign of life, and named if it gives none") {
+  Ranks ranks(3, "inproc");
+  TestCall call(ranks[0], {1, 0}, Group(3), "x"), alive(ranks[1], {1, 0}, Group(3), "x");
+  call.Receive(1, 0, 10);  // from a rank that has begun, and sends nothing
+  alive.Receive(0, 0, 10);
+  call.Begin();
+  alive.Begin();
+  TestCall stuck(ranks[2], {1, 0}, Group(3), "x");
+  stuck.Receive(0, 0, 10);
+  stuck.Begin();
+  const auto silent = [&](bool probe) {
+    std::string text;
+    ranks[0].Do([&] {
+      if (probe) ranks[0].core.Probe(call);
+      text = ranks[0].core.Silent(call);
+    });
+    return text;
+  };
+  const auto until = [&](const std::string& text) {
+    const auto limit = In(5);
+    while (silent(false) != text && Clock::now() < limit) std::this_thread::yield();
+    CHECK(silent(false) == text);
+  };
+  CHECK(silent(true).find(RankName(1)) != std::string::npos);
+  until("");  // both have answered
+  std::promise<void> held, go;
+  std::thread busy([&] {
+    ranks[2].Do([&] {
+      held.set_value();
+      go.get_future().wait();
+    });
+  });
+  held.get_future().wait();
+  silent(true);
+  until(RankName(2) + " has not answered since its last message");
+  go.set_value();
+  busy.join();
+  until("");
 }
 
 TEST_CASE("exchange: lengths and offsets over 4 GiB") {
