@@ -1,7 +1,8 @@
 """How the ranks of a c10d world find each other: through the Store that init_process_group was given.
 
-Each rank sends five messages to the store, whatever the size of the world: it takes a ticket, publishes or reads the
-job's secret, publishes its addresses, reads everybody's, and says that it has read them; the last one deletes the keys.
+Each rank makes seven calls of the store (rank 0 six), whatever the size of the world: it takes a ticket, publishes or
+awaits and reads the job's secret, publishes its addresses, awaits and reads everybody's, and says that it has read
+them; the last one deletes the keys.
 Sub-groups cause none. A store that serves several worlds one after the other (torchrun's, when a process calls
 init_process_group again) has the worlds apart by their tickets.
 """

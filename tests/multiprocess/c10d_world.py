@@ -1,7 +1,7 @@
 """c10d worlds of processes: init_process_group("byteps") around each body.
 
 Those of a pool with `cheap` are forked from one that has imported torch: for bodies without autograd, which is not
-made for that.
+made for that. The setting `store` of a run makes the store that ranks are given from the pool's.
 """
 
 from __future__ import annotations
@@ -92,13 +92,17 @@ def _serve(pipe: Connection, port: int) -> None:
             pipe.send((False, traceback.format_exc()))
 
 
+def _same(store: Any) -> Any:
+    return store
+
+
 def _in_world(store: Any, place: tuple[str, int, int, dict[str, Any]], body: Callable[..., Any], args: Any) -> Any:
     prefix, rank, size, settings = place
     before = dict(os.environ)
     os.environ.update(settings.get("environment", {}))
     dist.init_process_group(
         settings.get("backend", "byteps"),
-        store=dist.PrefixStore(prefix, store),
+        store=settings.get("store", _same)(dist.PrefixStore(prefix, store)),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=settings.get("timeout", TIMEOUT)),
