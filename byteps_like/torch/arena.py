@@ -168,10 +168,10 @@ class Arena:
         observed = [*self._observed, *(index for index in self._order if index in missing)]
         self._observed = None
         if len(self._starts) > 1:
-            self._move(self._agreed(observed))
+            self.follow(self._agreed(observed))
 
     def follow(self, order: list[int]) -> None:
-        """The others have agreed on an order while this rank had joined (see join)."""
+        """The ranks have agreed on an order, maybe while this one had joined; on none if it was rank 0 that had."""
         self._observed = None
         if sorted(order) == list(range(len(self.slots))):
             self._move(order)

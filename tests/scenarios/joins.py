@@ -99,15 +99,24 @@ def other_operations_are_errors(bps: Any, rank: int, size: int) -> None:
 
 
 def gradients_cleared_between(bps: Any, rank: int, size: int) -> None:
-    """zero_grad() after backward, while another rank has joined, throws the round away on all that are left."""
-    model = mlp()
+    """zero_grad() after backward, while another rank has joined, throws the round away on all that are left.
+
+    Rank 0 has joined before the first step, so nobody has an order for the arena.
+    """
+    model, reference = mlp(), mlp()
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
     for step in range(3 * rank):
         loss_of(model, *batch(step)).backward()
         optimizer.zero_grad()
         loss_of(model, *batch(step + 1)).backward()
         optimizer.step()
         optimizer.zero_grad()
+        plain.zero_grad()
+        there = sum(3 * other > step for other in range(size))
+        (loss_of(reference, *batch(step + 1)) * there / size).backward()
+        plain.step()
+    assert distance(flat(model), flat(reference)) < 1e-12
     assert bps.join() == size - 1
 
 
