@@ -10,7 +10,7 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
-from byteps_like.torch.layout import CONTROLS, lay_out, partitions_of, runs
+from byteps_like.torch.layout import CONTROLS, FLAGS, lay_out, partitions_of, runs
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
@@ -38,8 +38,8 @@ class Arena:
 
     The buffer is cut into partitions when its name is declared. A partition is sent as soon as all gradients in it
     are `ready`; `finish` sends the rest. At the tail are control elements, reduced with the gradients: one per
-    gradient that says "this rank had one", one "this rank throws the round away", one "this rank takes part", which
-    ranks that have joined do not.
+    gradient that says "this rank had one", one per gradient "it was sparse", one "this rank throws the round away",
+    one "this rank takes part", which ranks that have joined do not.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
@@ -81,7 +81,7 @@ class Arena:
             slot.place(self.data, offset)
             begin = offset * self._itemsize
             slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
-        self._control = self.data[layout.tail : layout.tail + len(self.slots) + CONTROLS]
+        self._control = self.data[layout.tail : layout.tail + FLAGS * len(self.slots) + CONTROLS]
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
 
     def reset(self) -> None:
@@ -119,7 +119,8 @@ class Arena:
             else:
                 slot.stage(self._before)
         present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
-        self._control.copy_(torch.tensor([*present, float(discard), 1.0]))
+        sparse = [float(slot.was_sparse and not discard) for slot in self.slots]
+        self._control.copy_(torch.tensor([*present, *sparse, float(discard), 1.0]))
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
@@ -159,6 +160,11 @@ class Arena:
         present = self._control.tolist() if missing else [1.0] * len(self.slots)
         for slot in self.slots:
             slot.land(present[slot.index] > 0.0, self._after)
+
+    def sparse(self) -> list[Slot]:
+        """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""
+        flags = self._control[len(self.slots) : FLAGS * len(self.slots)]
+        return [self.slots[number] for number in flags.nonzero().flatten().tolist()]
 
     def settle(self) -> None:
         """After the first round that landed: lays the gradients out in the order in which rank 0 made them ready."""

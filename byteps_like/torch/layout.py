@@ -9,7 +9,10 @@ from dataclasses import dataclass
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
 
+FLAGS = 2
+"""Control elements of each gradient, and"""
 CONTROLS = 2
+"""of the arena as a whole. See Arena."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Layout:
     """Offsets of the gradients, in elements, and the arena's total. All sizes here are in elements.
 
     `[gradient | padding] ... | control`: each gradient starts at a multiple of ALIGNMENT bytes. The control elements
-    at the tail are one per gradient, in the order of the parameters, and CONTROLS more (see Arena).
+    at the tail are FLAGS times one per gradient, in the order of the parameters, and CONTROLS more.
     """
 
     offsets: tuple[int, ...]
@@ -33,7 +36,7 @@ def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> Layout
     for index in order:
         offsets[index] = cursor
         cursor += -(-sizes[index] // step) * step
-    control = -(-(len(sizes) + CONTROLS) // step) * step
+    control = -(-(FLAGS * len(sizes) + CONTROLS) // step) * step
     return Layout(tuple(offsets), cursor, cursor + control)
 
 

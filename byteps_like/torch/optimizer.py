@@ -168,14 +168,14 @@ def DistributedOptimizer(
     sends after k backwards: their gradients are added up, not averaged, as PyTorch and Horovod do, so divide the loss
     by k for a mean. `op` is Average, Sum, or Adasum (see adasum_optimizer), which needs a power of two of ranks.
     `gradient_predivide_factor=f` divides by f before the sum and by size()/f after it. `process_set` averages over its
-    ranks only. `num_groups` and `groups` are Horovod's and accepted: fusion needs no advice here. Sparse gradients are
-    always made dense; `sparse_as_dense` does it without a warning.
+    ranks only. `num_groups` and `groups` are Horovod's and accepted: fusion needs no advice here. Sparse gradients
+    are gathered, as indices and values, by `synchronize()`; over servers, and with `sparse_as_dense`, made dense.
 
     `route` says which way gradients go: "server", "allreduce" (collectives among the workers), or "auto": servers if
     the job has any. The optimizer's `route` and `route_why` say what it came to.
 
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
-    float32), one element per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
+    float32), two elements per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
     differ, NotInitializedError.
     """
     del num_groups, groups

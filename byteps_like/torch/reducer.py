@@ -16,11 +16,15 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Arena, Named, Scaling
 from byteps_like.torch.compression import Compression, Compressor
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
+from byteps_like.torch.sparse_gradients import SparseGradients
 
 
 @dataclass(frozen=True)
 class ReducerOptions:
-    """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks."""
+    """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks.
+
+    Sparse ones are made dense on the server route, with a warning, and with `sparse_as_dense`; else they are gathered.
+    """
 
     compression: type[Compressor] = Compression.none
     scaling: Scaling = field(default_factory=Scaling)
@@ -64,6 +68,8 @@ class GradientReducer:
             raise InvalidArgumentError("route='server': servers sum over all ranks, not over a process set")
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._generation = 0
+        self._gathers = not self._options.sparse_as_dense and self.route.name != "server"
+        self._sparse = SparseGradients(self.label, self._options.scaling.op, self._options.process_set)
         self.route.report(self.label)
 
     # Membership
@@ -73,8 +79,10 @@ class GradientReducer:
         if self._runtime.closed:
             self._drop()
             self._start()
+        if self._sparse:
+            self._sparse.keep({id(parameter) for _, parameter in self._source()})
         added, kept = [], 0
-        for name, parameter in self._source():
+        for name, parameter in self._dense():
             entry = self._slots.get(id(parameter))
             if entry is None or entry[1].dtype is not parameter.dtype:
                 added.extend([(name, parameter)] if parameter.requires_grad else [])
@@ -82,11 +90,17 @@ class GradientReducer:
                 kept += 1
                 self._hook(parameter)
         if kept < sum(len(arena.slots) for arena in self._arenas) and not self.active:
-            known = [item for item in self._source() if item[1].requires_grad or id(item[1]) in self._slots]
+            known = [item for item in self._dense() if item[1].requires_grad or id(item[1]) in self._slots]
             self._drop()
             added = known
         if added:
             self._add(added)
+        for parameter in self._sparse.parameters():
+            self._hook(parameter)
+
+    def _dense(self) -> Iterable[Named]:
+        """The parameters whose gradients go through arenas."""
+        return [item for item in self._source() if item[1] not in self._sparse] if self._sparse else self._source()
 
     def _add(self, named: list[Named]) -> None:
         by_dtype: dict[torch.dtype, list[Named]] = {}
@@ -98,7 +112,7 @@ class GradientReducer:
             wire = self._options.compression.wire_dtype(dtype)
             arena = Arena(self.route, label, group, wire, self._options.scaling)
             for slot in arena.slots:
-                slot.warns_sparse = not self._options.sparse_as_dense
+                slot.warns_sparse = not (self._options.sparse_as_dense or self._gathers)
             self._arenas.append(arena)
             self._runtime.arenas[label] = arena
             self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
@@ -144,11 +158,12 @@ class GradientReducer:
     @property
     def closed(self) -> bool:
         """Whether it reduces nothing any more: closed, or left behind by a shutdown of its runtime."""
-        return not self._slots or self._runtime.closed
+        return not (self._slots or self._sparse) or self._runtime.closed
 
     def close(self) -> None:
         """Removes the hooks and forgets the arenas; gradients stay where they are. Idempotent."""
         self._drop()
+        self._sparse.keep(())
         self._source = tuple
 
     def __del__(self) -> None:
@@ -164,16 +179,19 @@ class GradientReducer:
     @property
     def touched(self) -> bool:
         """Whether a backward has reached any parameter since the last round."""
-        return any(slot.passes or slot.ready for _, slot in self._slots.values())
+        return self._sparse.touched or any(slot.passes or slot.ready for _, slot in self._slots.values())
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         if self.paused:
             return
         if self._runtime.closed:
             self.refresh()
-        arena, slot = self._slots[id(parameter)]
         if self.on_first is not None:
             self.on_first()
+        if parameter in self._sparse:
+            self._sparse.touched = True
+            return
+        arena, slot = self._slots[id(parameter)]
         if slot.ready:
             self._repeated(slot)
         slot.count()
@@ -207,23 +225,28 @@ class GradientReducer:
         """Before gradients are cleared: ends a round under way, forgets passes that were counted."""
         if self.active and not self._runtime.closed:
             self.discard()
+        self._reset()
+        self.refresh()
+
+    def _reset(self) -> None:
         for arena in self._arenas:
             arena.reset()
-        self.refresh()
+        self._sparse.touched = False
 
     def _round(self, discard: bool) -> None:
         try:
             for arena in self._arenas:
                 arena.finish(discard)
+            self._sparse.start(discard)
             for arena in self._arenas:
                 arena.wait()
+            self._sparse.wait()
             for arena in self._arenas:
                 arena.check_agreed()
             if not discard:
                 self._land()
         finally:
-            for arena in self._arenas:
-                arena.reset()
+            self._reset()
 
     def _land(self) -> None:
         for _, slot in self._slots.values():
@@ -233,3 +256,8 @@ class GradientReducer:
             arena.land()
         for arena in self._arenas:
             arena.settle()
+        self._sparse.land()
+        # Gradients that came sparse leave the arenas, which `refresh` rebuilds without them.
+        for arena in self._arenas if self._gathers else ():
+            for slot in arena.sparse():
+                self._sparse.adopt(slot.name, slot.parameter)

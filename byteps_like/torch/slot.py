@@ -27,6 +27,7 @@ class Slot:
         self.region = torch.empty(0)
         self.parts = range(0)
         self.warns_sparse = True
+        self.was_sparse = False
         self.passes = 0
         self.ready = False
         self.bound: torch.Tensor | None = None
@@ -41,6 +42,7 @@ class Slot:
         """A new round begins."""
         self.passes = 0
         self.ready = False
+        self.was_sparse = False
         self.bound = None
 
     def count(self) -> None:
@@ -61,6 +63,7 @@ class Slot:
             self.bound = None
             return
         if grad.layout is not torch.strided:
+            self.was_sparse = True
             if self.warns_sparse:
                 warn_sparse(self.name)
             grad = grad.to_dense()

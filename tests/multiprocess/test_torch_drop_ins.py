@@ -35,7 +35,7 @@ WITHOUT_SERVERS = [
     operations.every_type_and_op, operations.empty_and_scalar, operations.many_in_flight, operations.broadcasts,
     operations.objects, optimizers.every_class, optimizers.accumulation, optimizers.zeroed_in_place,
     optimizers.synchronize_clip_step, optimizers.grad_scaler, membership.unused_on_some_ranks,
-    membership.mixed_types_and_sparse, replicas.optimizer_state, replicas.wrapped_training,
+    membership.mixed_types_and_sparse, membership.sparse_gradients, replicas.optimizer_state, replicas.wrapped_training,
 ]  # fmt: skip
 
 

@@ -140,18 +140,40 @@ def test_compressed_gradients_stay_outside_the_arena(spy):
     assert len({p.grad.untyped_storage().data_ptr() for p in model.parameters()}) > 1
 
 
-def test_sparse_gradients_warn_once(monkeypatch):
+def test_sparse_gradients_are_made_dense_over_servers_with_one_warning(monkeypatch):
     monkeypatch.setattr(slot, "_warned_sparse", False)
-    with runtime.bound(LocalWorker()), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+
+    def body(bps, rank, size):
         table = torch.nn.Embedding(10, 3, sparse=True)
         optimizer = bps.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1))
         for _ in range(3):
             optimizer.zero_grad()
             table(torch.tensor([1, 2, 2])).sum().backward()
             optimizer.step()
-    assert [str(item.message) for item in caught if "sparse" in str(item.message)] != []
+            assert not table.weight.grad.is_sparse
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_world(2, body)
     assert sum("made dense" in str(item.message) for item in caught) == 1
+
+
+def test_sparse_gradients_leave_the_arena(spy):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.dense = torch.nn.Embedding(1000, 8, sparse=True), torch.nn.Linear(8, 2)
+
+    model = Model()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    sizes = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model.dense(model.table(torch.tensor([3, 5]))).sum().backward()
+        sizes.append(sum(arena.data.numel() for arena in optimizer._distribution.reducer._arenas))
+        optimizer.step()
+        assert model.table.weight.grad.is_sparse and model.table.weight.grad._nnz() == 2
+    assert sizes[0] > 8000 and sizes[1] == sizes[2] < 100
 
 
 def test_memory_lives_as_long_as_a_view_of_it():
