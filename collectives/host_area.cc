@@ -173,12 +173,12 @@ void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
       each.in.store(0);
       each.mid.store(0);
       each.out.store(0);
+      each.taken.store(0);
       each.joined.store(0);
       each.left.store(0);
     }
     for (auto& failed : words.failed) failed.store(0);
     for (auto& work : words.work) {
-      work.claimed.store(0);
       work.finished.store(0);
     }
     // Else up to stage_bytes() of each member stay in use until a group takes the slot again.

@@ -65,6 +65,7 @@ struct HostMember {
   alignas(64) std::atomic<uint64_t> in;            // 1 + pieces staged
   alignas(64) std::atomic<uint64_t> mid;           // pieces reduced
   alignas(64) std::atomic<uint64_t> out;           // pieces read
+  alignas(64) std::atomic<uint64_t> taken;         // parts of its share of a direct reduction that somebody has begun
   alignas(64) std::atomic<uint32_t> joined, left;  // how often
 };
 
@@ -72,7 +73,7 @@ struct HostSlot {
   alignas(64) std::atomic<uint64_t> members;  // hash of who belongs to it
   std::atomic<uint64_t> failed[kHostRing];    // call << 32 | 1 + the member that says why
   struct alignas(64) Work {
-    std::atomic<uint64_t> claimed, finished;  // parts of a direct reduction
+    std::atomic<uint64_t> finished;  // parts of a direct reduction
   } work[kHostRing];
 };
 

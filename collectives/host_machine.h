@@ -138,6 +138,7 @@ class HostMachine {
   bool MayReduce(const HostTask& task) const;
   void PlanDirect(HostTask& task);
   bool Direct(HostTask& task);
+  uint64_t TakePart(const HostTask& task, uint32_t j);
   void ReducePart(HostTask& task, uint64_t part);
   static uint64_t Count(std::atomic<uint64_t>& word, uint64_t call);
   static uint32_t DivisorOf(const HostCall& call) { return call.op == Op::kAverage ? call.divisor : 1; }

@@ -1,7 +1,7 @@
 // All-reduce where the ranks divide the work. With everything in regions, parts of the tensor are reduced straight from
-// all inputs into all outputs by whoever comes first (kDirect). Otherwise it goes in pieces (kShare): what is private
-// is staged for those that reduce it, each rank reduces its share of the piece, into the outputs that lie in regions
-// and its own, and for the others into a result buffer that they copy from.
+// all inputs into all outputs, each rank's share by itself or by whoever has time (kDirect). Otherwise it goes in pieces
+// (kShare): what is private is staged for those that reduce it, each rank reduces its share of the piece, into the
+// outputs that lie in regions and its own, and for the others into a result buffer that they copy from.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -67,13 +67,12 @@ void HostMachine::PlanDirect(HostTask& task) {
   task.parts = (task.call.bytes + task.part - 1) / task.part;
 }
 
+// Its own share first, call after call: of tensors that are used again that much is in its core's cache.
 bool HostMachine::Direct(HostTask& task) {
   HostSlot::Work& work = slot_words().work[task.number % kHostRing];
-  uint64_t seen = work.claimed.load();
-  for (;;) {
-    const uint64_t part = CallOf(seen) == task.number ? seen & 0xFFFFFFFF : 0;
-    if (part >= task.parts) break;
-    if (!work.claimed.compare_exchange_weak(seen, PackWord(task.number, part + 1))) continue;
+  for (uint32_t step = 0; step < size(); ++step) {
+    const uint64_t part = TakePart(task, (me_ + step) % size());
+    if (part == task.parts) continue;
     ReducePart(task, part);
     if (Count(work.finished, task.number) == task.parts) RingOthers();
     return true;
@@ -82,6 +81,19 @@ bool HostMachine::Direct(HostTask& task) {
   task.exposed = false;  // nobody is at work any more
   task.phase = HostTask::Phase::kLeaving;
   return true;
+}
+
+// Of member j's share; task.parts: somebody has begun all of it.
+uint64_t HostMachine::TakePart(const HostTask& task, uint32_t j) {
+  const uint64_t begin = task.parts * j / size(), end = task.parts * (j + 1) / size();
+  auto& taken = member(j).taken;
+  uint64_t seen = taken.load();
+  while (CallOf(seen) <= task.number) {
+    const uint64_t part = begin + (CallOf(seen) == task.number ? seen & 0xFFFFFFFF : 0);
+    if (part >= end) break;
+    if (taken.compare_exchange_weak(seen, PackWord(task.number, part - begin + 1))) return part;
+  }
+  return task.parts;
 }
 
 uint64_t HostMachine::Count(std::atomic<uint64_t>& word, uint64_t call) {
