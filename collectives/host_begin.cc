@@ -47,8 +47,8 @@ uint64_t Fingerprint(const HostCall& call, uint64_t identity) {
 
 }  // namespace
 
-bool HostMachine::MayPost(const HostTask& task) const {
-  return task.number <= kHostRing || AllReached(&HostMember::out, PackWord(task.number + 1 - kHostRing, 0));
+bool HostMachine::MayPost(const HostTask& task) {
+  return task.number <= kHostRing || AllOut(PackWord(task.number + 1 - kHostRing, 0));
 }
 
 bool HostMachine::Begin(HostTask& task) {

@@ -29,7 +29,8 @@ HostMachine::HostMachine(LocalArea& area, uint32_t slot, std::vector<uint32_t> m
       agreed_(members_.size()),
       pieces_(members_.size()),
       source_(members_.size()),
-      target_(members_.size()) {
+      target_(members_.size()),
+      seen_out_(members_.size()) {
   for (uint32_t j = 0; j < size(); ++j) words_.push_back(&area_.layout().member(slot_, j));
   next_ = std::max<uint64_t>(1, CallOf(member(me_).out.load()));
   // Others may still read what this rank has staged before it left this lane for a while.
@@ -42,6 +43,16 @@ std::string HostMachine::name(uint32_t j) const { return area_.name(members_[j])
 bool HostMachine::AllReached(std::atomic<uint64_t> HostMember::* word, uint64_t value) const {
   for (uint32_t j = 0; j < size(); ++j) {
     if (j != me_ && (member(j).*word).load() < value) return false;
+  }
+  return true;
+}
+
+// What was seen once is enough: these words only grow, and to look costs a cache line that its owner takes back.
+bool HostMachine::AllOut(uint64_t value) {
+  for (uint32_t j = 0; j < size(); ++j) {
+    if (j == me_ || seen_out_[j] >= value) continue;
+    seen_out_[j] = member(j).out.load();
+    if (seen_out_[j] < value) return false;
   }
   return true;
 }
@@ -152,7 +163,7 @@ void HostMachine::EndFailed(HostTask& task, const Status& why) {
 
 bool HostMachine::Leave(HostTask& task) {
   if (task.status.ok()) {
-    if (task.exposed && !AllReached(&HostMember::out, PackWord(task.number, kReadAll))) return false;
+    if (task.exposed && !AllOut(PackWord(task.number, kReadAll))) return false;
     Publish(&HostMember::out, PackWord(task.number + 1, 0));
   } else if (task.exposed && Clock::now() < task.grace) {
     for (uint32_t j = 0; j < size(); ++j) {

@@ -79,6 +79,7 @@ class HostMachine {
   HostPost& post(uint32_t j, uint64_t call) const { return area_.layout().post(slot_, j, call); }
   HostSlot& slot_words() const { return area_.layout().slot(slot_); }
   bool AllReached(std::atomic<uint64_t> HostMember::* word, uint64_t value) const;
+  bool AllOut(uint64_t value);
   void Publish(std::atomic<uint64_t> HostMember::* word, uint64_t value);
   void RingOthers();
   std::string name(uint32_t j) const;
@@ -88,7 +89,7 @@ class HostMachine {
 
   // host_begin.cc
   bool Begin(HostTask& task);
-  bool MayPost(const HostTask& task) const;
+  bool MayPost(const HostTask& task);
   Status Check(const HostCall& call) const;
   void WritePost(HostTask& task);
   void WriteSections(HostTask& task, HostPost& post);
@@ -112,7 +113,7 @@ class HostMachine {
   bool Pull(HostTask& task);
   void PlanStages(HostTask& task);
   void StagePiece(HostTask& task);
-  bool MayStage(const HostTask& task) const;
+  bool MayStage(const HostTask& task);
   bool ReadRound(HostTask& task);
   void ReadReduced(HostTask& task);
   void ReadCopied(HostTask& task, uint32_t j);
@@ -135,7 +136,7 @@ class HostMachine {
   bool FetchResults(HostTask& task);
   static void ReduceForOthers(const HostCall& call, std::span<void*> targets, std::span<const void*> sources,
                               uint64_t bytes, std::byte* result);
-  bool MayReduce(const HostTask& task) const;
+  bool MayReduce(const HostTask& task);
   void PlanDirect(HostTask& task);
   bool Direct(HostTask& task);
   uint64_t TakePart(const HostTask& task, uint32_t j);
@@ -161,6 +162,8 @@ class HostMachine {
   std::vector<const std::byte*> source_;  // its input, or its section for this rank, where that can be read in place
   std::vector<std::byte*> target_;        // its output, where that can be written in place
   std::vector<std::shared_ptr<SharedBuffer>> held_;  // what of others is mapped for it
+
+  std::vector<uint64_t> seen_out_;  // of each member's `out`
 };
 
 }  // namespace byteps_like

@@ -107,14 +107,14 @@ bool HostMachine::Pull(HostTask& task) {
   return true;
 }
 
-bool HostMachine::MayStage(const HostTask& task) const {
+bool HostMachine::MayStage(const HostTask& task) {
   if (task.staged == task.stages) return false;
   if (task.staged >= kHostBuffers) {
-    const auto word = task.route == HostTask::Route::kShare ? &HostMember::mid : &HostMember::out;
-    return AllReached(word, PackWord(task.number, task.staged - kHostBuffers + 1));
+    const uint64_t used = PackWord(task.number, task.staged - kHostBuffers + 1);
+    return task.route == HostTask::Route::kShare ? AllReached(&HostMember::mid, used) : AllOut(used);
   }
   const uint64_t used = source_use_[(task.number + task.staged) % kHostBuffers];
-  return used == 0 || AllReached(&HostMember::out, PackWord(used, kReadAll));
+  return used == 0 || AllOut(PackWord(used, kReadAll));
 }
 
 void HostMachine::StagePiece(HostTask& task) {
@@ -150,7 +150,9 @@ bool HostMachine::ReadRound(HostTask& task) {
     for (uint32_t step = 1; step < size(); ++step) ReadCopied(task, (me_ + step) % size());
   }
   ++task.read;
-  Publish(&HostMember::out, PackWord(task.number, task.read == task.rounds ? kReadAll : task.read));
+  const bool all = task.read == task.rounds;
+  const bool leaves = all && !task.exposed && (!task.staging || task.staged == task.stages);  // which says so, too
+  if (!leaves) Publish(&HostMember::out, PackWord(task.number, all ? kReadAll : task.read));
   return true;
 }
 

@@ -191,7 +191,7 @@ void HostMachine::ReduceForOthers(const HostCall& call, std::span<void*> targets
 }
 
 // All have staged the piece, and the result buffer is free.
-bool HostMachine::MayReduce(const HostTask& task) const {
+bool HostMachine::MayReduce(const HostTask& task) {
   if (task.staging && task.staged <= task.reduced) return false;
   for (uint32_t j = 0; j < size(); ++j) {
     const bool staged = j != me_ && (post(j, task.number).direct & kDirectInput) == 0;
@@ -199,10 +199,10 @@ bool HostMachine::MayReduce(const HostTask& task) const {
   }
   if (task.reduced >= kHostBuffers) {
     const uint64_t piece = task.reduced - kHostBuffers;
-    return AllReached(&HostMember::out, PackWord(task.number, piece + 1));
+    return AllOut(PackWord(task.number, piece + 1));
   }
   const uint64_t used = result_use_[(task.number + task.reduced) % kHostBuffers];
-  return used == 0 || AllReached(&HostMember::out, PackWord(used, kReadAll));
+  return used == 0 || AllOut(PackWord(used, kReadAll));
 }
 
 bool HostMachine::FetchResults(HostTask& task) {

@@ -174,7 +174,7 @@ int Run(uint32_t ranks, HostKind kind) {
     for (uint32_t j = 0; j < ranks; ++j) members.push_back(j);
     auto group = (*attached)->Group(1, members);
     Rank rank(i, ranks, kind, *reinterpret_cast<Shared*>((*meeting)->data()), buffers, **group);
-    for (const size_t bytes : {size_t{8}, size_t{1} << 10, size_t{8} << 10, size_t{32} << 10, size_t{64} << 10,
+    for (const size_t bytes : {size_t{8}, size_t{1} << 10, size_t{4} << 10, size_t{16} << 10, size_t{64} << 10,
                                size_t{256} << 10, size_t{1} << 20, size_t{4} << 20, size_t{16} << 20, kMost}) {
       rank.Row(bytes);
     }
