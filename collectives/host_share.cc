@@ -1,7 +1,7 @@
 // All-reduce where the ranks divide the work. With everything in regions, parts of the tensor are reduced straight from
-// all inputs into all outputs, each rank's share by itself or by whoever has time (kDirect). Otherwise it goes in pieces
-// (kShare): what is private is staged for those that reduce it, each rank reduces its share of the piece, into the
-// outputs that lie in regions and its own, and for the others into a result buffer that they copy from.
+// all inputs into all outputs, each rank's share by itself or by whoever has time (kDirect). Otherwise it goes in
+// pieces (kShare): what is private is staged for those that reduce it, each rank reduces its share of the piece, into
+// the outputs that lie in regions and its own, and for the others into a result buffer that they copy from.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -19,9 +19,10 @@ from byteps_like.errors import InvalidArgumentError
 _TOKEN = 256  # bytes of a barrier's two buffers
 _MOST_KNOWN = 1024  # shapes; programs that see ever new sizes must not fill the memory
 # An enumeration takes its time to find a member.
-_ALL_REDUCE, _REDUCE, _BROADCAST, _BARRIER = Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST, Kind.BARRIER
+_ALL_REDUCE, _REDUCE, _BROADCAST = Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST
 _REDUCE_SCATTER, _ALL_GATHER, _ALL_TO_ALL = Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL
 _SCATTER, _GATHER = Kind.SCATTER, Kind.GATHER
+_BARRIER_FIELDS = Kind.BARRIER, (1,), DType.UINT8
 Known = tuple[Callable[[Any, Any, float], tuple[int, str] | None] | None, Plan, Terms, tuple[str, str]]
 """Of calls with one shape and the same options: how to run them at once, if they can; plan; terms; names for errors."""
 _TRAFFIC = {Kind.ALL_TO_ALL: Traffic.ALL_TO_ALL, Kind.BARRIER: Traffic.CONTROL}
@@ -40,6 +41,7 @@ class NativeGroup:
         self._core, self._notifier, self._world_rank = core, notifier, world_rank
         self._calls = itertools.count()
         self._token = (ctypes.c_char * _TOKEN)()
+        self._given = ctypes.addressof(self._token)
         self._known: dict[tuple[tuple[Any, ...], CallOptions], Known] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
@@ -101,18 +103,18 @@ class NativeGroup:
         receive_counts: int | Sequence[int], dtype: DType, options: CallOptions = DEFAULT,
     ) -> Operation:  # fmt: skip
         """Part d of the source goes to rank d; part s of the target comes from rank s."""
-        uniform = isinstance(send_counts, int) and isinstance(receive_counts, int)
-        if uniform and send_counts != receive_counts:
-            raise InvalidArgumentError(f"all_to_all: sends {send_counts} elements to each, but gets {receive_counts}")
-        sent = self._parts([send_counts] * self.size if isinstance(send_counts, int) else send_counts)
-        got = self._parts([receive_counts] * self.size if isinstance(receive_counts, int) else receive_counts)
-        fields = _ALL_TO_ALL, sent, dtype, None, 0, source == target, got, uniform
+        if isinstance(send_counts, int) and isinstance(receive_counts, int):
+            if send_counts != receive_counts:
+                sizes = f"sends {send_counts} elements to each, but gets {receive_counts}"
+                raise InvalidArgumentError(f"all_to_all: {sizes}")
+            return self._start((_ALL_TO_ALL, send_counts, dtype, source == target), source, target, options)
+        sent, got = self._parts(send_counts), self._parts(receive_counts)
+        fields = _ALL_TO_ALL, sent, dtype, None, 0, source == target, got, False
         return self._start(fields, source, target, options)
 
     def barrier(self, options: CallOptions = DEFAULT) -> Operation:
         """Done when every rank has called it."""
-        token = ctypes.addressof(self._token)
-        return self._start((_BARRIER, (1,), DType.UINT8), token, token + _TOKEN // 2, options)
+        return self._start(_BARRIER_FIELDS, self._given, self._given + _TOKEN // 2, options)
 
     def send(self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT) -> Operation:
         """To group rank `peer`."""
@@ -157,8 +159,11 @@ class NativeGroup:
         return NativeOperation(completion, self._notifier, self._world_rank, names)
 
     def _shape(self, fields: tuple[Any, ...]) -> Shape:
-        kind, *rest = fields
-        return Shape(kind, self.size, *rest)
+        kind, counts, *rest = fields
+        if isinstance(counts, int):  # an all-to-all of equal parts, in brief
+            parts, (dtype, in_place) = self._parts(counts), rest
+            return Shape(kind, self.size, parts, dtype, in_place=in_place, received=parts)
+        return Shape(kind, self.size, counts, *rest)
 
     def _learn(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> Known:
         """What all calls of this shape have in common. Kept, but where parts are scattered: each call has its own."""
@@ -191,7 +196,9 @@ class NativeGroup:
             raise InvalidArgumentError(f"{what}={rank} is not a rank of group {self.name!r}, which has {self.size}")
         return rank
 
-    def _parts(self, counts: Sequence[int]) -> tuple[int, ...]:
+    def _parts(self, counts: int | Sequence[int]) -> tuple[int, ...]:
+        if isinstance(counts, int):
+            counts = [counts] * self.size
         if len(counts) != self.size or min(counts) < 0:
             raise InvalidArgumentError(
                 f"group {self.name!r} needs {self.size} counts of 0 or more, one for each rank, not {list(counts)}"
