@@ -110,7 +110,8 @@ CommunicatorImpl::~CommunicatorImpl() {
 }
 
 // Fails what is in flight, says goodbye, and waits for that: a second at most, unless the loop itself is held up.
-// The links stay closed; the mesh goes with the object, so that a thread that is late finds it failed.
+// The links stay closed, and nobody comes in: a process that ends must not have a thread in a handshake. The mesh goes
+// with the object, so that a thread that is late finds it failed.
 void CommunicatorImpl::Close() {
   if (closed_.exchange(true) || mesh_ == nullptr) return;
   host_->Close(Status(Code::kClosed, Closed()));
@@ -128,8 +129,11 @@ void CommunicatorImpl::Close() {
       said->changed.notify_all();
     });
   });
-  std::unique_lock lock(said->mutex);
-  said->changed.wait_until(lock, Clock::now() + kCloseTimeout, [&] { return said->done; });
+  {
+    std::unique_lock lock(said->mutex);
+    said->changed.wait_until(lock, Clock::now() + kCloseTimeout, [&] { return said->done; });
+  }
+  mesh_->StopListening();
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ class MeshImpl final : public Mesh {
   void Keep(uint32_t peer) override { peers_[peer]->Keep(); }
   bool KeepShort(uint32_t peer, bool on) override { return peers_[peer]->KeepShort(on); }
   void Goodbye(std::function<void()> done) override;
+  void StopListening() override;
 
  private:
   bool ready() const { return ready_.load(std::memory_order_acquire); }
@@ -85,13 +86,17 @@ Status MeshImpl::Open() {
   return {};
 }
 
-MeshImpl::~MeshImpl() {
+void MeshImpl::StopListening() {
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
     changed_.notify_all();
   }
   if (admission_) admission_->Close();
+}
+
+MeshImpl::~MeshImpl() {
+  StopListening();
   if (!thread_.joinable()) return;
   loop_.Stop();
   thread_.join();

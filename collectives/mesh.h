@@ -79,6 +79,8 @@ class Mesh {
   // Link::KeepShort of the link to this peer, if there is one.
   virtual bool KeepShort(uint32_t peer, bool on) = 0;
   virtual void Goodbye(std::function<void()> done) = 0;  // in order, to all; `done` after at most a second
+  // Nobody comes in any more. Not on the loop's thread: blocks for handshakes under way, whose connections are cut.
+  virtual void StopListening() = 0;
 };
 
 }  // namespace byteps_like

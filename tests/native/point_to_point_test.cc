@@ -195,6 +195,14 @@ TEST_CASE("point to point: a dead peer is named at once, and so is closing") {
   }
 }
 
+TEST_CASE("point to point: who has closed lets nobody in") {
+  World world(2, "tcp");
+  const std::string url = world.all[0]->urls()[0];
+  CHECK(Connect(url, In(5)).ok());
+  world.all[0]->Close();
+  CHECK_FALSE(Connect(url, In(5)).ok());
+}
+
 TEST_CASE("point to point: messages nobody wants stay within the limit") {
   World world(2, "inproc");
   std::deque<Bytes> sent;
