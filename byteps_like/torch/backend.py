@@ -69,5 +69,10 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 @atexit.register
 def _leave() -> None:
     """Worlds of processes that end without destroy_process_group are left in order."""
-    for group in list(_open):
+    groups = list(_open)
+    for group in groups:
         group.shutdown()
+    if groups:
+        from byteps_like.torch.futures import end_all
+
+        end_all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -40,7 +41,9 @@ class Callbacks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[int, SimpleQueue[Job | None]] = {}
+        self._threads: list[threading.Thread] = []
         self._closed = False
+        _all.add(self)
 
     def add(self, job: Job) -> None:
         """Runs `job` after all that was added at this depth before; at once, here, after `close`."""
@@ -49,12 +52,22 @@ class Callbacks:
             closed = self._closed
             if not closed:
                 if depth not in self._queues:
-                    self._queues[depth] = SimpleQueue()
-                    name = f"byteps_like-callbacks-{depth}"
-                    threading.Thread(target=_run, args=(self._queues[depth], depth), name=name, daemon=True).start()
+                    self._start(depth)
                 self._queues[depth].put(job)
         if closed:
             job()
+
+    def _start(self, depth: int) -> None:
+        queue = self._queues[depth] = SimpleQueue()
+        name = f"byteps_like-callbacks-{depth}"
+        self._threads.append(threading.Thread(target=_run, args=(queue, depth), name=name, daemon=True))
+        self._threads[-1].start()
+
+    def join(self) -> None:
+        """After `close`: waits for the threads, for a bounded time."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_LAST_SECONDS)
 
     def close(self) -> None:
         """The threads end when they have run what was added. Idempotent."""
@@ -63,6 +76,17 @@ class Callbacks:
             for queue in self._queues.values():
                 queue.put(None)
             self._queues.clear()
+
+
+_LAST_SECONDS = 2.0
+_all: weakref.WeakSet[Callbacks] = weakref.WeakSet()
+
+
+def end_all() -> None:
+    """At the end of the process, when all operations have ended: a thread that is in C++ then would abort it."""
+    for callbacks in list(_all):
+        callbacks.close()
+        callbacks.join()
 
 
 def _run(queue: SimpleQueue[Job | None], depth: int) -> None:
