@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "collectives/point_to_point.h"
 
 namespace byteps_like {
+
+Deadline DeadlineAfter(double seconds);
+std::string SecondsText(double seconds);  // as short as it can be said
 
 class PointCompletion final : public Completion {
  public:

@@ -1,7 +1,5 @@
 // Point to point: receives, and the messages that they are for.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -9,21 +7,6 @@
 #include "collectives/point_impl.h"
 
 namespace byteps_like {
-namespace {
-
-Deadline After(double seconds) {
-  constexpr double kLongest = 1e8;
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, kLongest)));
-}
-
-std::string SecondsText(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g", seconds);
-  return text;
-}
-
-}  // namespace
 
 std::shared_ptr<Completion> PointImpl::Receive(PointOptions options, int32_t peer, std::byte* place, uint64_t bytes) {
   auto done = std::make_shared<PointCompletion>(core_.gate());
@@ -60,7 +43,7 @@ void PointImpl::StartReceive(Posted posted) {
     Arrival& arrival = **at;
     lane.in_line.erase(at);
     posted.timer =
-        core_.loop().CallAt(After(posted.options.timeout),
+        core_.loop().CallAt(DeadlineAfter(posted.options.timeout),
                             [this, lane_id = posted.options.lane, id = posted.id] { ReceiveTimedOut(lane_id, id); });
     return Bind(arrival, std::move(posted));
   }
@@ -80,8 +63,9 @@ void PointImpl::StartReceive(Posted posted) {
     }
     core_.mesh().Kick(peer);  // a link that breaks tells of its death
   }
-  posted.timer = core_.loop().CallAt(After(posted.options.timeout), [this, lane_id = posted.options.lane,
-                                                                     id = posted.id] { ReceiveTimedOut(lane_id, id); });
+  posted.timer =
+      core_.loop().CallAt(DeadlineAfter(posted.options.timeout),
+                          [this, lane_id = posted.options.lane, id = posted.id] { ReceiveTimedOut(lane_id, id); });
   lane.posted.push_back(std::move(posted));
 }
 

@@ -8,9 +8,8 @@
 #include "collectives/point_impl.h"
 
 namespace byteps_like {
-namespace {
 
-Deadline After(double seconds) {
+Deadline DeadlineAfter(double seconds) {
   constexpr double kLongest = 1e8;  // seconds: beyond that a deadline would overflow
   return Clock::now() +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, kLongest)));
@@ -21,8 +20,6 @@ std::string SecondsText(double seconds) {
   std::snprintf(text, sizeof(text), "%g", seconds);
   return text;
 }
-
-}  // namespace
 
 std::shared_ptr<Completion> PointImpl::Send(PointOptions options, uint32_t peer, const std::byte* data,
                                             uint64_t bytes) {
@@ -68,7 +65,7 @@ void PointImpl::Start(std::shared_ptr<Sending> sending) {
   out.message = &sending->message;
   out.flow = &flow;
   out.owner = this;
-  sending->timer = core_.loop().CallAt(After(sending->timeout), [this, name] { SendTimedOut(name); });
+  sending->timer = core_.loop().CallAt(DeadlineAfter(sending->timeout), [this, name] { SendTimedOut(name); });
   sends_.emplace(name, sending);
   core_.Queue(out);
 }
