@@ -84,6 +84,21 @@ def power_sgd(group: Any, rank: int, size: int) -> None:
         _train_with_power_sgd(DDP(make_model(), bucket_cap_mb=bucket_mb), rank, size)
 
 
+def post_local_sgd(group: Any, rank: int, size: int) -> None:
+    """All ranks for two steps, then pairs, each step in several buckets."""
+    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+
+    pair, _ = dist.new_subgroups(group_size=2)
+    model = DDP(make_model(), bucket_cap_mb=0.0001)
+    state = post_localSGD_hook.PostLocalSGDState(None, pair, start_localSGD_iter=2)
+    model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    train(model, rank)
+    everyone: list[Any] = [None] * size
+    dist.all_gather_object(everyone, [parameter.tolist() for parameter in model.parameters()])
+    assert everyone[rank] == everyone[rank ^ 1]
+    assert size == 2 or everyone[0] != everyone[2]
+
+
 def _train_with_power_sgd(model: torch.nn.Module, rank: int, size: int) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
@@ -364,9 +379,9 @@ def described(group: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    shared_memory, forked, worlds_one_after_another, described, ddp, ddp_other_start, ddp_hooks, power_sgd, ddp_join,
-    zero_redundancy, fsdp2, tensor_parallel, functional, objects, batched_point_to_point, new_groups, coalescing,
-    checkpoints, compiled,
+    shared_memory, forked, worlds_one_after_another, described, ddp, ddp_other_start, ddp_hooks, power_sgd,
+    post_local_sgd, ddp_join, zero_redundancy, fsdp2, tensor_parallel, functional, objects, batched_point_to_point,
+    new_groups, coalescing, checkpoints, compiled,
 ]  # fmt: skip
 FAILING = [functional_errors, backward_errors]
 SLOW = [compiled, checkpoints, tensor_parallel, fsdp2, ddp_hooks, power_sgd]
