@@ -324,3 +324,11 @@ def test_options_are_checked() -> None:
         GroupOptions(reduction="exact")
     with pytest.raises(InvalidArgumentError, match="GroupOptions, not dict"):
         create(None, {})
+
+
+def test_an_ordered_group_makes_ordered_calls() -> None:
+    from byteps_like.torch.group_options import CallDefaults, GroupOptions
+
+    defaults = CallDefaults(GroupOptions(reduction="ordered", algorithm="ring"), timedelta(seconds=5))
+    for options in (defaults.default, defaults.get(None), defaults.get(timedelta(seconds=2), waits=True)):
+        assert (options.reduction, options.algorithm) == ("ordered", "ring")
