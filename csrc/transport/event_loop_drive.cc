@@ -13,6 +13,7 @@ namespace {
 
 constexpr auto kAfterDriver = std::chrono::milliseconds(1);  // the loop's own thread keeps away
 constexpr auto kWhileDriven = std::chrono::milliseconds(5);  // and looks this often, unless the driver sleeps
+constexpr auto kAlone = std::chrono::microseconds(5);        // then a spinning driver offers its core to others
 constexpr int kFlushes = 4;                                  // iterations in which a driver finishes what it has begun
 
 void Ring(const Fd& fd) {
@@ -65,7 +66,8 @@ bool EventLoop::Await(Deadline deadline) {
   }
   if (now >= deadline) return false;
   if ((now - busy_at_).count() < patience_.load(std::memory_order_relaxed)) {
-    if (!spin_.load(std::memory_order_relaxed)) ::sched_yield();
+    // Even where there are cores enough, the one that is waited for may have been put on this one.
+    if (!spin_.load(std::memory_order_relaxed) || now - busy_at_ > kAlone) ::sched_yield();
     return true;
   }
   driver_slept_ = true;
