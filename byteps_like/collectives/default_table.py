@@ -1,8 +1,8 @@
 """Which algorithm when nothing was measured: rules in order, of which the first that fits counts.
 
-Partly set after `bench/selector.py`, labs of 4 hosts x 1, 2 x 4 and 4 x 4 ranks at 1 Gb/s: one run each, on two cores
-that others used too, so differences of a tenth or two there mean little. The rest supposes that a message costs about
-as much as 10 KB on the wire. `byteps-like tune collectives` measures the cluster at hand.
+Set after `bench/selector.py`: labs of 4 hosts x 1, 2 x 4 and 4 x 4 ranks at 1 Gb/s on two cores, where a tenth is noise;
+by supposing that a message costs about as much as 10 KB on the wire where that says nothing. `byteps-like tune
+collectives` measures the cluster at hand.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ _LEVELS = (Shape.GRID, Shape.UNEVEN)
 
 RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.ALL_REDUCE: (
-        Rule("recursive_doubling", up_to=16 * KIB),
+        Rule("recursive_doubling", up_to=8 * KIB),
         Rule("direct", up_to=256 * KIB, ranks=8, shapes=(Shape.HOST,)),
+        Rule("double_tree", up_to=128 * KIB, shapes=_LEVELS),
         Rule("halving_doubling", up_to=128 * KIB),
         Rule("hierarchical", shapes=_LEVELS, segment_bytes=256 * KIB),
-        Rule("halving_doubling", up_to=MIB),
         Rule("ring", segment_bytes=256 * KIB),
     ),
     Kind.REDUCE_SCATTER: (
-        Rule("direct", up_to=256 * KIB, ranks=8, shapes=(Shape.HOST, Shape.FLAT)),
+        Rule("direct", up_to=256 * KIB, ranks=8, shapes=(Shape.HOST,)),
         Rule("two_level", shapes=_LEVELS, segment_bytes=256 * KIB),
         Rule("halving_doubling", up_to=128 * KIB),
         Rule("ring", segment_bytes=256 * KIB),
     ),
     Kind.ALL_GATHER: (
-        Rule("direct", up_to=32 * KIB, ranks=8, shapes=(Shape.HOST, Shape.FLAT)),
-        Rule("bruck", up_to=32 * KIB),
+        Rule("direct", up_to=32 * KIB, ranks=8, shapes=(Shape.HOST,)),
         Rule("recursive_doubling", up_to=64 * KIB),
         Rule("two_level", shapes=_LEVELS, segment_bytes=256 * KIB),
-        Rule("recursive_doubling", up_to=256 * KIB),
+        Rule("recursive_doubling", up_to=128 * KIB),
         Rule("ring", segment_bytes=256 * KIB),
     ),
     Kind.BROADCAST: (
-        Rule("binomial", up_to=64 * KIB),
-        Rule("binomial", up_to=MIB, shapes=_LEVELS),
-        Rule("scatter_all_gather", ranks=16, shapes=(Shape.HOST, Shape.FLAT)),
+        Rule("binomial", up_to=32 * KIB),
+        Rule("binomial", up_to=4 * MIB, shapes=_LEVELS),
+        Rule("scatter_all_gather", ranks=16, shapes=(Shape.HOST,)),
+        Rule("scatter_all_gather", up_to=512 * KIB, ranks=16, shapes=(Shape.FLAT,)),
         Rule("chain", segment_bytes=64 * KIB),
     ),
     Kind.REDUCE: (
@@ -95,7 +95,8 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
         Rule("2dh", up_to=64 * KIB, shapes=(Shape.GRID,)),
         Rule("two_level", shapes=(Shape.GRID,)),
         Rule("two_level", up_to=256 * KIB, shapes=(Shape.UNEVEN,)),
-        Rule("direct", ranks=8),
+        Rule("direct", ranks=8, shapes=(Shape.HOST,)),
+        Rule("pairwise", ranks=8),
         Rule("bruck", up_to=16 * KIB),
         Rule("pairwise"),
     ),

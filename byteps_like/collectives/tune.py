@@ -91,7 +91,7 @@ def _measure(
     taken: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats + 1):
         for name in [name for name in names if name in taken]:
-            options = CallOptions(algorithm=name)
+            options = CallOptions(algorithm=name, waits=True)
             try:
                 group.barrier().wait()
                 began = time.perf_counter()

@@ -62,8 +62,8 @@ def test_by_default() -> None:
 
 def test_sections_that_lie_apart_rule_out_runs() -> None:
     layout = Layout(tuple(range(12)))
-    assert chosen(Kind.ALL_GATHER, 200 << 10, layout) == "recursive_doubling"
-    assert chosen(Kind.ALL_GATHER, 200 << 10, layout, limits=Limits(one_run=False)) == "ring"
+    assert chosen(Kind.ALL_GATHER, 100 << 10, layout) == "recursive_doubling"
+    assert chosen(Kind.ALL_GATHER, 100 << 10, layout, limits=Limits(one_run=False)) == "ring"
 
 
 @pytest.mark.parametrize(
