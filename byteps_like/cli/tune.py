@@ -33,7 +33,10 @@ def collectives(
     table: Annotated[Path, typer.Argument(help="JSON file for the result; other layouts in it are kept.")],
     kinds: Annotated[str, typer.Option(metavar="all_reduce,...", help="Which collectives; default: all.")] = "",
     largest: Annotated[int, typer.Option(min=256, help="Bytes of the largest call.")] = 64 << 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each, of which the median counts.")] = 7,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="Measurements of each at least, of which the median counts; more of what is quick."),
+    ] = 7,
 ) -> None:
     """Measures every algorithm of every collective among this job's workers; run it on each of them, as a worker.
 

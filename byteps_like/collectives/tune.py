@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 
+MOST_REPEATS = 101
 SIZES = tuple(1 << exponent for exponent in range(8, 27, 2))  # 256 B to 64 MiB
 
 
@@ -32,6 +33,9 @@ class TuneOptions:
     kinds: tuple[Kind, ...] = tuple(kind for kind in Kind if kind is not Kind.BARRIER)
     sizes: tuple[int, ...] = SIZES
     repeats: int = 7
+    """Of each algorithm at each size, at least."""
+    seconds: float = 0.2
+    """About how long the algorithms of one size are measured, if that takes no more than `MOST_REPEATS`."""
     slow: float = 8.0
     """An algorithm that took so many times as long as the best at one size is left out at larger ones."""
 
@@ -59,7 +63,7 @@ def tune(
         names = _candidates(kind, layout)
         points = []
         for nbytes in sorted(options.sizes):
-            seconds = dict(_measure(group, buffers, kind, nbytes, names, options.repeats))
+            seconds = _measure(group, buffers, kind, nbytes, names, options)
             for name, taken in seconds.items():
                 report(Timing(kind, nbytes, name, taken))
             if seconds:
@@ -85,24 +89,35 @@ def _candidates(kind: Kind, layout: Layout) -> list[str]:
 
 
 def _measure(
-    group: Group, buffers: _Buffers, kind: Kind, nbytes: int, names: Sequence[str], repeats: int
-) -> Iterator[tuple[str, float]]:
-    """Algorithms take turns, so that a slow moment of the machine does not hit one of them alone."""
+    group: Group, buffers: _Buffers, kind: Kind, nbytes: int, names: Sequence[str], options: TuneOptions
+) -> dict[str, float]:
+    """Median seconds of each algorithm that the group can have. They take turns, so that a slow moment of the machine
+    does not hit one of them alone."""
     taken: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(repeats + 1):
-        for name in [name for name in names if name in taken]:
-            options = CallOptions(algorithm=name, waits=True)
+
+    def turn() -> None:
+        for name in list(taken):
             try:
-                group.barrier().wait()
+                group.barrier(CallOptions(waits=True)).wait()
                 began = time.perf_counter()
-                buffers.call(kind, nbytes, options).wait()
+                buffers.call(kind, nbytes, CallOptions(algorithm=name, waits=True)).wait()
             except InvalidArgumentError:  # this group can't have it, on any rank
                 del taken[name]
                 continue
-            if turn:  # the first makes links, programs and pages
-                taken[name].append(time.perf_counter() - began)
-    slowest = _slowest(group, [statistics.median(times) for times in taken.values()])
-    yield from zip(taken, slowest, strict=True)
+            taken[name].append(time.perf_counter() - began)
+
+    def medians() -> list[float]:
+        return _slowest(group, [statistics.median(times) for times in taken.values()])
+
+    turn()  # makes links, programs and pages
+    for times in taken.values():
+        times.clear()
+    for _ in range(options.repeats):
+        turn()
+    more = int(options.seconds / max(sum(medians()), 1e-9))  # the same on all ranks
+    for _ in range(min(more, MOST_REPEATS) - options.repeats):
+        turn()
+    return dict(zip(taken, medians(), strict=True))
 
 
 def _slowest(group: Group, seconds: Sequence[float]) -> list[float]:

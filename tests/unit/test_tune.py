@@ -23,7 +23,7 @@ from byteps_like.errors import InvalidArgumentError
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
 
 RANKS = 3
-FAST = TuneOptions(sizes=(256, 4096), repeats=2)
+FAST = TuneOptions(sizes=(256, 4096), repeats=2, seconds=0.0)
 
 
 class Uneven(ThreadGroup):
@@ -62,7 +62,7 @@ def test_every_kind_is_measured_and_all_ranks_agree() -> None:
 
 
 def test_the_slowest_rank_counts_and_what_is_slow_is_not_measured_again() -> None:
-    options = TuneOptions((Kind.ALL_REDUCE,), (256, 1024), repeats=1, slow=3.0)
+    options = TuneOptions((Kind.ALL_REDUCE,), (256, 1024), repeats=1, seconds=0.0, slow=3.0)
     small, large = on_all_ranks(lambda group: tune(group, Layout((0, 1, 2)), options), Uneven)[0].worlds[0, 1, 2][
         Kind.ALL_REDUCE
     ]
