@@ -3,7 +3,8 @@
     python bench/selector.py --worlds 4x1 2x4 4x4 --rate 1gbit        (root; hosts x ranks on each)
 
 A choice is right if its median is within 5 % of the fastest's. Prints what was chosen wrongly, by how much, and the
-share of sizes that was right; with --table the measurements are left as a table for `collective_table`.
+share of sizes that was right. With --table the measurements are left as a table for `collective_table`; with --ask a
+table of an earlier run is asked instead of the rules: how often what was measured once is right again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def measure(arguments: argparse.Namespace, hosts: int, each: int) -> list[dict[s
     layout = layout_of(hosts, each)
     if arguments.table:
         save(arguments.table, _table(layout, seconds), layout)
-    return [_row(f"{hosts}x{each}", layout, Kind(kind), size, taken) for (kind, size), taken in seconds.items()]
+    selector = Selector.from_settings(collective_table=str(arguments.ask or ""))
+    name = f"{hosts}x{each}"
+    return [_row(name, layout, Kind(kind), size, taken, selector) for (kind, size), taken in seconds.items()]
 
 
 def _table(layout: Layout, seconds: dict[tuple[str, int], dict[str, float]]) -> MeasuredTable:
@@ -68,8 +71,10 @@ def _table(layout: Layout, seconds: dict[tuple[str, int], dict[str, float]]) -> 
     return table
 
 
-def _row(name: str, layout: Layout, kind: Kind, nbytes: int, seconds: dict[str, float]) -> dict[str, Any]:
-    chosen = Selector().choose(kind, nbytes, layout).algorithm
+def _row(
+    name: str, layout: Layout, kind: Kind, nbytes: int, seconds: dict[str, float], selector: Selector
+) -> dict[str, Any]:
+    chosen = selector.choose(kind, nbytes, layout).algorithm
     best = min(seconds, key=lambda algorithm: seconds[algorithm])
     taken = seconds.get(chosen)  # None: it was left out, having been far too slow at a smaller size
     return {
@@ -105,6 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--timeout", type=float, default=1200.0)
     parser.add_argument("--table", type=Path, help="where to leave the measurements")
+    parser.add_argument("--ask", type=Path, help="the table that chooses")
     parser.add_argument("--json", type=Path, default=report.OUT / "selector.jsonl")
     parser.add_argument("--of", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
