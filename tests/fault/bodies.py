@@ -24,17 +24,23 @@ def _watch(call: Any) -> Seen:
     return "", "", time.monotonic() - start
 
 
+def _watch_together(bps: Any, call: Any) -> Seen:
+    """Once all ranks are in the job: who is still coming in would be told there."""
+    bps.barrier()
+    return _watch(call)
+
+
 def other_shape(bps: Any, rank: int, size: int) -> Seen:
-    return _watch(lambda: bps.push_pull(torch.zeros(4 + (rank == 1)), name="layer.weight"))
+    return _watch_together(bps, lambda: bps.push_pull(torch.zeros(4 + (rank == 1)), name="layer.weight"))
 
 
 def other_dtype(bps: Any, rank: int, size: int) -> Seen:
     dtype = torch.float64 if rank == 1 else torch.float32
-    return _watch(lambda: bps.push_pull(torch.zeros(4, dtype=dtype), name="layer.weight"))
+    return _watch_together(bps, lambda: bps.push_pull(torch.zeros(4, dtype=dtype), name="layer.weight"))
 
 
 def other_operation(bps: Any, rank: int, size: int) -> Seen:
-    return _watch(lambda: bps.push_pull(torch.zeros(4), average=rank != 1, name="layer.weight"))
+    return _watch_together(bps, lambda: bps.push_pull(torch.zeros(4), average=rank != 1, name="layer.weight"))
 
 
 def other_order(bps: Any, rank: int, size: int) -> Seen:
@@ -42,7 +48,7 @@ def other_order(bps: Any, rank: int, size: int) -> Seen:
         for name in ("first", "second") if rank == 0 else ("second", "first"):
             bps.push_pull(torch.zeros(4), name=name)
 
-    return _watch(call)
+    return _watch_together(bps, call)
 
 
 def never_comes(bps: Any, rank: int, size: int) -> Seen:

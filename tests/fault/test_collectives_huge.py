@@ -54,7 +54,6 @@ def _reduce(communicator: Any, algorithm: str, op: Op, shared: bool) -> tuple[li
     [
         ("shm", "shared", Op.MAX, False),
         ("shm", "shared", Op.SUM, True),
-        ("shm", "ring", Op.SUM, False),  # by messages of half of it
         ("tcp", "recursive_doubling", Op.MAX, False),  # by messages of all of it
     ],
 )
