@@ -13,7 +13,7 @@ namespace byteps_like {
 
 namespace {
 
-constexpr size_t kLine = 64;
+constexpr size_t kLine = 64, kPage = 4096;
 constexpr size_t kFetched = 4096;  // up to here it is quicker to fetch the lines, all at once, than to go around
 
 // By its instruction: a compiler that may not assume it makes an ordinary fetch of the builtin. Others ignore it.
@@ -24,6 +24,8 @@ void FetchForWriting(std::byte* to, size_t bytes) {
 template <bool kAround>
 void CopyLines(std::byte* to, const std::byte* from, size_t lines) {
   for (size_t i = 0; i < lines; ++i, to += kLine, from += kLine) {
+    // The processor's own prefetching ends with the page, and tensors lie in small ones as a rule.
+    _mm_prefetch(reinterpret_cast<const char*>(from) + kPage, _MM_HINT_T0);
     __m128i part[4];
     for (int j = 0; j < 4; ++j) part[j] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + j);
     for (int j = 0; j < 4; ++j) {
