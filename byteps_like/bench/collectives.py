@@ -244,5 +244,5 @@ def _plot(folder: Path, rows: list[Row], ranks: int, title: str) -> None:
         series = {
             name: ([float(x) for x in sorted(line)], [line[x] for x in sorted(line)]) for name, line in lines.items()
         }
-        path = folder / f"{operation}-{ranks}-{title.replace(' ', '-')}.png"
+        path = folder / f"{operation}-{ranks}-{title.replace(',', '').replace(' ', '-')}.png"
         report.plot_lines(path, f"{operation}, {ranks} ranks, {title}", ("bytes", "seconds"), series)

@@ -56,7 +56,7 @@ _LEVELS = (Shape.GRID, Shape.UNEVEN)
 
 RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.ALL_REDUCE: (
-        Rule("recursive_doubling", up_to=8 * KIB),
+        Rule("recursive_doubling", up_to=16 * KIB),
         Rule("direct", up_to=256 * KIB, ranks=8, shapes=(Shape.HOST,)),
         Rule("double_tree", up_to=128 * KIB, shapes=_LEVELS),
         Rule("halving_doubling", up_to=128 * KIB),
