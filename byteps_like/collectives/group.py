@@ -23,7 +23,7 @@ _ALL_REDUCE, _REDUCE, _BROADCAST = Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST
 _REDUCE_SCATTER, _ALL_GATHER, _ALL_TO_ALL = Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL
 _SCATTER, _GATHER = Kind.SCATTER, Kind.GATHER
 _BARRIER_FIELDS = Kind.BARRIER, (1,), DType.UINT8
-Known = tuple[Callable[[Any, Any, float], tuple[int, str] | None] | None, Plan, Terms, tuple[str, str]]
+_Known = tuple[Callable[[Any, Any, float], tuple[int, str] | None] | None, Plan, Terms, tuple[str, str]]
 """Of calls with one shape and the same options: how to run them at once, if they can; plan; terms; names for errors."""
 _TRAFFIC = {Kind.ALL_TO_ALL: Traffic.ALL_TO_ALL, Kind.BARRIER: Traffic.CONTROL}
 
@@ -42,7 +42,7 @@ class NativeGroup:
         self._calls = itertools.count()
         self._token = (ctypes.c_char * _TOKEN)()
         self._given = ctypes.addressof(self._token)
-        self._known: dict[tuple[tuple[Any, ...], CallOptions], Known] = {}
+        self._known: dict[tuple[tuple[Any, ...], CallOptions], _Known] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
@@ -165,7 +165,7 @@ class NativeGroup:
             return Shape(kind, self.size, parts, dtype, in_place=in_place, received=parts)
         return Shape(kind, self.size, counts, *rest)
 
-    def _learn(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> Known:
+    def _learn(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> _Known:
         """What all calls of this shape have in common. Kept, but where parts are scattered: each call has its own."""
         shape = self._shape(fields)
         plan = self._planner.make(shape, options, source, target)
