@@ -50,7 +50,7 @@ CallRecord* ExchangeCore::FindOrMake(const CallId& id) {
 
 Flow* ExchangeCore::FindFlow(CallRecord& record, uint32_t peer) {
   for (const auto& flow : record.flows) {
-    if (flow->peer == peer) return flow.get();
+    if (flow->to.peer == peer) return flow.get();
   }
   return nullptr;
 }
@@ -59,7 +59,7 @@ Flow& ExchangeCore::FlowOf(CallRecord& record, uint32_t peer) {
   if (Flow* const flow = FindFlow(record, peer)) return *flow;
   record.flows.push_back(std::make_unique<Flow>());
   Flow& flow = *record.flows.back();
-  flow.peer = peer;
+  flow.to = peer;
   flow.id = record.id;
   return flow;
 }
@@ -101,7 +101,7 @@ Status ExchangeCore::Begin(Call& call) {
   }
   for (const auto& flow : record->flows) {
     if (std::exchange(flow->wants_clear, false)) {
-      Send(flow->peer, outbox(flow->peer).HeaderOf(FrameType::kClear, *flow));
+      Send(flow->to, outbox(flow->to).HeaderOf(FrameType::kClear, *flow));
     }
   }
   LookLater();
@@ -192,8 +192,8 @@ std::string ExchangeCore::Silent(const Call& call) {
             (last.empty() ? "" : " (last heard of in: " + last + ")");
   }
   for (const auto& flow : record->flows) {
-    if (!flow->probed || text.find(NameOf(flow->peer) + " has") != std::string::npos) continue;
-    text += (text.empty() ? "" : "; ") + NameOf(flow->peer) + " has not answered" +
+    if (!flow->probed || text.find(NameOf(flow->to.peer) + " has") != std::string::npos) continue;
+    text += (text.empty() ? "" : "; ") + NameOf(flow->to.peer) + " has not answered" +
             (flow->heard ? " since its last message" : "");
   }
   return text;

@@ -1,10 +1,11 @@
-// The exchange: calls that were begun here or heard of from peers, their messages in both directions, and one outbox
-// per peer. Everything runs on the mesh's loop, but Prepare and rank.
+// The exchange: calls that were begun here or heard of from peers, their messages in both directions, and one port
+// per peer and way. Everything runs on the mesh's loop, but Prepare and rank.
 //
 //   exchange_out.cc   what we send             exchange_in.cc     what comes
 //   exchange.cc       calls and messages       exchange_fail.cc   aborts and lost peers
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <string>
@@ -62,8 +63,8 @@ struct CallRecord : Sender {
 // Whoever handles the frames of point to point lanes.
 class PointFrames {
  public:
-  virtual std::byte* PlaceFor(uint32_t peer, const Header& header) = 0;  // never nullptr
-  virtual void OnFrame(uint32_t peer, const Header& header, std::byte* payload) = 0;
+  virtual std::byte* PlaceFor(WayTo from, const Header& header) = 0;  // never nullptr
+  virtual void OnFrame(WayTo from, const Header& header, std::byte* payload) = 0;
   virtual void OnPeerLost(uint32_t peer, const Status& why) = 0;
 
  protected:
@@ -100,44 +101,52 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Probe(Call& call) override;
 
   // MeshHandler
-  std::byte* PlaceFor(uint32_t peer, const Header& header) override;
-  void OnFrame(uint32_t peer, const Header& header, std::byte* payload) override;
-  bool NextFrame(uint32_t peer, Outgoing& next) override { return peers_[peer]->outbox.Next(next); }
-  void OnSent(uint32_t peer, const Header& header) override { peers_[peer]->outbox.OnSent(header); }
+  std::byte* PlaceFor(WayTo from, const Header& header) override;
+  void OnFrame(WayTo from, const Header& header, std::byte* payload) override;
+  bool NextFrame(WayTo to, Outgoing& next) override { return outbox(to).Next(next); }
+  void OnSent(WayTo to, const Header& header) override { outbox(to).OnSent(header); }
   void OnPeerLost(uint32_t peer, const Status& why) override;
   void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override;
   void OnNoRegion(uint32_t peer, uint32_t id, bool refused) override;
 
   // For point to point calls and records.
   Mesh& mesh() { return *mesh_; }
-  Outbox& outbox(uint32_t peer) { return peers_[peer]->outbox; }
+  Outbox& outbox(WayTo to) { return port(to).outbox; }
+  // Which way point to point messages of this class go.
+  WayTo PointWay(uint32_t peer, TrafficClass traffic) const;
   uint32_t ranks() const { return static_cast<uint32_t>(peers_.size()); }
   const Status& lost(uint32_t peer) const { return peers_[peer]->lost; }
   std::string NameOf(uint32_t peer) const;
-  void Send(uint32_t peer, const Header& header, std::string text = "");  // a control frame
+  void Send(WayTo to, const Header& header, std::string text = "");  // a control frame
   void Queue(Outbound& out);
   void Withdraw(Outbound& out);  // the message won't be sent further; its memory may change from here on
-  void ReturnCredit(uint32_t peer, uint64_t bytes);  // eager bytes that were taken, or thrown away
-  std::byte* Scratch(uint32_t peer, size_t bytes);
+  void ReturnCredit(WayTo from, uint64_t bytes);  // eager bytes that were taken, or thrown away
+  std::byte* Scratch(WayTo from, size_t bytes);
   void Violation(uint32_t peer, const std::string& what);
   void Forget(CallRecord& record, Outbound& out);
-  uint64_t held(uint32_t peer) const { return peers_[peer]->held; }
+  uint64_t held(WayTo from) { return port(from).held; }
 
  private:
-  struct Landing {  // of the payload that comes from a peer right now
+  struct Landing {  // of the payload that comes by a way right now
     Inbound* in = nullptr;
     bool direct = false;
     Block block;
     uint32_t length = 0;
   };
-  struct Peer {
-    explicit Peer(uint32_t rank, uint32_t epoch, uint32_t peer) : outbox(rank, epoch, peer) {}
+  struct Port {  // our end of a way to a peer
+    Port(uint32_t rank, uint32_t epoch, uint32_t peer) : outbox(rank, epoch, peer) {}
     Outbox outbox;
     Landing landing;
     std::vector<std::byte> scratch, text;
     uint64_t held = 0;  // eager bytes of the peer that were not given back, and of these:
     uint64_t owed = 0;  // taken, not told yet
-    std::string last;   // the description it sent last
+  };
+  struct Peer {
+    Peer(uint32_t rank, uint32_t epoch, uint32_t peer) : ports{Port(rank, epoch, peer), Port(rank, epoch, peer)} {}
+    std::array<Port, kWays> ports;
+    std::string last;  // the description it sent last
+    Deadline told{};   // when we told it that we are in a hurry, and
+    Deadline hurry{};  // when it told us
     Status lost;
     bool left = false;  // lost by a goodbye
   };
@@ -150,6 +159,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   };
 
   void RunDeferred() override;
+  Port& port(WayTo way) { return peers_[way.peer]->ports[static_cast<size_t>(way.way)]; }
   CallRecord* Find(const CallId& id);
   CallRecord* FindOrMake(const CallId& id);  // nullptr: the call is over
   CallRecord* HeardOf(uint32_t peer, const CallId& id);
@@ -157,7 +167,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   Flow* FindFlow(CallRecord& record, uint32_t peer);
 
   // In.
-  std::byte* PlaceForData(uint32_t peer, const Header& header);
+  std::byte* PlaceForData(WayTo from, const Header& header);
   void OnData(uint32_t peer, const Header& header, std::byte* payload);
   Inbound* Incoming(uint32_t peer, const Header& header);
   bool Fits(uint32_t peer, Inbound& in, const Header& header);
@@ -180,14 +190,18 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Close(CallRecord& record);  // its messages are forgotten, it is over
   bool Unfinished(const CallRecord& record, uint32_t peer) const;
   Status LossOf(uint32_t peer) const;
-  // Where what is in a hurry shares links with what is not, the links are kept short.
-  void Mix(TrafficClass traffic);
+  // Where what is in a hurry shares lines with what is not, the links of the latter are kept short: ours to all peers,
+  // and those of peers that send to us, who are told.
+  void Mix(WayTo to, TrafficClass traffic);
+  void Hear(WayTo from, const Header& header);
   void LookAtMix();
   void Look();  // for peers that we wait for and have no link with
   void LookLater();
 
   Mesh* mesh_ = nullptr;
-  Deadline bulky_at_{}, hurried_at_{};  // when such a message was queued last
+  Deadline bulky_at_{}, hurried_at_{};  // when such a message was queued last, or came
+  Deadline urgent_at_{};                // likewise, by the urgent way
+  Deadline told_at_{};                  // when a peer told of its hurry last
   uint64_t mix_timer_ = 0;
   std::shared_ptr<LoopGate> gate_;
   PointFrames* points_ = nullptr;

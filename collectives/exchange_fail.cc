@@ -18,7 +18,7 @@ std::string LaneText(uint64_t lane) {
 
 std::string ExchangeCore::Differ(const CallRecord& record, const Flow& flow) const {
   return "call " + std::to_string(record.id.call) + " of group " + LaneText(record.id.lane) + ": " + NameOf(rank_) +
-         " is in \"" + record.call->description + "\", " + NameOf(flow.peer) + " is in \"" + flow.description +
+         " is in \"" + record.call->description + "\", " + NameOf(flow.to.peer) + " is in \"" + flow.description +
          "\": the ranks of a group must make the same calls in the same order";
 }
 
@@ -81,7 +81,7 @@ void ExchangeCore::Close(CallRecord& record) {
 
 bool ExchangeCore::Unfinished(const CallRecord& record, uint32_t peer) const {
   for (const auto& out : record.outbound) {
-    if (out->flow->peer == peer) return true;
+    if (out->flow->to.peer == peer) return true;
   }
   for (const auto& [key, in] : record.inbound) {
     if (in.peer == peer && in.message != nullptr && !in.arrived_whole()) return true;
@@ -95,8 +95,10 @@ void ExchangeCore::OnPeerLost(uint32_t peer, const Status& why) {
   Peer& gone = *peers_[peer];
   gone.lost = why;
   gone.left = why.code() == Code::kClosed;
-  gone.outbox.Drop();
-  if (Landing landing = std::exchange(gone.landing, {}); landing.in != nullptr) landing.in = nullptr;
+  for (Port& end : gone.ports) {
+    end.outbox.Drop();
+    end.landing = {};
+  }
   for (const auto& [id, record] : calls_) {
     if (record->call != nullptr && Unfinished(*record, peer)) FailLater(*record, LossOf(peer), true);
   }

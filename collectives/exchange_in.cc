@@ -22,8 +22,8 @@ std::string LengthsText(const std::string& who, uint64_t sent, uint64_t expected
 
 }  // namespace
 
-std::byte* ExchangeCore::Scratch(uint32_t peer, size_t bytes) {
-  std::vector<std::byte>& scratch = peers_[peer]->scratch;
+std::byte* ExchangeCore::Scratch(WayTo from, size_t bytes) {
+  std::vector<std::byte>& scratch = port(from).scratch;
   if (scratch.size() < bytes) scratch.resize(bytes);
   return scratch.data();
 }
@@ -32,62 +32,66 @@ void ExchangeCore::Violation(uint32_t peer, const std::string& what) {
   mesh_->Cut(peer, Status(Code::kCorrupt, "it broke the protocol: " + what));
 }
 
-void ExchangeCore::ReturnCredit(uint32_t peer, uint64_t bytes) {
-  Peer& from = *peers_[peer];
-  from.owed += bytes;
-  if (from.owed < kCreditPortion) return;
-  from.held -= from.owed;
+void ExchangeCore::ReturnCredit(WayTo from, uint64_t bytes) {
+  Port& end = port(from);
+  end.owed += bytes;
+  if (end.owed < kCreditPortion) return;
+  end.held -= end.owed;
   Header header;
   header.type = FrameType::kCredit;
-  header.offset = std::exchange(from.owed, 0);
-  Send(peer, header);
+  header.offset = std::exchange(end.owed, 0);
+  Send(from, header);
 }
 
 // Frames --------------------------------------------------------------------------------------------------------------
 
-std::byte* ExchangeCore::PlaceFor(uint32_t peer, const Header& header) {
-  if (header.type == FrameType::kData) return PlaceForData(peer, header);
+std::byte* ExchangeCore::PlaceFor(WayTo from, const Header& header) {
+  if (header.type == FrameType::kData) return PlaceForData(from, header);
   if (header.type != FrameType::kLaunch && header.type != FrameType::kAbort) return nullptr;
-  std::vector<std::byte>& text = peers_[peer]->text;
+  std::vector<std::byte>& text = port(from).text;
   text.resize(header.length);
   return text.data();
 }
 
-std::byte* ExchangeCore::PlaceForData(uint32_t peer, const Header& header) {
-  Peer& from = *peers_[peer];
-  from.landing = {};
-  from.landing.length = header.length;
-  from.landing.block.eager = IsEager(header);
+std::byte* ExchangeCore::PlaceForData(WayTo from, const Header& header) {
+  Port& end = port(from);
+  end.landing = {};
+  end.landing.length = header.length;
+  end.landing.block.eager = IsEager(header);
   if (IsEager(header)) {
-    from.held += header.length;
-    if (from.held > kEagerBytes) {
-      Violation(peer, "more than " + std::to_string(kEagerBytes) + " bytes for calls that have not begun here");
-      return Scratch(peer, header.length);
+    end.held += header.length;
+    if (end.held > kEagerBytes) {
+      Violation(from.peer, "more than " + std::to_string(kEagerBytes) + " bytes for calls that have not begun here");
+      return Scratch(from, header.length);
     }
   }
   if ((header.key & kPointLane) != 0) {
-    return points_ != nullptr ? points_->PlaceFor(peer, header) : Scratch(peer, header.length);
+    return points_ != nullptr ? points_->PlaceFor(from, header) : Scratch(from, header.length);
   }
-  Inbound* const in = Incoming(peer, header);
-  if (in == nullptr) return Scratch(peer, header.length);
-  from.landing.in = in;
+  Inbound* const in = from.way == Way::kMain ? Incoming(from.peer, header) : nullptr;
+  if (in == nullptr) return Scratch(from, header.length);
+  end.landing.in = in;
   if (in->message != nullptr && in->stash.empty()) {
     std::byte* const place = in->record->call->PlaceFor(*in->message, header.offset, header.length);
-    from.landing.direct = place != nullptr;
+    end.landing.direct = place != nullptr;
     if (place != nullptr) return place;
   }
-  from.landing.block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);
-  from.landing.block.length = header.length;
-  return from.landing.block.bytes.get();
+  end.landing.block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  end.landing.block.length = header.length;
+  return end.landing.block.bytes.get();
 }
 
-void ExchangeCore::OnFrame(uint32_t peer, const Header& header, std::byte* payload) {
+void ExchangeCore::OnFrame(WayTo from, const Header& header, std::byte* payload) {
+  const uint32_t peer = from.peer;
+  Hear(from, header);
+  if (header.type == FrameType::kHurry) return;
   const auto text = [&] { return std::string(reinterpret_cast<const char*>(payload), header.length); };
-  if (header.type == FrameType::kCredit) return outbox(peer).Credit(header.offset), mesh_->Kick(peer);
+  if (header.type == FrameType::kCredit) return outbox(from).Credit(header.offset), mesh_->Kick(from);
   if ((header.key & kPointLane) != 0) {
-    if (points_ != nullptr) points_->OnFrame(peer, header, payload);
+    if (points_ != nullptr) points_->OnFrame(from, header, payload);
     return;
   }
+  if (from.way != Way::kMain) return Violation(peer, "a frame of a call by the way of point to point messages");
   switch (header.type) {
     case FrameType::kData:
       return OnData(peer, header, payload);
@@ -144,7 +148,7 @@ bool ExchangeCore::Fits(uint32_t peer, Inbound& in, const Header& header) {
 }
 
 void ExchangeCore::OnData(uint32_t peer, const Header& header, std::byte* payload) {
-  Landing landing = std::exchange(peers_[peer]->landing, {});
+  Landing landing = std::exchange(port(peer).landing, {});
   if (header.length == 0) {
     landing = {};
     landing.in = Incoming(peer, header);
@@ -175,7 +179,7 @@ void ExchangeCore::EraseInbound(Inbound& in) {
   if (delivering_ == &in) delivering_ = nullptr;
   if (in.scheduled) std::replace(scheduled_.begin(), scheduled_.end(), &in, static_cast<Inbound*>(nullptr));
   if (in.message != nullptr) in.message->hook = nullptr;
-  Landing& landing = peers_[in.peer]->landing;
+  Landing& landing = port(in.peer).landing;
   if (landing.in == &in) {
     mesh_->Redirect(in.peer, Scratch(in.peer, landing.length));
     landing.in = nullptr;
@@ -251,8 +255,8 @@ void ExchangeCore::Heard(Flow& flow) {
   flow.heard = true;
   flow.probed = false;
   if (flow.cleared) return;
-  outbox(flow.peer).Cleared(flow);
-  mesh_->Kick(flow.peer);
+  outbox(flow.to).Cleared(flow);
+  mesh_->Kick(flow.to);
 }
 
 void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string text) {

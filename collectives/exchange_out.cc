@@ -8,8 +8,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kMixed = std::chrono::seconds(1);  // so long after the last message of either kind
-constexpr auto kMixInterval = std::chrono::milliseconds(50);
+constexpr auto kMixed = std::chrono::milliseconds(1000);  // so long after the last message of either kind
+constexpr auto kMixInterval = std::chrono::milliseconds(20);
 constexpr uint32_t kShortSegment = 32u << 10;
 
 }  // namespace
@@ -21,44 +21,65 @@ void CallRecord::OnSent(Outbound& out) {
 }
 
 void CallRecord::Launch(Flow& flow, bool ask) {
-  Header header = core.outbox(flow.peer).HeaderOf(FrameType::kLaunch, flow);
+  Header header = core.outbox(flow.to).HeaderOf(FrameType::kLaunch, flow);
   header.aux = ask ? 1 : 0;
   std::string text = flow.launched ? "" : call->description.substr(0, kMaxText);
   flow.launched = true;
   flow.asked = flow.asked || ask;
-  core.Send(flow.peer, header, std::move(text));
+  core.Send(flow.to, header, std::move(text));
 }
 
-void ExchangeCore::Send(uint32_t peer, const Header& header, std::string text) {
-  if (peer == rank_ || !peers_[peer]->lost.ok()) return;
-  outbox(peer).Control(header, std::move(text));
-  mesh_->Kick(peer);
+void ExchangeCore::Send(WayTo to, const Header& header, std::string text) {
+  if (to.peer == rank_ || !peers_[to.peer]->lost.ok()) return;
+  outbox(to).Control(header, std::move(text));
+  mesh_->Kick(to);
+}
+
+// In shared memory nothing lies between the ends that a second link would go around.
+WayTo ExchangeCore::PointWay(uint32_t peer, TrafficClass traffic) const {
+  return {peer, traffic <= TrafficClass::kPointToPoint && !mesh_->SameHost(peer) ? Way::kUrgent : Way::kMain};
 }
 
 void ExchangeCore::Queue(Outbound& out) {
-  Mix(out.message->traffic);
-  outbox(out.flow->peer).Queue(out);
-  if (out.queued) mesh_->Kick(out.flow->peer);
+  Mix(out.flow->to, out.message->traffic);
+  outbox(out.flow->to).Queue(out);
+  if (out.queued) mesh_->Kick(out.flow->to);
 }
 
-void ExchangeCore::Mix(TrafficClass traffic) {
-  if (traffic == TrafficClass::kControl) return;
+void ExchangeCore::Mix(WayTo to, TrafficClass traffic) {
+  if (traffic == TrafficClass::kControl || mesh_->SameHost(to.peer)) return;
   const Deadline now = Clock::now();
   (traffic >= TrafficClass::kGradient ? bulky_at_ : hurried_at_) = now;
-  if (mix_timer_ == 0 && now < std::min(bulky_at_, hurried_at_) + kMixed) LookAtMix();
+  if (to.way == Way::kUrgent) urgent_at_ = now;
+  if (mix_timer_ == 0 && now < std::min(bulky_at_, std::max(hurried_at_, told_at_)) + kMixed) LookAtMix();
+}
+
+void ExchangeCore::Hear(WayTo from, const Header& header) {
+  Peer& peer = *peers_[from.peer];
+  const Deadline now = Clock::now();
+  if (from.way == Way::kUrgent) hurried_at_ = urgent_at_ = now;
+  if (header.type == FrameType::kHurry) told_at_ = peer.hurry = now;
+  const bool bulk = from.way == Way::kMain && header.type == FrameType::kData && !mesh_->SameHost(from.peer);
+  if (!bulk || now > urgent_at_ + kMixed || now < peer.told + kMixed / 2) return;
+  peer.told = now;
+  Header hurry;
+  hurry.type = FrameType::kHurry;
+  Send(from, hurry);
 }
 
 void ExchangeCore::LookAtMix() {
   mix_timer_ = 0;
-  const bool mixed = Clock::now() < std::min(bulky_at_, hurried_at_) + kMixed;
+  const Deadline since = Clock::now() - kMixed;
+  const bool mixed = since < std::min(bulky_at_, std::max(hurried_at_, told_at_));
   for (uint32_t peer = 0; peer < peers_.size(); ++peer) {
-    if (peer != rank_) outbox(peer).Limit(mesh_->KeepShort(peer, mixed) ? kShortSegment : kMaxPayload);
+    const bool on = mixed && since < std::max(hurried_at_, peers_[peer]->hurry);
+    if (peer != rank_) outbox(peer).Limit(mesh_->KeepShort(peer, on) ? kShortSegment : kMaxPayload);
   }
   if (mixed) mix_timer_ = loop().CallAt(Clock::now() + kMixInterval, [this] { LookAtMix(); });
 }
 
 void ExchangeCore::Withdraw(Outbound& out) {
-  if (outbox(out.flow->peer).Remove(out)) mesh_->Keep(out.flow->peer);
+  if (outbox(out.flow->to).Remove(out)) mesh_->Keep(out.flow->to);
 }
 
 void ExchangeCore::Forget(CallRecord& record, Outbound& out) {

@@ -1,6 +1,6 @@
-// What waits to be sent to one peer: control frames first, then messages by class, priority and age, a segment at a
-// time. Keeps the sender's half of the eager limit: a message whose call the peer is not known to have begun is sent
-// within the limit or waits.
+// What waits to be sent one way to one peer: control frames first, then messages by class, priority and age, a segment
+// at a time. Keeps the sender's half of the eager limit: a message whose call the peer is not known to have begun is
+// sent within the limit or waits.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Hook {};  // the exchange's side of a message
 
 // What two ranks have said to each other about one call (of a point to point call: about one message).
 struct Flow {
-  uint32_t peer = 0;
+  WayTo to;                  // one way, so that its frames stay in order
   CallId id;                 // as on the wire
   uint32_t tag = 0;          // point to point only
   uint64_t length = 0;       // likewise

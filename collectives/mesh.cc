@@ -1,6 +1,6 @@
 #include "collectives/mesh.h"
 
-#include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -14,12 +14,22 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
+// What a lost peer had sent by another way is still taken, for so long: after a goodbye, until its other goodbye.
+constexpr auto kLastWords = std::chrono::milliseconds(200);
+constexpr auto kAfterGoodbye = 2 * kGoodbyeTimeout;
 constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long somebody who is early may wait at our door
 
 class MeshImpl final : public Mesh {
  public:
   MeshImpl(MeshOptions options, MeshHandler& handler)
-      : options_(std::move(options)), context_{loop_, handler, options_, world_, [this] { OnLinkClosed(); }} {}
+      : options_(std::move(options)),
+        handler_(handler),
+        context_{loop_,
+                 handler,
+                 options_,
+                 world_,
+                 [this](uint32_t rank, const Status& why) { OnLost(rank, why); },
+                 [this] { OnLinkClosed(); }} {}
   ~MeshImpl() override;
 
   Status Open();
@@ -29,38 +39,52 @@ class MeshImpl final : public Mesh {
   const MeshWorld& world() const override { return world_; }
   EventLoop& loop() override { return loop_; }
   LinkCounters counters() const override;
-  LinkCounters counters(uint32_t peer) const override {
-    return ready() && peer < peers_.size() ? peers_[peer]->counters() : LinkCounters();
-  }
+  LinkCounters counters(uint32_t peer) const override;
 
-  void Kick(uint32_t peer) override { peers_[peer]->Kick(); }
+  void Kick(WayTo to) override { at(to).Kick(); }
   void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override {
-    peers_[peer]->PassRegion(id, std::move(buffer));
+    at(peer).PassRegion(id, std::move(buffer));
   }
   bool SameHost(uint32_t peer) const override {
     const std::string& host = world_.peers[peer].host_id;
     return !host.empty() && host == world_.peers[world_.rank].host_id;
   }
-  void Cut(uint32_t peer, const Status& why) override { peers_[peer]->Cut(why); }
-  void Redirect(uint32_t peer, std::byte* place) override { peers_[peer]->Redirect(place); }
-  void Keep(uint32_t peer) override { peers_[peer]->Keep(); }
-  bool KeepShort(uint32_t peer, bool on) override { return peers_[peer]->KeepShort(on); }
+  void Cut(uint32_t peer, const Status& why) override {
+    for (auto& way : peers_[peer].ways) way->Cut(why);
+  }
+  void Redirect(WayTo from, std::byte* place) override { at(from).Redirect(place); }
+  void Keep(WayTo to) override { at(to).Keep(); }
+  bool KeepShort(WayTo to, bool on) override { return at(to).KeepShort(on); }
   void Goodbye(std::function<void()> done) override;
   void StopListening() override;
 
  private:
+  struct Peer {
+    std::array<std::unique_ptr<MeshPeer>, kWays> ways;
+    Status lost;
+  };
+
+  MeshPeer& at(WayTo to) { return *peers_[to.peer].ways[static_cast<size_t>(to.way)]; }
+  template <typename Do>
+  void ForAll(Do act) {
+    for (Peer& peer : peers_) {
+      for (auto& way : peer.ways) act(*way);
+    }
+  }
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   std::optional<uint32_t> AwaitEpoch();
   void Admit(std::unique_ptr<Stream> stream, const PeerIdentity& peer);
+  void OnLost(uint32_t rank, const Status& why);
   void OnLinkClosed();
   void EndGoodbye();
 
   const MeshOptions options_;
   EventLoop loop_;
   MeshWorld world_;
+  MeshHandler& handler_;
   const MeshContext context_;
-  std::vector<std::unique_ptr<MeshPeer>> peers_;  // by rank; our own place is never used
-  std::atomic<bool> ready_{false};                // world_ and peers_ are set and stay as they are
+  std::vector<Peer> peers_;         // by rank; our own place is never used
+  std::atomic<bool> ready_{false};  // world_ and peers_ are set and stay as they are
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -100,7 +124,7 @@ MeshImpl::~MeshImpl() {
   if (!thread_.joinable()) return;
   loop_.Stop();
   thread_.join();
-  for (auto& peer : peers_) peer->StopDialing();
+  ForAll([](MeshPeer& way) { way.StopDialing(); });
 }
 
 // On a handshake thread. Peers that have heard of the world before us wait here.
@@ -112,9 +136,11 @@ std::optional<uint32_t> MeshImpl::AwaitEpoch() {
 }
 
 void MeshImpl::Admit(std::unique_ptr<Stream> stream, const PeerIdentity& peer) {
-  if (peer.role != Role::kWorker || peer.rank >= peers_.size() || peer.rank == world_.rank) return stream->Shutdown();
+  const bool known = peer.role == Role::kWorker && peer.rank < peers_.size() && peer.shard < kWays;
+  if (!known || peer.rank == world_.rank) return stream->Shutdown();
   auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
-  loop_.Post([this, shared, rank = peer.rank] { peers_[rank]->Offer(std::move(*shared)); });
+  loop_.Post(
+      [this, shared, from = WayTo(peer.rank, static_cast<Way>(peer.shard))] { at(from).Offer(std::move(*shared)); });
 }
 
 void MeshImpl::SetWorld(MeshWorld world) {
@@ -122,7 +148,10 @@ void MeshImpl::SetWorld(MeshWorld world) {
   if (ready()) return;
   world_ = std::move(world);
   for (uint32_t rank = 0; rank < world_.peers.size(); ++rank) {
-    peers_.push_back(std::make_unique<MeshPeer>(context_, rank));
+    Peer& peer = peers_.emplace_back();
+    for (const Way way : {Way::kMain, Way::kUrgent}) {
+      peer.ways[static_cast<size_t>(way)] = std::make_unique<MeshPeer>(context_, WayTo(rank, way));
+    }
   }
   ready_.store(true, std::memory_order_release);
   changed_.notify_all();
@@ -131,32 +160,47 @@ void MeshImpl::SetWorld(MeshWorld world) {
 LinkCounters MeshImpl::counters() const {
   LinkCounters sum;
   if (!ready()) return sum;
-  for (const auto& peer : peers_) {
-    const LinkCounters more = peer->counters();
-    sum.frames_sent += more.frames_sent;
-    sum.frames_received += more.frames_received;
-    sum.bytes_sent += more.bytes_sent;
-    sum.bytes_received += more.bytes_received;
-    sum.payload_sent += more.payload_sent;
-    sum.payload_received += more.payload_received;
-  }
+  for (uint32_t peer = 0; peer < peers_.size(); ++peer) sum += counters(peer);
   return sum;
+}
+
+LinkCounters MeshImpl::counters(uint32_t peer) const {
+  LinkCounters sum;
+  if (!ready() || peer >= peers_.size()) return sum;
+  for (const auto& way : peers_[peer].ways) sum += way->counters();
+  return sum;
+}
+
+// A peer is lost with the first of its ways. It is told when all have closed: what came by the others before, it sent
+// before it left or died.
+void MeshImpl::OnLost(uint32_t rank, const Status& why) {
+  Peer& peer = peers_[rank];
+  const bool first = peer.lost.ok();
+  if (first) peer.lost = why;
+  bool open = false;
+  for (auto& way : peer.ways) open = way->Leave() || open;
+  if (!open) return handler_.OnPeerLost(rank, peer.lost);
+  if (!first) return;
+  const Clock::duration wait = why.code() == Code::kClosed ? Clock::duration(kAfterGoodbye) : kLastWords;
+  loop_.CallAt(Clock::now() + wait, [this, rank] { Cut(rank, peers_[rank].lost); });
 }
 
 void MeshImpl::Goodbye(std::function<void()> done) {
   goodbye_done_ = std::move(done);
-  for (auto& peer : peers_) peer->Goodbye();
+  ForAll([](MeshPeer& way) { way.Goodbye(); });
   loop_.CallAt(Clock::now() + kGoodbyeTimeout, [this] { EndGoodbye(); });
   OnLinkClosed();
 }
 
 void MeshImpl::OnLinkClosed() {
-  if (std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->closed(); })) EndGoodbye();
+  bool closed = true;
+  ForAll([&](MeshPeer& way) { closed = closed && way.closed(); });
+  if (closed) EndGoodbye();
 }
 
 void MeshImpl::EndGoodbye() {
   if (!goodbye_done_) return;
-  for (auto& peer : peers_) peer->Abandon();
+  ForAll([](MeshPeer& way) { way.Abandon(); });
   std::exchange(goodbye_done_, nullptr)();
 }
 

@@ -1,4 +1,5 @@
-// The mesh: one process's links to the other workers of its world, one link per pair, made when first needed.
+// The mesh: one process's links to the other workers of its world, made when first needed. A pair has two ways to each
+// other, a link each: the main one, and one for messages that must not wait behind what the main one carries.
 //
 // Everything runs on one event loop. Whoever needs a link first dials; where both dial at once the lower rank's
 // connection is kept. A link that breaks is not made again: the peer is lost, and stays lost until the next world.
@@ -18,16 +19,27 @@
 
 namespace byteps_like {
 
-// What the owner of a mesh does with frames: LinkHandler, by world rank instead of by link. The same rules hold.
+enum class Way : uint8_t { kMain = 0, kUrgent = 1 };
+inline constexpr size_t kWays = 2;
+
+struct WayTo {
+  WayTo(uint32_t rank = 0, Way which = Way::kMain) : peer(rank), way(which) {}  // a bare rank means the main way
+  auto operator<=>(const WayTo&) const = default;
+  uint32_t peer;  // world rank
+  Way way;
+};
+
+// What the owner of a mesh does with frames: LinkHandler, by world rank and way instead of by link. The same rules
+// hold.
 class MeshHandler {
  public:
   virtual ~MeshHandler() = default;
-  virtual std::byte* PlaceFor(uint32_t peer, const Header& header) = 0;
-  virtual void OnFrame(uint32_t peer, const Header& header, std::byte* payload) = 0;
-  virtual bool NextFrame(uint32_t peer, Outgoing& next) = 0;
-  virtual void OnSent(uint32_t peer, const Header& header) = 0;
-  // Once per peer and world: its link broke, or it can't be reached. kPeerLost names rank, host, pid and cause; kClosed
-  // after its goodbye.
+  virtual std::byte* PlaceFor(WayTo from, const Header& header) = 0;
+  virtual void OnFrame(WayTo from, const Header& header, std::byte* payload) = 0;
+  virtual bool NextFrame(WayTo to, Outgoing& next) = 0;
+  virtual void OnSent(WayTo to, const Header& header) = 0;
+  // Once per peer and world: a link to it broke, or it can't be reached. No link to it is left. kPeerLost names rank,
+  // host, pid and cause; kClosed after its goodbye.
   virtual void OnPeerLost(uint32_t peer, const Status& why) = 0;
   // The peer has mapped its region `id` into this process too.
   virtual void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;
@@ -66,18 +78,18 @@ class Mesh {
   virtual LinkCounters counters() const = 0;  // of all links
   virtual LinkCounters counters(uint32_t peer) const = 0;
 
-  virtual void Kick(uint32_t peer) = 0;  // there is something to send: dials if need be
-  // Same host only. nullptr: the region is gone.
+  virtual void Kick(WayTo to) = 0;  // there is something to send: dials if need be
+  // Same host only, by the main way. nullptr: the region is gone.
   virtual void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) = 0;
   virtual bool SameHost(uint32_t peer) const = 0;
-  // Cuts the link to a peer that broke a rule: OnPeerLost follows, from the loop.
+  // Cuts the links to a peer that broke a rule: OnPeerLost follows, from the loop.
   virtual void Cut(uint32_t peer, const Status& why) = 0;
-  // The payload that comes from this peer right now goes elsewhere (Link::Redirect).
-  virtual void Redirect(uint32_t peer, std::byte* place) = 0;
-  // The payloads of frames to this peer that are not sent whole are copied: their memory may change (Link::Keep).
-  virtual void Keep(uint32_t peer) = 0;
-  // Link::KeepShort of the link to this peer, if there is one.
-  virtual bool KeepShort(uint32_t peer, bool on) = 0;
+  // The payload that comes this way right now goes elsewhere (Link::Redirect).
+  virtual void Redirect(WayTo from, std::byte* place) = 0;
+  // The payloads of frames that are not sent whole are copied: their memory may change (Link::Keep).
+  virtual void Keep(WayTo to) = 0;
+  // Link::KeepShort of the link, if there is one.
+  virtual bool KeepShort(WayTo to, bool on) = 0;
   virtual void Goodbye(std::function<void()> done) = 0;  // in order, to all; `done` after at most a second
   // Nobody comes in any more. Not on the loop's thread: blocks for handshakes under way, whose connections are cut.
   virtual void StopListening() = 0;

@@ -84,7 +84,7 @@ Result<std::unique_ptr<Stream>> MeshDial::Try(State& state, const std::string& u
   if (!stream.ok()) return stream;
   if (!state.Enter(stream->get())) return Status(Code::kClosed, "cancelled");
   // The peer answers when it knows of this world, which may take it a while.
-  Status met = ClientHandshake(**stream, target.credentials, {Role::kWorker, target.rank, 0}, target.deadline);
+  Status met = ClientHandshake(**stream, target.credentials, target.self, target.deadline);
   state.Enter(nullptr);
   if (!met.ok()) return met;
   return stream;

@@ -16,7 +16,7 @@ class MeshDial {
   struct Target {
     std::vector<std::string> urls;  // best first
     Credentials credentials;
-    uint32_t rank = 0;  // our own
+    PeerIdentity self;  // who dials, and which way
     Deadline deadline;
   };
   using Done = std::function<void(Result<std::unique_ptr<Stream>>)>;

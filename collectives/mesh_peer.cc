@@ -13,15 +13,6 @@ Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-void Add(LinkCounters* sum, const LinkCounters& more) {
-  sum->frames_sent += more.frames_sent;
-  sum->frames_received += more.frames_received;
-  sum->bytes_sent += more.bytes_sent;
-  sum->bytes_received += more.bytes_received;
-  sum->payload_sent += more.payload_sent;
-  sum->payload_received += more.payload_received;
-}
-
 }  // namespace
 
 std::string MeshPeer::name() const {
@@ -32,13 +23,13 @@ std::string MeshPeer::name() const {
 LinkCounters MeshPeer::counters() const {
   std::lock_guard lock(counters_mutex_);
   LinkCounters sum = past_;
-  if (link_) Add(&sum, link_->counters());
+  if (link_) sum += link_->counters();
   return sum;
 }
 
 void MeshPeer::SetLink(std::unique_ptr<Link> link) {
   std::lock_guard lock(counters_mutex_);
-  if (link_) Add(&past_, link_->counters());
+  if (link_) past_ += link_->counters();
   std::swap(link_, link);
   if (link) closing_.push_back(std::move(link));
 }
@@ -56,7 +47,7 @@ void MeshPeer::Dial() {
   MeshDial::Target target;
   target.urls = mesh_.world.peers[rank_].urls;
   target.credentials = {mesh_.options.job, mesh_.options.secret, mesh_.world.epoch};
-  target.rank = mesh_.world.rank;
+  target.self = {Role::kWorker, mesh_.world.rank, static_cast<uint32_t>(to_.way)};
   target.deadline = *deadline_;
   const uint64_t number = ++dials_;
   dial_ = std::make_unique<MeshDial>(std::move(target), [this, number](Result<std::unique_ptr<Stream>> stream) {
@@ -76,7 +67,7 @@ void MeshPeer::OnDialed(Result<std::unique_ptr<Stream>> stream) {
 }
 
 void MeshPeer::Offer(std::unique_ptr<Stream> stream) {
-  if (state_ == State::kLost || state_ == State::kUp || ending_) {
+  if (state_ == State::kLost || state_ == State::kUp || leaving_ || ending_) {
     return stream->Shutdown();  // it dialed while we did, or was lost before
   }
   const bool ours_is_on_the_way = state_ != State::kIdle;
@@ -115,7 +106,7 @@ void MeshPeer::OnWelcome(const Header& header) {
 // The peer had a connection of its own on the way, or has ended.
 void MeshPeer::OnDeclined(const Status& why) {
   if (parked_) return Install(std::move(parked_), true);
-  if (!deadline_ || Clock::now() > *deadline_ || why.code() == Code::kCorrupt) return Lose(why);
+  if (leaving_ || !deadline_ || Clock::now() > *deadline_ || why.code() == Code::kCorrupt) return Lose(why);
   state_ = State::kIdle;
   if (timer_ != 0) mesh_.loop.CancelTimer(timer_);
   timer_ = mesh_.loop.CallAt(Clock::now() + kAfterDecline, [this] {
@@ -136,7 +127,7 @@ Header MeshPeer::HeaderOf(FrameType type) const {
 
 std::byte* MeshPeer::PlaceFor(Link& link, const Header& header) {
   if (&link != link_.get() || state_ != State::kUp) return nullptr;
-  return mesh_.handler.PlaceFor(rank_, header);
+  return mesh_.handler.PlaceFor(to_, header);
 }
 
 void MeshPeer::OnFrame(Link& link, const Header& header, std::byte* payload) {
@@ -144,7 +135,7 @@ void MeshPeer::OnFrame(Link& link, const Header& header, std::byte* payload) {
   if (state_ == State::kProposed) return OnWelcome(header);
   if (header.type == FrameType::kGoodbye) return;  // the link's end follows
   if (header.type == FrameType::kRegion) return TakeRegion(link, header);
-  mesh_.handler.OnFrame(rank_, header, payload);
+  mesh_.handler.OnFrame(to_, header, payload);
 }
 
 bool MeshPeer::NextFrame(Link& link, Outgoing& next) {
@@ -153,7 +144,7 @@ bool MeshPeer::NextFrame(Link& link, Outgoing& next) {
     next.header = HeaderOf(FrameType::kCredit);
     return true;
   }
-  if (NextRegion(next) || mesh_.handler.NextFrame(rank_, next)) return true;
+  if (NextRegion(next) || mesh_.handler.NextFrame(to_, next)) return true;
   if (!ending_) return false;
   said_goodbye_ = true;
   next.header = HeaderOf(FrameType::kGoodbye);
@@ -165,7 +156,7 @@ void MeshPeer::OnSent(Link& link, const Header& header) {
   if (header.type == FrameType::kGoodbye) return link.Close(Status(Code::kClosed, "we said goodbye"));
   const bool welcome = header.type == FrameType::kCredit && header.offset == 0;
   if (welcome || header.type == FrameType::kRegion) return;
-  mesh_.handler.OnSent(rank_, header);
+  mesh_.handler.OnSent(to_, header);
 }
 
 void MeshPeer::OnClosed(Link& link, const Status& why) {
@@ -194,8 +185,8 @@ void MeshPeer::Lose(const Status& why) {
   state_ = State::kLost;
   parked_.reset();
   const bool left = why.code() == Code::kClosed;
-  mesh_.handler.OnPeerLost(rank_, left ? Status(Code::kClosed, name() + " has left: it said goodbye")
-                                       : Status(Code::kPeerLost, name() + " is gone: " + why.message()));
+  mesh_.on_lost(rank_, left ? Status(Code::kClosed, name() + " has left: it said goodbye")
+                            : Status(Code::kPeerLost, name() + " is gone: " + why.message()));
 }
 
 void MeshPeer::Cut(const Status& why) {
@@ -255,6 +246,13 @@ void MeshPeer::TakeRegion(Link& link, const Header& header) {
 }
 
 // The end -------------------------------------------------------------------------------------------------------------
+
+bool MeshPeer::Leave() {
+  leaving_ = true;
+  parked_.reset();
+  if (link_ == nullptr) state_ = State::kLost;
+  return link_ != nullptr;
+}
 
 void MeshPeer::Goodbye() {
   ending_ = true;

@@ -1,4 +1,4 @@
-// One peer of the mesh and the way to it: idle, dialing, proposed (dialed, and not yet taken by the peer), up, lost.
+// One way to one peer of the mesh: idle, dialing, proposed (dialed, and not yet taken by the peer), up, lost.
 //
 // Both ends may dial at once, and bytes that one end has sent must not be lost with a connection that the other drops.
 // So whoever dialed sends nothing before the peer's first frame, a CREDIT of 0 bytes, by which it takes the connection.
@@ -23,12 +23,13 @@ struct MeshContext {  // what all peers of a mesh share
   MeshHandler& handler;
   const MeshOptions& options;
   const MeshWorld& world;
-  std::function<void()> on_closed;  // a link is closed, after Goodbye
+  std::function<void(uint32_t rank, const Status& why)> on_lost;  // by one of its ways, each at most once
+  std::function<void()> on_closed;                                // a link is closed, after Goodbye
 };
 
 class MeshPeer final : private LinkHandler {
  public:
-  MeshPeer(const MeshContext& mesh, uint32_t rank) : mesh_(mesh), rank_(rank) {}
+  MeshPeer(const MeshContext& mesh, WayTo to) : mesh_(mesh), rank_(to.peer), to_(to) {}
 
   // On the loop's thread.
   void Kick();
@@ -38,6 +39,8 @@ class MeshPeer final : private LinkHandler {
   void Redirect(std::byte* place);
   void Keep();
   bool KeepShort(bool on) { return state_ == State::kUp && link_->KeepShort(on); }
+  // The peer is lost by some way: no link is made any more. True: one is open, and on_lost tells its end.
+  bool Leave();
   void Goodbye();
   void Abandon();  // closes what is open, at once
   bool closed() const { return link_ == nullptr && closing_.empty(); }
@@ -76,6 +79,7 @@ class MeshPeer final : private LinkHandler {
 
   const MeshContext& mesh_;
   const uint32_t rank_;
+  const WayTo to_;
   State state_ = State::kIdle;
   std::optional<Deadline> deadline_;  // to be up, once somebody needs it
   std::unique_ptr<MeshDial> dial_;
@@ -83,7 +87,7 @@ class MeshPeer final : private LinkHandler {
   std::unique_ptr<Link> link_;
   std::unique_ptr<Stream> parked_;
   std::vector<std::unique_ptr<Link>> closing_;
-  bool welcome_ = false, ending_ = false, said_goodbye_ = false;
+  bool welcome_ = false, leaving_ = false, ending_ = false, said_goodbye_ = false;
   std::deque<Region> regions_;
   bool retries_regions_ = false;
   uint64_t timer_ = 0;

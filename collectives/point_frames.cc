@@ -8,8 +8,8 @@
 namespace byteps_like {
 
 // The message that a frame is about; nullptr for one that is over.
-PointImpl::Arrival* PointImpl::Incoming(uint32_t peer, const Header& header, uint64_t length) {
-  const Name name{header.key, peer, header.root, header.round};
+PointImpl::Arrival* PointImpl::Incoming(WayTo from, const Header& header, uint64_t length) {
+  const Name name{header.key, from.peer, header.root, header.round};
   const auto found = arrivals_.find(name);
   if (found != arrivals_.end()) return found->second.get();
   Name counted = name;
@@ -17,27 +17,28 @@ PointImpl::Arrival* PointImpl::Incoming(uint32_t peer, const Header& header, uin
   if (static_cast<int32_t>(name.number - turns_[counted]) < 0) return nullptr;
   auto arrival = std::make_unique<Arrival>();
   arrival->name = name;
+  arrival->from = from;
   arrival->length = length;
   Arrival& added = *arrivals_.emplace(name, std::move(arrival)).first->second;
   return &added;
 }
 
-std::byte* PointImpl::PlaceFor(uint32_t peer, const Header& header) {
-  Arrival* const arrival = Incoming(peer, header, MessageLength(header));
-  if (arrival == nullptr) return core_.Scratch(peer, header.length);
-  const bool fits = header.offset == arrival->arrived && MessageLength(header) == arrival->length &&
-                    header.offset + header.length <= arrival->length;
-  if (!fits) core_.Violation(peer, "bytes of a message out of order");
+std::byte* PointImpl::PlaceFor(WayTo from, const Header& header) {
+  Arrival* const arrival = Incoming(from, header, MessageLength(header));
+  if (arrival == nullptr) return core_.Scratch(from, header.length);
+  const bool fits = from == arrival->from && header.offset == arrival->arrived &&
+                    MessageLength(header) == arrival->length && header.offset + header.length <= arrival->length;
+  if (!fits) core_.Violation(from.peer, "bytes of a message out of order");
   if (!arrival->in_turn && !arrival->dropped) TakeTurns(*arrival);
   arrival->landing = header.length;
-  if (!fits || arrival->dropped) return core_.Scratch(peer, header.length);
+  if (!fits || arrival->dropped) return core_.Scratch(from, header.length);
   if (arrival->receive && arrival->stash.empty()) {
     arrival->direct = true;
     return arrival->receive->place + header.offset;
   }
   if (!arrival->receive && !IsEager(header)) {
-    core_.Violation(peer, "data of a message that nobody has asked for");
-    return core_.Scratch(peer, header.length);
+    core_.Violation(from.peer, "data of a message that nobody has asked for");
+    return core_.Scratch(from, header.length);
   }
   Block block;
   block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);
@@ -45,17 +46,17 @@ std::byte* PointImpl::PlaceFor(uint32_t peer, const Header& header) {
   block.eager = IsEager(header);
   arrival->direct = false;
   std::byte* const place = block.bytes.get();
-  coming_[peer] = std::move(block);
+  coming_[from] = std::move(block);
   return place;
 }
 
-void PointImpl::OnFrame(uint32_t peer, const Header& header, std::byte* payload) {
-  const Name name{header.key, peer, header.root, header.round};
+void PointImpl::OnFrame(WayTo from, const Header& header, std::byte* payload) {
+  const Name name{header.key, from.peer, header.root, header.round};
   switch (header.type) {
     case FrameType::kData:
-      return OnData(peer, header);
+      return OnData(from, header);
     case FrameType::kLaunch:
-      if (Arrival* const arrival = Incoming(peer, header, header.offset)) {
+      if (Arrival* const arrival = Incoming(from, header, header.offset)) {
         arrival->wants_clear = header.aux == 1;
         if (!arrival->in_turn) return TakeTurns(*arrival);
         // Its first bytes came before: the receive may be posted by now.
@@ -64,20 +65,20 @@ void PointImpl::OnFrame(uint32_t peer, const Header& header, std::byte* payload)
       return;
     case FrameType::kClear:
       if (const auto found = sends_.find(name); found != sends_.end()) {
-        core_.outbox(peer).Cleared(found->second->flow);
-        core_.mesh().Kick(peer);
+        core_.outbox(from).Cleared(found->second->flow);
+        core_.mesh().Kick(from);
       }
       return;
     case FrameType::kAbort:
-      return OnAbort(peer, header, std::string(reinterpret_cast<const char*>(payload), header.length));
+      return OnAbort(from, header, std::string(reinterpret_cast<const char*>(payload), header.length));
     default:
-      return core_.Violation(peer, "a frame of type " + std::to_string(static_cast<int>(header.type)));
+      return core_.Violation(from.peer, "a frame of type " + std::to_string(static_cast<int>(header.type)));
   }
 }
 
-void PointImpl::OnData(uint32_t peer, const Header& header) {
+void PointImpl::OnData(WayTo from, const Header& header) {
   if (header.length == 0) {
-    Arrival* const empty = Incoming(peer, header, MessageLength(header));
+    Arrival* const empty = Incoming(from, header, MessageLength(header));
     if (empty == nullptr) return;
     empty->empty_came = true;
     if (!empty->in_turn && !empty->dropped) return TakeTurns(*empty);
@@ -85,17 +86,17 @@ void PointImpl::OnData(uint32_t peer, const Header& header) {
     if (empty->receive) Took(*empty, 0, false);
     return;
   }
-  Block block = std::exchange(coming_[peer], {});
-  const auto found = arrivals_.find({header.key, peer, header.root, header.round});
+  Block block = std::exchange(coming_[from], {});
+  const auto found = arrivals_.find({header.key, from.peer, header.root, header.round});
   if (found == arrivals_.end()) {
-    if (IsEager(header)) core_.ReturnCredit(peer, header.length);
+    if (IsEager(header)) core_.ReturnCredit(from, header.length);
     return;
   }
   Arrival& arrival = *found->second;
   arrival.landing = 0;
   arrival.arrived += header.length;
   if (arrival.dropped) {
-    if (IsEager(header)) core_.ReturnCredit(peer, header.length);
+    if (IsEager(header)) core_.ReturnCredit(from, header.length);
     if (IsWhole(arrival)) Erase(Name(arrival.name));
     return;
   }
@@ -104,18 +105,18 @@ void PointImpl::OnData(uint32_t peer, const Header& header) {
   if (arrival.receive) core_.loop().Defer(*this);
 }
 
-void PointImpl::OnAbort(uint32_t peer, const Header& header, const std::string& text) {
+void PointImpl::OnAbort(WayTo from, const Header& header, const std::string& text) {
   const Status why(static_cast<Code>(header.aux), text);
-  const Name name{header.key, peer, header.root, header.round};
+  const Name name{header.key, from.peer, header.root, header.round};
   if (header.total == 0) {  // the receiver does not take our message
     if (sends_.contains(name)) {
-      AbortAt(peer, name, true, why);  // nothing more of it will come
+      AbortAt(from, name, true, why);  // nothing more of it will come
       return EndSend(name, why);
     }
-    if (why.code() == Code::kMismatch) late_[{header.key, peer}] = why;
+    if (why.code() == Code::kMismatch) late_[{header.key, from.peer}] = why;
     return;
   }
-  Arrival* const arrival = Incoming(peer, header, 0);
+  Arrival* const arrival = Incoming(from, header, 0);
   if (arrival == nullptr) return;
   if (arrival->receive) FailReceive(*arrival, why);
   DropArrival(*arrival);
@@ -131,7 +132,7 @@ void PointImpl::Erase(const Name& name) {
 }
 
 void PointImpl::OnPeerLost(uint32_t peer, const Status& why) {
-  coming_.erase(peer);
+  std::erase_if(coming_, [peer](const auto& coming) { return coming.first.peer == peer; });
   std::vector<Name> sends;
   for (const auto& [name, sending] : sends_) {
     if (name.peer == peer) sends.push_back(name);

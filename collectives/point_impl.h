@@ -71,6 +71,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
   };
   struct Arrival {  // a message on its way in
     Name name;
+    WayTo from;
     uint64_t length = 0, arrived = 0, taken = 0;
     bool in_turn = false;     // all before it are matched or lie in line
     bool empty_came = false;  // the frame of a message without bytes
@@ -92,7 +93,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
   void Start(std::shared_ptr<Sending> sending);
   void EndSend(const Name& name, const Status& why);
   void SendTimedOut(const Name& name);
-  void AbortAt(uint32_t peer, const Name& name, bool from_sender, const Status& why);
+  void AbortAt(WayTo to, const Name& name, bool from_sender, const Status& why);
 
   // point_receive.cc
   void StartReceive(Posted posted);
@@ -112,12 +113,12 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
   void RunDeferred() override;
 
   // point_frames.cc
-  std::byte* PlaceFor(uint32_t peer, const Header& header) override;
-  void OnFrame(uint32_t peer, const Header& header, std::byte* payload) override;
+  std::byte* PlaceFor(WayTo from, const Header& header) override;
+  void OnFrame(WayTo from, const Header& header, std::byte* payload) override;
   void OnPeerLost(uint32_t peer, const Status& why) override;
-  Arrival* Incoming(uint32_t peer, const Header& header, uint64_t length);
-  void OnData(uint32_t peer, const Header& header);
-  void OnAbort(uint32_t peer, const Header& header, const std::string& text);
+  Arrival* Incoming(WayTo from, const Header& header, uint64_t length);
+  void OnData(WayTo from, const Header& header);
+  void OnAbort(WayTo from, const Header& header, const std::string& text);
   void Erase(const Name& name);
 
   ExchangeCore& core_;
@@ -127,7 +128,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
   std::map<Name, std::unique_ptr<Arrival>> arrivals_;
   std::unordered_map<uint64_t, Lane> lanes_;
   std::map<std::pair<uint64_t, uint32_t>, Status> late_;  // by (lane, peer): failures of sends that had ended
-  std::map<uint32_t, Block> coming_;                      // by peer: where the payload that comes right now is kept
+  std::map<WayTo, Block> coming_;                         // where the payload that comes right now is kept
   uint64_t ids_ = 0;
 };
 

@@ -61,7 +61,7 @@ void PointImpl::StartReceive(Posted posted) {
       late_.erase(late);
       return;
     }
-    core_.mesh().Kick(peer);  // a link that breaks tells of its death
+    core_.mesh().Kick(core_.PointWay(peer, posted.options.traffic));  // a link that breaks tells of its death
   }
   posted.timer =
       core_.loop().CallAt(DeadlineAfter(posted.options.timeout),
@@ -95,7 +95,7 @@ void PointImpl::ReceiveTimedOut(uint64_t lane_id, uint64_t id) {
   for (auto& [name, arrival] : arrivals_) {
     if (!arrival->receive || arrival->receive->id != id) continue;
     const Status late = text(*arrival->receive);
-    AbortAt(name.peer, name, false, late);
+    AbortAt(arrival->from, name, false, late);
     return FailReceive(*arrival, late);
   }
 }
@@ -140,7 +140,7 @@ void PointImpl::Bind(Arrival& arrival, Posted posted) {
                                             core_.NameOf(core_.rank()) + " expects " + std::to_string(posted.bytes));
   arrival.receive = std::move(posted);
   if (!same) {
-    AbortAt(arrival.name.peer, arrival.name, false, differs);
+    AbortAt(arrival.from, arrival.name, false, differs);
     return FailReceive(arrival, differs);
   }
   if (arrival.wants_clear) Clear(arrival);
@@ -151,7 +151,7 @@ void PointImpl::Clear(const Arrival& arrival) {
   Flow flow;
   flow.id = {arrival.name.lane, arrival.name.number};
   flow.tag = arrival.name.tag;
-  core_.Send(arrival.name.peer, core_.outbox(arrival.name.peer).HeaderOf(FrameType::kClear, flow));
+  core_.Send(arrival.from, core_.outbox(arrival.from).HeaderOf(FrameType::kClear, flow));
 }
 
 // What was stashed goes into place, for all messages that have one now.
@@ -168,7 +168,7 @@ void PointImpl::Deliver(Arrival& arrival) {
     arrival.stash.pop_front();
     std::memcpy(arrival.receive->place + arrival.taken, block.bytes.get(), block.length);
     arrival.taken += block.length;
-    if (block.eager) core_.ReturnCredit(arrival.name.peer, block.length);
+    if (block.eager) core_.ReturnCredit(arrival.from, block.length);
   }
   Took(arrival, 0, false);
 }
@@ -179,7 +179,7 @@ bool PointImpl::IsWhole(const Arrival& arrival) const {
 
 void PointImpl::Took(Arrival& arrival, uint64_t bytes, bool eager) {
   arrival.taken += bytes;
-  if (eager) core_.ReturnCredit(arrival.name.peer, bytes);
+  if (eager) core_.ReturnCredit(arrival.from, bytes);
   if (!IsWhole(arrival) || arrival.taken != arrival.length) return;
   const Posted posted = std::move(*arrival.receive);
   const auto& ranks = posted.options.ranks;
@@ -202,11 +202,11 @@ void PointImpl::FailReceive(Arrival& arrival, const Status& why) {
 void PointImpl::DropArrival(Arrival& arrival) {
   arrival.dropped = true;
   for (const Block& block : arrival.stash) {
-    if (block.eager) core_.ReturnCredit(arrival.name.peer, block.length);
+    if (block.eager) core_.ReturnCredit(arrival.from, block.length);
   }
   arrival.stash.clear();
   if (arrival.landing > 0 && arrival.direct) {
-    core_.mesh().Redirect(arrival.name.peer, core_.Scratch(arrival.name.peer, arrival.landing));
+    core_.mesh().Redirect(arrival.from, core_.Scratch(arrival.from, arrival.landing));
   }
   arrival.direct = false;
   lanes_[arrival.name.lane].in_line.remove(&arrival);

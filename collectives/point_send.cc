@@ -57,7 +57,7 @@ void PointImpl::Start(std::shared_ptr<Sending> sending) {
   Name& name = sending->name;
   name.number = numbers_[name]++;
   Flow& flow = sending->flow;
-  flow.peer = peer;
+  flow.to = core_.PointWay(peer, sending->message.traffic);
   flow.id = {name.lane, name.number};
   flow.tag = name.tag;
   flow.length = sending->message.length;
@@ -72,17 +72,17 @@ void PointImpl::Start(std::shared_ptr<Sending> sending) {
 
 // Only for a message that may not be eager: else its first frame says it all.
 void PointImpl::Launch(Flow& flow, bool ask) {
-  Header header = core_.outbox(flow.peer).HeaderOf(FrameType::kLaunch, flow);
+  Header header = core_.outbox(flow.to).HeaderOf(FrameType::kLaunch, flow);
   header.aux = ask ? 1 : 0;
   header.offset = flow.length;
   flow.launched = true;
   flow.asked = flow.asked || ask;
-  core_.Send(flow.peer, header);
+  core_.Send(flow.to, header);
 }
 
 void PointImpl::OnSent(Outbound& out) {
   if (out.message->sent != out.message->length || !out.asked_whole()) return;
-  EndSend({out.flow->id.lane, out.flow->peer, out.flow->tag, out.flow->id.call}, {});
+  EndSend({out.flow->id.lane, out.flow->to.peer, out.flow->tag, out.flow->id.call}, {});
 }
 
 void PointImpl::EndSend(const Name& name, const Status& why) {
@@ -104,12 +104,12 @@ void PointImpl::SendTimedOut(const Name& name) {
                                         std::to_string(name.tag) + " from " + core_.NameOf(core_.rank()) + " within " +
                                         SecondsText(sending.timeout) + " s (" + std::to_string(sending.message.sent) +
                                         " bytes were sent)");
-  AbortAt(name.peer, name, true, late);
+  AbortAt(sending.flow.to, name, true, late);
   EndSend(name, late);
 }
 
 // `total` says whose message it is: 1, of the one who sends this frame.
-void PointImpl::AbortAt(uint32_t peer, const Name& name, bool from_sender, const Status& why) {
+void PointImpl::AbortAt(WayTo to, const Name& name, bool from_sender, const Status& why) {
   Header header;
   header.type = FrameType::kAbort;
   header.key = name.lane;
@@ -117,7 +117,7 @@ void PointImpl::AbortAt(uint32_t peer, const Name& name, bool from_sender, const
   header.root = name.tag;
   header.aux = static_cast<uint32_t>(why.code());
   header.total = from_sender ? 1 : 0;
-  core_.Send(peer, header, why.message().substr(0, kMostAbortText));
+  core_.Send(to, header, why.message().substr(0, kMostAbortText));
 }
 
 void PointImpl::FailAll(const Status& why) {

@@ -31,7 +31,7 @@ enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 struct PeerIdentity {
   Role role = Role::kWorker;
   uint32_t rank = 0;
-  uint32_t shard = 0;  // which shard of the server the link is for
+  uint32_t shard = 0;  // which shard of the server the link is for; between workers: which way
 };
 
 // Both block until done, refused (kRefused with the reason) or late (kTimeout). The server logs each refusal.

@@ -43,6 +43,16 @@ class LinkHandler {
 struct LinkCounters {  // what crossed the stream, headers included; read from any thread
   uint64_t frames_sent = 0, frames_received = 0, bytes_sent = 0, bytes_received = 0;
   uint64_t payload_sent = 0, payload_received = 0;
+
+  LinkCounters& operator+=(const LinkCounters& more) {
+    frames_sent += more.frames_sent;
+    frames_received += more.frames_received;
+    bytes_sent += more.bytes_sent;
+    bytes_received += more.bytes_received;
+    payload_sent += more.payload_sent;
+    payload_received += more.payload_received;
+    return *this;
+  }
 };
 
 class Link {

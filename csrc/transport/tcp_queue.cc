@@ -4,46 +4,61 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cstdlib>
+#include <chrono>
+#include <cmath>
 
 namespace byteps_like {
 namespace {
 
 constexpr int kUnsentBytes = 256 << 10;  // two segments
-constexpr int kShortUnsentBytes = 16 << 10;
-constexpr double kShortSeconds = 0.5e-3;
-// Below the least a sender can't keep a line busy; beyond the most the path is fast or far, and a queue of half a
-// millisecond is not worth the danger of starving it (a buffer that was set grows no more by itself).
-constexpr double kLeastShort = 48 << 10;
-constexpr double kMostShort = 256 << 10;
-constexpr int kLong = 4 << 20;  // the kernel cuts it to what it allows
+constexpr int kShortUnsentBytes = 64 << 10;
+// The rest is for the other connections.
+constexpr double kPaceOfRate = 0.9;
+constexpr uint32_t kQueueMicroseconds = 1000;  // of waiting: a queue stands
+constexpr double kAgree = 0.25;
+constexpr int kEnoughSamples = 6;
+constexpr auto kOld = std::chrono::seconds(60);
+// Beyond it the processors are the narrowest place, not a line with a queue.
+constexpr double kMostRate = 500e6;
 
-void Set(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof(value)); }
-
-// Bytes that the path carries in its round trip and the time of a short queue; 0 if it is not known.
-double ShortWindow(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof(info);
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
-  return static_cast<double>(info.tcpi_delivery_rate) * (2e-6 * info.tcpi_min_rtt + kShortSeconds);
+template <typename Value>
+void Set(int fd, int level, int name, Value value) {
+  ::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
 }  // namespace
 
 TcpQueue::TcpQueue(int fd) : fd_(fd) { Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes); }
 
+// The kernel's rate is that of the last round trip. Where a queue stands it is the path's; otherwise it is that of
+// single bursts, which token buckets let through at any speed, or of whoever gives us the bytes. While one stands, what
+// is under way takes a round trip to go through: a rate that does not agree with that is an accident.
+void TcpQueue::Measure() {
+  const Deadline now = Clock::now();
+  if (samples_ == kEnoughSamples) {
+    if (now < until_) return;
+    samples_ = 0;
+  }
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  if (info.tcpi_notsent_bytes == 0 || info.tcpi_rtt < info.tcpi_min_rtt + kQueueMicroseconds) return;
+  const auto rate = static_cast<double>(info.tcpi_delivery_rate);
+  const double expected = 1e6 * info.tcpi_unacked * info.tcpi_snd_mss / info.tcpi_rtt;
+  if (std::abs(rate - expected) > kAgree * expected) return;
+  rate_ = (rate_ * samples_ + rate) / (samples_ + 1);
+  if (++samples_ == kEnoughSamples) until_ = now + kOld;
+}
+
 bool TcpQueue::KeepShort(bool on) {
-  const double wanted = on ? ShortWindow(fd_) : 0;
-  const bool held = wanted > 0 && wanted <= kMostShort;
-  const int window = held ? static_cast<int>(std::max(wanted, kLeastShort)) : 0;
-  if (window == 0 && window_ == 0) return false;
-  // Small changes are noise.
-  if (window != 0 && std::abs(window - window_) < window_ / 4) return true;
-  Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, held ? kShortUnsentBytes : kUnsentBytes);
-  Set(fd_, SOL_SOCKET, SO_SNDBUF, held ? window : kLong);
-  window_ = window;
-  return held;
+  if (on) Measure();
+  const bool matters = on && samples_ == kEnoughSamples && rate_ <= kMostRate;
+  const uint64_t pace = matters ? static_cast<uint64_t>(kPaceOfRate * rate_) : 0;
+  if (pace == pace_) return matters;
+  Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, matters ? kShortUnsentBytes : kUnsentBytes);
+  Set(fd_, SOL_SOCKET, SO_MAX_PACING_RATE, pace != 0 ? pace : ~uint64_t{0});
+  pace_ = pace;
+  return matters;
 }
 
 }  // namespace byteps_like

@@ -1,5 +1,9 @@
-// How many of our bytes may lie in the kernel for one TCP connection.
+// How many of our bytes may lie in the kernel, and in the queue before a line, for one TCP connection.
 #pragma once
+
+#include <cstdint>
+
+#include "csrc/transport/stream.h"
 
 namespace byteps_like {
 
@@ -7,14 +11,20 @@ class TcpQueue {
  public:
   explicit TcpQueue(int fd);  // two segments unsent at most, what is under way is left to the kernel
 
-  // True: where the path is slow and near, unsent and unacknowledged bytes together are held to what it carries in a
-  // fraction of a millisecond, so that what comes next, on any connection that shares the way, waits no longer. Asks
-  // the kernel for the rate, so a call from time to time keeps it right. Returns whether it is held so.
+  // True: the connection is paced below the rate of its path, so that the queue before the narrowest line stays empty
+  // for other connections, and less lies unsent. The rate is that at which bytes went through while that queue stood,
+  // so this must be called every 20 ms or so. Returns whether it is paced now: not where no queue was seen, nor where
+  // the rate is beyond what matters.
   bool KeepShort(bool on);
 
  private:
+  void Measure();
+
   const int fd_;
-  int window_ = 0;  // 0: not held
+  double rate_ = 0;    // bytes per second, the mean of:
+  int samples_ = 0;    // enough of them: the connection may be paced
+  Deadline until_{};   // when they are old
+  uint64_t pace_ = 0;  // 0: not paced
 };
 
 }  // namespace byteps_like

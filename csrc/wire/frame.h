@@ -33,8 +33,9 @@ enum class FrameType : uint8_t {
   kClear = 11,   // the call has begun here: its messages may be sent whole
   kCredit = 12,  // `offset` bytes of what was stashed have been taken
   kAbort = 13,   // the call has failed; aux = Code, payload = UTF-8 text
+  kHurry = 14,   // messages in a hurry share the line with what comes by this link: it should be paced for a second
 };
-inline constexpr uint8_t kFrameTypeCount = 14;
+inline constexpr uint8_t kFrameTypeCount = 15;
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes

@@ -429,7 +429,7 @@ TEST_CASE("exchange: lengths and offsets over 4 GiB") {
   const uint64_t length = 5ull << 30;
   Outbox outbox(0, 1, 1);
   Flow flow;
-  flow.peer = 1;
+  flow.to = 1;
   flow.cleared = true;
   SendMessage message;
   message.length = message.ready = length;

@@ -36,11 +36,15 @@ inline MeshOptions OptionsFor(std::vector<std::string> urls, double connect_time
 
 inline std::string RankName(uint32_t rank) { return "rank " + std::to_string(rank) + " (host x, pid 1)"; }
 
-inline MeshWorld WorldOf(uint32_t rank, const std::vector<std::vector<std::string>>& urls, uint32_t epoch = 1) {
+// `apart`: no two ranks share a host, as far as they know.
+inline MeshWorld WorldOf(uint32_t rank, const std::vector<std::vector<std::string>>& urls, uint32_t epoch = 1,
+                         bool apart = false) {
   MeshWorld world;
   world.epoch = epoch;
   world.rank = rank;
-  for (uint32_t peer = 0; peer < urls.size(); ++peer) world.peers.push_back({urls[peer], "host", RankName(peer)});
+  for (uint32_t peer = 0; peer < urls.size(); ++peer) {
+    world.peers.push_back({urls[peer], apart ? "host " + std::to_string(peer) : "host", RankName(peer)});
+  }
   return world;
 }
 

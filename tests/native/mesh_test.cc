@@ -1,5 +1,7 @@
-// Links between workers: made when needed, one per pair, and lost once.
+// Links between workers: made when needed, one per pair and way, and lost once.
 #include <doctest/doctest.h>
+
+#include <set>
 
 #include "tests/native/mesh_fixture.h"
 
@@ -16,10 +18,17 @@ class Talker final : public MeshHandler {
   }
   ~Talker() override { mesh.reset(); }  // before what its handler uses
 
-  void Say(uint32_t peer, uint64_t count) {
+  void Say(WayTo peer, uint64_t count) {
     // Not the owner's pointer: it is cleared before the loop has stopped.
     mesh->loop().Post([this, own = mesh.get(), peer, count] {
       to_send_[peer] += count;
+      own->Kick(peer);
+    });
+  }
+  // A frame that the peer refuses: it closes this link.
+  void Offend(WayTo peer) {
+    mesh->loop().Post([this, own = mesh.get(), peer] {
+      offends_.insert(peer);
       own->Kick(peer);
     });
   }
@@ -28,21 +37,27 @@ class Talker final : public MeshHandler {
     return changed.wait_until(lock, In(seconds), condition);
   }
 
-  std::byte* PlaceFor(uint32_t, const Header&) override { return nullptr; }
-  void OnFrame(uint32_t peer, const Header& header, std::byte*) override {
+  std::byte* PlaceFor(WayTo, const Header&) override { return nullptr; }
+  void OnFrame(WayTo peer, const Header& header, std::byte*) override {
     std::lock_guard lock(mutex);
     in_order = in_order && header.key == heard[peer];
     ++heard[peer];
     changed.notify_all();
   }
-  bool NextFrame(uint32_t peer, Outgoing& next) override {
+  bool NextFrame(WayTo peer, Outgoing& next) override {
+    if (offends_.erase(peer) != 0) {
+      next.header.type = FrameType::kAbort;
+      next.header.length = sizeof(offence_);
+      next.payload = offence_;
+      return true;
+    }
     if (to_send_[peer] == 0) return false;
     --to_send_[peer];
     next.header.type = FrameType::kClear;
     next.header.key = said_[peer]++;
     return true;
   }
-  void OnSent(uint32_t, const Header&) override {}
+  void OnSent(WayTo, const Header&) override {}
   void OnPeerLost(uint32_t peer, const Status& why) override {
     std::lock_guard lock(mutex);
     lost[peer].push_back(why);
@@ -56,14 +71,16 @@ class Talker final : public MeshHandler {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<uint32_t, uint64_t> heard;
+  std::map<WayTo, uint64_t> heard;
   std::map<uint32_t, std::vector<Status>> lost;
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   bool in_order = true;
   std::unique_ptr<Mesh> mesh;
 
  private:
-  std::map<uint32_t, uint64_t> to_send_, said_;
+  std::map<WayTo, uint64_t> to_send_, said_;
+  std::set<WayTo> offends_;
+  std::byte offence_[8]{};
 };
 
 struct Talkers {
@@ -111,6 +128,83 @@ TEST_CASE("mesh: everybody talks to everybody at once, one link a pair, nothing 
       }
     }
   }
+}
+
+TEST_CASE("mesh: both ways of all pairs at once, each in its own order, and counted together") {
+  constexpr uint32_t kSize = 3, kFrames = 50;
+  for (const std::string scheme : {"shm", "tcp", "chaos+tcp"}) {
+    for (int round = 0; round < 5; ++round) {
+      CAPTURE(scheme);
+      Talkers talkers(kSize, scheme, scheme.starts_with("chaos") ? "?seed=3&delay_ms=1" : "");
+      for (uint32_t rank = 0; rank < kSize; ++rank) talkers.Join(rank);
+      for (const Way way : {Way::kUrgent, Way::kMain}) {
+        for (uint32_t rank = 0; rank < kSize; ++rank) {
+          for (uint32_t peer = 0; peer < kSize; ++peer) {
+            if (peer != rank) talkers[rank].Say({peer, way}, kFrames);
+          }
+        }
+      }
+      for (uint32_t rank = 0; rank < kSize; ++rank) {
+        for (uint32_t peer = 0; peer < kSize; ++peer) {
+          if (peer == rank) continue;
+          for (const Way way : {Way::kMain, Way::kUrgent}) {
+            CHECK(talkers[rank].Wait([&] { return talkers[rank].heard[{peer, way}] == kFrames; }));
+          }
+          const LinkCounters counters = talkers[rank].mesh->counters(peer);
+          CHECK(counters.frames_received >= 2 * kFrames);
+          CHECK(counters.frames_received <= 2 * kFrames + 2);  // and a welcome on each
+        }
+        std::lock_guard lock(talkers[rank].mutex);
+        CHECK(talkers[rank].in_order);
+        CHECK(talkers[rank].lost.empty());
+      }
+    }
+  }
+}
+
+TEST_CASE("mesh: whichever way breaks, the peer is lost, once, and both ways are closed") {
+  for (const Way broken : {Way::kMain, Way::kUrgent}) {
+    for (const bool both : {true, false}) {
+      Talkers talkers(2, "tcp");
+      for (uint32_t rank = 0; rank < 2; ++rank) talkers.Join(rank);
+      for (const Way way : {Way::kMain, Way::kUrgent}) {
+        if (!both && way != broken) continue;
+        talkers[0].Say({1, way}, 1);
+        CHECK(talkers[1].Wait([&] { return talkers[1].heard[{0, way}] == 1; }));
+      }
+      talkers[0].Offend({1, broken});
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        CHECK(talkers[rank].Wait([&] { return talkers[rank].lost[1 - rank].size() == 1; }));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        for (const Way way : {Way::kMain, Way::kUrgent}) talkers[rank].Say({1 - rank, way}, 1);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        std::lock_guard lock(talkers[rank].mutex);
+        REQUIRE(talkers[rank].lost[1 - rank].size() == 1);
+        CHECK(talkers[rank].lost[1 - rank][0].code() == Code::kPeerLost);
+        for (const Way way : {Way::kMain, Way::kUrgent}) CHECK(talkers[rank].heard[{1 - rank, way}] <= 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("mesh: a peer has left when both ways have brought its goodbye, and all that was before") {
+  constexpr uint32_t kFrames = 3000;  // longer on their way than the goodbye of the other
+  Talkers talkers(2, "chaos+tcp", "?rate=1e6");
+  for (uint32_t rank = 0; rank < 2; ++rank) talkers.Join(rank);
+  talkers[0].Say({1, Way::kUrgent}, 1);
+  CHECK(talkers[1].Wait([&] { return talkers[1].heard[{0, Way::kUrgent}] == 1; }));
+  talkers[0].Say(1, kFrames);
+  CHECK(talkers[1].Wait([&] { return talkers[1].heard[0] > 0; }));
+  talkers[0].mesh->loop().Post([own = talkers[0].mesh.get()] { own->Goodbye([] {}); });
+  CHECK(talkers[1].Wait([&] { return !talkers[1].lost[0].empty(); }));
+  std::lock_guard lock(talkers[1].mutex);
+  CHECK(talkers[1].heard[0] == kFrames);
+  CHECK(talkers[1].lost[0].size() == 1);
+  CHECK(talkers[1].lost[0][0].code() == Code::kClosed);
 }
 
 TEST_CASE("mesh: a peer that dials before we know of the world waits for it") {

@@ -10,7 +10,7 @@ namespace byteps_like::testing {
 namespace {
 
 struct World {
-  World(uint32_t size, const std::string& scheme, const std::string& query = "") {
+  World(uint32_t size, const std::string& scheme, const std::string& query = "", bool apart = false) {
     std::vector<std::vector<std::string>> urls;
     for (uint32_t rank = 0; rank < size; ++rank) {
       auto made = Communicator::Listen(OptionsFor({FreshUrl(scheme, query)}));
@@ -19,7 +19,7 @@ struct World {
       urls.push_back(all.back()->urls());
       group.push_back(rank);
     }
-    for (uint32_t rank = 0; rank < size; ++rank) all[rank]->SetWorld(WorldOf(rank, urls));
+    for (uint32_t rank = 0; rank < size; ++rank) all[rank]->SetWorld(WorldOf(rank, urls, 1, apart));
   }
   PointOptions Options(uint32_t tag, double timeout) const {
     PointOptions options;
@@ -30,8 +30,10 @@ struct World {
     return options;
   }
   std::shared_ptr<Completion> Send(uint32_t from, uint32_t to, const Bytes& bytes, uint32_t tag = 0,
-                                   double timeout = 10) {
-    return all[from]->point_to_point().Send(Options(tag, timeout), to, bytes.data(), bytes.size());
+                                   double timeout = 10, TrafficClass traffic = TrafficClass::kPointToPoint) {
+    PointOptions options = Options(tag, timeout);
+    options.traffic = traffic;
+    return all[from]->point_to_point().Send(std::move(options), to, bytes.data(), bytes.size());
   }
   std::shared_ptr<Completion> Receive(uint32_t at, int32_t from, Bytes& place, uint32_t tag = 0, double timeout = 10) {
     return all[at]->point_to_point().Receive(Options(tag, timeout), from, place.data(), place.size());
@@ -98,6 +100,84 @@ TEST_CASE("point to point: one tag's messages come in order, tags are apart") {
   }
   for (auto& completion : all) REQUIRE(Done(completion));
   for (uint32_t i = 0; i < order.size(); ++i) CHECK(places[places_of[i]] == sent[i]);
+}
+
+TEST_CASE("point to point: messages of different classes go different ways, and are matched in order all the same") {
+  for (const std::string scheme : {"tcp", "chaos+tcp"}) {
+    CAPTURE(scheme);
+    World world(2, scheme, scheme.starts_with("chaos") ? "?seed=2&delay_ms=1&rate=50e6" : "", true);
+    std::minstd_rand random(5);
+    std::deque<Bytes> sent, places;
+    std::vector<std::shared_ptr<Completion>> all;
+    for (uint32_t i = 0; i < 200; ++i) {
+      sent.push_back(Pattern(random() % 8 == 0 ? 200'000 : random() % 2000, i));
+      const TrafficClass traffic = random() % 2 == 0 ? TrafficClass::kBulk : TrafficClass::kPointToPoint;
+      all.push_back(world.Send(i % 4 == 0, i % 4 != 0, sent.back(), 0, 10, traffic));
+    }
+    for (uint32_t i = 0; i < 200; ++i) {
+      places.emplace_back(sent[i].size());
+      all.push_back(world.Receive(i % 4 != 0, i % 4 == 0, places.back()));
+    }
+    for (auto& completion : all) REQUIRE(Done(completion));
+    for (uint32_t i = 0; i < 200; ++i) CHECK(places[i] == sent[i]);
+  }
+}
+
+TEST_CASE("point to point: a second link is made for a message in a hurry, between hosts") {
+  for (const bool apart : {true, false}) {
+    CAPTURE(apart);
+    World world(2, "tcp", "", apart);
+    const Bytes bytes = Pattern(100, 1);
+    Bytes place(100);
+    const auto frames = [&] { return world.all[0]->counters().frames_sent + world.all[1]->counters().frames_sent; };
+    CHECK(frames() == 0);
+    for (const TrafficClass traffic : {TrafficClass::kBulk, TrafficClass::kPointToPoint, TrafficClass::kAllToAll}) {
+      REQUIRE(Done(world.Send(0, 1, bytes, 0, 10, traffic)));
+      REQUIRE(Done(world.Receive(1, 0, place)));
+    }
+    CHECK(frames() == 3 + (apart ? 2 : 1));  // and a welcome on each link
+  }
+}
+
+TEST_CASE("point to point: who is in a hurry tells those from whom bulk comes, between hosts, and not each time") {
+  for (const bool apart : {true, false}) {
+    CAPTURE(apart);
+    World world(3, "tcp", "", apart);
+    const Bytes bytes = Pattern(100, 1);
+    Bytes place(100);
+    const auto frames_after = [&](uint32_t from, TrafficClass traffic) {
+      REQUIRE(Done(world.Send(from, 1, bytes, 0, 10, traffic)));
+      REQUIRE(Done(world.Receive(1, static_cast<int32_t>(from), place)));
+      DoOn(world.all[1]->loop(), [] {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return world.all[1]->counters(0).frames_sent;
+    };
+    frames_after(0, TrafficClass::kPointToPoint);  // makes a link
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    const uint64_t before = frames_after(0, TrafficClass::kBulk);
+    CHECK(frames_after(2, TrafficClass::kPointToPoint) == before);
+    CHECK(frames_after(0, TrafficClass::kBulk) == before + (apart ? 1 : 0));
+    CHECK(frames_after(0, TrafficClass::kBulk) == before + (apart ? 1 : 0));
+  }
+}
+
+TEST_CASE("point to point: messages nobody wants stay within the limit of each way, and come to their receives") {
+  World world(2, "tcp", "", true);
+  std::deque<Bytes> sent;
+  std::vector<std::shared_ptr<Completion>> sends;
+  for (uint32_t i = 0; i < 100; ++i) {
+    sent.push_back(Pattern(40'000, i));
+    const TrafficClass traffic = i % 2 == 0 ? TrafficClass::kBulk : TrafficClass::kPointToPoint;
+    sends.push_back(world.Send(0, 1, sent.back(), 0, 10, traffic));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(world.all[1]->counters(0).payload_received <= kWays * kEagerBytes);
+  for (uint32_t i = 0; i < 100; ++i) {
+    Bytes place(40'000);
+    REQUIRE(Done(world.Receive(1, 0, place)));
+    CHECK(place == sent[i]);
+  }
+  for (auto& send : sends) CHECK(Done(send));
 }
 
 TEST_CASE("point to point: from any source, in the order of arrival") {
@@ -174,8 +254,8 @@ TEST_CASE("point to point: deadlines say who is waited for, and messages go on a
 }
 
 TEST_CASE("point to point: a dead peer is named at once, and so is closing") {
-  for (const std::string scheme : {"shm", "tcp"}) {
-    World world(3, scheme);
+  for (const std::string scheme : {"shm", "tcp", "tcp apart"}) {
+    World world(3, scheme.substr(0, 3), "", scheme.ends_with("apart"));
     Bytes place(10), other(10);
     const Bytes bytes = Pattern(10, 1);
     auto warm = world.Receive(0, 1, place);

@@ -1,4 +1,4 @@
-// What lies in the kernel for a connection: socket options before and after, on connections of a known rate.
+// What lies in the kernel for a connection: socket options before and after, on lines of a known rate.
 #include "csrc/transport/tcp_queue.h"
 
 #include <arpa/inet.h>
@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "csrc/base/fd.h"
 #include "tests/native/transport_fixture.h"
@@ -15,8 +16,7 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr int kLongUnsent = 256 << 10, kShortUnsent = 16 << 10;
-constexpr int kLeast = 48 << 10, kMost = 256 << 10;
+constexpr int kLongUnsent = 256 << 10, kShortUnsent = 64 << 10;
 
 int Option(const Fd& fd, int level, int name) {
   int value = -1;
@@ -25,7 +25,15 @@ int Option(const Fd& fd, int level, int name) {
   return value;
 }
 int Unsent(const Fd& fd) { return Option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT); }
-int SendBuffer(const Fd& fd) { return Option(fd, SOL_SOCKET, SO_SNDBUF) / 2; }  // the kernel tells twice what was set
+
+// Bytes per second; nothing: as fast as TCP likes.
+std::optional<double> Pace(const Fd& fd) {
+  uint64_t value = 0;
+  socklen_t size = sizeof(value);
+  REQUIRE(::getsockopt(fd.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &value, &size) == 0);
+  if (value >= UINT32_MAX) return std::nullopt;
+  return static_cast<double>(value);
+}
 
 // A connection over loopback whose other end reads and forgets.
 class Connection {
@@ -54,16 +62,18 @@ class Connection {
   }
   const Fd& fd() const { return out_; }
 
-  // Until all is acknowledged: the kernel then knows the path.
-  void Send(size_t bytes) {
-    const Bytes data(64 << 10);
-    for (size_t sent = 0; sent < bytes;) {
-      const ssize_t more = ::write(out_.get(), data.data(), std::min(data.size(), bytes - sent));
-      REQUIRE(more > 0);
-      sent += static_cast<size_t>(more);
-    }
-    const auto limit = In(10);
-    while (Info().tcpi_unacked + Info().tcpi_notsent_bytes > 0 && Clock::now() < limit) std::this_thread::yield();
+  // Sends as much as goes, and asks the queue from time to time, as long as `goes_on` says of its answers.
+  void Fill(const std::function<bool(bool)>& goes_on, TcpQueue& queue, bool on = true) {
+    std::atomic<bool> over{false};
+    std::thread writer([&] {
+      const Bytes data(64 << 10);
+      while (!over) sent_ += static_cast<uint64_t>(std::max<ssize_t>(::write(out_.get(), data.data(), data.size()), 0));
+    });
+    const auto limit = In(5);
+    do std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (goes_on(queue.KeepShort(on)) && Clock::now() < limit);
+    over = true;
+    writer.join();
   }
   tcp_info Info() const {
     tcp_info info{};
@@ -71,14 +81,11 @@ class Connection {
     REQUIRE(::getsockopt(out_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
     return info;
   }
-  // Bytes of half a millisecond and a round trip.
-  double Window() const {
-    const tcp_info info = Info();
-    return static_cast<double>(info.tcpi_delivery_rate) * (2 * info.tcpi_min_rtt * 1e-6 + 0.5e-3);
-  }
+  uint64_t sent() const { return sent_; }
 
  private:
   Fd out_, in_;
+  std::atomic<uint64_t> sent_{0};
   std::thread reader_;
 };
 
@@ -97,67 +104,50 @@ std::unique_ptr<Connection> Shaped(const std::string& rate) {
 
 }  // namespace
 
-TEST_CASE("tcp queue: two segments unsent, and the buffer is the kernel's") {
+TEST_CASE("tcp queue: two segments unsent, and no pace where nothing is known of the path") {
   const Connection connection;
-  const int before = SendBuffer(connection.fd());
   TcpQueue queue(connection.fd().get());
-  CHECK(Unsent(connection.fd()) == kLongUnsent);
-  CHECK_FALSE(queue.KeepShort(true));  // nothing was sent: there is no rate to go by
-  CHECK_FALSE(queue.KeepShort(false));
-  CHECK(Unsent(connection.fd()) == kLongUnsent);
-  CHECK(SendBuffer(connection.fd()) == before);
-}
-
-TEST_CASE("tcp queue: on a slow path it is held short, and let go again") {
-  const auto connection = Shaped("80mbit");
-  if (connection == nullptr) return;
-  const Fd& fd = connection->fd();
-  TcpQueue queue(fd.get());
-  for (int round = 0; round < 2; ++round) {
-    connection->Send(1 << 20);
-    const double window = connection->Window();
-    CHECK(queue.KeepShort(true));
-    CHECK(Unsent(fd) == kShortUnsent);
-    CHECK(SendBuffer(fd) == static_cast<int>(std::max<double>(window, kLeast)));
-    CHECK(SendBuffer(fd) < kMost / 2);
-    CHECK(queue.KeepShort(true));  // as it was
-    connection->Send(1 << 20);     // still goes through
-    CHECK_FALSE(queue.KeepShort(false));
-    CHECK(Unsent(fd) == kLongUnsent);
-    CHECK(SendBuffer(fd) > kMost / 2);  // 4 MiB, or what the kernel allows
+  for (const bool on : {true, true, false}) {
+    CHECK_FALSE(queue.KeepShort(on));
+    CHECK(Unsent(connection.fd()) == kLongUnsent);
+    CHECK_FALSE(Pace(connection.fd()));
   }
 }
 
-TEST_CASE("tcp queue: what has not changed is not set again") {
-  const auto connection = Shaped("80mbit");
-  if (connection == nullptr) return;
-  const Fd& fd = connection->fd();
-  TcpQueue queue(fd.get());
-  connection->Send(1 << 20);
-  REQUIRE(queue.KeepShort(true));
-  const int other = 1000 << 10;  // shows whether it is set again
-  REQUIRE(::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &other, sizeof(other)) == 0);
-  const int seen = SendBuffer(fd);
-  CHECK(queue.KeepShort(true));
-  CHECK(SendBuffer(fd) == seen);
-}
-
-TEST_CASE("tcp queue: what a path carries in a round trip and half a millisecond, and a fast one is left alone") {
-  for (const std::string rate : {"800mbit", "2000mbit", ""}) {
+TEST_CASE("tcp queue: a line's queue is found, emptied and left empty, and the connection is let go again") {
+  for (const double rate : {100e6, 400e6}) {
     CAPTURE(rate);
-    const auto connection = rate.empty() ? std::make_unique<Connection>() : Shaped(rate);
-    if (connection == nullptr) continue;
+    const auto connection = Shaped(std::to_string(static_cast<int>(rate / 1e6)) + "mbit");
+    if (connection == nullptr) return;
     const Fd& fd = connection->fd();
     TcpQueue queue(fd.get());
-    connection->Send(16 << 20);
-    const int before = SendBuffer(fd);
-    const double window = connection->Window();
-    CAPTURE(window);
-    const bool held = queue.KeepShort(true);
-    CHECK(held == (window <= kMost));
-    CHECK(Unsent(fd) == (held ? kShortUnsent : kLongUnsent));
-    CHECK(SendBuffer(fd) == (held ? static_cast<int>(std::max<double>(window, kLeast)) : before));
+    bool paced = false;
+    connection->Fill([&](bool now) { return !(paced = now); }, queue);
+    REQUIRE(paced);
+    REQUIRE(Pace(fd));
+    CHECK(*Pace(fd) < 0.95 * rate / 8);
+    CHECK(*Pace(fd) > 0.7 * rate / 8);
+    CHECK(Unsent(fd) == kShortUnsent);
+    int calls = 0;
+    connection->Fill([&](bool now) { return (paced = now) && ++calls < 15; }, queue);
+    CHECK(paced);
+    CHECK(connection->Info().tcpi_rtt < 10'000);  // where TCP by itself fills 20 ms
+    CHECK_FALSE(queue.KeepShort(false));
+    CHECK_FALSE(Pace(fd));
+    CHECK(Unsent(fd) == kLongUnsent);
+    CHECK(queue.KeepShort(true));  // the rate is known
   }
+}
+
+TEST_CASE("tcp queue: a path that is faster than any line that matters is left alone") {
+  Connection connection;
+  TcpQueue queue(connection.fd().get());
+  int calls = 0, paced = 0;
+  const auto begin = Clock::now();
+  connection.Fill([&](bool now) { return (paced += now ? 1 : 0), ++calls < 12; }, queue);
+  const double rate =
+      static_cast<double>(connection.sent()) / std::chrono::duration<double>(Clock::now() - begin).count();
+  if (rate > 700e6) CHECK(paced == 0);
 }
 
 }  // namespace byteps_like::testing
