@@ -134,7 +134,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     uint32_t length = 0;
   };
   struct Port {  // our end of a way to a peer
-    Port(uint32_t rank, uint32_t epoch, uint32_t peer) : outbox(rank, epoch, peer) {}
+    Port(uint32_t rank, uint32_t epoch) : outbox(rank, epoch) {}
     Outbox outbox;
     Landing landing;
     std::vector<std::byte> scratch, text;
@@ -142,7 +142,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     uint64_t owed = 0;  // taken, not told yet
   };
   struct Peer {
-    Peer(uint32_t rank, uint32_t epoch, uint32_t peer) : ports{Port(rank, epoch, peer), Port(rank, epoch, peer)} {}
+    Peer(uint32_t rank, uint32_t epoch) : ports{Port(rank, epoch), Port(rank, epoch)} {}
     std::array<Port, kWays> ports;
     std::string last;  // the description it sent last
     Deadline told{};   // when we told it that we are in a hurry, and

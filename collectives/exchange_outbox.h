@@ -79,7 +79,7 @@ struct Outbound : Hook {
 
 class Outbox {
  public:
-  Outbox(uint32_t rank, uint32_t epoch, uint32_t peer) : rank_(rank), epoch_(epoch), peer_(peer) {}
+  Outbox(uint32_t rank, uint32_t epoch) : rank_(rank), epoch_(epoch) {}
 
   void Control(Header header, std::string text = "");
   Header HeaderOf(FrameType type, const Flow& flow) const;
@@ -113,7 +113,7 @@ class Outbox {
   template <typename Condition>
   void Unpark(Condition condition);
 
-  const uint32_t rank_, epoch_, peer_;
+  const uint32_t rank_, epoch_;
   std::deque<std::unique_ptr<Text>> control_;
   Outbound *first_ = nullptr, *last_ = nullptr;
   std::vector<Outbound*> parked_;

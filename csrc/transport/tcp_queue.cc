@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -12,8 +13,9 @@ namespace {
 
 constexpr int kUnsentBytes = 256 << 10;  // two segments
 constexpr int kShortUnsentBytes = 64 << 10;
-// The rest is for the other connections.
-constexpr double kPaceOfRate = 0.9;
+// Of the rate; the rest is for the other connections. Less while a queue stands all the same: the rate was too high, or
+// more than one connection was measured alone.
+constexpr double kMostOfRate = 0.9, kLeastOfRate = 0.7, kSlower = 0.03, kFaster = 0.002;
 constexpr uint32_t kQueueMicroseconds = 1000;  // of waiting: a queue stands
 constexpr double kAgree = 0.25;
 constexpr int kEnoughSamples = 6;
@@ -34,26 +36,30 @@ TcpQueue::TcpQueue(int fd) : fd_(fd) { Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 
 // single bursts, which token buckets let through at any speed, or of whoever gives us the bytes. While one stands, what
 // is under way takes a round trip to go through: a rate that does not agree with that is an accident.
 void TcpQueue::Measure() {
-  const Deadline now = Clock::now();
-  if (samples_ == kEnoughSamples) {
-    if (now < until_) return;
-    samples_ = 0;
-  }
   tcp_info info{};
   socklen_t size = sizeof(info);
   if (::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
-  if (info.tcpi_notsent_bytes == 0 || info.tcpi_rtt < info.tcpi_min_rtt + kQueueMicroseconds) return;
+  const bool stands = info.tcpi_rtt >= info.tcpi_min_rtt + kQueueMicroseconds;
+  const Deadline now = Clock::now();
+  if (samples_ == kEnoughSamples && now < until_) {
+    share_ = stands ? std::max(kLeastOfRate, share_ - kSlower) : std::min(kMostOfRate, share_ + kFaster);
+    return;
+  }
+  if (samples_ == kEnoughSamples) samples_ = 0;
+  if (info.tcpi_notsent_bytes == 0 || !stands) return;
   const auto rate = static_cast<double>(info.tcpi_delivery_rate);
   const double expected = 1e6 * info.tcpi_unacked * info.tcpi_snd_mss / info.tcpi_rtt;
   if (std::abs(rate - expected) > kAgree * expected) return;
   rate_ = (rate_ * samples_ + rate) / (samples_ + 1);
-  if (++samples_ == kEnoughSamples) until_ = now + kOld;
+  if (++samples_ < kEnoughSamples) return;
+  until_ = now + kOld;
+  share_ = kMostOfRate;
 }
 
 bool TcpQueue::KeepShort(bool on) {
   if (on) Measure();
   const bool matters = on && samples_ == kEnoughSamples && rate_ <= kMostRate;
-  const uint64_t pace = matters ? static_cast<uint64_t>(kPaceOfRate * rate_) : 0;
+  const uint64_t pace = matters ? static_cast<uint64_t>(share_ * rate_) : 0;
   if (pace == pace_) return matters;
   Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, matters ? kShortUnsentBytes : kUnsentBytes);
   Set(fd_, SOL_SOCKET, SO_MAX_PACING_RATE, pace != 0 ? pace : ~uint64_t{0});

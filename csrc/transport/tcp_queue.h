@@ -24,6 +24,7 @@ class TcpQueue {
   double rate_ = 0;    // bytes per second, the mean of:
   int samples_ = 0;    // enough of them: the connection may be paced
   Deadline until_{};   // when they are old
+  double share_ = 0;   // of the rate, that it is paced to
   uint64_t pace_ = 0;  // 0: not paced
 };
 

@@ -427,7 +427,7 @@ TEST_CASE("exchange: who has begun is asked for a sign of life, and named if it 
 
 TEST_CASE("exchange: lengths and offsets over 4 GiB") {
   const uint64_t length = 5ull << 30;
-  Outbox outbox(0, 1, 1);
+  Outbox outbox(0, 1);
   Flow flow;
   flow.to = 1;
   flow.cleared = true;
