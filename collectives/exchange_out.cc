@@ -8,7 +8,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kMixed = std::chrono::milliseconds(1000);  // so long after the last message of either kind
+constexpr auto kMixed = std::chrono::seconds(1);  // so long after the last message of either kind
 constexpr auto kMixInterval = std::chrono::milliseconds(20);
 constexpr uint32_t kShortSegment = 32u << 10;
 
@@ -54,7 +54,9 @@ void ExchangeCore::Mix(WayTo to, TrafficClass traffic) {
   if (mix_timer_ == 0 && now < std::min(bulky_at_, std::max(hurried_at_, told_at_)) + kMixed) LookAtMix();
 }
 
+// Of most worlds nobody is ever in a hurry: their frames cost no look at the clock.
 void ExchangeCore::Hear(WayTo from, const Header& header) {
+  if (from.way == Way::kMain && header.type != FrameType::kHurry && urgent_at_ == Deadline{}) return;
   Peer& peer = *peers_[from.peer];
   const Deadline now = Clock::now();
   if (from.way == Way::kUrgent) hurried_at_ = urgent_at_ = now;

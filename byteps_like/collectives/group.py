@@ -12,18 +12,19 @@ from byteps_like.collectives.operation import ENDED, Ended, NativeOperation, Not
 from byteps_like.collectives.planning import Plan, Planner
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.selector import Selector
-from byteps_like.collectives.shape import Shape
+from byteps_like.collectives.shape import Shape, first_address
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 
 _TOKEN = 256  # bytes of a barrier's two buffers
-_MOST_KNOWN = 1024  # shapes; programs that see ever new sizes must not fill the memory
+_MOST_KNOWN = 1024  # shapes
 # An enumeration takes its time to find a member.
 _ALL_REDUCE, _REDUCE, _BROADCAST = Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST
 _REDUCE_SCATTER, _ALL_GATHER, _ALL_TO_ALL = Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL
 _SCATTER, _GATHER = Kind.SCATTER, Kind.GATHER
 _BARRIER_FIELDS = Kind.BARRIER, (1,), DType.UINT8
-_Known = tuple[Callable[[Any, Any, float], tuple[int, str] | None] | None, Plan, Terms, tuple[str, str]]
+_Run = Callable[[Any, Any, float], tuple[int, str] | None]
+_Known = tuple[_Run | None, Plan, Terms, tuple[str, str]]
 """Of calls with one shape and the same options: how to run them at once, if they can; plan; terms; names for errors."""
 _TRAFFIC = {Kind.ALL_TO_ALL: Traffic.ALL_TO_ALL, Kind.BARRIER: Traffic.CONTROL}
 
@@ -43,6 +44,7 @@ class NativeGroup:
         self._token = (ctypes.c_char * _TOKEN)()
         self._given = ctypes.addressof(self._token)
         self._known: dict[tuple[tuple[Any, ...], CallOptions], _Known] = {}
+        self._plans: dict[tuple[tuple[Any, ...], str, str], Plan] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
@@ -137,6 +139,7 @@ class NativeGroup:
     def release(self) -> None:
         """Gives back what the group holds but its place in the count of calls: for one that may be used no more."""
         self._known.clear()
+        self._plans.clear()
         self._planner.release()
 
     def explain(self, kind: Kind, count: int, dtype: DType, options: CallOptions = DEFAULT) -> str:
@@ -167,17 +170,26 @@ class NativeGroup:
 
     def _learn(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> _Known:
         """What all calls of this shape have in common. Kept, but where parts are scattered: each call has its own."""
-        shape = self._shape(fields)
-        plan = self._planner.make(shape, options, source, target)
-        terms = self._terms(options, _TRAFFIC.get(shape.kind, Traffic.GRADIENT))
-        scattered = not (isinstance(source, int) and isinstance(target, int))
-        runs = options.waits and not scattered and not plan.staged
-        known = plan.run if runs else None, plan, terms, (shape.kind.value, self.name)
-        if not scattered:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[fields, options] = known
+        kind = fields[0]
+        terms = self._terms(options, _TRAFFIC.get(kind, Traffic.GRADIENT))
+        names = kind.value, self.name
+        if not (isinstance(source, int) and isinstance(target, int)):
+            plan = self._planner.make(self._shape(fields), options, source, target)
+            return _at_first(plan.run) if options.waits and not plan.staged else None, plan, terms, names
+        plan = self._plan(fields, options)
+        _bound(self._known)
+        known = plan.run if options.waits and not plan.staged else None, plan, terms, names
+        self._known[fields, options] = known
         return known
+
+    def _plan(self, fields: tuple[Any, ...], options: CallOptions) -> Plan:
+        """One for calls that differ in their deadline, class and priority only: to make it takes up to milliseconds."""
+        key = fields, options.algorithm, options.reduction
+        plan = self._plans.get(key)
+        if plan is None:
+            _bound(self._plans)
+            plan = self._plans[key] = self._planner.make(self._shape(fields), options, 0, 0)
+        return plan
 
     def _terms(self, options: CallOptions, traffic: Traffic) -> Terms:
         timeout = self.timeout if options.timeout is None else options.timeout
@@ -204,6 +216,19 @@ class NativeGroup:
                 f"group {self.name!r} needs {self.size} counts of 0 or more, one for each rank, not {list(counts)}"
             )
         return tuple(counts)
+
+
+def _bound(kept: dict[Any, Any]) -> None:
+    """Programs that see ever new sizes must not fill the memory."""
+    if len(kept) >= _MOST_KNOWN:
+        kept.clear()
+
+
+def _at_first(run: _Run | None) -> _Run | None:
+    """`run` of scattered parts, whose places the plan counts from the first of each list."""
+    if run is None:
+        return None
+    return lambda source, target, timeout: run(first_address(source), first_address(target), timeout)
 
 
 def _gather(to: int, source: Addresses, nbytes: int, shape: Shape) -> None:

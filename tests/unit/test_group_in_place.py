@@ -14,10 +14,10 @@ import pytest
 from byteps_like import _core
 from byteps_like.collectives.api import CallOptions
 from byteps_like.collectives.group import NativeGroup
-from byteps_like.collectives.operation import Notifier
+from byteps_like.collectives.operation import ENDED, Notifier
 from byteps_like.collectives.schedule import Layout
 from byteps_like.collectives.selector import Selector
-from byteps_like.dtypes import DType
+from byteps_like.dtypes import DType, Op
 
 RANKS = (0, 1)
 MANY = 3_000_000
@@ -76,5 +76,31 @@ def test_uneven_all_to_all_whose_parts_move(algorithm: str) -> None:
         group.all_to_all(where, where, sends[rank], gets, DType.FLOAT32, options).wait(20.0)
         expected = [np.arange(count) % 1000 + 1e6 * (2 * sender + rank) for sender, count in enumerate(gets)]
         np.testing.assert_array_equal(room[: sum(gets)], np.concatenate(expected).astype(np.float32))
+
+    in_a_world(body)
+
+
+def test_calls_that_differ_in_when_and_how_urgent_share_a_plan() -> None:
+    def body(rank: int, group: NativeGroup, _: Any) -> None:
+        data = np.ones(4, np.float32)
+        made = []
+        make = group._planner.make
+        group._planner.make = lambda *given: made.append(given) or make(*given)  # type: ignore[method-assign]
+        for number in range(5):
+            options = CallOptions(timeout=20.0 + number, priority=number, waits=number % 2 == 0)
+            group.all_reduce(data.ctypes.data, data.ctypes.data, 4, DType.FLOAT32, Op.SUM, options).wait(20.0)
+        assert len(made) == 1 and set(data) == {2.0**5}
+
+    in_a_world(body)
+
+
+def test_lists_of_arrays_run_at_once_where_the_caller_waits() -> None:
+    def body(rank: int, group: NativeGroup, _: Any) -> None:
+        room = np.full((4, 5), -1.0, np.float32)
+        mine = np.full(5, float(rank), np.float32)
+        targets = [room[2].ctypes.data, room[0].ctypes.data]
+        operation = group.all_gather(mine.ctypes.data, targets, [5, 5], DType.FLOAT32, CallOptions(waits=True))
+        assert operation is ENDED
+        assert [set(row) for row in room] == [{1.0}, {-1.0}, {0.0}, {-1.0}]
 
     in_a_world(body)

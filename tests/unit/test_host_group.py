@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from byteps_like import _core
-from byteps_like.errors import MismatchError, PeerLostError, from_code
+from byteps_like.errors import MismatchError, PeerLostError, ShutdownError, from_code
 
 RANKS = 2
 FLOAT32, SUM = 0, 0
@@ -111,6 +113,32 @@ def test_errors_are_typed_and_name_both_calls() -> None:
             all_reduce(group, tensor.ctypes.data, 16)
 
     run(body)
+
+
+def test_ctrl_c_gives_a_call_up_on_all_ranks() -> None:
+    world = communicators()
+    tensor = np.zeros(8, dtype=np.float32)
+
+    def other() -> tuple[int, str] | None:
+        group = _core.HostGroup(world[1], 7, [0, 1], 20.0)
+        entered.set()
+        interrupted.wait(20.0)
+        mine = np.zeros(8, dtype=np.float32)
+        plan = _core.HostPlan(group, ALL_REDUCE, FLOAT32, SUM, 1, 0, mine.nbytes, True, True, [], [])
+        return plan.run(mine.ctypes.data, mine.ctypes.data, 20.0)
+
+    entered, interrupted = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        peer = threads.submit(other)
+        group = _core.HostGroup(world[0], 7, [0, 1], 20.0)
+        assert entered.wait(20.0)
+        threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            all_reduce(group, tensor.ctypes.data, tensor.nbytes)
+        interrupted.set()
+        assert peer.result(20.0) == (ShutdownError.code, "interrupted on one rank")
+    for one in world:
+        one.close()
 
 
 def _view(address: int, count: int) -> np.ndarray:
