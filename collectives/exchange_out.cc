@@ -8,7 +8,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kMixed = std::chrono::seconds(1);  // so long after the last message of either kind
+constexpr std::chrono::milliseconds kMixed{1000};  // so long after the last message of either kind
 constexpr auto kMixInterval = std::chrono::milliseconds(20);
 constexpr uint32_t kShortSegment = 32u << 10;
 
