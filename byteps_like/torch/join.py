@@ -1,18 +1,20 @@
 """Horovod's join(): a rank that has run out of batches adds zeros to what the others still reduce.
 
 Nothing is asked before a reduction. A rank that joins tells all others; from then on each of them tells it which
-reductions it starts, and at once which it has in flight. The joined rank takes part in each exactly once.
+reductions it starts, and at once which it has in flight. The joined rank takes part in each exactly once, from when all
+have answered: so whoever sees a reduction that it had no part in knows that it has joined, on all ranks alike.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +128,10 @@ class Joiner:
     def _serve(self) -> int:
         """Takes part in what the others do until all have joined; the last of them."""
         shadows, last = Shadows(self._group.rank, self._routes, self._uses), -1
+        later: Iterator[Message | BytePSLikeError] = iter(self._inbox.get, None)
+        messages = itertools.chain(self._until_known(), later)
         while last < 0 or len(self._joined.get(self._generation, ())) < self._group.size:
-            message = self._inbox.get()
+            message = next(messages)
             if isinstance(message, BytePSLikeError):
                 raise message
             if "lane" in message:
@@ -138,6 +142,18 @@ class Joiner:
         for label, order in shadows.finish():
             self._on_order(label, order)
         return last
+
+    def _until_known(self) -> list[Message | BytePSLikeError]:
+        """Waits until all others know that this rank has joined; what came meanwhile."""
+        came: list[Message | BytePSLikeError] = []
+        unaware = self._group.size - 1
+        while unaware and not (came and isinstance(came[-1], BytePSLikeError)):
+            message = self._inbox.get()
+            if isinstance(message, dict) and "heard" in message:
+                unaware -= 1
+            else:
+                came.append(message)
+        return came
 
     def _spoil(self, name: str) -> None:
         """An operation of the others that this rank won't take part in fails at once, instead of at its deadline."""
@@ -199,6 +215,7 @@ class Joiner:
         with self._lock:
             if "joined" in message:
                 self._note_joined(message["joined"], message["generation"])
+                self._tell(message["joined"], {"heard": self._group.rank})
                 if message["generation"] == self._generation:
                     self._tell_of_flights(message["joined"])
             else:
