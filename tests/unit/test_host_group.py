@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -115,6 +115,15 @@ def test_errors_are_typed_and_name_both_calls() -> None:
     run(body)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler: runners of several processes make theirs ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_gives_a_call_up_on_all_ranks() -> None:
     world = communicators()
     tensor = np.zeros(8, dtype=np.float32)
