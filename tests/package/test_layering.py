@@ -20,7 +20,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"worker"},
     {"portable"},
     {"torch"},
-    {"launch"},
+    {"launch", "planner"},
     {"bench"},
     {"cli", "__main__"},
 ]

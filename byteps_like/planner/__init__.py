@@ -1,0 +1,1 @@
+"""What a cluster will do, said beforehand: workloads, a discrete-event model of the runtime, and its calibration."""
