@@ -11,7 +11,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-ci core proto demo test test-python test-native test-sanitizers \
-  test-python-versions fuzz check lint arm tidy tidy-files format bench docs wheel clean
+  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-training docs wheel clean
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -108,6 +108,10 @@ format:  ## formats everything
 
 bench: setup  ## push_pull against gloo, on this host
 	@$(PYTHON) bench/push_pull.py
+
+bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped links (root; a quarter of an hour)
+	@$(PYTHON) bench/training.py
+	@$(PYTHON) bench/training_gpt.py
 
 docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/config.md

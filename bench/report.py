@@ -7,6 +7,7 @@ from byteps_like.bench.report import (
     context,
     cores,
     interleave,
+    plot_bars,
     plot_lines,
     print_table,
     show_bytes,
@@ -16,6 +17,6 @@ from byteps_like.bench.report import (
 )
 
 __all__ = [
-    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_lines", "print_table", "show_bytes",
+    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_bars", "plot_lines", "print_table", "show_bytes",
     "show_spread", "show_time", "write_json_lines",
 ]  # fmt: skip

@@ -95,6 +95,36 @@ def plot_lines(
     path: Path, title: str, axes: tuple[str, str], series: Mapping[str, tuple[list[float], list[float]]]
 ) -> None:
     """A PNG of `series` (name to x and y values), both axes logarithmic. Without matplotlib it says so and goes on."""
+
+    def draw(axis: Any) -> None:
+        for name, (x, y) in series.items():
+            axis.plot(x, y, "--" if name.startswith("limit") else "o-", label=name)
+        axis.set(title=title, xlabel=axes[0], ylabel=axes[1], xscale="log", yscale="log")
+        axis.grid(which="major", alpha=0.3)
+        axis.legend()
+
+    _plot(path, draw)
+
+
+def plot_bars(
+    path: Path, title: str, ylabel: str, groups: Sequence[str], series: Mapping[str, Sequence[float]]
+) -> None:
+    """A PNG with a bar for each of `series` (name to one value per group) in each group, and a line at 1."""
+
+    def draw(axis: Any) -> None:
+        width = 0.8 / max(len(series), 1)
+        for number, (name, values) in enumerate(series.items()):
+            shift = (number - len(series) / 2 + 0.5) * width
+            axis.bar([place + shift for place in range(len(groups))], values, width, label=name)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set_xticks(range(len(groups)), groups)
+        axis.set(title=title, ylabel=ylabel)
+        axis.legend(fontsize=8, ncols=2)
+
+    _plot(path, draw)
+
+
+def _plot(path: Path, draw: Callable[[Any], None]) -> None:
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -104,11 +134,7 @@ def plot_lines(
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for name, (x, y) in series.items():
-        axis.plot(x, y, "--" if name.startswith("limit") else "o-", label=name)
-    axis.set(title=title, xlabel=axes[0], ylabel=axes[1], xscale="log", yscale="log")
-    axis.grid(which="major", alpha=0.3)
-    axis.legend()
+    draw(axis)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -1,0 +1,63 @@
+"""A model that takes a workload's time and makes its gradients, but sleeps instead of computing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from byteps_like.planner.workload import Layer, Workload
+
+SHORTEST = 1e-3  # seconds; the kernel ends shorter sleeps too late by a good part of them
+
+
+class Clock:
+    """Sleeps off what layers take; what one sleep was too long is taken from the next."""
+
+    def __init__(self) -> None:
+        self._debt = 0.0
+
+    def pass_by(self, seconds: float) -> None:
+        """Time goes by."""
+        self._debt += seconds
+        if self._debt >= SHORTEST:
+            start = time.perf_counter()
+            time.sleep(self._debt)
+            self._debt -= time.perf_counter() - start
+
+
+class EmulatedLayer(torch.nn.Module):
+    """Hands its input on. Its parameters have as many elements as the layer's, and equal gradients in every element."""
+
+    def __init__(self, layer: Layer, clock: Clock, gradient: float) -> None:
+        super().__init__()
+        self.layer, self.clock, self.gradient = layer, clock, gradient
+        for number, (_, shape) in enumerate(layer.parameters):
+            self.register_parameter(f"p{number}", torch.nn.Parameter(torch.zeros(shape)))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Sleeps."""
+        self.clock.pass_by(self.layer.forward)
+        result: torch.Tensor = _Backward.apply(value, self, *self.parameters())
+        return result
+
+
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, module: EmulatedLayer, *parameters: torch.Tensor) -> torch.Tensor:
+        ctx.module = module
+        ctx.shapes = [parameter.shape for parameter in parameters]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        ctx.module.clock.pass_by(ctx.module.layer.backward)
+        one = torch.tensor(ctx.module.gradient)
+        return gradient, None, *(one.expand(shape) for shape in ctx.shapes)
+
+
+def emulate(workload: Workload, gradient: float) -> torch.nn.Sequential:
+    """All layers from the input on. Call it with a tensor that requires a gradient."""
+    clock = Clock()
+    return torch.nn.Sequential(*(EmulatedLayer(layer, clock, gradient) for layer in workload.layers))

@@ -1,0 +1,145 @@
+"""Training steps of published models' shapes on a lab of shaped links, in each contender's way, side by side.
+
+    python bench/training.py --rate 400mbit                              4 workers, 4 spare servers (root)
+    python bench/training.py --models vgg16 --contenders "gloo DDP" "servers cross-barrier"
+
+True layer sizes, scaled to `--megabytes`; compute is emulated by sleeping as long as the layers' FLOPs say, for as
+long in all as the gradients take one way over a link: `--ratio` is communication to compute. Contenders take turns in
+one job, and their weights are checked. Leaves out/training.jsonl and a PNG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import report
+from training_plan import CONTENDERS, Measured, Plan
+
+from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.options import RunOptions
+
+MODELS = ["vgg16", "resnet50", "bert-base", "gpt2"]
+DDP_BUCKET_MB = 25.0
+BASE = "gloo DDP"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--servers", type=int, default=4, help="on hosts of their own")
+    parser.add_argument("--rate", default="400mbit", help="speed of the links of the lab")
+    parser.add_argument("--ratio", type=float, default=1.0, help="communication (one way) to compute")
+    parser.add_argument("--megabytes", type=float, default=48.0, help="gradients of a step, scaled")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
+    parser.add_argument("--partition-bytes", type=int, default=1 << 20)
+    parser.add_argument("--credit-bytes", type=int, default=1 << 20)
+    parser.add_argument("--warm-up", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4, help="of a contender's turn")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=1200.0)
+    parser.add_argument("--json", type=Path, default=report.OUT / "training.jsonl")
+    parser.add_argument("--plot", type=Path, default=report.OUT / "training.png")
+    return parser.parse_args()
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per model and contender."""
+    hosts = arguments.workers + arguments.servers
+    with tempfile.TemporaryDirectory(prefix="training-") as folder, Lab(hosts, rate=arguments.rate) as lab:
+        goodput = max(lab.goodput() for _ in range(3))
+        plan = plan_for(arguments, goodput, folder)
+        command = [sys.executable, str(Path(__file__).with_name("training_worker.py")), str(plan.save())]
+        environment = {
+            "BYTEPS_LIKE_PARTITION_BYTES": str(arguments.partition_bytes),
+            "BYTEPS_LIKE_CREDIT_BYTES": str(arguments.credit_bytes),
+        }
+        options = RunOptions(
+            command, arguments.workers, arguments.servers, environment=environment, timeout=arguments.timeout
+        )
+        if code := run_in_lab(lab, options):
+            sys.exit(code)
+        ranks = [_read(Path(folder) / f"rank{rank}.jsonl") for rank in range(arguments.workers)]
+    return rows(plan, goodput, ranks, arguments.workers)
+
+
+def plan_for(arguments: argparse.Namespace, goodput: float, folder: str) -> Plan:
+    """DDP's buckets are scaled with the model, so that there are as many as in the true one."""
+    total = int(arguments.megabytes * 1e6)
+    return Plan(
+        models=arguments.models, contenders=arguments.contenders, total_bytes=total,
+        seconds=total / goodput / arguments.ratio, bucket_mb=max(1.0, DDP_BUCKET_MB * arguments.megabytes / 500),
+        warm_up=arguments.warm_up, steps=arguments.steps, rounds=arguments.rounds, folder=folder,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> list[Measured]:
+    return [Measured(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def rows(plan: Plan, goodput: float, ranks: list[list[Measured]], workers: int) -> list[dict[str, Any]]:
+    """A turn lasts as long as on its slowest rank; of the turns, the median."""
+    turns: dict[tuple[str, str], list[float]] = {}
+    for turn in zip(*ranks, strict=True):
+        key = turn[0].model, turn[0].contender
+        turns.setdefault(key, []).append(max(item.seconds for item in turn))
+    found = []
+    for (model, contender), seconds in turns.items():
+        workload, step = plan.workload(model), statistics.median(seconds)
+        found.append({
+            "bench": "training", "model": model, "contender": contender, "seconds": step, "low": min(seconds),
+            "high": max(seconds), "compute": plan.seconds, "goodput": goodput, "unit": workload.unit,
+            "bytes": workload.nbytes, "per_second": workers * workload.batch / step,
+        })  # fmt: skip
+    return found
+
+
+def show(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> None:
+    """A table for each model, with ratios to gloo's DDP and to first in, first out."""
+    for model in arguments.models:
+        mine = [row for row in found if row["model"] == model]
+        times = {row["contender"]: row["seconds"] for row in mine}
+        cells = []
+        for row in mine:
+            fifo = times.get(f"{row['contender'].partition(' ')[0]} fifo")
+            cells.append((
+                row["contender"], report.show_time(row["seconds"]), f"{row['compute'] / row['seconds']:.2f}",
+                f"{row['per_second']:.0f}", f"{times[BASE] / row['seconds']:.2f}" if BASE in times else "",
+                f"{fifo / row['seconds']:.2f}" if fifo else "",
+            ))  # fmt: skip
+        title = (
+            f"{model}: {mine[0]['bytes'] / 1e6:.0f} MB, compute {mine[0]['compute']:.2f} s, {arguments.workers} workers"
+            f" at {arguments.rate}, {arguments.servers} spare servers"
+        )
+        unit = f"{mine[0]['unit']}/s"
+        report.print_table(title, ("contender", "step", "compute/step", unit, "vs gloo DDP", "vs fifo"), cells)
+
+
+def plot(path: Path, found: list[dict[str, Any]]) -> None:
+    """Throughput of each contender over that of the first, grouped by model."""
+    models = list(dict.fromkeys(row["model"] for row in found))
+    contenders = list(dict.fromkeys(row["contender"] for row in found))
+    step = {(row["model"], row["contender"]): row["seconds"] for row in found}
+    base = contenders[0]
+    series = {name: [step[model, base] / step[model, name] for model in models] for name in contenders}
+    report.plot_bars(path, "emulated training steps", f"throughput / that of {base}", models, series)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    found = measure(arguments)
+    show(arguments, found)
+    report.write_json_lines(arguments.json, {name: str(value) for name, value in vars(arguments).items()}, found)
+    plot(arguments.plot, found)
+    print(f"wrote {arguments.json} and {arguments.plot}")
+
+
+if __name__ == "__main__":
+    main()

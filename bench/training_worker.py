@@ -1,0 +1,137 @@
+"""One rank of bench/training.py: trains emulated models in each contender's way, in turn.
+
+Started by the driver with the path of a plan; leaves one JSON line per contender, model and round. Every contender's
+weights are checked against the closed form at the end.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from emulated import emulate
+from training_plan import Measured, Plan
+
+import byteps_like.torch as bps
+from byteps_like.torch.routes import Request, Route
+from byteps_like.worker.api import Declared, Handle
+
+RATE = 0.5
+
+
+class Unordered:
+    """An observer of a route that lets nothing go first."""
+
+    def push_pull(self, route: Route, declared: Declared, address: int, op: Any, how: Request) -> Handle:
+        """Launches it as if all priorities were the same."""
+        return route.launch(declared, address, op, replace(how, priority=0))
+
+
+@contextmanager
+def in_order_of_age(route: Route | None) -> Iterator[None]:
+    """Within the block nothing goes first on `route`."""
+    if route is None:
+        yield
+        return
+    before, route.observer = route.observer, Unordered()
+    try:
+        yield
+    finally:
+        route.observer = before
+
+
+class Contender:
+    """A model with its optimizer, or whatever is to train it."""
+
+    def __init__(self, name: str, plan: Plan, model: str, rank: int, groups: dict[str, Any]) -> None:
+        self.name, self.model, self.made = name, model, 0
+        self._module = emulate(plan.workload(model), float(rank + 1))
+        self._wrapped: torch.nn.Module = self._module
+        self._unordered: Route | None = None
+        plain = torch.optim.SGD(self._module.parameters(), lr=RATE)
+        route, _, way = name.partition(" ")
+        if way == "DDP":
+            self._wrapped = torch.nn.parallel.DistributedDataParallel(
+                self._module, process_group=groups[route], bucket_cap_mb=plan.bucket_mb, gradient_as_bucket_view=True
+            )
+            self._optimizer: Any = plain
+        else:
+            self._optimizer = self._distributed(plain, "allreduce" if route == "ring" else "server", way)
+
+    def _distributed(self, plain: torch.optim.Optimizer, route: str, way: str) -> Any:
+        more = {"cross_barrier": True, "model": self._module} if way == "cross-barrier" else {}
+        optimizer = bps.DistributedOptimizer(plain, self._module.named_parameters(), route=route, **more)
+        self._unordered = optimizer._distribution.reducer.route if way == "fifo" else None
+        return optimizer
+
+    def run(self, steps: int) -> float:
+        """Seconds per step."""
+        with in_order_of_age(self._unordered):
+            start = time.perf_counter()
+            for _ in range(steps):
+                self._optimizer.zero_grad()
+                self._wrapped(torch.zeros(1, requires_grad=True)).sum().backward()
+                self._optimizer.step()
+            self.made += steps
+            return (time.perf_counter() - start) / steps
+
+    def check(self, size: int) -> None:
+        """All weights are what `made` steps with the mean of 1..size make of zero."""
+        with suppress(AttributeError):
+            self._optimizer.synchronize_updates()
+        expected = -RATE * self.made * (size + 1) / 2
+        for name, parameter in self._module.named_parameters():
+            if not bool((parameter == expected).all()):
+                raise RuntimeError(f"{self.name}, {self.model}: {name} is not {expected} everywhere")
+
+    def close(self) -> None:
+        """Gives its memory back."""
+        with suppress(AttributeError):
+            self._optimizer.close()
+
+
+def main() -> None:
+    plan = Plan(**json.loads(Path(sys.argv[1]).read_text()))
+    rank, size = int(os.environ["BYTEPS_LIKE_RANK"]), int(os.environ["BYTEPS_LIKE_WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{plan.folder}/rendezvous", rank=rank, world_size=size)
+    bps.init()
+    groups = {"gloo": dist.group.WORLD, "byteps": dist.new_group(backend="byteps")}
+    found = []
+    for model in plan.models:
+        found += measure(plan, model, lambda name, of=model: Contender(name, plan, of, rank, groups), size)
+    lines = (json.dumps(asdict(item)) + "\n" for item in found)
+    (Path(plan.folder) / f"rank{rank}.jsonl").write_text("".join(lines))
+    bps.shutdown()
+    dist.destroy_process_group()
+
+
+def measure(plan: Plan, model: str, make: Callable[[str], Contender], size: int) -> list[Measured]:
+    """All contenders in turn, `rounds` times; the first steps after a change aren't counted."""
+    contenders = [make(name) for name in plan.contenders]
+    found = []
+    for _ in range(plan.rounds):
+        for contender in contenders:
+            contender.run(plan.warm_up)
+            found.append(Measured(model, contender.name, contender.run(plan.steps)))
+            dist.barrier()
+    for contender in contenders:
+        contender.check(size)
+        contender.close()
+    del contenders
+    gc.collect()
+    return found
+
+
+if __name__ == "__main__":
+    main()
