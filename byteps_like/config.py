@@ -44,6 +44,9 @@ class Config:
         "", "Own address, as peers reach it; empty: that of `interface`, or of the route to the scheduler."
     )
     interface: str = _setting("", "Network interface whose address is `host`.")
+    link_gbps: float = _setting(
+        0.0, "Rate of this host's network card, each way, by which servers are weighted; 0: what the kernel says of it."
+    )
     port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
     rendezvous_host: str = _setting("", "torchrun's MASTER_ADDR: where rank 0 embeds a scheduler if none is named.")
     rendezvous_port: int = _setting(0, "torchrun's MASTER_PORT.")
@@ -154,6 +157,7 @@ def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "shards": 0, "server_memory_limit": 0, "port": 0, "metrics_port": 0,
+        "link_gbps": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

@@ -1,9 +1,10 @@
-"""Cuts tensors into partitions and gives each to a slot (a shard of a server), balanced by bytes. Pure."""
+"""Cuts tensors into partitions and gives each to a slot (a shard of a server), in proportion to its weight. Pure."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -18,53 +19,102 @@ PARTS_PER_TENSOR = 1 << 16
 """Keys are `tensor_id << 16 | part`."""
 
 
-def cut(nbytes: int, partition_bytes: int, slots: int) -> list[tuple[int, int]]:
-    """(offset, nbytes) of each piece, in order, without gaps; none for an empty tensor.
+@dataclass
+class Slot:
+    """One shard of one server: which part of all bytes it should have, and the bytes it has."""
 
-    As few pieces as `partition_bytes` allows, rounded up to a multiple of `slots` while pieces stay at least
-    SMALLEST_PIECE, so that a large tensor loads all slots equally. All pieces are equal but the last, shorter one.
-    """
-    if nbytes == 0:
-        return []
-    largest = max(partition_bytes // ALIGNMENT, 1) * ALIGNMENT
-    count = -(-nbytes // largest)
-    rounded = -(-count // slots) * slots
-    if nbytes // rounded >= SMALLEST_PIECE:
-        count = rounded
-    piece = -(-nbytes // (count * ALIGNMENT)) * ALIGNMENT
-    return [(offset, min(piece, nbytes - offset)) for offset in range(0, nbytes, piece)]
+    server: int
+    shard: int
+    weight: float
+    load: int = 0
 
 
 class Placer:
-    """Gives every partition to the slot with the fewest bytes so far; ties alternate between servers.
+    """Gives slots partitions so that their bytes are in proportion to their weights.
 
-    So no slot ever holds more than one partition's bytes above another. Deterministic in the order of calls.
+    A tensor is shared out by what each slot lacks of its part of all bytes so far, the tensor's included; slots that
+    lack less than SMALLEST_PIECE get nothing of it, so a small tensor goes whole to the one that lacks most, and the
+    next large one makes up for it. Hence no slot is more than about one small piece away from its part, and each
+    large tensor by itself is spread as all are. Deterministic in the order of calls.
     """
 
-    def __init__(self, shards: Sequence[int], partition_bytes: int) -> None:
-        """`shards[i]` is the number of shards of server i."""
+    def __init__(self, shards: Sequence[int], partition_bytes: int, weights: Sequence[float] | None = None) -> None:
+        """`shards[i]` is the number of shards of server i, `weights[i]` its share of all bytes (default: by shards)."""
+        self._largest = max(partition_bytes // ALIGNMENT, 1) * ALIGNMENT
         self._partition_bytes = partition_bytes
-        slots = sorted((shard, server) for server, count in enumerate(shards) for shard in range(count))
-        self._loads = [(0, order, server, shard) for order, (shard, server) in enumerate(slots)]
+        given = [float(count) for count in shards] if weights is None else list(weights)
+        places = sorted((shard, server) for server, count in enumerate(shards) for shard in range(count))
+        self._slots = [Slot(server, shard, given[server] / shards[server]) for shard, server in places]
+        whole = sum(slot.weight for slot in self._slots)
+        for slot in self._slots:
+            slot.weight /= whole
 
     def place(self, tensor_id: int, spec: TensorSpec) -> Declared:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""
-        if not self._loads:
+        if not self._slots:
             raise InvalidArgumentError(f"can't place tensor {spec.name!r}: the job has no servers")
-        pieces = cut(spec.nbytes, self._partition_bytes, len(self._loads))
+        pieces = in_turn([self._cut(nbytes) for nbytes in self._share_out(spec.nbytes)])
         if len(pieces) > PARTS_PER_TENSOR:
             raise InvalidArgumentError(
                 f"tensor {spec.name!r} of {spec.nbytes} bytes has {len(pieces)} partitions, more than"
                 f" {PARTS_PER_TENSOR}; raise partition_bytes={self._partition_bytes}"
             )
-        parts = [self._give(tensor_id << 16 | part, offset, size) for part, (offset, size) in enumerate(pieces)]
+        parts, offset = [], 0
+        for part, (place, nbytes) in enumerate(pieces):
+            slot = self._slots[place]
+            slot.load += nbytes
+            parts.append(Partition(tensor_id << 16 | part, offset, nbytes, slot.server, slot.shard))
+            offset += nbytes
         return Declared(spec, tensor_id, tuple(parts))
 
     def loads(self) -> dict[tuple[int, int], int]:
         """Bytes on each (server, shard)."""
-        return {(server, shard): load for load, _, server, shard in self._loads}
+        return {(slot.server, slot.shard): slot.load for slot in self._slots}
 
-    def _give(self, key: int, offset: int, nbytes: int) -> Partition:
-        load, order, server, shard = self._loads[0]
-        heapq.heapreplace(self._loads, (load + nbytes, order, server, shard))
-        return Partition(key, offset, nbytes, server, shard)
+    def _share_out(self, nbytes: int) -> list[int]:
+        """How much of a tensor each slot gets: multiples of ALIGNMENT, but for the tensor's end."""
+        total = nbytes + sum(slot.load for slot in self._slots)
+        lacking = [max(0.0, slot.weight * total - slot.load) for slot in self._slots]
+        order = sorted(range(len(lacking)), key=lambda place: -lacking[place])
+        sums = list(accumulate(lacking[place] for place in order))
+        least = min(SMALLEST_PIECE, self._largest)
+        # The fewer slots take part, the more is left for each: as many as get a piece worth having.
+        worth = (lacking[place] * nbytes >= least * whole for place, whole in zip(order, sums, strict=True))
+        count = max(1, sum(worth))
+        wanted = [0.0] * len(lacking)
+        for place in order[:count]:
+            wanted[place] = lacking[place] / (sums[count - 1] or 1.0) * nbytes
+        return _aligned(wanted, nbytes)
+
+    def _cut(self, nbytes: int) -> list[int]:
+        """As few equal pieces as `partition_bytes` allows; the last may be shorter."""
+        if nbytes == 0:
+            return []
+        count = -(-nbytes // self._largest)
+        piece = -(-nbytes // (count * ALIGNMENT)) * ALIGNMENT
+        return [min(piece, nbytes - offset) for offset in range(0, nbytes, piece)]
+
+
+def _aligned(wanted: Sequence[float], nbytes: int) -> list[int]:
+    """`wanted` rounded to multiples of ALIGNMENT so that running sums are off by less than one, and sum to `nbytes`."""
+    found, done, ideal = [], 0, 0.0
+    last = max((place for place, share in enumerate(wanted) if share > 0), default=0)
+    for place, share in enumerate(wanted):
+        ideal += share
+        end = nbytes if place == last else min(round(ideal / ALIGNMENT) * ALIGNMENT, nbytes)
+        found.append(max(end, done) - done if share > 0 else 0)
+        done += found[-1]
+    return found
+
+
+def in_turn(pieces: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """(slot, bytes) of all pieces, each slot's spread evenly over the whole, so that any stretch loads all alike.
+
+    The one unaligned piece, the tensor's end, comes last.
+    """
+    order = [
+        (nbytes % ALIGNMENT != 0, (turn + 0.5) / len(own), place, nbytes)
+        for place, own in enumerate(pieces)
+        for turn, nbytes in enumerate(own)
+    ]
+    return [(place, nbytes) for _, _, place, nbytes in sorted(order)]

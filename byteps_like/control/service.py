@@ -18,6 +18,7 @@ from byteps_like.control.seats import Seat, describe_all, ranks_text
 from byteps_like.control.status import status_to_wire
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.control.weights import server_weights
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
 
 log = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ class SchedulerService:
             world = self._world()
             shards = [max(server.shards, 1) for server in world.servers]
             partition_bytes = int(world.settings.get("partition_bytes", 4 << 20))
-            self._declarations = Declarations(Placer(shards, partition_bytes))
+            self._declarations = Declarations(Placer(shards, partition_bytes, server_weights(world)))
         return self._declarations
 
     def _world(self) -> World:

@@ -21,7 +21,8 @@ class Member:
 
     `host_id` is equal for processes that can share memory (boot id + network namespace + hostname). `urls` are a
     server's data addresses in order of preference for a peer on the same host ("shm://…", then "tcp://…"); `door` is
-    its portable door ("tcp://host:port", ZeroMQ) and `admin` its gRPC admin address.
+    its portable door ("tcp://host:port", ZeroMQ) and `admin` its gRPC admin address. `gbps` is the rate of its host's
+    network card, each way, 0 where it is not known.
     """
 
     role: MemberRole
@@ -34,6 +35,7 @@ class Member:
     door: str = ""
     admin: str = ""
     native: bool = True
+    gbps: float = 0.0
 
 
 @dataclass(frozen=True)

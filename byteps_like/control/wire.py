@@ -55,6 +55,7 @@ def member_to_wire(member: Member) -> types.Member:
         door=member.door,
         admin=member.admin,
         portable=not member.native,
+        gbps=member.gbps,
     )
 
 
@@ -73,6 +74,7 @@ def member_from_wire(message: types.Member) -> Member:
         door=message.door,
         admin=message.admin,
         native=not message.portable,
+        gbps=message.gbps,
     )
 
 

@@ -17,6 +17,7 @@ import psutil
 from byteps_like import log as logs
 from byteps_like.config import Config
 from byteps_like.control.address import own_host
+from byteps_like.control.card import link_gbps
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
@@ -129,6 +130,7 @@ class ServerProcess:
             shards=shards,
             door=door,
             admin=admin,
+            gbps=link_gbps(config, host),
         )
 
     def serve(self) -> BytePSLikeError | None:

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from byteps_like.config import Config
+from byteps_like.control.address import own_host
+from byteps_like.control.card import link_gbps
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import host_id
 from byteps_like.control.types import Member, MemberRole, World
@@ -92,6 +94,7 @@ def _member(config: Config, own_host_id: str, urls: tuple[str, ...] = ()) -> Mem
         pid=os.getpid(),
         urls=urls,
         native=native_core(),
+        gbps=link_gbps(config, own_host(config)),
     )
 
 

@@ -1,61 +1,116 @@
-"""Partitions cover a tensor exactly, and no slot carries more than one partition above another."""
+"""Partitions cover a tensor exactly, and every slot has its share of all bytes."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.control.placement import ALIGNMENT, SMALLEST_PIECE, Placer, cut
+from byteps_like.control.optimum import Host, shares
+from byteps_like.control.placement import ALIGNMENT, SMALLEST_PIECE, Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.worker.api import TensorSpec
+from byteps_like.planner import workloads
+from byteps_like.worker.api import Partition, TensorSpec
 
 SIZES = st.one_of(st.integers(0, 4096), st.integers(0, 300 << 20))
-PARTITIONS = st.sampled_from([64, 4096, 1 << 20, 4 << 20, 4_096_000])
+PARTITIONS = st.sampled_from([4096, 1 << 20, 4 << 20, 4_096_000])
+SHARDS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
 
-@given(SIZES, PARTITIONS.filter(lambda size: size >= 4096), st.integers(1, 24))
-def test_pieces_cover_the_tensor(nbytes: int, partition_bytes: int, slots: int) -> None:
-    pieces = cut(nbytes, partition_bytes, slots)
+def tensor(nbytes: int, name: str = "t") -> TensorSpec:
+    return TensorSpec(name, DType.UINT8, (nbytes,))
+
+
+@given(SIZES, PARTITIONS, SHARDS, st.data())
+def test_partitions_cover_the_tensor(nbytes: int, largest: int, shards: list[int], data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.floats(0.01, 1.0), min_size=len(shards), max_size=len(shards)))
+    parts = Placer(shards, max(largest, nbytes >> 16), weights).place(7, tensor(nbytes)).partitions
     end = 0
-    for offset, size in pieces:
-        assert offset == end
-        assert offset % ALIGNMENT == 0
-        assert 0 < size <= partition_bytes
-        end = offset + size
+    for number, part in enumerate(parts):
+        assert (part.offset, part.key) == (end, 7 << 16 | number)
+        assert part.offset % ALIGNMENT == 0
+        assert 0 < part.nbytes <= max(largest, nbytes >> 16)
+        end += part.nbytes
     assert end == nbytes
-    assert len({size for _, size in pieces[:-1]}) <= 1
 
 
-@given(st.integers(1, 64 << 20), st.integers(1, 16))
-def test_large_tensors_load_all_slots_equally(nbytes: int, slots: int) -> None:
-    pieces = cut(nbytes, 4 << 20, slots)
-    if nbytes >= 2 * slots * max(SMALLEST_PIECE, slots * ALIGNMENT):
-        # Rounding a piece up to whole lines can only ever make the last one short, or save one.
-        assert len(pieces) % slots in (0, slots - 1)
+@given(st.lists(SIZES, max_size=40), SHARDS, PARTITIONS, st.data())
+def test_slots_get_what_they_weigh(sizes: list[int], shards: list[int], largest: int, data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.floats(0.0, 1.0), min_size=len(shards), max_size=len(shards)))
+    weights[0] += 0.1
+    placer = Placer(shards, max(largest, 64 << 10), weights)
+    for number, size in enumerate(sizes):
+        placer.place(number, tensor(size))
+    total, loads = sum(sizes), placer.loads()
+    assert sum(loads.values()) == total
+    for (server, _), load in loads.items():
+        ideal = total * weights[server] / sum(weights) / shards[server]
+        assert abs(load - ideal) <= 2 * SMALLEST_PIECE * len(loads)
 
 
-@given(st.lists(SIZES, max_size=40), st.lists(st.integers(1, 4), min_size=1, max_size=6), PARTITIONS)
-def test_slots_are_balanced_within_one_partition(sizes: list[int], shards: list[int], partition_bytes: int) -> None:
-    placer = Placer(shards, max(partition_bytes, 4096))
-    specs = [TensorSpec(f"t{i}", DType.UINT8, (min(size, 100 << 20),)) for i, size in enumerate(sizes)]
-    loads: dict[tuple[int, int], int] = {
-        (server, shard): 0 for server in range(len(shards)) for shard in range(shards[server])
-    }
-    largest, keys = 0, set()
-    for tensor_id, spec in enumerate(specs):
-        for part in placer.place(tensor_id, spec).partitions:
-            loads[part.server, part.shard] += part.nbytes
-            largest = max(largest, part.nbytes)
-            keys.add(part.key)
-            assert part.key >> 16 == tensor_id
-    assert loads == placer.loads()
-    assert max(loads.values()) - min(loads.values()) <= largest
-    assert sum(loads.values()) == sum(spec.nbytes for spec in specs)
+@pytest.mark.parametrize("name", ["vgg16", "resnet50", "bert-large", "gpt2"])
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_servers_sum_their_share_of_real_models(name: str, k: int) -> None:
+    n = 4
+    weights = shares([Host(1, True)] * n + [Host(0, True)] * k)
+    layers = workloads.load(name).layers
+    specs = [(key, shape) for layer in layers for key, shape in layer.parameters]
+    placer = Placer([2] * (n + k), 4 << 20, weights)
+    for number, (key, shape) in enumerate(specs):
+        placer.place(number, TensorSpec(key, DType.FLOAT32, shape))
+    assert bytes_by_server(placer, n + k) == pytest.approx(
+        [sum(placer.loads().values()) * w for w in weights], rel=0.02
+    )
+
+
+def test_one_arena_is_spread_exactly() -> None:
+    weights = shares([Host(1, True)] * 4 + [Host(0, True)] * 3)
+    placer = Placer([1] * 7, 4 << 20, weights)
+    parts = placer.place(0, tensor(64 << 20)).partitions
+    assert bytes_by_server(placer, 7) == pytest.approx([(64 << 20) * weight for weight in weights], abs=ALIGNMENT)
+    assert stretches(parts, 10, weights) < 0.15
+
+
+def bytes_by_server(placer: Placer, servers: int) -> list[int]:
+    loads = placer.loads()
+    return [sum(load for (owner, _), load in loads.items() if owner == server) for server in range(servers)]
+
+
+def stretches(parts: tuple[Partition, ...], length: int, weights: list[float]) -> float:
+    """How far from its weight any server is in any stretch of so many partitions, at the worst."""
+    worst = 0.0
+    for start in range(len(parts) - length + 1):
+        some = parts[start : start + length]
+        whole = sum(part.nbytes for part in some)
+        for server, weight in enumerate(weights):
+            own = sum(part.nbytes for part in some if part.server == server)
+            worst = max(worst, abs(own / whole - weight))
+    return worst
+
+
+@given(st.lists(SIZES, max_size=10), SHARDS)
+def test_placement_is_deterministic(sizes: list[int], shards: list[int]) -> None:
+    first, second = Placer(shards, 4 << 20), Placer(shards, 4 << 20)
+    for number, size in enumerate(sizes):
+        assert first.place(number, tensor(size)) == second.place(number, tensor(size))
 
 
 def test_consecutive_partitions_go_to_different_servers() -> None:
     declared = Placer([2, 2], 1 << 20).place(0, TensorSpec("w", DType.FLOAT32, (1 << 20,)))
     assert [(part.server, part.shard) for part in declared.partitions] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_small_tensors_are_not_cut() -> None:
+    placer = Placer([1] * 4, 4 << 20)
+    for number in range(4):
+        assert len(placer.place(number, tensor(SMALLEST_PIECE)).partitions) == 1
+    assert set(placer.loads().values()) == {SMALLEST_PIECE}
+
+
+def test_a_server_without_weight_gets_nothing() -> None:
+    placer = Placer([1, 1, 1], 1 << 20, [0.5, 0.0, 0.5])
+    for number, size in enumerate([1, 1000, 10 << 20]):
+        placer.place(number, tensor(size))
+    assert placer.loads()[1, 0] == 0
 
 
 def test_refused() -> None:

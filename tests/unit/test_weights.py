@@ -1,0 +1,55 @@
+"""Servers are weighted by the optimum of their hosts: who is where, and how fast each card is."""
+
+from unittest.mock import patch
+
+import pytest
+
+from byteps_like.config import Config
+from byteps_like.control import card
+from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.weights import hosts_of, server_weights
+
+
+def member(role: MemberRole, rank: int, host: str, gbps: float = 0.0, shards: int = 1) -> Member:
+    return Member(role, rank, host, host, 1, shards=shards, gbps=gbps)
+
+
+def world(workers: str, servers: str, rates: dict[str, float] | None = None, shards: int = 1) -> World:
+    """Members on hosts with names of one letter."""
+    known = rates or {}
+    return World(
+        "job", 1,
+        tuple(member(MemberRole.WORKER, rank, host, known.get(host, 0.0)) for rank, host in enumerate(workers)),
+        tuple(member(MemberRole.SERVER, rank, host, known.get(host, 0.0), shards) for rank, host in enumerate(servers)),
+    )  # fmt: skip
+
+
+def test_servers_beside_workers_and_a_spare_one() -> None:
+    assert server_weights(world("abcd", "abcdx")) == pytest.approx([3 / 18] * 4 + [6 / 18])
+    assert server_weights(world("abcd", "wxyz")) == pytest.approx([1 / 4] * 4)
+    assert server_weights(world("abcd", "")) == []
+
+
+def test_servers_on_one_host_share_its_part() -> None:
+    assert server_weights(world("abcd", "abcdxx")) == pytest.approx([3 / 18] * 4 + [3 / 18] * 2)
+    assert server_weights(world("aaaa", "aa")) == pytest.approx([1 / 2] * 2)
+
+
+def test_declared_rates_count_and_measured_ones_more() -> None:
+    slow = world("abcd", "wxyz", {"w": 0.25, "x": 1.0})
+    found = server_weights(slow)
+    assert found[0] == pytest.approx(found[1] / 4, rel=1e-6) and sum(found) == pytest.approx(1)
+    assert hosts_of(slow)["y"].rate == pytest.approx(0.625)
+    assert hosts_of(slow, {"w": 3.0})["w"].rate == 3.0
+
+
+def test_the_rate_of_a_card() -> None:
+    class Speed:
+        speed = 25000
+
+    with patch.object(card.psutil, "net_if_stats", return_value={"eth9": Speed}):
+        assert card.link_gbps(Config(interface="eth9"), "10.0.0.1") == 25.0
+        assert card.link_gbps(Config(interface="eth8"), "10.0.0.1") == 0.0
+        assert card.link_gbps(Config(interface="eth9", link_gbps=1.5), "10.0.0.1") == 1.5
+    assert card.card_of(Config(), "127.0.0.1") == "lo"
+    assert card.card_of(Config(), "no address of this machine") == ""
