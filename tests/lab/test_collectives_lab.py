@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 MakeLab = Callable[..., Lab]
 # A header for each segment, which is at least so long: shorter than usual, since an all-to-all precedes the ring.
 HEADER, SEGMENT = 64, 32 << 10
-# What the kernel adds is its own affair: at most, 66 bytes for each packet of the least size that fills a line (1,448 of
+# What the kernel adds is its own affair: at most 66 bytes for each packet of the least size that fills a line (1,448 of
 # them payload) and an acknowledgement for each that comes the other way. Barriers before and after come on top.
 OVERHEAD, BARRIERS = 1 + 2 * 66 / 1448, 20_000
 
