@@ -27,6 +27,7 @@ from byteps_like.torch import backend as _backend
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.ddp import DistributedDataParallel
+from byteps_like.torch.deferred import DeferredBackward
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
 from byteps_like.torch.gathering import (
     allgather,
@@ -113,6 +114,7 @@ __all__ = [
     "CorruptError",
     "DDPHookState",
     "DeadlineError",
+    "DeferredBackward",
     "DistributedDataParallel",
     "DistributedOptimizer",
     "GroupOptions",

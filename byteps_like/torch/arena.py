@@ -100,14 +100,18 @@ class Arena:
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
         slot.stage(self._before)
-        if self._observed is not None:
-            self._observed.append(slot.index)
+        self.reached(slot)
         complete = []
         for part in slot.parts:
             self._pending[part] -= 1
             if not self._pending[part]:
                 complete.append(part)
         self._send(complete)
+
+    def reached(self, slot: Slot) -> None:
+        """Backward has come to the layer of `slot`: that makes the arena's order. The gradient may follow later."""
+        if self._observed is not None and slot.index not in self._observed:
+            self._observed.append(slot.index)
 
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""

@@ -36,6 +36,18 @@ class ReducerOptions:
 _owners: Any = WeakIdKeyDictionary()
 
 
+def note_reached(parameter: torch.Tensor) -> None:
+    """Backward has come to the layer of `parameter`, whose gradient will be made later (see deferred_layer).
+
+    Tells whoever reduces it, if anybody, so that the arena's order is that of the layers all the same.
+    """
+    reference = _owners.get(parameter, None)
+    reducer = reference() if reference is not None else None
+    arena, slot = reducer._slots.get(id(parameter), (None, None)) if reducer is not None else (None, None)
+    if arena is not None:
+        arena.reached(slot)
+
+
 class GradientReducer:
     """Reduces the gradients of the parameters that `source` lists, over all ranks.
 

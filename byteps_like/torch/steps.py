@@ -1,0 +1,43 @@
+"""Being told of each step of a training loop, whichever optimizer makes it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+
+def after_each_step(model: nn.Module, call: Callable[[], None]) -> RemovableHandle:
+    """Calls the method `call` after each step of the first optimizer that is seen to step parameters of `model`.
+
+    Neither the model nor the method's object is kept alive. Where that optimizer dies, another may take its place.
+    """
+    return register_optimizer_step_post_hook(_Steps(model, call))
+
+
+class _Steps:
+    def __init__(self, model: nn.Module, call: Callable[[], None]) -> None:
+        self._model = weakref.ref(model)
+        self._call = weakref.WeakMethod(call)
+        self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        call = self._call()
+        if call is None:
+            return
+        chosen = self._optimizer()
+        if chosen is None and self._steps_the_model(optimizer):
+            chosen, self._optimizer = optimizer, weakref.ref(optimizer)
+        if chosen is optimizer:
+            call()
+
+    def _steps_the_model(self, optimizer: torch.optim.Optimizer) -> bool:
+        model = self._model()
+        own = set() if model is None else {id(parameter) for parameter in model.parameters()}
+        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
