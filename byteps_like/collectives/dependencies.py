@@ -83,13 +83,19 @@ def build(schedules: Sequence[RankSchedule], *, in_place: bool = False) -> Graph
     events: list[Event] = []
     before: list[list[int]] = []
     for schedule in schedules:
-        own = [event for event in _events(schedule, in_place)]
-        before += _local(own, len(events))
+        own, waits = of_rank(schedule, in_place=in_place, base=len(events))
+        before += waits
         events += own
     sender = _match(events)
     for receive, send in sender.items():
         before[receive].append(send)
     return Graph(events, before, sender)
+
+
+def of_rank(schedule: RankSchedule, *, in_place: bool = False, base: int = 0) -> tuple[list[Event], list[list[int]]]:
+    """One rank's steps, and for each the earlier ones that it waits for, numbered from `base`."""
+    events = list(_events(schedule, in_place))
+    return events, _local(events, base)
 
 
 def places(span: Span | None, schedule: RankSchedule, in_place: bool) -> tuple[Place, ...]:

@@ -1,0 +1,104 @@
+"""What is known of a cluster and of how a job runs on it: everything that a prediction depends on but the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from byteps_like.config import Config
+from byteps_like.errors import InvalidArgumentError
+
+_DEFAULTS = Config()
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things take besides the line, in seconds and bytes per second; `byteps-like plan --calibrate` measures it."""
+
+    latency: float = 50e-6
+    """One way over a link."""
+    frame: float = 2e-6
+    """Of a network card, for each segment."""
+    launch: float = 30e-6
+    """Of the training thread, for each partition that it hands over."""
+    sum_rate: float = 4e9
+    """Bytes of contributions that one shard receives and sums per second."""
+    memory_rate: float = 8e9
+    """Between processes of one host, and of copies."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, ("sum_rate", "memory_rate"))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines and what joins them. Rates are payload bytes per second, each way, of a host's network card.
+
+    `servers` are on machines of their own; with `colocated` there is also one beside the workers of each host, and
+    bytes are shared out as BytePS has it. `rates`, if given, has one entry for each host: of workers, then of servers.
+    """
+
+    workers: int
+    servers: int = 0
+    rate: float = 1.19e8
+    server_rate: float | None = None
+    rates: tuple[float, ...] = ()
+    per_host: int = 1
+    colocated: bool = False
+    shards: int = 2
+    costs: Costs = field(default_factory=Costs)
+
+    def __post_init__(self) -> None:
+        _check_positive(self, ("workers", "rate", "per_host", "shards"))
+        if self.servers < 0 or self.workers % self.per_host:
+            raise InvalidArgumentError(f"{self.workers} workers, {self.per_host} to a host, and {self.servers} servers")
+        if self.rates and len(self.rates) != self.hosts + self.servers:
+            raise InvalidArgumentError(f"{len(self.rates)} rates for {self.hosts + self.servers} hosts")
+
+    @property
+    def hosts(self) -> int:
+        """How many have workers."""
+        return self.workers // self.per_host
+
+    def rate_of(self, host: int) -> float:
+        """The card of a host: workers' first, then servers'."""
+        if self.rates:
+            return self.rates[host]
+        return self.rate if host < self.hosts else self.server_rate or self.rate
+
+
+class Order(StrEnum):
+    """What goes first."""
+
+    FIFO = "fifo"
+    PRIORITY = "priority"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the job communicates; the defaults are the runtime's.
+
+    `barrier`: the next forward waits for all parameters, not for each layer's own. `overlap`: gradients leave from
+    within backward. `deferred`: of so many of the last layers the weight gradients are computed after those of all
+    others. `algorithm`: of collectives, "" for the runtime's own choice. `update`: seconds of the optimizer's step.
+    """
+
+    partition_bytes: int = _DEFAULTS.partition_bytes
+    segment_bytes: int = _DEFAULTS.segment_bytes
+    credit_bytes: float = _DEFAULTS.credit_bytes
+    unsent_bytes: int = 256 << 10
+    order: Order = Order.PRIORITY
+    barrier: bool = True
+    overlap: bool = True
+    deferred: int = 0
+    whole: bool = False
+    algorithm: str = ""
+    update: float = 0.0
+    bytes_factor: float = 1.0
+    """Of what a codec leaves of each byte."""
+
+
+def _check_positive(of: object, names: tuple[str, ...]) -> None:
+    for name in names:
+        if not getattr(of, name) > 0:
+            raise InvalidArgumentError(f"{name}={getattr(of, name)} must be more than 0")

@@ -1,0 +1,158 @@
+"""Training steps of one worker: forward and backward by layer, gradients handed over as they become ready."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from byteps_like.dtypes import DType
+from byteps_like.planner.clock import Clock, Gate, Process
+from byteps_like.planner.cluster import Order, Settings
+from byteps_like.planner.route import Route
+from byteps_like.planner.workload import ITEMSIZE, Workload
+from byteps_like.torch.layout import Layout, lay_out, partitions_of, runs
+from byteps_like.worker.api import TensorSpec
+
+Operation = tuple[float, int | None]
+"""Seconds of backward, and the layer whose gradients are then ready."""
+
+
+def backward(workload: Workload, deferred: int) -> list[Operation]:
+    """Backward in order. The weight gradients, half of a layer's backward, of the first `deferred` layers that have
+    parameters come after everything else, the first one's first: it is what the next forward needs first.
+
+    Oh et al.: Out-of-order backprop. EuroSys 2022, section 4 ("reverse first-k").
+    """
+    late = [number for number, layer in enumerate(workload.layers) if layer.parameters][:deferred]
+    order: list[Operation] = []
+    for number in reversed(range(len(workload.layers))):
+        seconds = workload.layers[number].backward
+        order.append((seconds / 2, None) if number in late else (seconds, number))
+    return order + [(workload.layers[number].backward / 2, number) for number in late]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Where each layer's gradients lie in the arena, in the order in which backward makes them ready."""
+
+    layout: Layout
+    spans: tuple[tuple[int, int], ...]
+    """Of each layer: its bytes, from and to."""
+
+    @classmethod
+    def of(cls, workload: Workload, order: list[Operation]) -> Gradients:
+        """Lays them out as the optimizer does."""
+        sizes: list[int] = []
+        ready: list[int] = []
+        first: list[int] = []
+        for layer in workload.layers:
+            first.append(len(sizes))
+            sizes += [math.prod(shape) for _, shape in layer.parameters]
+        first.append(len(sizes))
+        for _, layer_number in order:
+            if layer_number is not None:
+                ready += list(range(first[layer_number], first[layer_number + 1]))
+        layout = lay_out(sizes, ready, ITEMSIZE)
+        spans = []
+        for begin, end in pairwise(first):
+            own = [(layout.offsets[n], layout.offsets[n] + sizes[n]) for n in range(begin, end)]
+            span = (min(low for low, _ in own), max(high for _, high in own)) if own else (0, 0)
+            spans.append((span[0] * ITEMSIZE, span[1] * ITEMSIZE))
+        return cls(layout, tuple(spans))
+
+    def specs(self, whole: bool) -> list[TensorSpec]:
+        """What is declared, in the order of the arena: the arena, or (`whole`) each tensor by itself."""
+        if not whole:
+            return [TensorSpec("gradients", DType.FLOAT32, (self.layout.total,))]
+        bounds = [*sorted(set(self.layout.offsets)), self.layout.tail, self.layout.total]
+        return [
+            TensorSpec(f"gradient {low}", DType.FLOAT32, (high - low,)) for low, high in pairwise(bounds) if high > low
+        ]
+
+
+class Trainer:
+    """One worker. `ends` are the times at which each step's backward was done; `on_end` is called then."""
+
+    def __init__(
+        self, clock: Clock, worker: int, workload: Workload, settings: Settings, route: Route, launch: float
+    ) -> None:
+        self.ends: list[float] = []
+        self.on_end: Callable[[], None] = lambda: None
+        self._clock, self._worker, self._workload = clock, worker, workload
+        self._settings, self._route, self._launch = settings, route, launch
+        self._order = backward(workload, settings.deferred)
+        gradients = Gradients.of(workload, self._order)
+        starts = [part.offset for part in route.partitions]
+        self._parts = [partitions_of(starts, *span) for span in gradients.spans]
+        tail = partitions_of(starts, gradients.layout.tail * ITEMSIZE, gradients.layout.total * ITEMSIZE)
+        self._waits_for = [0] * len(starts)
+        for parts in [*self._parts, tail]:
+            for part in parts:
+                self._waits_for[part] += 1
+        self._pending: list[int] = []
+        self._gates: list[Gate] = []
+        self._everything = Gate(clock, 0)
+        self._turn = 0
+
+    def train(self, count: int) -> Process:
+        """`count` steps."""
+        settings, layers = self._settings, self._workload.layers
+        for self._turn in range(count):
+            for number, layer in enumerate(layers):
+                if self._gates and not settings.barrier:
+                    yield self._gates[number]
+                    yield settings.update * layer.nbytes / self._workload.nbytes
+                yield layer.forward
+            yield from self._backward()
+            self.ends.append(self._clock.now)
+            self.on_end()
+            if settings.barrier:
+                yield self._everything
+                yield settings.update
+
+    def _backward(self) -> Process:
+        self._begin()
+        for seconds, number in self._order:
+            yield seconds
+            if number is not None and self._settings.overlap:
+                yield self._launch * self._ready(number)
+        if not self._settings.overlap:
+            for _, number in self._order:
+                if number is not None:
+                    yield self._launch * self._ready(number)
+        self._send([part for part, pending in enumerate(self._pending) if pending >= 0])  # with the control elements
+
+    def _begin(self) -> None:
+        self._pending = list(self._waits_for)
+        self._everything = Gate(self._clock, len(self._pending))
+        self._gates = [Gate(self._clock, len(parts)) for parts in self._parts]
+
+    def _ready(self, number: int) -> int:
+        """A layer's gradients are; returns how many partitions could be sent."""
+        complete = []
+        for part in self._parts[number]:
+            self._pending[part] -= 1
+            if self._pending[part] == 0:
+                complete.append(part)
+        self._send(complete)
+        return len(complete)
+
+    def _send(self, parts: list[int]) -> None:
+        for run in runs(parts):
+            for part in run:
+                self._pending[part] = -1
+                priority = run.start if self._settings.order is Order.PRIORITY else 0
+                self._route.push_pull(self._worker, part, self._turn, priority, self._landing(part))
+
+    def _landing(self, part: int) -> Callable[[], None]:
+        everything = self._everything
+        gates = [gate for gate, parts in zip(self._gates, self._parts, strict=True) if part in parts]
+
+        def landed() -> None:
+            everything.happened()
+            for gate in gates:
+                gate.happened()
+
+        return landed
