@@ -13,7 +13,7 @@ _DEFAULTS = Config()
 
 @dataclass(frozen=True)
 class Costs:
-    """What things take besides the line, in seconds and bytes per second; `byteps-like plan --calibrate` measures it."""
+    """What things take besides the line, in seconds and bytes per second: `byteps-like plan --calibrate`."""
 
     latency: float = 50e-6
     """One way over a link."""

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.selector import Limits, Selector
+from byteps_like.control.optimum import Host as Machine
+from byteps_like.control.optimum import shares
 from byteps_like.control.placement import Placer
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Cluster, Settings
@@ -66,7 +68,8 @@ class ServerRoute:
         self.workers = cluster.workers if exact else 1
         self._exact = exact
         beside = cluster.hosts if cluster.colocated else 0
-        placer = Placer([cluster.shards] * (beside + cluster.servers), settings.partition_bytes, *self._weights(beside))
+        shards = [cluster.shards] * (beside + cluster.servers)
+        placer = Placer(shards, settings.partition_bytes, self._weights(beside))
         self.partitions = _joined([placer.place(number, spec) for number, spec in enumerate(specs)])
         hosts = [self._host(f"worker host {n}", n) for n in range(cluster.hosts if exact else 1)]
         spare = [self._host(f"server host {n}", cluster.hosts + n) for n in range(cluster.servers)]
@@ -88,16 +91,12 @@ class ServerRoute:
         nbytes = max(1, round(place.nbytes * self._settings.bytes_factor))
         self._queues[worker, server, place.shard].add(Push(place.key, turn, nbytes, priority, done))
 
-    def _weights(self, beside: int) -> tuple[list[float], ...]:
-        """What each server is to have, by the optimum; nothing where all are alike."""
-        if not beside:
-            return ()
-        from byteps_like.control import optimum
-
+    def _weights(self, beside: int) -> list[float]:
+        """What each server is to have, by the optimum: those beside workers first, then the others."""
         cluster = self._cluster
-        hosts = [optimum.Host(cluster.per_host, True, cluster.rate_of(n)) for n in range(cluster.hosts)]
-        hosts += [optimum.Host(0, True, cluster.rate_of(cluster.hosts + n)) for n in range(cluster.servers)]
-        return (optimum.shares(hosts),)
+        hosts = [Machine(cluster.per_host, beside > 0, cluster.rate_of(number)) for number in range(cluster.hosts)]
+        hosts += [Machine(0, True, cluster.rate_of(cluster.hosts + number)) for number in range(cluster.servers)]
+        return shares(hosts)[cluster.hosts - beside :]
 
     def _host(self, name: str, number: int) -> Host:
         return Host(self._clock, name, self._cluster.rate_of(number), self._cluster)
