@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from byteps_like.config import Config
@@ -28,6 +28,10 @@ class Costs:
 
     def __post_init__(self) -> None:
         _check_positive(self, ("sum_rate", "memory_rate"))
+
+    def slower(self, times: float) -> Costs:
+        """Each frame as dear as `times` of them."""
+        return replace(self, frame=self.frame * times)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Settings:
     overlap: bool = True
     deferred: int = 0
     whole: bool = False
+    proportional: bool = False
     algorithm: str = ""
     update: float = 0.0
     bytes_factor: float = 1.0

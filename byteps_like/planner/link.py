@@ -1,12 +1,14 @@
 """Links: segments over the sender's network card and the receiver's, both full duplex and shared by all of a host.
 
-A card sends one segment after the other, its links in turn, as the kernel shares a line among connections. A segment
-begins to come in as soon as its first packets arrive (cut-through), unless other segments are before it. What goes
-next on a link is decided when there is room for it below: what preempts is the segment.
+A card sends one segment after the other; of links that all have something to send each gets its share of the line,
+equal ones unless said otherwise, as the kernel shares a line among connections. A segment begins to come in as soon as
+its first packets arrive (cut-through), unless other segments are before it. What goes next on a link is decided when
+there is room for it below: what preempts is the segment.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -46,7 +48,9 @@ class Card:
         self._rate = rate
         self._frame = frame
         self._free = 0.0
-        self._links: deque[Link] = deque()
+        self._links: list[tuple[float, int, Link]] = []
+        self._turns = 0
+        self._fair = 0.0
         self._sending = False
 
     def time(self, nbytes: int, weight: float) -> float:
@@ -55,20 +59,26 @@ class Card:
 
     def kick(self, link: Link) -> None:
         """`link` has something to send."""
-        self._links.append(link)
+        link.fair = max(link.fair, self._fair)
+        self._queue(link)
         if not self._sending:
             self._send()
 
+    def _queue(self, link: Link) -> None:
+        self._turns += 1
+        heapq.heappush(self._links, (link.fair, self._turns, link))
+
     def _send(self) -> None:
-        """The next link in turn sends its next segment."""
+        """The link that has had least, for its share, sends its next segment (start-time fair queueing)."""
         self._sending = False
         while self._links:
-            link = self._links.popleft()
+            self._fair, _, link = heapq.heappop(self._links)
             segment = link.take()
             if segment is None:
                 continue
             self._sending = True
-            self._links.append(link)
+            link.fair += (segment.nbytes + HEADER_BYTES) / link.share
+            self._queue(link)
             seconds = self._count(segment, link.weights[0])
             end = self._clock.now + seconds
             incoming = link.target.time(segment.nbytes, link.weights[1])
@@ -97,7 +107,8 @@ class Link:
     """A connection from one process to another.
 
     `weights`: how often a segment counts on the sender's and on the receiver's card, where one link stands for many
-    alike. `unsent`: bytes that lie in the kernel before the card takes them and can't be overtaken any more.
+    alike. `unsent`: bytes that lie in the kernel before the card takes them and can't be overtaken any more. `share`:
+    of the sender's card, relative to its other links.
     """
 
     def __init__(
@@ -109,7 +120,10 @@ class Link:
         latency: float = 0.0,
         weights: tuple[float, float] = (1.0, 1.0),
         unsent: int = 0,
+        share: float = 1.0,
     ) -> None:
+        self.fair = 0.0
+        self.share = share
         self.source, self.deliver = source, deliver
         self.latency, self.weights = latency, weights
         self.target = cards[1]

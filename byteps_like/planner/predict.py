@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Cluster, Settings
-from byteps_like.planner.route import CollectiveRoute, Route, ServerRoute
+from byteps_like.planner.collective_route import CollectiveRoute
+from byteps_like.planner.route import Route
+from byteps_like.planner.server_route import ServerRoute
 from byteps_like.planner.step import Gradients, Trainer, backward
 from byteps_like.planner.workload import Workload
 
