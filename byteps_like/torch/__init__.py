@@ -26,6 +26,7 @@ from byteps_like.errors import (
 from byteps_like.torch import backend as _backend
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compression import Compression
+from byteps_like.torch.cross_barrier import CrossBarrier
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.deferred import DeferredBackward
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
@@ -112,6 +113,7 @@ __all__ = [
     "Compression",
     "ConfigError",
     "CorruptError",
+    "CrossBarrier",
     "DDPHookState",
     "DeadlineError",
     "DeferredBackward",

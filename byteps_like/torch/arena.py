@@ -17,6 +17,8 @@ from byteps_like.torch.tensors import tensor_over, wire_dtype
 from byteps_like.worker.api import Handle, TensorSpec
 
 Named = tuple[str, torch.Tensor]
+Flown = tuple[range, Handle]
+"""Partitions that were sent together, and the operation that they are in flight by."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Arena:
         self._before, self._op, self._after = scaling.steps(route.worker.size)
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
-        self._flights: list[Handle] = []
+        self._flights: list[Flown] = []
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
         total = lay_out(self._sizes(), self._order, self._itemsize).total
@@ -132,19 +134,37 @@ class Arena:
             # Later partitions hold layers nearer to the input, which the next forward needs first.
             request = Request(0, run, run.start)
             handle = self._route.push_pull(self._declared, self.data.data_ptr(), self._op, request)
-            self._flights.append(handle)
+            self._flights.append((run, handle))
             self._sent[run.start : run.stop] = [True] * len(run)
 
     def wait(self) -> None:
         """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""
         failure: Exception | None = None
-        for handle in self._flights:
+        for _, handle in self._flights:
             try:
                 handle.wait()
             except Exception as error:  # noqa: BLE001 - raised again below
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def depart(self) -> list[Flown]:
+        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight, and a new round may begin.
+
+        Before any gradient of the new round is `ready`, its slot must have been read; before `finish`, all slots.
+        """
+        flown, self._flights = self._flights, []
+        return flown
+
+    @property
+    def commits(self) -> range:
+        """The partitions that the control elements lie in: with them it is known that no rank threw the round away."""
+        return self._control_parts
+
+    @property
+    def settled(self) -> bool:
+        """Whether its layout is final, so that nothing of it has to move after a round."""
+        return self._observed is None
 
     def check_agreed(self) -> None:
         """Raises MismatchError if some ranks threw the round away and others did not."""
@@ -161,9 +181,17 @@ class Arena:
     def land(self) -> None:
         """Hands the landed gradients to their parameters."""
         missing = any(slot.parameter.grad is None for slot in self.slots)
-        present = self._control.tolist() if missing else [1.0] * len(self.slots)
+        present = self.present() if missing else [True] * len(self.slots)
         for slot in self.slots:
-            slot.land(present[slot.index] > 0.0, self._after)
+            self.land_one(slot, present[slot.index])
+
+    def present(self) -> list[bool]:
+        """Of each slot, whether any rank had a gradient. For a round whose control elements have landed."""
+        return [flag > 0.0 for flag in self._control[: len(self.slots)].tolist()]
+
+    def land_one(self, slot: Slot, present: bool) -> None:
+        """Hands one landed gradient to its parameter; `present` as told by `present()`."""
+        slot.land(present, self._after)
 
     def sparse(self) -> list[Slot]:
         """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""
@@ -208,8 +236,9 @@ class Arena:
         self._forget_flights()
 
     def _forget_flights(self) -> None:
-        if not all(handle.done() for handle in self._flights):
-            park(self._flights, self.data)
+        handles = [handle for _, handle in self._flights]
+        if not all(handle.done() for handle in handles):
+            park(handles, self.data)
         self._flights = []
 
 

@@ -237,6 +237,7 @@ def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
     Raises PeerLostError if a rank dies meanwhile, InvalidArgumentError where there are no collectives (portable).
     """
     runtime = _runtime.current()
+    runtime.finish_updates()
     if runtime.worker.size == 1:
         return 0
     if runtime.joiner is None:

@@ -157,6 +157,8 @@ def DistributedOptimizer(
     process_set: Any = None,
     *,
     route: str = "auto",
+    cross_barrier: bool = False,
+    model: torch.nn.Module | None = None,
 ) -> Any:
     """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
 
@@ -174,6 +176,9 @@ def DistributedOptimizer(
     `route` says which way gradients go: "server", "allreduce" (collectives among the workers), or "auto": servers if
     the job has any. The optimizer's `route` and `route_why` say what it came to.
 
+    `cross_barrier` has step() return at once; the next forward of each module of `model` waits for its own parameters,
+    which are updated when their gradients have landed. See CrossBarrierMixin, and docs/scheduler.md for when it helps.
+
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), two elements per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
     differ, NotInitializedError.
@@ -182,6 +187,8 @@ def DistributedOptimizer(
     _check_passes(backward_passes_per_step)
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
         raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
+    if cross_barrier:
+        _check_crossing(optimizer, model, op)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
     if op is Adasum:
         _check_adasum(gradient_predivide_factor, route)
@@ -191,7 +198,22 @@ def DistributedOptimizer(
     options = ReducerOptions(check_compression(compression), scaling, route, process_set, sparse_as_dense)
     reducer = GradientReducer(names, options)
     reducer.passes_per_step = backward_passes_per_step
+    if cross_barrier:
+        return _crossing(optimizer, reducer, model)
     return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))
+
+
+def _check_crossing(optimizer: torch.optim.Optimizer, model: object, op: Any) -> None:
+    # Not at the top, here and below: what crosses the barrier is a DistributedOptimizer, too.
+    from byteps_like.torch.cross_barrier import check_crossing
+
+    check_crossing(optimizer, model, op)
+
+
+def _crossing(optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: Any) -> Any:
+    from byteps_like.torch.cross_barrier import crossing
+
+    return crossing(optimizer, reducer, model)
 
 
 def _scaling(op: Op, predivide: float) -> Scaling:

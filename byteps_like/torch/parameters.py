@@ -34,6 +34,7 @@ def broadcast_parameters(
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     scope.root(root_rank)
+    runtime.finish_updates()
     items = named_tensors(params)
     if scope.size == 1:
         return

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.arena import Arena, Named, Scaling
+from byteps_like.torch.arena import Arena, Flown, Named, Scaling
 from byteps_like.torch.compression import Compression, Compressor
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
@@ -62,7 +62,10 @@ class GradientReducer:
     def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
         self.passes_per_step = 1
         self.paused = False
+        self.gathers = False
+        """Whether gradients that come sparse leave the arenas."""
         self.on_first: Callable[[], None] | None = None
+        self.on_gradient: Callable[[torch.Tensor], None] | None = None
         self._source = source
         self._options = options
         self._arenas: list[Arena] = []
@@ -80,7 +83,7 @@ class GradientReducer:
             raise InvalidArgumentError("route='server': servers sum over all ranks, not over a process set")
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._generation = 0
-        self._gathers = not self._options.sparse_as_dense and self.route.name != "server"
+        self.gathers = not self._options.sparse_as_dense and self.route.name != "server"
         self._sparse = SparseGradients(self.label, self._options.scaling.op, self._options.process_set)
         self.route.report(self.label)
 
@@ -124,7 +127,7 @@ class GradientReducer:
             wire = self._options.compression.wire_dtype(dtype)
             arena = Arena(self.route, label, group, wire, self._options.scaling)
             for slot in arena.slots:
-                slot.warns_sparse = not (self._options.sparse_as_dense or self._gathers)
+                slot.warns_sparse = not (self._options.sparse_as_dense or self.gathers)
             self._arenas.append(arena)
             self._runtime.arenas[label] = arena
             self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
@@ -183,6 +186,15 @@ class GradientReducer:
 
     # Rounds
 
+    def note(self, flight: object) -> None:
+        """`flight` (a Flight) is to be finished before this process leaves the job."""
+        self._runtime.flights.add(flight)
+
+    @property
+    def sparse(self) -> list[str]:
+        """Names of the gradients that are gathered as sparse ones; the same on all ranks after a round."""
+        return self._sparse.names()
+
     @property
     def active(self) -> bool:
         """Whether a round is under way: at least one gradient was made ready."""
@@ -200,6 +212,8 @@ class GradientReducer:
             self.refresh()
         if self.on_first is not None:
             self.on_first()
+        if self.on_gradient is not None:
+            self.on_gradient(parameter)
         if parameter in self._sparse:
             self._sparse.touched = True
             return
@@ -227,6 +241,28 @@ class GradientReducer:
             self.refresh()
             self._round(discard=False)
             self.refresh()
+
+    def depart(self) -> list[tuple[Arena, list[Flown]]] | None:
+        """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
+
+        See Arena.depart. None, and nothing has been done, if it can't be so: for the first round of an arena, after
+        which its gradients move, and for sparse gradients. Raises InvalidArgumentError as `synchronize` does.
+        """
+        self.refresh()
+        if self._sparse or not all(arena.settled for arena in self._arenas):
+            return None
+        try:
+            with torch.no_grad():
+                for arena in self._arenas:
+                    arena.finish(discard=False)
+            for _, slot in self._slots.values():
+                if slot.changed():
+                    for arena in self._arenas:
+                        arena.wait()
+                    raise changed_in_flight(slot)
+            return [(arena, arena.depart()) for arena in self._arenas]
+        finally:
+            self._reset()
 
     def discard(self) -> None:
         """Ends the round without changing any `p.grad`: for gradients that the user has cleared or is about to."""
@@ -270,6 +306,6 @@ class GradientReducer:
             arena.settle()
         self._sparse.land()
         # Gradients that came sparse leave the arenas, which `refresh` rebuilds without them.
-        for arena in self._arenas if self._gathers else ():
+        for arena in self._arenas if self.gathers else ():
             for slot in arena.sparse():
                 self._sparse.adopt(slot.name, slot.parameter)

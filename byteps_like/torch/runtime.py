@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from collections import Counter
@@ -10,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from byteps_like.config import Config
-from byteps_like.errors import InvalidArgumentError, NotInitializedError
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch.naming import NameTable
 from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.worker.api import Declared, TensorSpec, Worker
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
+
+logger = logging.getLogger(__name__)
 
 _PARTITION_BYTES = 4 << 20
 
@@ -33,6 +36,8 @@ class Runtime:
         self.bulk_lock = threading.Lock()
         self.closed = False
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.flights: WeakSet[Any] = WeakSet()
+        """Steps whose updates may not be made yet (cross_barrier_flight.Flight)."""
         self.joiner: Any = None
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
         self.hook_state: Any = None
@@ -137,9 +142,18 @@ class Runtime:
         """Raises InvalidArgumentError unless `root` is a rank of this world."""
         self._world.root(root)
 
+    def finish_updates(self) -> None:
+        """Blocks until the updates of all steps that were made are there. Raises as Flight.finish."""
+        for flight in list(self.flights):
+            flight.finish()
+
     def close(self) -> None:
-        """Leaves the job. Idempotent; does nothing in a forked child, which is no member."""
+        """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
         if not self.closed and os.getpid() == self._pid:
+            try:
+                self.finish_updates()
+            except BytePSLikeError as error:
+                logger.warning("rank %d: updates of the last step are lost: %s", self.worker.rank, error)
             self.closed = True
             self.worker.close()
 

@@ -34,6 +34,10 @@ class SparseGradients:
         """Those that are known."""
         return [parameter for _, parameter in self._known.values()]
 
+    def names(self) -> list[str]:
+        """What they are called."""
+        return [name for name, _ in self._known.values()]
+
     def adopt(self, name: str, parameter: torch.Tensor) -> None:
         """Makes known a gradient that has landed as a dense one, and sparse again."""
         self._known[id(parameter)] = (name, parameter)

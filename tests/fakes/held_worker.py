@@ -1,0 +1,52 @@
+"""A world of one whose results land when the test says so, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from byteps_like.worker.api import Declared
+from byteps_like.worker.local import CompletedHandle, LocalWorker
+
+
+class HeldHandle:
+    """Lands when `land` is called; waiting for it before that is an error, or calls `on_wait` if there is one."""
+
+    def __init__(self, parts: range, worker: HeldWorker) -> None:
+        self.parts, self._worker = parts, worker
+        self.landed = False
+        self.error: Exception | None = None
+
+    def land(self, error: Exception | None = None) -> None:
+        self.landed, self.error = True, error
+
+    def done(self) -> bool:
+        return self.landed
+
+    def wait(self, timeout: float | None = None) -> None:
+        if not self.landed and self._worker.on_wait is not None:
+            self._worker.on_wait(self)
+        assert self.landed, f"waited for partitions {self.parts}, which are in flight"
+        if self.error is not None:
+            raise self.error
+
+
+class HeldWorker(LocalWorker):
+    """See worker.local.LocalWorker. `holding`: what is started from now on is held back, and kept in `flights`."""
+
+    def __init__(self, partition_bytes: int) -> None:
+        super().__init__(partition_bytes)
+        self.holding = False
+        self.flights: list[HeldHandle] = []
+        self.on_wait: Callable[[HeldHandle], None] | None = None
+
+    def push_pull(self, declared: Declared, *arguments: Any, parts: range | None = None, **how: Any) -> Any:
+        super().push_pull(declared, *arguments, parts=parts, **how)
+        if not self.holding:
+            return CompletedHandle()
+        self.flights.append(HeldHandle(range(len(declared.partitions)) if parts is None else parts, self))
+        return self.flights[-1]
+
+    def land_all(self) -> None:
+        for flight in self.flights:
+            flight.land()

@@ -1,0 +1,323 @@
+"""Optimizers that cross the barrier, as seen by one rank: `body(bps, rank, size)`. The reference is the same optimizer
+made to wait in step(); both must hold the same bits."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.scenarios.checks import raises, same_everywhere
+from tests.scenarios.membership import Branches
+from tests.scenarios.models import batch, fill, flat, mlp, share
+
+
+class Lion(torch.optim.Optimizer):
+    """The sign of a mean of gradients: an optimizer that is not torch's."""
+
+    def __init__(self, params: Any, lr: float = 1e-3, beta: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "beta": beta})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                parameter.sub_(torch.sign(mean.lerp(parameter.grad, 0.5)), alpha=group["lr"])
+                mean.lerp_(parameter.grad, 1 - group["beta"])
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True, foreach=True),
+    "fused AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
+    "Lion": Lion,
+}
+
+Loss = Callable[[nn.Module, int, int, int], torch.Tensor]
+
+
+def plain_loss(model: nn.Module, step: int, rank: int, size: int) -> torch.Tensor:
+    """Of a rank's share of a batch."""
+    x, y = (share(part, rank, size).to(next(model.parameters()).dtype) for part in batch(step))
+    return nn.functional.mse_loss(model(x), y)
+
+
+def groups_of(model: nn.Module) -> list[dict[str, Any]]:
+    """Biases have a learning rate of their own."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [item for name, item in named if "bias" not in name]},
+        {"params": [item for name, item in named if "bias" in name], "lr": 0.02},
+    ]
+
+
+class Run:
+    """A model with an optimizer that waits (`crosses` False) or not."""
+
+    def __init__(self, bps: Any, crosses: bool, make: Any, model: nn.Module, **options: Any) -> None:
+        self.model = model
+        options |= {"cross_barrier": True, "model": model} if crosses else {}
+        self.optimizer = bps.DistributedOptimizer(make(groups_of(model)), model.named_parameters(), **options)
+
+    def train(self, rank: int, size: int, steps: range, loss: Loss = plain_loss, passes: int = 1) -> None:
+        for step in steps:
+            self.optimizer.zero_grad()
+            for number in range(passes):
+                loss(self.model, passes * step + number, rank, size).backward()
+            self.optimizer.step()
+
+
+def same(first: Run, second: Run) -> None:
+    """The same bits in weights and in the optimizers' states."""
+    first.optimizer.synchronize()
+    assert torch.equal(flat(first.model), flat(second.model))
+    states = [run.optimizer.state_dict() for run in (first, second)]
+    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
+
+
+def both(
+    bps: Any, rank: int, size: int, make: Any, new: Callable[[], nn.Module], steps: int, loss: Loss = plain_loss,
+    passes: int = 1, **options: Any,
+) -> Run:  # fmt: skip
+    """Trains the same with and without the barrier; the results are the same bits. The one that crosses it."""
+    runs = [Run(bps, crosses, make, new(), **options) for crosses in (True, False)]
+    for run in runs:
+        run.train(rank, size, range(steps), loss, passes)
+    same(*runs)
+    same_everywhere(bps, flat(runs[0].model))
+    return runs[0]
+
+
+def fifty_steps(bps: Any, rank: int, size: int) -> None:
+    for make in OPTIMIZERS.values():
+        both(bps, rank, size, make, lambda: mlp(torch.float32, (20, 12, 5)), 50)
+
+
+def compressed_scaled_or_in_a_set(bps: Any, rank: int, size: int) -> None:
+    everybody = {"process_set": None} if size == 1 else {"gradient_predivide_factor": 3.0}
+    for options in ({"compression": bps.Compression.bf16}, {"op": bps.Sum}, everybody, {"route": "allreduce"}):
+        if size > 1 or "route" not in options:
+            both(bps, rank, size, OPTIMIZERS["momentum"], mlp, 4, **options)
+
+
+def accumulation(bps: Any, rank: int, size: int) -> None:
+    both(bps, rank, size, OPTIMIZERS["Adam"], mlp, 4, passes=3, backward_passes_per_step=3)
+
+
+def schedules(bps: Any, rank: int, size: int) -> None:
+    """Hyperparameters are those at step(), though the scheduler changes them while updates are in flight."""
+    runs = []
+    for crosses in (True, False):
+        run = Run(bps, crosses, lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False), mlp())
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(run.optimizer, max_lr=[0.1, 0.2], total_steps=9)
+        for step in range(8):
+            run.train(rank, size, range(step, step + 1))
+            scheduler.step()
+        runs.append(run)
+    same(*runs)
+
+
+class Tied(nn.Module):
+    """A weight of two modules, a module used twice, attention that reads weights behind its modules' backs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(20, 8)
+        self.twice = nn.Linear(8, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.outer = nn.Linear(8, 20)
+        self.outer.weight = nn.Parameter(torch.zeros(20, 8))
+        self.back = nn.Linear(20, 8)
+        self.back.weight = self.inner.weight
+        self.scale = nn.Parameter(torch.ones(()))
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.twice(torch.tanh(self.twice(self.inner(x))))
+        hidden, _ = self.attention(hidden[None], hidden[None], hidden[None])
+        hidden = self.back(torch.nn.functional.linear(hidden[0], self.outer.weight) * self.scale)
+        return self.last(hidden)
+
+
+def shared_reused_and_read(bps: Any, rank: int, size: int) -> None:
+    for make in (OPTIMIZERS["Adam"], OPTIMIZERS["momentum"]):
+        both(bps, rank, size, make, lambda: fill(Tied().double()), 6)
+
+
+def unused(bps: Any, rank: int, size: int) -> None:
+    """Unused on all ranks: not updated. On some: zeros there."""
+
+    def loss(model: nn.Module, step: int, rank: int, size: int) -> torch.Tensor:
+        x, y = (share(part, rank, size) for part in batch(step))
+        used = ["12", "1", "12" if rank == 0 else "2", "2", "1"][step]
+        return (model(x, used) - y).square().mean()
+
+    both(bps, rank, size, OPTIMIZERS["momentum"], Branches, 5, loss)
+
+
+def beside_the_model(bps: Any, rank: int, size: int) -> None:
+    """A parameter that no module holds is updated when step() returns; one of a group that comes later, too."""
+    runs, extra = [], []
+    for crosses in (True, False):
+        run = Run(bps, crosses, OPTIMIZERS["momentum"], mlp())
+        extra.append(nn.Parameter(torch.ones(5, dtype=torch.float64)))
+        run.train(rank, size, range(2))
+        run.optimizer.add_param_group({"params": [extra[-1]]})
+        run.train(rank, size, range(2, 6), lambda *of, scale=extra[-1]: plain_loss(*of) * scale.square().sum())
+        runs.append(run)
+    assert torch.equal(extra[0], extra[1]) and extra[0].grad is None
+    same(*runs)
+
+
+def states_in_flight(bps: Any, rank: int, size: int) -> None:
+    """state_dict() of model and optimizer are complete whenever they are asked for, and may be loaded at any time."""
+    runs = [Run(bps, crosses, OPTIMIZERS["Adam"], mlp()) for crosses in (True, False)]
+    kept = []
+    for run in runs:
+        run.train(rank, size, range(3))
+        kept.append(copy.deepcopy((run.model.state_dict(), run.model[2].state_dict(), run.optimizer.state_dict())))
+        run.train(rank, size, range(3, 5))
+        run.model.load_state_dict(kept[-1][0])
+        run.optimizer.load_state_dict(copy.deepcopy(kept[-1][2]))
+        run.train(rank, size, range(5, 7))
+        bps.broadcast_parameters(list(run.model.named_parameters()))
+        bps.broadcast_optimizer_state(run.optimizer)
+        run.train(rank, size, range(7, 8))
+    torch.testing.assert_close(kept[0], kept[1], rtol=0, atol=0)
+    same(*runs)
+
+
+def clipping(bps: Any, rank: int, size: int) -> None:
+    """synchronize(), clip, step() without it: as without crossing. A step that does cross may follow."""
+    runs = [Run(bps, crosses, OPTIMIZERS["momentum"], mlp()) for crosses in (True, False)]
+    for run in runs:
+        run.train(rank, size, range(2))
+        run.optimizer.zero_grad()
+        plain_loss(run.model, 2, rank, size).backward()
+        run.optimizer.synchronize()
+        nn.utils.clip_grad_norm_(run.model.parameters(), 0.05)
+        with run.optimizer.skip_synchronize():
+            run.optimizer.step()
+        run.train(rank, size, range(3, 5))
+    same(*runs)
+    crossing = runs[0]
+    plain_loss(crossing.model, 5, rank, size).backward()
+    nn.utils.clip_grad_norm_(crossing.model.parameters(), 0.05)
+    raises(bps.InvalidArgumentError, crossing.optimizer.step, "synchronize()", "skip_synchronize")
+
+
+def evaluation(bps: Any, rank: int, size: int) -> None:
+    """eval() and inference_mode, bfloat16 by autocast: what asks for updates doesn't change them."""
+    runs = [Run(bps, crosses, OPTIMIZERS["Adam"], fill(Tied().double())) for crosses in (True, False)]
+    outputs = []
+    for run in runs:
+        run.train(rank, size, range(3))
+        for mode in (torch.inference_mode(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
+            run.model.eval()
+            with mode:
+                outputs.append(run.model(batch(0)[0]).double())
+            run.model.train()
+            run.train(rank, size, range(3, 5))
+    for ours, theirs in zip(outputs[:3], outputs[3:], strict=True):
+        assert torch.equal(ours, theirs)
+    same(*runs)
+
+
+def gradients_of_step_are_taken(bps: Any, rank: int, size: int) -> None:
+    """p.grad is None after step(), so it makes no difference whether and how gradients are cleared."""
+    runs = [Run(bps, crosses, OPTIMIZERS["momentum"], mlp()) for crosses in (True, True, True, False)]
+    clear = [lambda: None, lambda: runs[1].optimizer.zero_grad(set_to_none=False), lambda: runs[2].model.zero_grad()]
+    for run, cleared in zip(runs, [*clear, runs[3].optimizer.zero_grad], strict=True):
+        for step in range(4):
+            cleared()
+            plain_loss(run.model, step, rank, size).backward()
+            run.optimizer.step()
+            if run is not runs[3]:
+                assert all(parameter.grad is None for parameter in run.model.parameters())
+                cleared()
+    for run in runs[:3]:
+        same(run, runs[3])
+
+
+def thrown_away_before_step(bps: Any, rank: int, size: int) -> None:
+    """zero_grad() in place of step(), on all ranks."""
+    runs = [Run(bps, crosses, OPTIMIZERS["momentum"], mlp()) for crosses in (True, False)]
+    for run in runs:
+        run.train(rank, size, range(2))
+        plain_loss(run.model, 9, rank, size).backward()
+        run.train(rank, size, range(2, 4))
+    same(*runs)
+
+
+def copies_of_the_model(bps: Any, rank: int, size: int) -> None:
+    run = Run(bps, True, OPTIMIZERS["momentum"], mlp())
+    run.train(rank, size, range(3))
+    run.optimizer.synchronize()
+    file = io.BytesIO()
+    torch.save(run.model, file)
+    file.seek(0)
+    twins = [copy.deepcopy(run.model), pickle.loads(pickle.dumps(run.model)), torch.load(file, weights_only=False)]
+    run.train(rank, size, range(3, 4))
+    for twin in twins:
+        before = flat(twin).clone()
+        twin(batch(0)[0])
+        assert torch.equal(flat(twin), before)
+    for call in (lambda: copy.deepcopy(run.optimizer), lambda: pickle.dumps(run.optimizer)):
+        raises(bps.InvalidArgumentError, call, "state_dict")
+
+
+def the_model_outlives_the_optimizer(bps: Any, rank: int, size: int) -> None:
+    models = []
+    for crosses in (True, False):
+        run = Run(bps, crosses, OPTIMIZERS["momentum"], mlp())
+        run.train(rank, size, range(3))
+        models.append(run.model)
+        del run
+    outputs = [model(batch(0)[0]) for model in models]
+    assert torch.equal(*outputs)
+    assert torch.equal(flat(models[0]), flat(models[1]))
+
+
+def closed(bps: Any, rank: int, size: int) -> None:
+    """close() makes the last updates; after it the optimizer is a plain one."""
+    runs = [Run(bps, crosses, OPTIMIZERS["momentum"], mlp()) for crosses in (True, False)]
+    for run in runs:
+        run.train(rank, size, range(3))
+        run.optimizer.close()
+        run.optimizer.close()
+    assert torch.equal(flat(runs[0].model), flat(runs[1].model))
+    assert not any(module._forward_pre_hooks for module in runs[0].model.modules())
+
+
+def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
+    models = [mlp(), mlp()]
+    optimizers = [bps.CrossBarrier(models[0], torch.optim.SGD(models[0].parameters(), lr=0.1), num_steps=5)]
+    optimizers.append(bps.CrossBarrier(models[1], torch.optim.SGD(models[1].parameters(), lr=0.1), 5))
+    for model, optimizer in zip(models, optimizers, strict=True):
+        for step in range(5):
+            optimizer.zero_grad()
+            plain_loss(model, step, rank, size).backward()
+            optimizer.step()
+        optimizer.synchronize()
+    assert torch.equal(flat(models[0]), flat(models[1]))
+    same_everywhere(bps, flat(models[0]))
+
+
+SCENARIOS = [
+    compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read, unused, beside_the_model,
+    states_in_flight, clipping, evaluation, gradients_of_step_are_taken, thrown_away_before_step, copies_of_the_model,
+    the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
+]  # fmt: skip
+"""Bodies that need nothing but (bps, rank, size). `fifty_steps` is not among them: it takes longer."""
