@@ -1,6 +1,6 @@
 """Training steps of published models' shapes on a lab of shaped links, in each contender's way, side by side.
 
-    python bench/training.py --rate 400mbit                              4 workers, 4 spare servers (root)
+    python bench/training.py --rate 100mbit                              4 workers, 4 spare servers (root)
     python bench/training.py --models vgg16 --contenders "gloo DDP" "servers cross-barrier"
 
 True layer sizes, scaled to `--megabytes`; compute is emulated by sleeping as long as the layers' FLOPs say, for as
@@ -34,16 +34,16 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=4, help="on hosts of their own")
-    parser.add_argument("--rate", default="400mbit", help="speed of the links of the lab")
+    parser.add_argument("--rate", default="100mbit", help="speed of the links of the lab")
     parser.add_argument("--ratio", type=float, default=1.0, help="communication (one way) to compute")
-    parser.add_argument("--megabytes", type=float, default=48.0, help="gradients of a step, scaled")
+    parser.add_argument("--megabytes", type=float, default=16.0, help="gradients of a step, scaled")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
-    parser.add_argument("--partition-bytes", type=int, default=1 << 20)
-    parser.add_argument("--credit-bytes", type=int, default=1 << 20)
+    parser.add_argument("--partition-bytes", type=int, default=1 << 18)
+    parser.add_argument("--credit-bytes", type=int, default=1 << 18)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4, help="of a contender's turn")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=1200.0)
     parser.add_argument("--json", type=Path, default=report.OUT / "training.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "training.png")
@@ -87,16 +87,19 @@ def _read(path: Path) -> list[Measured]:
 def rows(plan: Plan, goodput: float, ranks: list[list[Measured]], workers: int) -> list[dict[str, Any]]:
     """A turn lasts as long as on its slowest rank; of the turns, the median."""
     turns: dict[tuple[str, str], list[float]] = {}
+    processor: dict[tuple[str, str], list[float]] = {}
     for turn in zip(*ranks, strict=True):
         key = turn[0].model, turn[0].contender
         turns.setdefault(key, []).append(max(item.seconds for item in turn))
+        processor.setdefault(key, []).append(statistics.mean(item.processor for item in turn))
     found = []
     for (model, contender), seconds in turns.items():
         workload, step = plan.workload(model), statistics.median(seconds)
         found.append({
             "bench": "training", "model": model, "contender": contender, "seconds": step, "low": min(seconds),
             "high": max(seconds), "compute": plan.seconds, "goodput": goodput, "unit": workload.unit,
-            "bytes": workload.nbytes, "per_second": workers * workload.batch / step,
+            "bytes": workload.nbytes, "processor": statistics.median(processor[model, contender]),
+            "per_second": workers * workload.batch / step,
         })  # fmt: skip
     return found
 
@@ -112,14 +115,16 @@ def show(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> None:
             cells.append((
                 row["contender"], report.show_time(row["seconds"]), f"{row['compute'] / row['seconds']:.2f}",
                 f"{row['per_second']:.0f}", f"{times[BASE] / row['seconds']:.2f}" if BASE in times else "",
-                f"{fifo / row['seconds']:.2f}" if fifo else "",
+                f"{fifo / row['seconds']:.2f}" if fifo else "", report.show_time(row["processor"]),
             ))  # fmt: skip
         title = (
             f"{model}: {mine[0]['bytes'] / 1e6:.0f} MB, compute {mine[0]['compute']:.2f} s, {arguments.workers} workers"
             f" at {arguments.rate}, {arguments.servers} spare servers"
         )
         unit = f"{mine[0]['unit']}/s"
-        report.print_table(title, ("contender", "step", "compute/step", unit, "vs gloo DDP", "vs fifo"), cells)
+        report.print_table(
+            title, ("contender", "step", "compute/step", unit, "vs gloo DDP", "vs fifo", "processor"), cells
+        )
 
 
 def plot(path: Path, found: list[dict[str, Any]]) -> None:

@@ -48,8 +48,9 @@ class Plan:
 
 @dataclass
 class Measured:
-    """Some steps of one contender on one rank; `seconds` per step."""
+    """Some steps of one contender on one rank; `seconds` per step, `processor` of them in use by this process."""
 
     model: str
     contender: str
     seconds: float
+    processor: float

@@ -123,7 +123,9 @@ def measure(plan: Plan, model: str, make: Callable[[str], Contender], size: int)
     for _ in range(plan.rounds):
         for contender in contenders:
             contender.run(plan.warm_up)
-            found.append(Measured(model, contender.name, contender.run(plan.steps)))
+            before = time.process_time()
+            seconds = contender.run(plan.steps)
+            found.append(Measured(model, contender.name, seconds, (time.process_time() - before) / plan.steps))
             dist.barrier()
     for contender in contenders:
         contender.check(size)
