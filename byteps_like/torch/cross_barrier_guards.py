@@ -32,6 +32,7 @@ class Guards:
         self.alone: dict[int, torch.Tensor] = {}
         self._model = weakref.ref(model)
         self._called: set[int] = set()
+        self._crossed = False  # the last step left something in flight, and not all of it was waited for at once
         self._also: dict[int, dict[int, torch.Tensor]] = {}
         self._handles: dict[int, list[RemovableHandle]] = {}
         self.refresh(parameters)
@@ -48,6 +49,11 @@ class Guards:
                 self._parents.setdefault(id(child), []).append(id(module))
             if id(module) not in self._handles:
                 self._handles[id(module)] = list(self._hook(module))
+        # Parameter -> the modules that wait for it: its owners, and who is known to read it.
+        self._waiting = {key: set(modules) for key, modules in self._owners.items()}
+        for reader, read in self._also.items():
+            for key in read:
+                self._waiting.setdefault(key, set()).add(reader)
         self.alone.update((id(item), item) for item in parameters if id(item) not in self._owners)
 
     def _hook(self, module: Any) -> Iterator[RemovableHandle]:
@@ -65,7 +71,7 @@ class Guards:
     def depart(self, flight: Flight | None) -> None:
         """A step() has been made; `flight` is what it left behind."""
         self._called.clear()
-        self.flight = flight
+        self.flight, self._crossed = flight, flight is not None
         self.wait_for(self.alone.values())
 
     def wait_for(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -75,6 +81,7 @@ class Guards:
     def finish(self) -> None:
         """Blocks until all updates are made. See Flight.finish."""
         self._in_flight(Flight.finish)
+        self._crossed = False
 
     def _in_flight(self, wait: Callable[[Flight], None]) -> None:
         flight = self.flight
@@ -96,17 +103,19 @@ class Guards:
     def arrived(self, parameter: torch.Tensor) -> None:
         """Backward has made a gradient of `parameter`: somebody must have waited for it.
 
-        Raises InvalidArgumentError if it may have been used before it was updated.
+        Raises InvalidArgumentError if nobody did: it may have been used before it was updated, on this rank or another.
         """
-        owners = self._owners.get(id(parameter), ())
-        if any(owner in self._called for owner in owners):
+        key = id(parameter)
+        if key in self.alone or any(module in self._called for module in self._waiting.get(key, ())):
             return
-        around = [module for owner in owners for module in self._called_around(owner)]
+        around = {module for owner in self._owners.get(key, ()) for module in self._called_around(owner)}
         for module in around:
-            self._also.setdefault(module, {})[id(parameter)] = parameter
-        if not around:
-            self.alone[id(parameter)] = parameter
-        if self.flight is not None and self.flight.awaits(parameter):
+            self._also.setdefault(module, {})[key] = parameter
+        if around:
+            self._waiting[key] = self._waiting[key] | around
+        else:
+            self.alone[key] = parameter
+        if self._crossed:
             raise InvalidArgumentError(_STALE.format(name=self._name(parameter)))
 
     def _called_around(self, module: int) -> list[int]:

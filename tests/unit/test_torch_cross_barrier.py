@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from byteps_like.errors import PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import crossing
+from tests.scenarios import crossing, crossing_misuse
+from tests.scenarios.models import batch, mlp
 
 
 @pytest.mark.parametrize("servers", [True, False])
@@ -14,6 +16,32 @@ def test_fifty_steps_of_each_optimizer_have_the_same_bits(servers):
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, True), (2, True), (2, False)])
-@pytest.mark.parametrize("body", crossing.SCENARIOS, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", [*crossing.SCENARIOS, *crossing_misuse.ALL_SIZES], ids=lambda body: body.__name__)
 def test_scenario(body, size, servers):
     run_world(size, body, world=ThreadWorld(size, partition_bytes=1024), servers=servers)
+
+
+@pytest.mark.parametrize("servers", [True, False])
+@pytest.mark.parametrize("body", crossing_misuse.MANY, ids=lambda body: body.__name__)
+def test_misuse(body, servers):
+    run_world(2, body, world=ThreadWorld(2, partition_bytes=1024), servers=servers)
+
+
+@pytest.mark.parametrize("servers", [True, False])
+def test_the_next_forward_raises_what_ended_the_job(servers):
+    world = ThreadWorld(2, partition_bytes=1024)
+    gone = PeerLostError("rank 1 is gone", rank=0, peer=1)
+
+    def body(bps, rank, size):
+        run = crossing.Run(bps, True, crossing.OPTIMIZERS["Adam"], mlp())
+        run.train(rank, size, range(2))
+        run.optimizer.synchronize()
+        if rank == 1:
+            world.fail(gone)
+            return
+        with pytest.raises(PeerLostError, match="rank 1 is gone"):
+            crossing.plain_loss(run.model, 2, rank, size).backward()
+            run.optimizer.step()
+            run.model(batch(0)[0])
+
+    run_world(2, body, world=world, servers=servers)
