@@ -135,8 +135,8 @@ class Link:
 
     def kick(self) -> None:
         """The source may have something."""
-        self._fill(1)
-        if self._waiting and not self._in_turn:
+        self._fill(0)
+        if not self._in_turn:
             self._in_turn = True
             self._card.kick(self)
 

@@ -20,11 +20,14 @@ EXACT = 8
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one step in the steady state. `busy`: the share of the time that the busiest of each kind is."""
+    """Of one step in the steady state. `busy`: the share of the time that the busiest of each kind is; `sent` and
+    `received`: payload bytes on the card of the first worker's host. `events`: how many were simulated."""
 
     step: float
     compute: float
     busy: dict[str, float]
+    sent: float
+    received: float
     events: int
 
     @property
@@ -63,7 +66,9 @@ def predict(
     clock.run()
     step = max(trainer.ends[-1] - trainer.ends[-2] for trainer in trainers)
     shares = {name: (busy[-1][name] - busy[-2][name]) / step for name in busy[-1]}
-    return Prediction(step, workload.compute, {"compute": workload.compute / step, **shares}, clock.events)
+    shares["compute"] = workload.compute / step
+    sent, received = (card.nbytes / STEPS for card in route.cards[:2])
+    return Prediction(step, workload.compute, shares, sent, received, clock.events)
 
 
 def _busy(route: Route) -> dict[str, float]:

@@ -1,0 +1,171 @@
+"""The published effects, as ratios: what the model must show if it is to be believed about anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.planner import workloads
+from byteps_like.planner.call import call
+from byteps_like.planner.clock import Clock, Process
+from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
+from byteps_like.planner.link import Card, Link, Segment
+from byteps_like.planner.predict import predict
+from byteps_like.planner.workload import Layer, Workload
+
+B = 0.4e9 / 8  # 400 Mb/s
+KIB, MIB = 1 << 10, 1 << 20
+FREE = Costs(latency=0.0, frame=0.0, launch=0.0, sum_rate=1e15, memory_rate=1e15)
+
+
+def trace(name: str, ratio: float = 1.0) -> Workload:
+    """48 MB of gradients, whose way one way takes `ratio` times the compute."""
+    scaled = workloads.load(name).scaled(total_bytes=48e6)
+    return scaled.scaled(compute_seconds=scaled.nbytes / B / ratio)
+
+
+def test_fused_buckets_have_an_optimum_in_the_middle() -> None:
+    """Li et al., PyTorch Distributed, VLDB 2020: 25 MB by default."""
+    workload = workloads.load("resnet50").scaled(compute_seconds=0.1)
+    cluster = Cluster(32, rate=1.25e9, costs=Costs(latency=100e-6, frame=20e-6, launch=1e-4))
+    steps = {
+        size: predict(cluster, workload, Settings(partition_bytes=size * MIB, order=Order.FIFO)).step
+        for size in (1, 8, 25, 100)
+    }
+    assert steps[25] <= 1.1 * min(steps.values())
+    assert steps[1] > 1.2 * steps[25]
+    assert steps[100] > 1.2 * steps[25]
+
+
+def test_sending_from_within_backward() -> None:
+    """Zhang et al., Poseidon, ATC 2017: wait-free backpropagation."""
+    cluster = Cluster(4, 4, rate=B)
+    late, early = (predict(cluster, trace("vgg16"), Settings(order=Order.FIFO, overlap=on)) for on in (False, True))
+    assert late.step >= 1.3 * early.step
+
+
+def test_spare_servers_against_a_ring() -> None:
+    """Jiang et al., BytePS, OSDI 2020: 2(n-1)/n bytes against one."""
+    workload = Workload("sum", (Layer("all", (("w", (4 * MIB,)),), 0.0, 0.0),), 1, "sums")
+    ring, servers = (predict(Cluster(8, k, rate=B), workload).step for k in (0, 8))
+    assert ring / servers == pytest.approx(2 * 7 / 8, rel=0.1)
+    assert ring >= 1.5 * servers
+
+
+VANILLA = Settings(partition_bytes=1 << 30, credit_bytes=1e15, order=Order.FIFO, whole=True, segment_bytes=1 << 40)
+
+
+def scheduled(partition: int, credit: float) -> Settings:
+    return Settings(partition, 1 << 40, credit, unsent_bytes=0, barrier=False, whole=True)
+
+
+BYTESCHEDULER = Cluster(1, 1, rate=B, shards=1, costs=Costs(latency=0.0, frame=3e-4, launch=0.0, sum_rate=1e15))
+"""One worker's view of a server that sums at once, 0.3 ms for each message."""
+
+
+@pytest.mark.parametrize(("name", "least"), [("vgg16", 1.4), ("gpt2", 1.15), ("resnet50", 1.08)])
+def test_priorities_across_the_barrier(name: str, least: float) -> None:
+    """Peng et al., ByteScheduler, SOSP 2019, against whole tensors in order of readiness, with a barrier."""
+    before = predict(BYTESCHEDULER, trace(name), VANILLA).step
+    assert before / predict(BYTESCHEDULER, trace(name), scheduled(512 * KIB, MIB)).step >= least
+
+
+@pytest.mark.parametrize(
+    ("partition", "credit", "least"), [(512 * KIB, 1, 1.6), (32 * KIB, MIB, 1.25), (16 * MIB, 32 * MIB, 1.25)]
+)
+def test_wrong_partitions_and_credit_cost(partition: int, credit: int, least: float) -> None:
+    best = predict(BYTESCHEDULER, trace("vgg16"), scheduled(512 * KIB, MIB)).step
+    assert predict(BYTESCHEDULER, trace("vgg16"), scheduled(partition, credit)).step >= least * best
+
+
+def test_deferred_weight_gradients() -> None:
+    """Oh et al., Out-of-order backprop, EuroSys 2022."""
+    cluster = Cluster(4, 4, rate=B)
+    fifo = predict(cluster, trace("vgg16"), Settings(512 * KIB, order=Order.FIFO)).step
+    at_once, deferred = (
+        predict(cluster, trace("vgg16"), Settings(512 * KIB, barrier=False, deferred=k)).step for k in (0, 13)
+    )
+    assert fifo >= 1.1 * deferred
+    assert at_once >= 1.05 * deferred
+
+
+@pytest.mark.parametrize("nodes", [4, 8])
+def test_bytes_of_sufficient_factors(nodes: int) -> None:
+    """Poseidon's counts per node, sent and received: 2 K (P-1) (M+N) against 4 M N (P-1)/P through servers beside."""
+    m, n, batch, layout = 4096, 4096, 32, Layout(tuple(range(nodes)))
+    factors = call(Kind.ALL_GATHER, "ring", layout, batch * (m + n), Cluster(nodes)).sent
+    moved = sum(nbytes for link, nbytes in factors.items() if 0 in link)
+    assert moved == 4 * 2 * batch * (nodes - 1) * (m + n)
+    matrix = Workload("fc", (Layer("fc", (("w", (m, n)),), 0.0, 0.0),), batch, "images")
+    through = predict(Cluster(nodes, colocated=True, costs=FREE), matrix, exact=True)
+    assert through.sent + through.received == pytest.approx(4 * 4 * m * n * (nodes - 1) / nodes, rel=0.01)
+
+
+def test_two_levels_of_all_to_all() -> None:
+    """Hwang et al., Tutel, MLSys 2023: messages are fewer by the ranks of a host, to which the gain is bounded."""
+
+    def gain(ranks: int, local: int, nbytes: int, rate: float, message: float, memory: float) -> float:
+        layout = Layout(tuple(rank // local for rank in range(ranks)))
+        costs = Costs(latency=5e-6, frame=message, memory_rate=memory)
+        cluster = Cluster(ranks, rate=rate, per_host=local, costs=costs)
+        linear, two = (
+            call(Kind.ALL_TO_ALL, name, layout, nbytes // ranks // 4, cluster, mirror=True).seconds
+            for name in ("pairwise", "2dh")
+        )
+        return linear / two
+
+    assert gain(16, 4, 64 * KIB, B, 0.4e-3, 4e9) >= 1.3
+    assert gain(16, 4, 4 * MIB, B, 0.4e-3, 4e9) == pytest.approx(1.0, abs=0.1)
+    assert 5 <= gain(1024, 8, MIB, 25e9, 7e-6, 200e9) <= 8
+
+
+def test_two_rings_on_two_cards() -> None:
+    """Wang et al., TopoOpt, NSDI 2023: links that one ring leaves idle."""
+    layout = Layout(tuple(range(6)))
+    one, two = (
+        call(Kind.ALL_REDUCE, name, layout, 3 * MIB, Cluster(6), direct=True).seconds
+        for name in ("ring", "multi_ring:1,5")
+    )
+    assert one >= 1.8 * two
+
+
+def together(shift: float) -> float:
+    """Seconds of an iteration of two jobs, 1 s of compute and 1 s of the line that they share, one `shift` later."""
+    clock, ends = Clock(), []
+    line, far = Card(clock, "line", 1e6), Card(clock, "far", 1e12)
+
+    class Job:
+        def __init__(self) -> None:
+            self.left = self.landed = 0
+            self.link = Link((line, far), self, self.deliver)
+
+        def next_segment(self) -> Segment | None:
+            if not self.left:
+                return None
+            self.left -= 1
+            return Segment(self, 0, 10_000 - 64)
+
+        def sent(self, segment: Segment) -> None:
+            self.landed += 1
+
+        def deliver(self, segment: Segment) -> None:
+            if self.landed == 100:
+                ends.append(clock.now)
+                clock.start(self.run())
+
+        def run(self, wait: float = 0.0) -> Process:
+            yield wait + 1.0
+            if len(ends) < 16:
+                self.left, self.landed = 100, 0
+                self.link.kick()
+
+    clock.start(Job().run())
+    clock.start(Job().run(shift))
+    clock.run()
+    return (ends[15] - ends[7]) / 4
+
+
+def test_jobs_that_share_a_link_are_faster_apart() -> None:
+    """Rajasekaran et al., CASSINI, NSDI 2024."""
+    assert together(0.0) == pytest.approx(3.0, rel=0.02)
+    assert together(1.0) == pytest.approx(2.0, rel=0.02)
