@@ -12,8 +12,8 @@ from byteps_like.planner.clock import Clock, Gate, Process
 from byteps_like.planner.cluster import Order, Settings
 from byteps_like.planner.route import Route
 from byteps_like.planner.workload import ITEMSIZE, Workload
-from byteps_like.torch.layout import Layout, lay_out, partitions_of, runs
 from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.layout import Layout, lay_out, partitions_of, runs
 
 Operation = tuple[float, int | None]
 """Seconds of backward, and the layer whose gradients are then ready."""

@@ -10,11 +10,11 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
-from byteps_like.torch.layout import CONTROLS, FLAGS, lay_out, partitions_of, runs
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
 from byteps_like.worker.api import Handle, TensorSpec
+from byteps_like.worker.layout import CONTROLS, FLAGS, lay_out, partitions_of, runs
 
 Named = tuple[str, torch.Tensor]
 Flown = tuple[range, Handle]

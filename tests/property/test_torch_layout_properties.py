@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.torch.layout import ALIGNMENT, lay_out, partitions_of, runs
 from byteps_like.torch.packed import capacity
+from byteps_like.worker.layout import ALIGNMENT, lay_out, partitions_of, runs
 
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=20)
 itemsizes = st.sampled_from([2, 4, 8])
