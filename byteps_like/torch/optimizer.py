@@ -159,6 +159,7 @@ def DistributedOptimizer(
     route: str = "auto",
     cross_barrier: bool = False,
     model: torch.nn.Module | None = None,
+    shard: str = "",
 ) -> Any:
     """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
 
@@ -179,6 +180,9 @@ def DistributedOptimizer(
     `cross_barrier` has step() return at once; the next forward of each module of `model` waits for its own parameters,
     which are updated when their gradients have landed. See CrossBarrierMixin, and docs/scheduler.md for when it helps.
 
+    `shard="optimizer"`: each rank keeps the state and the reduced gradients of its share only, updates that, and hands
+    it to the others (ZeRO-2's memory, an all-reduce's traffic); for elementwise optimizers. See docs/sharding.md.
+
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), two elements per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
     differ, NotInitializedError.
@@ -190,12 +194,18 @@ def DistributedOptimizer(
     if cross_barrier:
         _check_crossing(optimizer, model, op)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
+    if shard not in ("", "optimizer") or (shard and (op is Adasum or cross_barrier)):
+        raise InvalidArgumentError(f"shard={shard!r} must be '' or 'optimizer', and '' with op=Adasum or cross_barrier")
     if op is Adasum:
         _check_adasum(gradient_predivide_factor, route)
         steps = StepReducer(names, check_compression(compression), process_set)
         return twin_of(optimizer, AdasumOptimizerMixin, steps)
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     options = ReducerOptions(check_compression(compression), scaling, route, process_set, sparse_as_dense)
+    if shard:
+        from byteps_like.torch.sharded_optimizer import sharded  # it builds upon this module
+
+        return sharded(optimizer, names, options, backward_passes_per_step)
     reducer = GradientReducer(names, options)
     reducer.passes_per_step = backward_passes_per_step
     if cross_barrier:

@@ -124,8 +124,7 @@ class GradientReducer:
             by_dtype.setdefault(parameter.dtype, []).append((name, parameter))
         for dtype, group in by_dtype.items():
             label = f"{self.label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
-            wire = self._options.compression.wire_dtype(dtype)
-            arena = Arena(self.route, label, group, wire, self._options.scaling)
+            arena = self._make_arena(label, group)
             for slot in arena.slots:
                 slot.warns_sparse = not (self._options.sparse_as_dense or self.gathers)
             self._arenas.append(arena)
@@ -134,6 +133,10 @@ class GradientReducer:
             for slot in arena.slots:
                 self._hook(slot.parameter)
         self._generation += 1
+
+    def _make_arena(self, label: str, named: list[Named]) -> Arena:
+        wire = self._options.compression.wire_dtype(named[0][1].dtype)
+        return Arena(self.route, label, named, wire, self._options.scaling)
 
     def _claim(self, name: str, parameter: torch.Tensor) -> None:
         if not parameter.is_leaf or parameter.device.type != "cpu":
