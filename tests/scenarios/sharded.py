@@ -198,7 +198,7 @@ def refusals(bps: Any, rank: int, size: int) -> None:
     inner = CLASSES["Adam"](model.parameters())
     wrong: list[dict[str, Any]] = [
         {"shard": "all"}, {"op": bps.Adasum, **SHARDED}, {"compression": bps.Compression.fp16, **SHARDED},
-        {"route": "server", **SHARDED},
+        {"route": "server", **SHARDED}, {"cross_barrier": True, "model": model, **SHARDED},
     ]  # fmt: skip
     for options in wrong:
         raises(bps.InvalidArgumentError, functools.partial(bps.DistributedOptimizer, inner, **options), "shard")
