@@ -18,7 +18,7 @@ from byteps_like.torch.deferred_layer import KINDS, DeferredLayer, is_deferrable
 from byteps_like.torch.deferred_search import FirstKSearch
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import push_pull_async_inplace
-from byteps_like.torch.steps import after_each_step
+from byteps_like.torch.steps import StepListener
 
 FirstK = int | Literal["auto"]
 
@@ -55,7 +55,7 @@ class DeferredBackward:
         self._thread = 0
         self._last: float | None = None
         self._label = ""
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[RemovableHandle | StepListener] = []
         count = len(self._layers)
         self._search = FirstKSearch(count, steps) if first_k == "auto" else None
         try:
@@ -63,7 +63,7 @@ class DeferredBackward:
         except InvalidArgumentError:
             self.detach()
             raise
-        self._handles = [model.register_forward_pre_hook(_BeforeForward(self)), after_each_step(model, self.step)]
+        self._handles = [model.register_forward_pre_hook(_BeforeForward(self)), StepListener(model, self.step)]
 
     @property
     def first_k(self) -> int:

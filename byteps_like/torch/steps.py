@@ -11,23 +11,36 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
+from byteps_like.torch.twin import Twin, after_steps_of_twins
 
-def after_each_step(model: nn.Module, call: Callable[[], None]) -> RemovableHandle:
+
+class StepListener:
     """Calls the method `call` after each step of the first optimizer that is seen to step parameters of `model`.
 
-    Neither the model nor the method's object is kept alive. Where that optimizer dies, another may take its place.
+    Keeps neither the model nor the method's object alive. Where that optimizer dies, another may take its place.
     """
-    return register_optimizer_step_post_hook(_Steps(model, call))
 
-
-class _Steps:
     def __init__(self, model: nn.Module, call: Callable[[], None]) -> None:
         self._model = weakref.ref(model)
         self._call = weakref.WeakMethod(call)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+        self._handles: list[RemovableHandle] = [
+            after_steps_of_twins(self._stepped),
+            register_optimizer_step_post_hook(self._plain_stepped),
+        ]
 
-    def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def remove(self) -> None:
+        """From now on it isn't called. Idempotent."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _plain_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
+        # A twin may make its step in many parts; it tells itself when it has.
+        if not isinstance(optimizer, Twin):
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         call = self._call()
         if call is None:
             return

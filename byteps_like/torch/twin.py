@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
 
@@ -37,7 +39,8 @@ _NO_COPY = (
 def twin_of(optimizer: torch.optim.Optimizer, methods: type[Twin], distribution: object) -> Twin:
     """The twin of `optimizer`, with `methods` over its own."""
     plain = type(optimizer)
-    members = {"__slots__": ("_distribution",), "__doc__": plain.__doc__, "__module__": plain.__module__}
+    members: dict[str, Any] = {"__slots__": ("_distribution",), "__doc__": plain.__doc__, "step": _told(methods.step)}
+    members["__module__"] = plain.__module__
     cls = type(plain.__name__, (methods, plain), members)
     twin: Twin = object.__new__(cls)
     twin.__dict__ = optimizer.__dict__
@@ -45,6 +48,27 @@ def twin_of(optimizer: torch.optim.Optimizer, methods: type[Twin], distribution:
     if "step" in twin.__dict__:
         twin.__dict__["step"] = _rewrapped(twin, twin.__dict__["step"])
     return twin
+
+
+_after_step: dict[int, Callable[[torch.optim.Optimizer], None]] = OrderedDict()
+
+
+def after_steps_of_twins(call: Callable[[torch.optim.Optimizer], None]) -> RemovableHandle:
+    """Calls `call` with a twin whenever its step() has returned, whatever that made of the plain optimizer's steps."""
+    handle = RemovableHandle(_after_step)
+    _after_step[handle.id] = call
+    return handle
+
+
+def _told(plain_step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain_step)
+    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        result = plain_step(self, *args, **kwargs)
+        for call in list(_after_step.values()):
+            call(self)
+        return result
+
+    return step
 
 
 def _rewrapped(twin: Twin, plain_step: Callable[..., Any]) -> Callable[..., Any]:
