@@ -39,22 +39,48 @@ class EmulatedLayer(torch.nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Sleeps."""
         self.clock.pass_by(self.layer.forward)
-        result: torch.Tensor = _Backward.apply(value, self, *self.parameters())
+        weights: torch.Tensor = _Weights.apply(self, *self.parameters())
+        result: torch.Tensor = _Join.apply(_Input.apply(value, self), weights)
         return result
 
 
-class _Backward(torch.autograd.Function):
+# Backward takes as long for the input's gradient as for those of the weights, which DeferredBackward may put off.
+
+
+class _Input(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, module: EmulatedLayer, *parameters: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, module: EmulatedLayer) -> torch.Tensor:
         ctx.module = module
-        ctx.shapes = [parameter.shape for parameter in parameters]
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        ctx.module.clock.pass_by(ctx.module.layer.backward)
+        ctx.module.clock.pass_by(ctx.module.layer.backward / 2)
+        return gradient, None
+
+
+class _Weights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, module: EmulatedLayer, *parameters: torch.Tensor) -> torch.Tensor:
+        ctx.module = module
+        ctx.shapes = [parameter.shape for parameter in parameters]
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[Any, ...]:
+        ctx.module.clock.pass_by(ctx.module.layer.backward / 2)
         one = torch.tensor(ctx.module.gradient)
-        return gradient, None, *(one.expand(shape) for shape in ctx.shapes)
+        return None, *(one.expand(shape) for shape in ctx.shapes)
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return value + weights.sum()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return gradient, torch.empty(0)
 
 
 def emulate(workload: Workload, gradient: float) -> torch.nn.Sequential:

@@ -88,15 +88,18 @@ def rows(plan: Plan, goodput: float, ranks: list[list[Measured]], workers: int) 
     """A turn lasts as long as on its slowest rank; of the turns, the median."""
     turns: dict[tuple[str, str], list[float]] = {}
     processor: dict[tuple[str, str], list[float]] = {}
+    ks: dict[tuple[str, str], int] = {}
     for turn in zip(*ranks, strict=True):
         key = turn[0].model, turn[0].contender
         turns.setdefault(key, []).append(max(item.seconds for item in turn))
         processor.setdefault(key, []).append(statistics.mean(item.processor for item in turn))
+        ks[key] = turn[0].first_k
     found = []
     for (model, contender), seconds in turns.items():
         workload, step = plan.workload(model), statistics.median(seconds)
         found.append({
-            "bench": "training", "model": model, "contender": contender, "seconds": step, "low": min(seconds),
+            "bench": "training", "model": model, "contender": contender, "first_k": ks[model, contender],
+            "seconds": step, "low": min(seconds),
             "high": max(seconds), "compute": plan.seconds, "goodput": goodput, "unit": workload.unit,
             "bytes": workload.nbytes, "processor": statistics.median(processor[model, contender]),
             "per_second": workers * workload.batch / step,
@@ -111,9 +114,10 @@ def show(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> None:
         times = {row["contender"]: row["seconds"] for row in mine}
         cells = []
         for row in mine:
+            name = row["contender"] + (f" k={row['first_k']}" if row["first_k"] >= 0 else "")
             fifo = times.get(f"{row['contender'].partition(' ')[0]} fifo")
             cells.append((
-                row["contender"], report.show_time(row["seconds"]), f"{row['compute'] / row['seconds']:.2f}",
+                name, report.show_time(row["seconds"]), f"{row['compute'] / row['seconds']:.2f}",
                 f"{row['per_second']:.0f}", f"{times[BASE] / row['seconds']:.2f}" if BASE in times else "",
                 f"{fifo / row['seconds']:.2f}" if fifo else "", report.show_time(row["processor"]),
             ))  # fmt: skip

@@ -15,9 +15,11 @@ CONTENDERS = {
     "ring fifo": "DistributedOptimizer over collectives, first in first out",
     "ring priorities": "layers near the input first",
     "ring cross-barrier": "and the next forward waits for its own layers only",
+    "ring deferred": "and weight gradients of the last layers wait; k searched before it is timed",
     "servers fifo": "DistributedOptimizer over spare servers, first in first out",
     "servers priorities": "layers near the input first",
     "servers cross-barrier": "and the next forward waits for its own layers only",
+    "servers deferred": "and weight gradients of the last layers wait; k searched before it is timed",
 }
 
 
@@ -48,9 +50,13 @@ class Plan:
 
 @dataclass
 class Measured:
-    """Some steps of one contender on one rank; `seconds` per step, `processor` of them in use by this process."""
+    """Some steps of one contender on one rank; `seconds` per step, `processor` of them in use by this process.
+
+    `first_k` is DeferredBackward's, -1 without.
+    """
 
     model: str
     contender: str
     seconds: float
     processor: float
+    first_k: int

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from emulated import emulate
+from emulated import EmulatedLayer, emulate
 from training_plan import Measured, Plan
 
 import byteps_like.torch as bps
@@ -58,6 +58,7 @@ class Contender:
         self._module = emulate(plan.workload(model), float(rank + 1))
         self._wrapped: torch.nn.Module = self._module
         self._unordered: Route | None = None
+        self._deferred: bps.DeferredBackward | None = None
         plain = torch.optim.SGD(self._module.parameters(), lr=RATE)
         route, _, way = name.partition(" ")
         if way == "DDP":
@@ -69,9 +70,12 @@ class Contender:
             self._optimizer = self._distributed(plain, "allreduce" if route == "ring" else "server", way)
 
     def _distributed(self, plain: torch.optim.Optimizer, route: str, way: str) -> Any:
-        more = {"cross_barrier": True, "model": self._module} if way == "cross-barrier" else {}
+        crosses = way in ("cross-barrier", "deferred")
+        more = {"cross_barrier": True, "model": self._module} if crosses else {}
         optimizer = bps.DistributedOptimizer(plain, self._module.named_parameters(), route=route, **more)
         self._unordered = optimizer._distribution.reducer.route if way == "fifo" else None
+        if way == "deferred":
+            self._deferred = bps.DeferredBackward(self._module, layers=(EmulatedLayer,), steps=2)
         return optimizer
 
     def run(self, steps: int) -> float:
@@ -85,9 +89,19 @@ class Contender:
             self.made += steps
             return (time.perf_counter() - start) / steps
 
+    def settle(self) -> None:
+        """Searches what is to be searched, on all ranks alike."""
+        while self._deferred is not None and self._deferred.searching:
+            self.run(1)
+
+    @property
+    def first_k(self) -> int:
+        """Of DeferredBackward; -1 without."""
+        return -1 if self._deferred is None else self._deferred.first_k
+
     def check(self, size: int) -> None:
         """All weights are what `made` steps with the mean of 1..size make of zero."""
-        if self.name.endswith("cross-barrier"):
+        if self.name.endswith(("cross-barrier", "deferred")):
             self._optimizer.synchronize()
         expected = -RATE * self.made * (size + 1) / 2
         for name, parameter in self._module.named_parameters():
@@ -96,6 +110,8 @@ class Contender:
 
     def close(self) -> None:
         """Gives its memory back."""
+        if self._deferred is not None:
+            self._deferred.detach()
         with suppress(AttributeError):
             self._optimizer.close()
 
@@ -122,10 +138,12 @@ def measure(plan: Plan, model: str, make: Callable[[str], Contender], size: int)
     found = []
     for _ in range(plan.rounds):
         for contender in contenders:
+            contender.settle()
             contender.run(plan.warm_up)
             before = time.process_time()
             seconds = contender.run(plan.steps)
-            found.append(Measured(model, contender.name, seconds, (time.process_time() - before) / plan.steps))
+            busy = (time.process_time() - before) / plan.steps
+            found.append(Measured(model, contender.name, seconds, busy, contender.first_k))
             dist.barrier()
     for contender in contenders:
         contender.check(size)

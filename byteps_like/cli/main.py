@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "byteps_like.cli.doctor",
     "config": "byteps_like.cli.config",
     "schedule": "byteps_like.cli.schedule",
+    "plan": "byteps_like.cli.plan_shift",
     "tune": "byteps_like.cli.tune",
     "lab": "byteps_like.cli.lab",
     "bench": "byteps_like.cli.bench",

@@ -1,0 +1,110 @@
+"""`byteps-like plan shift`: when jobs that share links should begin their steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.planner import shift as shifts
+from byteps_like.planner.shift import Job, ShiftPlan
+from byteps_like.planner.shift_fluid import step_times
+from byteps_like.planner.shift_jobs import parse_job
+from byteps_like.worker.pace import Pace
+
+app = typer.Typer(no_args_is_help=True, help="What a cluster will do, before it is built or changed.")
+
+_STEPS = 60
+
+
+@app.callback()
+def _group() -> None:
+    """Makes `shift` a command of its own name."""
+
+
+@app.command(no_args_is_help=True)
+def shift(
+    jobs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB...", help="[NAME=]PERIOD:START:LENGTH:GBPS[,START:LENGTH:GBPS][@LINK+LINK] or FILE.json"
+        ),
+    ],
+    gbps: Annotated[float, typer.Option(help="Capacity of every link that --link doesn't name, in Gb/s.")] = 10.0,
+    link: Annotated[list[str] | None, typer.Option(metavar="NAME=GBPS", help="Capacity of one link.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, max=0.2, help="How far periods may be off a common multiple's parts.")
+    ] = shifts.TOLERANCE,
+    slack: Annotated[
+        float, typer.Option(min=0.0, max=0.5, help="How much longer than needed steps are made, to catch up in.")
+    ] = shifts.SLACK,
+    draw: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw before and after: .png or .svg.")] = None,
+) -> None:
+    """Finds time shifts for jobs that share links, so that one sends while the others compute.
+
+    A job is written as its step in seconds, and when it sends in it, for how long and at what rate: two jobs of a
+    second's compute and a second's communication are
+
+        byteps-like plan shift 2:1:1:10 2:1:1:10 --gbps 10
+
+    or as a trace that BYTEPS_LIKE_TRACE has recorded. Run each job with the settings of its row:
+    BYTEPS_LIKE_STEP_PERIOD and BYTEPS_LIKE_START_OFFSET.
+    """
+    found = [parse_job(text, number) for number, text in enumerate(jobs)]
+    capacity = _capacities(found, link or [], gbps)
+    plan = shifts.plan_shifts(found, capacity, tolerance=tolerance, slack=slack)
+    console = Console()
+    console.print(_job_table(plan, capacity))
+    console.print(_link_table(plan))
+    if draw is not None:
+        from byteps_like.planner.shift_draw import draw as draw_plan
+
+        draw_plan(plan, draw)
+        console.print(f"drawn in {draw}")
+
+
+def _capacities(jobs: list[Job], given: list[str], gbps: float) -> dict[str, float]:
+    names = dict.fromkeys(name for job in jobs for name in job.links)
+    capacity = dict.fromkeys(names, gbps)
+    for text in given:
+        name, _, rate = text.partition("=")
+        try:
+            capacity[name] = float(rate)
+        except ValueError:
+            raise InvalidArgumentError(f"--link {text}: write NAME=GBPS") from None
+        if name not in names:
+            raise InvalidArgumentError(f"--link {text}: no job is on link {name!r}; links: {', '.join(names)}")
+    return capacity
+
+
+def _job_table(plan: ShiftPlan, capacity: dict[str, float]) -> Table:
+    """Steps are those of a fluid model of links shared fairly, started together and paced."""
+    free = step_times(plan.jobs, capacity, _STEPS)
+    paces = {name: Pace(shift, plan.periods[name]) for name, shift in plan.shifts.items()}
+    paced = step_times(plan.jobs, capacity, _STEPS, paces=paces)
+    table = Table(box=None)
+    for heading in ("job", "period", "step together", "step shifted", "faster", "step_period", "start_offset"):
+        table.add_column(heading, justify="left" if heading == "job" else "right")
+    for job in plan.jobs:
+        before, after = (sum(times[job.name]) / len(times[job.name]) for times in (free, paced))
+        settings = (f"{plan.periods[job.name]:.4f}", f"{plan.shifts[job.name]:.4f}")
+        measured = (f"{before:.3f} s", f"{after:.3f} s", f"{before / after:.2f}x")
+        table.add_row(job.name, f"{job.period:.3f} s", *measured, *settings)
+    return table
+
+
+def _link_table(plan: ShiftPlan) -> Table:
+    table = Table(box=None)
+    for heading in ("link", "capacity", "circle", "peak together", "peak shifted", "score together", "score shifted"):
+        table.add_column(heading, justify="left" if heading == "link" else "right")
+    table.add_column("jobs")
+    for link in plan.links:
+        table.add_row(
+            link.name, f"{link.gbps:g} Gb/s", f"{link.circle:.3f} s", f"{link.peak_before:.3g}", f"{link.peak:.3g}",
+            f"{link.score_before:.2f}", f"{link.score:.2f}", ", ".join(link.jobs),
+        )  # fmt: skip
+    return table
