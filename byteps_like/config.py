@@ -60,6 +60,10 @@ class Config:
     stall_warning: float = _setting(5.0, "A round that waits for longer is logged: who waits for whom.", job_wide=True)
     stall_timeout: float = _setting(120.0, "A round that waits for longer fails the job (StalledError).", job_wide=True)
     join_timeout: float = _setting(60.0, "How long a member waits for the world to form.")
+    step_period: float = _setting(
+        0.0, "Steps of DistributedOptimizer begin in slots of this length (`byteps-like plan shift`); 0: when they can."
+    )
+    start_offset: float = _setting(0.0, "When a slot begins, in the epoch's time modulo `step_period`.")
     heartbeat_interval: float = _setting(1.0, "Time between two signs of life to the scheduler.")
     peer_grace: float = _setting(0.7, "How long a member whose connection broke may take to come back.")
     transport: str = _setting(
@@ -157,7 +161,7 @@ def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "shards": 0, "server_memory_limit": 0, "port": 0, "metrics_port": 0,
-        "link_gbps": 0,
+        "link_gbps": 0, "step_period": 0, "start_offset": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

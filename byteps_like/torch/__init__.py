@@ -84,6 +84,7 @@ from byteps_like.torch.ops import (
     push_pull_async_inplace,
 )
 from byteps_like.torch.optimizer import DistributedOptimizer
+from byteps_like.torch.pacing import StepPacer
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
 from byteps_like.torch.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from byteps_like.torch.runtime import (
@@ -131,6 +132,7 @@ __all__ = [
     "RefusedError",
     "ShutdownError",
     "StalledError",
+    "StepPacer",
     "Sum",
     "SystemCallError",
     "add_process_set",

@@ -42,6 +42,7 @@ class Runtime:
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
         self.hook_state: Any = None
         """Of DDP hooks that were registered without a state (see comm_hook)."""
+        self._paced: Any = None
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes
         self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)
@@ -147,8 +148,17 @@ class Runtime:
         for flight in list(self.flights):
             flight.finish()
 
+    def pace(self, config: Config) -> None:
+        """Has steps begin in slots, if the settings say so."""
+        if config.step_period > 0.0:
+            from byteps_like.torch.pacing import PacedSteps
+
+            self._paced = PacedSteps(self, config)
+
     def close(self) -> None:
         """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
+        if self._paced is not None:
+            self._paced.close()
         if not self.closed and os.getpid() == self._pid:
             try:
                 self.finish_updates()
@@ -202,6 +212,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
         if _process is None and _bound.get() is None:
             found = config or Config.from_env(**settings)
             _process = Runtime(_connect(found), found.partition_bytes)
+            _process.pace(found)
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
             atexit.register(shutdown)
