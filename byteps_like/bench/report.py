@@ -95,11 +95,21 @@ def plot_lines(
     path: Path, title: str, axes: tuple[str, str], series: Mapping[str, tuple[list[float], list[float]]]
 ) -> None:
     """A PNG of `series` (name to x and y values), both axes logarithmic. Without matplotlib it says so and goes on."""
+    _plot_lines(path, series, {"title": title, "xlabel": axes[0], "ylabel": axes[1], "xscale": "log", "yscale": "log"})
 
+
+def plot_curves(
+    path: Path, title: str, axes: tuple[str, str], series: Mapping[str, tuple[list[float], list[float]]]
+) -> None:
+    """The same with plain axes from 0 on, as PNG or SVG."""
+    _plot_lines(path, series, {"title": title, "xlabel": axes[0], "ylabel": axes[1], "ylim": (0, None)})
+
+
+def _plot_lines(path: Path, series: Mapping[str, tuple[list[float], list[float]]], settings: Mapping[str, Any]) -> None:
     def draw(axis: Any) -> None:
         for name, (x, y) in series.items():
             axis.plot(x, y, "--" if name.startswith("limit") else "o-", label=name)
-        axis.set(title=title, xlabel=axes[0], ylabel=axes[1], xscale="log", yscale="log")
+        axis.set(**settings)
         axis.grid(which="major", alpha=0.3)
         axis.legend()
 

@@ -8,6 +8,9 @@ from enum import StrEnum
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 
+GOODPUT = 1e9 / 8 * 1448 / 1514
+"""Payload bytes per second of a line of 1 Gb/s, in TCP segments of full Ethernet frames."""
+
 _DEFAULTS = Config()
 
 
@@ -44,7 +47,7 @@ class Cluster:
 
     workers: int
     servers: int = 0
-    rate: float = 1.19e8
+    rate: float = GOODPUT
     server_rate: float | None = None
     rates: tuple[float, ...] = ()
     per_host: int = 1

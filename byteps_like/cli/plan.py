@@ -1,0 +1,206 @@
+"""`byteps-like plan`: what a cluster will do, said beforehand."""
+
+from __future__ import annotations
+
+import json as jsons
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from byteps_like.cli.bench import parse_bytes
+from byteps_like.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from byteps_like.planner.cluster import Cluster, Settings
+    from byteps_like.planner.study import Row
+    from byteps_like.planner.workload import Workload
+
+app = typer.Typer(help="Predicts step times on a cluster.", invoke_without_command=True)
+
+MOST_ROWS = 9
+_LEAST_WIDTH = 110
+_EXAMPLES = (
+    "[bold]Examples[/bold]  byteps-like plan --model vgg16 --workers 32 --gbps 25 --servers 0..32  ·  "
+    "byteps-like plan --model bert-large --workers 16 --gbps 10 --servers 0,8,16 --cross-barrier --plot plan.svg  ·  "
+    "byteps-like run -n 2 -s 1 -- byteps-like plan --calibrate costs.json"
+)
+
+
+@app.callback(epilog=_EXAMPLES)
+def plan(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option(help="vgg16, resnet50, bert-base, bert-large, gpt2, or the JSON file of a workload.")
+    ] = "",
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instead of a model: the recorded trace of a job's steps.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Workers in all.")] = 8,
+    per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Of which share a network card.")] = 1,
+    servers: Annotated[str, typer.Option("--servers", "-s", help="Spare machines: 4, 0..32 or 0,8,16.")] = "0..8",
+    beside: Annotated[bool, typer.Option("--beside", help="Also a server beside each host's workers.")] = False,
+    gbps: Annotated[float, typer.Option(min=0.0, help="Each card, each way; 0: as calibrated, else 10.")] = 0.0,
+    server_gbps: Annotated[float, typer.Option(min=0.0, help="Spare machines' cards; 0: the same.")] = 0.0,
+    compute_seconds: Annotated[float, typer.Option(min=0.0, help="Forward and backward of a step.")] = 0.0,
+    batch: Annotated[int, typer.Option(min=0, help="Images or tokens per worker and step; 0: the model's.")] = 0,
+    flops: Annotated[float, typer.Option(help="FLOP/s that a worker reaches.")] = 1e13,
+    cross_barrier: Annotated[bool, typer.Option("--cross-barrier", help="The forward waits by layer.")] = False,
+    fifo: Annotated[bool, typer.Option("--fifo", help="No priorities.")] = False,
+    partition_bytes: Annotated[str, typer.Option(help="As in the settings: 512k, 4M.")] = "4M",
+    credit_bytes: Annotated[str, typer.Option(help="As in the settings.")] = "1M",
+    costs: Annotated[Path | None, typer.Option(metavar="FILE", help="What --calibrate has measured.")] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measure this cluster, as a worker of a job, instead.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the table.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG or SVG.")] = None,
+) -> None:
+    """Simulates training steps on a cluster with each number of servers: how long, how efficient, what limits them,
+    and what one more server, lines twice as fast or half the bytes would buy."""
+    if context.invoked_subcommand is not None:
+        return
+    if calibrate is not None:
+        _calibrate(calibrate)
+        return
+    question = Question(workers, per_host, beside, gbps, server_gbps, costs)
+    workload = _workload(model, trace, batch, compute_seconds, flops)
+    settings = _settings(partition_bytes, credit_bytes, fifo, cross_barrier)
+    cluster, counts = question.cluster(), parse_counts(servers)
+    rows = _studied(workload, cluster, counts, settings, quiet=json)
+    if json:
+        print(jsons.dumps({"workload": workload.name, "rows": [row.record() for row in rows]}, indent=1))
+    else:
+        console = Console()
+        console.print(show(workload, cluster, rows), width=max(console.width, _LEAST_WIDTH))
+    if plot is not None:
+        draw(plot, workload, cluster, rows)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The cluster as it was asked for."""
+
+    workers: int
+    per_host: int
+    beside: bool
+    gbps: float
+    server_gbps: float
+    costs: Path | None
+
+    def cluster(self) -> Cluster:
+        """Rates are of payload: a line carries 0.956 of its bits in TCP segments of full frames."""
+        from byteps_like.planner.calibrate import Calibration
+        from byteps_like.planner.cluster import GOODPUT, Cluster, Costs
+
+        measured = Calibration.read(self.costs) if self.costs else None
+        rate = self.gbps * GOODPUT or (measured.rate if measured else 10 * GOODPUT)
+        return Cluster(
+            self.workers, rate=rate, server_rate=self.server_gbps * GOODPUT or None, per_host=self.per_host,
+            colocated=self.beside, costs=measured.costs if measured else Costs(),
+        )  # fmt: skip
+
+
+def parse_counts(text: str) -> list[int]:
+    """Numbers of servers of "4", "0..32" (at most MOST_ROWS of them) or "0,8,16". Raises InvalidArgumentError."""
+    from byteps_like.planner.study import thinned
+
+    try:
+        if ".." in text:
+            first, last = map(int, text.split(".."))
+            found = thinned(range(first, last + 1), MOST_ROWS)
+        else:
+            found = [int(number) for number in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 0:
+        raise InvalidArgumentError(f"--servers {text}: write 4, 0..32 or 0,8,16")
+    return found
+
+
+def _workload(model: str, trace: Path | None, batch: int, compute_seconds: float, flops: float) -> Workload:
+    from byteps_like.planner import workloads
+    from byteps_like.planner.trace import from_trace
+    from byteps_like.planner.workload import Workload
+
+    if (trace is None) == (not model):
+        raise InvalidArgumentError("name one workload: --model vgg16 (or a file), or --trace FILE")
+    if trace is not None or Path(model).suffix == ".json":
+        found = from_trace(trace) if trace is not None else Workload.read(model)
+        return found.scaled(compute_seconds=compute_seconds or None)
+    found = workloads.load(model)
+    found = replace(found, batch=batch or found.batch)
+    return found.scaled(compute_seconds=compute_seconds or found.compute * found.batch / flops)
+
+
+def _settings(partition_bytes: str, credit_bytes: str, fifo: bool, cross_barrier: bool) -> Settings:
+    from byteps_like.planner.cluster import Order, Settings
+
+    order = Order.FIFO if fifo else Order.PRIORITY
+    sizes = parse_bytes(partition_bytes), parse_bytes(credit_bytes)
+    return Settings(partition_bytes=sizes[0], credit_bytes=sizes[1], order=order, barrier=not cross_barrier)
+
+
+def _studied(workload: Workload, cluster: Cluster, counts: list[int], settings: Settings, quiet: bool) -> list[Row]:
+    from byteps_like.planner.study import study
+
+    console = Console(stderr=True, quiet=quiet)
+    with console.status("simulating") as status:
+        return list(study(workload, cluster, counts, settings, lambda text: status.update(f"simulating {text}")))
+
+
+def show(workload: Workload, cluster: Cluster, rows: list[Row]) -> Table:
+    """The table; gains are step time now by step time then."""
+    title = (
+        f"{workload.name}, {workload.nbytes / 1e6:.0f} MB of gradients, {workload.compute * 1e3:.1f} ms of compute; "
+        f"{cluster.workers} workers, {cluster.rate / 1e9 * 8:.2f} Gb/s of payload"
+    )
+    table = Table(box=None, title=title, title_justify="left")
+    unit = f"{workload.unit}/s"
+    for heading in ("servers", "step", unit, "efficiency", "one more", "lines x 2", "bytes / 2"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("bottleneck", no_wrap=True)
+    best = min(row.prediction.step for row in rows)
+    for row in rows:
+        found = row.prediction
+        table.add_row(
+            str(row.servers) if row.servers or cluster.colocated else "0 (ring)", f"{found.step * 1e3:.1f} ms",
+            f"{workload.batch * cluster.workers / found.step:.4g}", f"{found.efficiency * 100:.0f} %",
+            *(f"{row.gain(step):.2f}x" for step in (row.one_more, row.twice_the_rate, row.half_the_bytes)),
+            found.bottleneck, style="bold" if found.step == best else "",
+        )  # fmt: skip
+    return table
+
+
+def draw(path: Path, workload: Workload, cluster: Cluster, rows: list[Row]) -> None:
+    """Step times over the number of servers, as they are, with faster lines and with fewer bytes."""
+    from byteps_like.bench.report import plot_curves
+
+    servers = [float(row.servers) for row in rows]
+    series: dict[str, Any] = {
+        "as it is": (servers, [row.prediction.step for row in rows]),
+        "lines twice as fast": (servers, [row.twice_the_rate for row in rows]),
+        "half the bytes": (servers, [row.half_the_bytes for row in rows]),
+        "limit: compute": (servers, [workload.compute] * len(rows)),
+    }
+    title = f"{workload.name} on {cluster.workers} workers, {cluster.rate / 1e9 * 8:.2f} Gb/s of payload"
+    plot_curves(path, title, ("servers", "seconds per step"), series)
+
+
+def _calibrate(path: Path) -> None:
+    from byteps_like.config import Config
+    from byteps_like.planner.calibrate import calibrate
+    from byteps_like.worker.session import connect
+
+    worker = connect(Config.from_env())
+    try:
+        found = calibrate(worker)
+        if worker.rank == 0:
+            found.save(path)
+            print(f"{found}\nwritten to {path}; use it with: byteps-like plan --costs {path}")
+        worker.barrier()
+    finally:
+        worker.close()
