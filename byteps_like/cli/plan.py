@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from byteps_like.cli.bench import parse_bytes
+from byteps_like.cli.plan_shift import shift
 from byteps_like.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from byteps_like.planner.study import Row
     from byteps_like.planner.workload import Workload
 
-app = typer.Typer(help="Predicts step times on a cluster.", invoke_without_command=True)
+app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
+app.command(no_args_is_help=True)(shift)
 
 MOST_ROWS = 9
 _LEAST_WIDTH = 110

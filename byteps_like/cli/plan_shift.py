@@ -16,17 +16,9 @@ from byteps_like.planner.shift_fluid import step_times
 from byteps_like.planner.shift_jobs import parse_job
 from byteps_like.worker.pace import Pace
 
-app = typer.Typer(no_args_is_help=True, help="What a cluster will do, before it is built or changed.")
-
 _STEPS = 60
 
 
-@app.callback()
-def _group() -> None:
-    """Makes `shift` a command of its own name."""
-
-
-@app.command(no_args_is_help=True)
 def shift(
     jobs: Annotated[
         list[str],
