@@ -42,6 +42,7 @@ void Round::Begin(const Header& first, uint32_t world_size) {
   root_ = first.op == Op::kBroadcast ? first.root : 0;
   opened_by_ = first.rank;
   priority_ = first.priority;
+  movable_ = true;
   begun_ = references_ = accumulated_ = complete_ = 0;
   direct_ = nullptr;
   ranks_.assign(world_size, Contribution{});
@@ -71,6 +72,11 @@ Header Round::Describe() const {
 }
 
 void Round::Release() { active_ = false; }
+
+bool Round::delivered() const {
+  const auto has_all = [this](const Contribution& one) { return one.sent == total_ && !one.queued; };
+  return !active_ || std::all_of(ranks_.begin(), ranks_.end(), has_all);
+}
 
 std::string Round::Disagreement(const Header& header) const {
   const bool same = header.total == total_ && header.dtype == dtype_ && header.op == op_ &&

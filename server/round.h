@@ -87,6 +87,10 @@ class Round {
   void Landed(const Link& link, const Header& header, const std::byte* payload);
   void Refer(uint32_t rank, std::byte* memory);  // the whole contribution, by reference
   void Subscribe(uint32_t rank);                 // begins; contributes nothing (broadcast, not the root)
+  // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
+  void Note(const Header& header) { movable_ = movable_ && (header.flags & kMovable) != 0; }
+  bool movable() const { return movable_; }
+  bool delivered() const;  // it is over, and its whole result has been handed to the link of every rank
 
   // Finishes every byte that all ranks have contributed to; true if there is more result than before.
   bool Advance();
@@ -109,6 +113,7 @@ class Round {
   DType work_ = DType::kFloat32;   // as summed: a broadcast moves bytes, whatever they mean
   Op op_ = Op::kSum;
   int32_t priority_ = 0;
+  bool movable_ = false;  // all that have begun know where the tensor goes after this round
   uint32_t begun_ = 0, references_ = 0;
   uint32_t accumulated_ = 0;  // prefix of the accumulator that holds somebody's bytes
   uint32_t complete_ = 0;     // prefix that is finished

@@ -166,6 +166,8 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
       return OnResume(*peer, header);
     case FrameType::kRegion:
       return OnRegion(*peer, header);
+    case FrameType::kForget:
+      return OnForget(*peer, header);
     case FrameType::kError: {
       const auto* text = reinterpret_cast<const char*>(payload);
       return FailOnLoop(static_cast<Code>(header.aux), std::string(text, header.length));

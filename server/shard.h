@@ -89,6 +89,7 @@ class Shard : private LinkHandler {
   void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
   void OnResume(Peer& peer, const Header& header);
   void OnRegion(Peer& peer, const Header& header);
+  void OnForget(Peer& peer, const Header& header);
   void Progress(Key& key, Round& round);
   bool Reserve(Key& key, Round& round, const Header& header);
   bool Fits(uint64_t key, size_t more);
@@ -133,6 +134,7 @@ struct Shard::Key {
   uint64_t key = 0;
   uint32_t next = 0;            // the round that has not begun yet
   std::array<Round, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
+  std::vector<bool> forgotten;  // by rank; empty while nobody has
 };
 
 struct Shard::Peer {  // one worker and its link

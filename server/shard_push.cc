@@ -88,6 +88,7 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   Key* key = nullptr;
   Round* const round = RoundFor(peer, header, &key);
   if (round == nullptr) return;
+  round->Note(header);
   if (header.flags & kByReference) return OnReference(peer, *key, *round, header);
   const Contribution& contribution = round->of(peer.rank);
   const size_t size = SizeOf(header.dtype);
@@ -128,6 +129,22 @@ void Shard::OnRegion(Peer& peer, const Header& header) {
     return Blame(peer, "memory was announced but not shared: " + buffer.status().message());
   // Announced again over a new link it is the same memory; rounds refer to it where it was mapped first.
   peer.regions.try_emplace(header.aux, *buffer);
+}
+
+// The key has moved: no rank will push it again, and each that says so has the result of its last round.
+void Shard::OnForget(Peer& peer, const Header& header) {
+  const auto found = keys_.find(header.key);
+  if (found == keys_.end()) return;
+  Key& key = *found->second;
+  key.forgotten.resize(peers_.size());
+  key.forgotten[peer.rank] = true;
+  if (!std::all_of(key.forgotten.begin(), key.forgotten.end(), [](bool one) { return one; })) return;
+  for (const Round& round : key.rounds) {
+    if (!round.delivered()) return Blame(peer, KeyText(key.key) + ": all forget it before all have its result");
+    stats_.memory -= round.memory();
+  }
+  --stats_.keys;
+  keys_.erase(found);
 }
 
 // A new link of this rank: says what of its contribution is in the sum, and goes on with the result from what it has.

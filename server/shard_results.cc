@@ -27,8 +27,9 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
   header.epoch = world_.epoch;
   header.rank = peer.rank;
   header.key = item.key;
+  header.flags = round.movable() ? kMovable : 0;
   if (contribution.reference != nullptr) {
-    header.flags = kByReference;
+    header.flags |= kByReference;
     contribution.sent = round.total();
   } else {
     header.offset = contribution.sent;

@@ -102,7 +102,7 @@ uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions) {
 }
 
 std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t address, uint32_t first, uint32_t last,
-                                  int op, uint32_t root, int32_t priority) {
+                                  int op, uint32_t root, int32_t priority, bool movable) {
   Engine::Request request;
   request.tensor = tensor;
   request.address = reinterpret_cast<std::byte*>(address);
@@ -111,6 +111,7 @@ std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t add
   request.op = static_cast<Op>(op);
   request.root = root;
   request.priority = priority;
+  request.movable = movable;
   auto operation = self.engine().Submit(request);
   ThrowIfFailed(operation.status());
   return *operation;
@@ -126,7 +127,9 @@ std::map<std::string, uint64_t> Counters(PyEngine& self) {
 }  // namespace
 
 void BindEngine(nb::module_& m) {
-  nb::class_<Operation>(m, "Operation").def("done", &Operation::done);
+  nb::class_<Operation>(m, "Operation").def("done", &Operation::done).def_prop_ro("moves", [](const Operation& self) {
+    return self.done() && self.moves.load();
+  });
   nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/native.py.")
       .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
            nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"), nb::arg("credit_bytes"),
@@ -134,10 +137,12 @@ void BindEngine(nb::module_& m) {
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"),
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
       .def(
+          "retire", [](PyEngine& self, uint32_t tensor) { self.engine().Retire(tensor); }, nb::arg("tensor"))
+      .def(
           "register", [](PyEngine& self, std::shared_ptr<SharedBuffer> buffer) { self.engine().Register(buffer); },
           nb::arg("buffer"))
       .def("submit", &Submit, nb::arg("tensor"), nb::arg("address"), nb::arg("first"), nb::arg("last"), nb::arg("op"),
-           nb::arg("root"), nb::arg("priority"))
+           nb::arg("root"), nb::arg("priority"), nb::arg("movable") = false)
       .def("wait", &PyEngine::Wait, nb::arg("operation"), nb::arg("seconds"),
            "True when it is done, False after `seconds`; raises the error it failed with.")
       .def(

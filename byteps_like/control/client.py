@@ -135,6 +135,17 @@ class ControlClient:
         reply: pb.DeclareReply = self._loop.run(session.call("Declare", request, CALL_SECONDS))
         return [wire.declared_from_wire(spec, item) for spec, item in zip(specs, reply.placements, strict=True)]
 
+    def replan(self, why: str, *, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
+        """Has all tensors placed anew, with partitions of another size or by other weights of the servers (by rank).
+
+        0 or nothing: as now. Returns how many move: each from its next round on before which all ranks know of it.
+        Raises InvalidArgumentError for values that can't be, or if the job has portable workers or no servers.
+        """
+        session = self._joined()
+        request = pb.ReplanRequest(member_id=session.id, partition_bytes=partition_bytes, weights=weights, why=why)
+        reply: pb.ReplanReply = self._loop.run(session.call("Replan", request, CALL_SECONDS))
+        return int(reply.moved)
+
     def barrier(self, name: str, timeout: float | None = None) -> None:
         """Blocks until every rank has called it with `name`. Raises DeadlineError naming who has not come.
 

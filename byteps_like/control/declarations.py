@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byteps_like.control.placement import Placer
+from byteps_like.control.types import Move
 from byteps_like.errors import MismatchError
 from byteps_like.worker.api import Declared, TensorSpec
 
@@ -14,6 +15,7 @@ from byteps_like.worker.api import Declared, TensorSpec
 @dataclass
 class _Entry:
     declared: Declared
+    """As it was placed at first, which is where every rank begins."""
     ranks: list[int] = field(default_factory=list)
 
 
@@ -23,19 +25,36 @@ class Declarations:
     def __init__(self, placer: Placer) -> None:
         self._placer = placer
         self._entries: dict[str, _Entry] = {}
+        self._names: dict[int, str] = {}
+        """By tensor id, those of places that tensors have left included."""
 
     def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
         return [self._declare(rank, spec) for spec in specs]
 
+    def replan(self, placer: Placer) -> tuple[Move, ...]:
+        """Places all tensors anew, and from now on new ones, by `placer`; ranks move one after the other, in step."""
+        self._placer = placer
+        return tuple(
+            Move(entry.declared.tensor_id, moved.tensor_id, moved.partitions)
+            for entry in self._entries.values()
+            if (moved := self._place(entry.declared.spec)).partitions
+        )
+
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""
-        return name_keys(text, dict(enumerate(self._entries)))
+        return name_keys(text, self._names)
+
+    def _place(self, spec: TensorSpec) -> Declared:
+        number = len(self._names)
+        declared = self._placer.place(number, spec)
+        self._names[number] = spec.name
+        return declared
 
     def _declare(self, rank: int, spec: TensorSpec) -> Declared:
         entry = self._entries.get(spec.name)
         if entry is None:
-            entry = _Entry(self._placer.place(len(self._entries), spec))
+            entry = _Entry(self._place(spec))
             self._entries[spec.name] = entry
         first = entry.declared.spec
         if (first.dtype, first.shape) != (spec.dtype, spec.shape):

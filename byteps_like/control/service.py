@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from byteps_like.control import wire
@@ -14,11 +15,11 @@ from byteps_like.control.mailbox import Mailbox
 from byteps_like.control.membership import JobState, Membership
 from byteps_like.control.placement import Placer
 from byteps_like.control.rpc import Stream, Unary, Write
-from byteps_like.control.seats import Seat, describe_all, ranks_text
+from byteps_like.control.seats import Notice, Seat, describe_all, ranks_text
 from byteps_like.control.status import status_to_wire
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
-from byteps_like.control.weights import server_weights
+from byteps_like.control.weights import check_replan, server_weights
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class SchedulerService:
         self._boxes: dict[str, Mailbox] = {}
         self._epoch = 0
         self._declarations: Declarations | None = None
+        self._partition_bytes = 0
+        self._weights: list[float] = []
         self._barriers = Barriers(())
         self._barrier_calls: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -55,6 +58,7 @@ class SchedulerService:
             "Heartbeat": self.heartbeat,
             "Barrier": self.barrier,
             "Declare": self.declare,
+            "Replan": self.replan,
             "Report": self.report,
             "Leave": self.leave,
             "Status": self.status,
@@ -115,6 +119,13 @@ class SchedulerService:
             raise
         return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
 
+    async def replan(self, request: pb.ReplanRequest) -> pb.ReplanReply:
+        """A worker wants all tensors placed anew; they move when all workers know."""
+        self._worker(request.member_id)
+        moved = self._replan(request.why, request.partition_bytes, list(request.weights))
+        self._after()
+        return pb.ReplanReply(moved=moved)
+
     async def barrier(self, request: pb.BarrierRequest) -> pb.BarrierReply:
         """Answers when every worker has come."""
         rank, name = self._worker(request.member_id).member.rank, request.name
@@ -173,10 +184,27 @@ class SchedulerService:
     def _table(self) -> Declarations:
         if self._declarations is None:
             world = self._world()
-            shards = [max(server.shards, 1) for server in world.servers]
-            partition_bytes = int(world.settings.get("partition_bytes", 4 << 20))
-            self._declarations = Declarations(Placer(shards, partition_bytes, server_weights(world)))
+            self._partition_bytes = int(world.settings.get("partition_bytes", 4 << 20))
+            self._weights = server_weights(world)
+            self._declarations = Declarations(self._placer())
         return self._declarations
+
+    def _placer(self) -> Placer:
+        shards = [max(server.shards, 1) for server in self._world().servers]
+        return Placer(shards, self._partition_bytes, self._weights)
+
+    def _replan(self, why: str, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
+        """Places all tensors anew and tells the workers; how many move. Raises InvalidArgumentError."""
+        world, table = self._world(), self._table()
+        check_replan(world, partition_bytes, weights)
+        self._partition_bytes = partition_bytes or self._partition_bytes
+        self._weights = list(weights) or self._weights
+        moves = table.replan(self._placer())
+        seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
+        self.membership.outbox.append(
+            Notice(tuple(seat.id for seat in seats), Event(EventKind.MOVES, why, moves=moves))
+        )
+        return len(moves)
 
     def _world(self) -> World:
         assert self.membership.epoch is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from byteps_like.errors import BytePSLikeError
+from byteps_like.worker.api import Partition
 
 
 class MemberRole(StrEnum):
@@ -56,6 +57,16 @@ class EventKind(StrEnum):
     FAILED = "failed"  # the job of this epoch is over: `error` says why
     WARNING = "warning"  # log it
     ENDED = "ended"  # everybody left in order
+    MOVES = "moves"  # tensors will be placed anew: `moves`
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where the tensor that was first declared as `tensor_id` goes: `new_id`, whose keys begin at round 0."""
+
+    tensor_id: int
+    new_id: int
+    partitions: tuple[Partition, ...]
 
 
 @dataclass(frozen=True)
@@ -65,3 +76,4 @@ class Event:
     kind: EventKind
     text: str
     error: BytePSLikeError | None = None
+    moves: tuple[Move, ...] = ()

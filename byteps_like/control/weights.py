@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from byteps_like.control.optimum import Host, shares
+from byteps_like.control.seats import ranks_text
 from byteps_like.control.types import Member, World
+from byteps_like.errors import InvalidArgumentError
+
+SMALLEST_PARTITION, LARGEST_PARTITION = 64, 1 << 30
 
 
 def hosts_of(world: World, rates: Mapping[str, float] | None = None) -> dict[str, Host]:
@@ -34,6 +38,21 @@ def server_weights(world: World, rates: Mapping[str, float] | None = None) -> li
     by_host = dict(zip(hosts, shares(list(hosts.values())), strict=True))
     threads = {id: sum(_shards(server) for server in world.servers if server.host_id == id) for id in hosts}
     return [by_host[server.host_id] * _shards(server) / threads[server.host_id] for server in world.servers]
+
+
+def check_replan(world: World, partition_bytes: int, weights: Sequence[float]) -> None:
+    """Raises InvalidArgumentError for a placement that can't be, or that some worker can't follow."""
+    portable = [worker.rank for worker in world.workers if not worker.native]
+    if portable:
+        raise InvalidArgumentError(f"{ranks_text('worker', portable)}: portable workers can't move tensors")
+    if partition_bytes and not SMALLEST_PARTITION <= partition_bytes <= LARGEST_PARTITION:
+        raise InvalidArgumentError(
+            f"partition_bytes={partition_bytes} is not {SMALLEST_PARTITION}..{LARGEST_PARTITION}"
+        )
+    if not world.servers:
+        raise InvalidArgumentError("the job has no servers to place tensors on")
+    if weights and (len(weights) != len(world.servers) or min(weights) < 0 or not sum(weights) > 0):
+        raise InvalidArgumentError(f"weights {list(weights)} are not those of {len(world.servers)} servers")
 
 
 def _shards(server: Member) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from byteps_like.control.seats import Claim, Waiting
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, Move, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
@@ -18,6 +18,7 @@ _KINDS = {
     EventKind.FAILED: pb.Event.KIND_FAILED,
     EventKind.WARNING: pb.Event.KIND_WARNING,
     EventKind.ENDED: pb.Event.KIND_ENDED,
+    EventKind.MOVES: pb.Event.KIND_MOVES,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 
@@ -102,13 +103,15 @@ def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage
         )
         return pb.WatchMessage(world=world)
     error = error_to_wire(message.error) if message.error is not None else None
-    return pb.WatchMessage(event=pb.Event(kind=_KINDS[message.kind], text=message.text, error=error))
+    moves = [pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions)) for move in message.moves]
+    return pb.WatchMessage(event=pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves))
 
 
 def event_from_wire(message: pb.Event) -> Event:
     """One event; a kind that is unknown here is a warning."""
     error = error_from_wire(message.error) if message.HasField("error") else None
-    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error)
+    moves = tuple(Move(move.tensor_id, move.to.tensor_id, _partitions(move.to)) for move in message.moves)
+    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves)
 
 
 def claim_to_wire(claim: Claim) -> pb.JoinRequest:
@@ -170,14 +173,21 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
 
 def declared_to_wire(declared: Declared) -> pb.Placement:
     """Where a tensor lives."""
-    parts = [
-        pb.Partition(key=part.key, offset=part.offset, nbytes=part.nbytes, server=part.server, shard=part.shard)
-        for part in declared.partitions
-    ]
-    return pb.Placement(tensor_id=declared.tensor_id, partitions=parts)
+    return _placement(declared.tensor_id, declared.partitions)
 
 
 def declared_from_wire(spec: TensorSpec, message: pb.Placement) -> Declared:
     """Where `spec` lives."""
-    parts = (Partition(part.key, part.offset, part.nbytes, part.server, part.shard) for part in message.partitions)
-    return Declared(spec, message.tensor_id, tuple(parts))
+    return Declared(spec, message.tensor_id, _partitions(message))
+
+
+def _placement(tensor_id: int, partitions: Sequence[Partition]) -> pb.Placement:
+    parts = [
+        pb.Partition(key=part.key, offset=part.offset, nbytes=part.nbytes, server=part.server, shard=part.shard)
+        for part in partitions
+    ]
+    return pb.Placement(tensor_id=tensor_id, partitions=parts)
+
+
+def _partitions(message: pb.Placement) -> tuple[Partition, ...]:
+    return tuple(Partition(part.key, part.offset, part.nbytes, part.server, part.shard) for part in message.partitions)

@@ -155,6 +155,10 @@ class PortableWorker:
             self._pump.submit(handle, [self._transfer(template, part, address) for part in chosen])
         return handle
 
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
+        """`declared`. See worker.api.Worker.placed."""
+        return declared
+
     def note_route(self, name: str) -> None:
         """Portable workers publish no counters."""
 

@@ -87,7 +87,8 @@ class Arena:
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
 
     def reset(self) -> None:
-        """A new round begins."""
+        """A new round begins; the one before has landed."""
+        self._follow()
         for slot in self.slots:
             slot.reset()
         if self._observed is not None:
@@ -98,6 +99,14 @@ class Arena:
         for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
             for part in parts:
                 self._pending[part] += 1
+
+    def _follow(self) -> None:
+        """The buffer may be cut in another way from this round on."""
+        placed = self._worker.placed(self._declared)
+        if placed is not self._declared:
+            self._declared = placed
+            self._starts = [partition.offset for partition in placed.partitions]
+            self._place()
 
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""

@@ -68,6 +68,8 @@ class Joiner:
 
     def push_pull(self, route: Route, declared: Declared, address: int, op: Op, how: Request) -> Handle:
         """Starts it, and tells those who have joined."""
+        if how.parts is None:
+            declared = route.worker.placed(declared)
         number, name = self._routes.index(route), declared.spec.name
         if op is Op.BROADCAST and not is_for_joined(name):
             self.check("broadcast")

@@ -42,7 +42,7 @@ class Shadows:
                 f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
             )
         route, spec = self._routes[number], TensorSpec(name, DType(notice["dtype"]), tuple(notice["shape"]))
-        (declared,) = route.declare([spec])
+        declared = route.worker.placed(route.declare([spec])[0], follows=False)
         buffer = self._buffers.setdefault((number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8))
         for part in due:
             key = (number, name, part)

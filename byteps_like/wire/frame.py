@@ -38,6 +38,8 @@ class FrameType(IntEnum):
     CLEAR = 11
     CREDIT = 12
     ABORT = 13
+    HURRY = 14
+    FORGET = 15
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
@@ -51,6 +53,7 @@ class FrameFlag(IntFlag):
 
     NONE = 0
     BY_REFERENCE = 1
+    MOVABLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def _checked(fields: tuple[int, ...]) -> Header:
         header = Header(FrameType(fields[1]), DType(fields[2]), Op(fields[3]), *fields[4:])
     except ValueError as unknown:
         raise CorruptError(f"frame header: {unknown}") from None
-    if header.flags & ~int(FrameFlag.BY_REFERENCE):
+    if header.flags & ~int(FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE):
         raise CorruptError(f"frame flags {header.flags:#x} are unknown")
     _check_bounds(header)
     return header
@@ -118,7 +121,7 @@ def _check_bounds(header: Header) -> None:
     if header.type in _TEXTS and header.length > MAX_TEXT:
         raise CorruptError(f"frame length {header.length} is over the limit of {MAX_TEXT} for a text")
     by_reference = header.flags & FrameFlag.BY_REFERENCE
-    if by_reference and header.type not in _REFERABLE:
+    if header.flags and header.type not in _REFERABLE:
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
     if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS):
         raise CorruptError(f"frame length {header.length} is not zero for this {header.type.name}")

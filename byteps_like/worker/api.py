@@ -121,6 +121,15 @@ class Worker(Protocol):
         For Op.BROADCAST the bytes of `root` land on every rank.
         """
 
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:
+        """Where the next round of `declared` goes: its partitions may change while the job runs (another cut, others'
+        servers), between two rounds, on all ranks alike.
+
+        `push_pull` of the whole tensor looks by itself, and any Declared of the tensor will do. Who pushes `parts` asks
+        before each round, when the one before has landed, and numbers parts by the answer; a tensor whose rounds
+        weren't asked for does not move. With `follows` False it only looks, and promises nothing.
+        """
+
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """Some ranks (default: all) for collectives among workers. Sends no message: the same name is the same group.
 

@@ -140,6 +140,10 @@ class CollectiveWorker:
         chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
         return self._base.group(f"{self._label}/{name}" if not self._owns else name, chosen)
 
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
+        """`declared`. See worker.api.Worker.placed."""
+        return declared
+
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""
         self._base.note_route(name)

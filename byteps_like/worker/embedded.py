@@ -213,6 +213,10 @@ class Owning:
         """See worker.api.Worker."""
         return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority)
 
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:
+        """See worker.api.Worker."""
+        return self._worker.placed(declared, follows)
+
     def note_route(self, name: str) -> None:
         """See worker.api.Worker."""
         self._worker.note_route(name)

@@ -113,6 +113,10 @@ class LocalWorker:
             raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
         return CompletedHandle()
 
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
+        """`declared`. See worker.api.Worker.placed."""
+        return declared
+
     def note_route(self, name: str) -> None:
         """Nobody asks for the status of a world of one."""
 

@@ -21,6 +21,7 @@ from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
+from byteps_like.worker.moves import Moves
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class NativeWorker:
         self._settings = config
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
+        self._moves = Moves()
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -135,21 +137,41 @@ class NativeWorker:
     ) -> Handle:
         """See worker.api.Worker.push_pull."""
         self._raise_error()
+        if parts is None:
+            declared = self.placed(declared)
         check_push_pull(declared, address, op, parts)
         chosen = parts if parts is not None else range(len(declared.partitions))
         if len(chosen) == 0:
             return CompletedHandle()
         wanted = declared.spec.priority if priority is None else priority
+        movable = chosen.start == 0 and self._moves.begin(declared)
+        tensor = self._tensors[declared.tensor_id]
         try:
-            operation = self._engine.submit(
-                self._tensors[declared.tensor_id], address, chosen.start, chosen.stop, int(op), root, wanted
-            )
+            operation = self._engine.submit(tensor, address, chosen.start, chosen.stop, int(op), root, wanted, movable)
         except BytePSLikeError as error:
             raise self._explained(error) from None
         if chosen.start == 0:
+            self._moves.began(declared, operation)
             newest = self._started.get(declared.spec.name, (-1, None))[0]
             self._started[declared.spec.name] = (newest + 1, operation)
         return NativeHandle(self, operation, declared)
+
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:
+        """See worker.api.Worker.placed."""
+        if not declared.partitions:
+            return declared
+        now, left = self._moves.settle(declared, follows)
+        if left is not None:
+            with self._lock:
+                self._tensors[now.tensor_id] = self._engine.declare(int(now.spec.dtype), self._parts(now))
+            self._engine.retire(self._tensors.pop(left.tensor_id))
+            logger.info("rank %d: %r has moved: %s", self.rank, now.spec.name, _summary(now))
+        return now
+
+    def replan(self, why: str, *, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
+        """Has all tensors placed anew, on all ranks; see control.client.ControlClient.replan. Any one rank may call."""
+        self._raise_error()
+        return self._client.replan(why, partition_bytes=partition_bytes, weights=weights)
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""
@@ -257,6 +279,9 @@ class NativeWorker:
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
+        elif event.kind is EventKind.MOVES:
+            logger.info("rank %d: %d tensors will move: %s", self.rank, len(event.moves), event.text)
+            self._moves.hear(event.moves)
         elif event.kind is EventKind.FAILED and not self._closed:
             self._error = event.error or BytePSLikeError(event.text)
             self._verdict.set()
@@ -271,6 +296,14 @@ class NativeWorker:
 
 def _peer(member: Member) -> Peer:
     return Peer(member.urls, member.host_id, member.host, member.pid)
+
+
+def _summary(declared: Declared) -> str:
+    """Bytes by server, for the log."""
+    loads: dict[int, int] = {}
+    for part in declared.partitions:
+        loads[part.server] = loads.get(part.server, 0) + part.nbytes
+    return ", ".join(f"{loads[server]} bytes on server {server}" for server in sorted(loads))
 
 
 def _slice(deadline: float | None, reported: bool) -> float:

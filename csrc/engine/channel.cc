@@ -138,6 +138,15 @@ void Channel::Abort(const Status& why) {
   FinishAll(why);
 }
 
+// Lost with a broken link: then the server keeps the key until the epoch ends.
+void Channel::Forget(const Part& part) {
+  if (parts_.erase(part.key) == 0 || !link_) return;
+  Header header = HeaderFor(part, FrameType::kForget);
+  header.total = 0;
+  control_.push_back(header);
+  link_->Kick();
+}
+
 // The link may be in the middle of a frame to or from the memory of what is in flight: that ends with the link.
 void Channel::Goodbye() {
   ending_ = true;

@@ -30,6 +30,7 @@ class Channel : private LinkHandler {
   void Start();
   void Enqueue(Part& part);
   void Abort(const Status& why);  // every part in flight ends with this, the link is closed
+  void Forget(const Part& part);  // which is not in flight, and will not be again
   void Goodbye();                 // tells the server; what is in flight ends with the link, when that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }

@@ -58,6 +58,7 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
   header.priority = part.priority;
   header.total = part.total;
   header.root = part.root;
+  if (type == FrameType::kPush && part.movable) header.flags = kMovable;
   return header;
 }
 
@@ -142,7 +143,7 @@ bool Channel::Refer(Part& part, Outgoing& next) {
     return true;
   }
   next.header = HeaderFor(part, FrameType::kPush);
-  next.header.flags = kByReference;
+  next.header.flags |= kByReference;
   next.header.aux = region->id;
   next.header.offset = static_cast<uint64_t>(part.address - region->buffer->data());
   part.sent = part.total;
@@ -204,6 +205,7 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
 
 void Channel::OnResult(Part& part, const Header& header) {
   const bool in_place = (header.flags & kByReference) != 0;
+  if ((header.flags & kMovable) != 0 && part.offset == 0) part.operation->moves = true;
   if (!in_place && header.offset == part.landed) {
     part.landed += header.length;
     if (Contributes(part)) ahead_ -= header.length;

@@ -62,6 +62,14 @@ uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitio
   return static_cast<uint32_t>(tensors_.size() - 1);
 }
 
+void Engine::Retire(uint32_t tensor) {
+  loop_.Post([this, tensor] {
+    std::lock_guard lock(mutex_);
+    for (const auto& part : tensors_.at(tensor).parts)
+      if (!part->operation) part->channel->Forget(*part);
+  });
+}
+
 void Engine::Register(std::shared_ptr<SharedBuffer> buffer) {
   std::lock_guard lock(mutex_);
   regions_.push_back({std::move(buffer), static_cast<uint32_t>(regions_.size())});
@@ -102,6 +110,7 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
       part.op = request.op;
       part.root = request.root;
       part.priority = request.priority;
+      part.movable = request.movable;
       submitted_.push_back(&part);
     }
   }

@@ -66,6 +66,10 @@ class Engine {
   // A new tensor of `dtype`; returns its id for Submit. Keys and rounds live as long as the engine.
   uint32_t Declare(DType dtype, const std::vector<PartitionSpec>& partitions);
 
+  // The tensor has moved, its last round is over on this rank: servers free its keys when all ranks have said so. The
+  // id is not for use any more.
+  void Retire(uint32_t tensor);
+
   // Memory that same-host servers may use in place; the engine keeps it mapped until it is destroyed.
   void Register(std::shared_ptr<SharedBuffer> buffer);
 
@@ -76,6 +80,7 @@ class Engine {
     Op op = Op::kSum;
     uint32_t root = 0;
     int32_t priority = 0;
+    bool movable = false;  // this rank knows where the tensor goes next; if all do, Operation::moves says so
   };
   // Starts the next round of the partitions. Their memory belongs to the engine until the operation is done. kInvalid
   // if one of them is still in flight; the job's error once it has failed.

@@ -15,6 +15,7 @@ class Channel;
 
 struct Operation {
   std::atomic<uint32_t> remaining{0};  // parts that have not landed
+  std::atomic<bool> moves{false};      // all ranks know where the tensor goes next: said of its first part
   Status status;                       // written before `remaining` becomes 0
 
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
@@ -34,6 +35,7 @@ struct Part {
   Op op = Op::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
+  bool movable = false;
 
   uint64_t order = 0;
   uint32_t round = 0;

@@ -39,7 +39,7 @@ Status CheckCodes(const std::byte* in) {
   const auto op = std::to_integer<uint8_t>(in[kOpAt]);
   if (op >= kOpCount) return Corrupt("op", op, "is unknown");
   const auto flags = std::to_integer<uint8_t>(in[kFlagsAt]);
-  if ((flags & ~kByReference) != 0) return Corrupt("flags", flags, "has unknown bits");
+  if ((flags & ~(kByReference | kMovable)) != 0) return Corrupt("flags", flags, "has unknown bits");
   return {};
 }
 
@@ -78,7 +78,7 @@ Status CheckShape(const Header& header) {
   const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
   const bool segment = partition || header.type == FrameType::kData;
   const bool reference = (header.flags & kByReference) != 0;
-  if (reference && !partition) return Corrupt("flags", header.flags, "does not go with this type");
+  if (header.flags != 0 && !partition) return Corrupt("flags", header.flags, "does not go with this type");
   if (header.length == 0) return {};
   if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
   if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");

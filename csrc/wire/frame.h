@@ -34,11 +34,13 @@ enum class FrameType : uint8_t {
   kCredit = 12,  // `offset` bytes of what was stashed have been taken
   kAbort = 13,   // the call has failed; aux = Code, payload = UTF-8 text
   kHurry = 14,   // messages in a hurry share the line with what comes by this link: it should be paced for a second
+  kForget = 15,  // worker -> server: this rank is done with `key` for ever; when all are, the server frees it
 };
-inline constexpr uint8_t kFrameTypeCount = 15;
+inline constexpr uint8_t kFrameTypeCount = 16;
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
+  kMovable = 2,      // PUSH: the rank knows where the tensor goes after this round; RESULT: all ranks do, so it moves
 };
 
 struct Header {
@@ -66,7 +68,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset
 //   PUSH, RESULT              offset + length <= total; by reference instead: length == 0
 //   RESUME, RESUMED           length == 0, offset <= total
-//   REGION, GOODBYE           length == 0
+//   REGION, GOODBYE, FORGET   length == 0
 //   ERROR, WARNING            length <= kMaxText; offset and total mean nothing
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 

@@ -189,6 +189,9 @@ class ThreadWorker:
         chosen = tuple(range(self.size)) if ranks is None else tuple(ranks)
         return self._groups.setdefault((name, chosen), ThreadGroup(self.world.groups, name, chosen, self.rank))
 
+    def placed(self, declared: Declared, follows: bool = True) -> Declared:
+        return declared
+
     def note_route(self, name: str) -> None:
         pass
 

@@ -158,7 +158,7 @@ TEST_CASE("frame: every wrong field is refused by name") {
   CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
   CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
   CheckRefused(Mutant(6, kOpCount, 1), "op");
-  CheckRefused(Mutant(7, 2, 1), "flags");
+  CheckRefused(Mutant(7, 4, 1), "flags");
   CheckRefused(Mutant(32, 1ull << 50, 8), "offset");
   CheckRefused(Mutant(32, ~0ull, 8), "offset");  // offset + length would wrap
   CheckRefused(Mutant(32, 0x400000 - 8, 8), "offset");

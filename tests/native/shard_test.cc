@@ -200,6 +200,46 @@ TEST_CASE("keys count against the memory limit") {
   CHECK(Contains(link.ReceiveError(), "server_memory_limit"));
 }
 
+TEST_CASE("a round says that its tensor moves only if all ranks have said so") {
+  TestServer server(2);
+  RawLink first = server.Connect(0), second = server.Connect(1);
+  for (uint32_t round = 0; round < 4; ++round) {
+    Header from_first = PushHeader(0, 7, round, 8), from_second = PushHeader(1, 7, round, 8);
+    from_first.flags = round & 1 ? kMovable : 0;
+    from_second.flags = round & 2 ? kMovable : 0;
+    first.Send(from_first);
+    second.Send(from_second);
+    for (RawLink* link : {&first, &second}) CHECK(link->Receive()->header.flags == (round == 3 ? kMovable : 0));
+  }
+}
+
+TEST_CASE("a key that all ranks forget is freed, and may begin anew") {
+  TestServer server(2);
+  RawLink first = server.Connect(0), second = server.Connect(1);
+  const auto push = [&](uint32_t round) {
+    first.Send(PushHeader(0, 7, round, 4096));
+    second.Send(PushHeader(1, 7, round, 4096));
+    for (RawLink* link : {&first, &second}) REQUIRE(link->Receive()->header.type == FrameType::kResult);
+  };
+  const auto forget = [&](RawLink& link, uint32_t rank) {
+    Header header;
+    header.type = FrameType::kForget;
+    header.epoch = 1;
+    header.rank = rank;
+    header.key = 7;
+    link.Send(header);
+  };
+  push(0);
+  forget(first, 0);
+  forget(first, 0);
+  push(1);  // what comes behind it on the same links: the frames before have been read
+  CHECK(server.stats().keys == 1);
+  forget(second, 1);
+  push(0);
+  CHECK(server.stats().keys == 1);
+  CHECK(server.stats().memory == 4096);
+}
+
 TEST_CASE("many rounds that wait: one warning to each who waits, not one per round") {
   TestServer server(2, 0, {.stall_warning = 0.2, .stall_timeout = 20});
   RawLink link = server.Connect(0);
