@@ -35,6 +35,11 @@ class Catalogue:
                 self._names[item.tensor_id] = item.spec.name
             return [self._known[spec.name] for spec in specs]
 
+    def rename(self, moved: Declared) -> None:
+        """The tensor's keys are those of `moved` from now on; errors may speak of them."""
+        with self._lock:
+            self._names[moved.tensor_id] = moved.spec.name
+
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: the core knows keys only."""
         return name_keys(text, self._names)

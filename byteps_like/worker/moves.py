@@ -54,7 +54,7 @@ class Moves:
     def settle(self, declared: Declared, follows: bool) -> tuple[Declared, Declared | None]:
         """Between two rounds of `declared`: where the next one goes; and what it has left, if it moves now."""
         with self._lock:
-            first = self._first_id.get(declared.tensor_id, declared.tensor_id)
+            first = self._first(declared)
             tensor = self._tensors.setdefault(first, _Tensor(declared))
             tensor.follows = tensor.follows or follows
             before = tensor.now
@@ -64,10 +64,19 @@ class Moves:
             tensor.now, tensor.newest = Declared(before.spec, move.new_id, move.partitions), None
             return tensor.now, before
 
+    def has_moved(self, declared: Declared) -> bool:
+        """Whether the tensor isn't any more where `declared` says."""
+        with self._lock:
+            tensor = self._tensors.get(self._first(declared))
+            return tensor is not None and tensor.now.tensor_id != declared.tensor_id
+
+    def _first(self, declared: Declared) -> int:
+        return self._first_id.get(declared.tensor_id, declared.tensor_id)
+
     def begin(self, declared: Declared) -> bool:
         """A round of the first partition begins: whether to say that this rank knows where the tensor goes."""
         with self._lock:
-            first = self._first_id.get(declared.tensor_id, declared.tensor_id)
+            first = self._first(declared)
             tensor = self._tensors.setdefault(first, _Tensor(declared))
             movable, tensor.follows = tensor.follows and bool(self._next[first]), False
             return movable
@@ -75,4 +84,4 @@ class Moves:
     def began(self, declared: Declared, operation: Operation) -> None:
         """It is under way."""
         with self._lock:
-            self._tensors[self._first_id.get(declared.tensor_id, declared.tensor_id)].newest = operation
+            self._tensors[self._first(declared)].newest = operation

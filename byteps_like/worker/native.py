@@ -105,7 +105,7 @@ class NativeWorker:
         declared = self._catalogue.declare(specs)
         with self._lock:
             for item in declared:
-                if item.tensor_id not in self._tensors:
+                if item.tensor_id not in self._tensors and not self._moves.has_moved(item):
                     self._tensors[item.tensor_id] = self._engine.declare(int(item.spec.dtype), self._parts(item))
         return declared
 
@@ -165,6 +165,7 @@ class NativeWorker:
             with self._lock:
                 self._tensors[now.tensor_id] = self._engine.declare(int(now.spec.dtype), self._parts(now))
             self._engine.retire(self._tensors.pop(left.tensor_id))
+            self._catalogue.rename(now)
             logger.info("rank %d: %r has moved: %s", self.rank, now.spec.name, _summary(now))
         return now
 

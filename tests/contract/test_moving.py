@@ -98,7 +98,7 @@ def test_an_optimizer_follows(job: MixedJob) -> None:
                 model(mine).square().mean().backward()
                 optimizer.step()
                 if worker.size > 1 and worker.rank == 0 and step in (2, 5):
-                    worker.replan("test", partition_bytes=(32 << 10) * (step - 1), weights=[1.0, float(step)])
+                    worker.replan("test", partition_bytes=(10 << 10) * (step - 1), weights=[1.0, float(step)])
                 if worker.size > 1:
                     worker.barrier()
             if worker.size > 1:
