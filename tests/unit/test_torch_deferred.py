@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import random
+import weakref
 
 import pytest
 import torch
@@ -210,6 +212,17 @@ def test_copies_and_files_hold_plain_models() -> None:
             assert other[2].weight.grad is not None and model[2].weight.grad is None
 
 
+def test_models_are_freed() -> None:
+    model, x = mlp(torch.float32), torch.ones(4, 20)
+    deferred = deferring(model, x)
+    gradients(model, x)
+    model(x).sum().backward(inputs=[model[4].weight])
+    dying = [weakref.ref(item) for item in (deferred, model, model[2].weight)]
+    del deferred, model
+    gc.collect()
+    assert [item() for item in dying] == [None, None, None]
+
+
 def test_what_is_refused() -> None:
     model, x = mlp(torch.float32), torch.ones(4, 20)
     with deferring(model, x):
@@ -250,19 +263,22 @@ def test_the_arena_keeps_the_order_of_layers_and_sends_in_that_of_gradients() ->
     assert early == [9, 10, 11, 12, 13, 5, 6, 7, 8, 1, 2, 3, 4, 0]
 
 
-def train(bps, rank: int, size: int, first_k: object, ddp: bool) -> list[torch.Tensor]:
+def train(bps, rank: int, size: int, first_k: object, way: str) -> list[torch.Tensor]:
     model = mlp(torch.float32, (20, 30, 30, 30, 5))
-    if ddp:
+    if way == "ddp":
         model = bps.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), backward_passes_per_step=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    passes = 2 if way == "accumulating" else 1
+    if way != "ddp":
+        crossing = {"cross_barrier": True, "model": model} if way == "crossing" else {}
+        optimizer = bps.DistributedOptimizer(
+            optimizer, model.named_parameters(), backward_passes_per_step=passes, **crossing
+        )
     deferred = None if first_k is None else bps.DeferredBackward(model, first_k, steps=2)
     ks = []
     for step in range(24):
         optimizer.zero_grad()
-        for part in range(1 if ddp else 2):
+        for part in range(passes):
             x, y = batch(2 * step + part)
             loss_of(model, share(x, rank, size), share(y, rank, size)).backward()
         optimizer.step()
@@ -270,14 +286,16 @@ def train(bps, rank: int, size: int, first_k: object, ddp: bool) -> list[torch.T
     if first_k == "auto":
         assert not deferred.searching and len(set(ks)) >= 4 and len(deferred.table) == 5
         assert len({tuple(seen) for seen in bps.allgather_object(ks)}) == 1
+    if way == "crossing":
+        optimizer.synchronize()
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("ddp", [False, True])
+@pytest.mark.parametrize("way", ["accumulating", "ddp", "crossing"])
 @pytest.mark.parametrize("servers", [False, True])
-def test_training_is_the_same_on_all_ranks(ddp: bool, servers: bool) -> None:
+def test_training_is_the_same_on_all_ranks(way: str, servers: bool) -> None:
     def world(first_k: object) -> list:
-        return run_world(2, train, first_k, ddp, world=ThreadWorld(2, partition_bytes=1024), servers=servers)
+        return run_world(2, train, first_k, way, world=ThreadWorld(2, partition_bytes=1024), servers=servers)
 
     expected = world(None)
     for first_k in (1, "auto"):
