@@ -12,7 +12,8 @@ from typing import Any
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner.shift import Arc, Job
 
-_SENDING = {"queued", "sent", "summed", "received"}
+_BEGINNINGS = ("sent", "queued", "ready")
+_ENDS = ("received",)
 _MERGE = 0.02
 
 
@@ -91,18 +92,23 @@ def _arcs(events: list[dict[str, Any]], starts: list[float], period: float) -> t
 
 
 def _sent(events: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
-    """(begin, end, bytes) of each collective and of each partition's way from the queue to its result."""
-    found = [
-        (event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, float(event["args"]["bytes"]))
-        for event in events
-        if event["cat"] == "collective"
-    ]
+    """(begin, end, bytes) of each partition's way to its result; in a trace without partitions, of each collective."""
     partitions: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
     for event in events:
-        if event["cat"] == "partition" and event["name"] in _SENDING:
+        if event["cat"] == "partition" and event["name"] in _BEGINNINGS + _ENDS:
             partitions[event["args"]["key"], event["args"]["round"]].append(event)
+    if not partitions:
+        calls = [event for event in events if event["cat"] == "collective" and event["args"].get("step") is None]
+        return [_span(call, call) for call in calls]
+    found = []
     for stages in partitions.values():
-        first = min(event["ts"] for event in stages)
-        last = max(event["ts"] + event["dur"] for event in stages)
-        found.append((first / 1e6, last / 1e6, float(stages[0]["args"]["bytes"])))
+        named = {event["name"]: event for event in sorted(stages, key=lambda event: -event["ts"])}
+        first = next((named[name] for name in _BEGINNINGS if name in named), None)
+        last = next((named[name] for name in _ENDS if name in named), None)
+        if first is not None and last is not None:
+            found.append(_span(first, last))
     return found
+
+
+def _span(first: dict[str, Any], last: dict[str, Any]) -> tuple[float, float, float]:
+    return first["ts"] / 1e6, (last["ts"] + last["dur"]) / 1e6, float(first["args"]["bytes"])
