@@ -46,8 +46,8 @@ class Rank:
     def __init__(self, worker: Any, workload: Workload, priorities: bool, barrier: bool) -> None:
         self.ends: list[float] = []
         self._worker, self._workload, self._priorities, self._barrier = worker, workload, priorities, barrier
-        self._order = backward(workload, 0)
-        gradients = Gradients.of(workload, self._order)
+        self._order = backward(workload, None)
+        gradients = Gradients.of(workload)
         (spec,) = gradients.specs(whole=False)
         (self._declared,) = worker.declare([spec])
         self._memory = worker.allocate(spec.nbytes)

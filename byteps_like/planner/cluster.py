@@ -86,8 +86,10 @@ class Settings:
     """How the job communicates; the defaults are the runtime's.
 
     `barrier`: the next forward waits for all parameters, not for each layer's own. `overlap`: gradients leave from
-    within backward. `deferred`: of so many of the last layers the weight gradients are computed after those of all
-    others. `algorithm`: of collectives, "" for the runtime's own choice. `update`: seconds of the optimizer's step.
+    within backward. `first_k`: the weight gradients of all but so many layers come after all else. `whole`: tensors are
+    not cut, and are answered once they are there whole: what is done without partitions. `proportional`: of a card each
+    link gets a share like that of its bytes, instead of an equal one. `algorithm`: of collectives, "" for the
+    runtime's own choice. `update`: seconds of the optimizer's step.
     """
 
     partition_bytes: int = _DEFAULTS.partition_bytes
@@ -97,7 +99,7 @@ class Settings:
     order: Order = Order.PRIORITY
     barrier: bool = True
     overlap: bool = True
-    deferred: int = 0
+    first_k: int | None = None
     whole: bool = False
     proportional: bool = False
     algorithm: str = ""

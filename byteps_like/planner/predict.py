@@ -9,7 +9,7 @@ from byteps_like.planner.cluster import Cluster, Settings
 from byteps_like.planner.collective_route import CollectiveRoute
 from byteps_like.planner.route import Route
 from byteps_like.planner.server_route import ServerRoute
-from byteps_like.planner.step import Gradients, Trainer, backward
+from byteps_like.planner.step import Gradients, Trainer
 from byteps_like.planner.workload import Workload
 
 STEPS = 4
@@ -53,7 +53,7 @@ def predict(
     clock = Clock()
     if exact is None:
         exact = cluster.workers <= EXACT or bool(cluster.rates)
-    specs = Gradients.of(workload, backward(workload, settings.deferred)).specs(settings.whole)
+    specs = Gradients.of(workload).specs(settings.whole)
     served = cluster.servers > 0 or cluster.colocated
     route: Route = (ServerRoute if served else CollectiveRoute)(clock, cluster, settings, specs, exact)
     trainers = [

@@ -19,13 +19,14 @@ Operation = tuple[float, int | None]
 """Seconds of backward, and the layer whose gradients are then ready."""
 
 
-def backward(workload: Workload, deferred: int) -> list[Operation]:
-    """Backward in order. The weight gradients, half of a layer's backward, of the first `deferred` layers that have
-    parameters come after everything else, the first one's first: it is what the next forward needs first.
+def backward(workload: Workload, first_k: int | None) -> list[Operation]:
+    """Backward in order. With `first_k` the weight gradients, half of a layer's backward, of all but the first k layers
+    that have parameters come after everything else, those nearest to the input first (torch/deferred.py).
 
     Oh et al.: Out-of-order backprop. EuroSys 2022, section 4 ("reverse first-k").
     """
-    late = [number for number, layer in enumerate(workload.layers) if layer.parameters][:deferred]
+    own = [number for number, layer in enumerate(workload.layers) if layer.parameters]
+    late = [] if first_k is None else own[first_k:]
     order: list[Operation] = []
     for number in reversed(range(len(workload.layers))):
         seconds = workload.layers[number].backward
@@ -35,14 +36,14 @@ def backward(workload: Workload, deferred: int) -> list[Operation]:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Where each layer's gradients lie in the arena, in the order in which backward makes them ready."""
+    """Where each layer's gradients lie in the arena: in the order in which plain backward makes them ready."""
 
     layout: Layout
     spans: tuple[tuple[int, int], ...]
     """Of each layer: its bytes, from and to."""
 
     @classmethod
-    def of(cls, workload: Workload, order: list[Operation]) -> Gradients:
+    def of(cls, workload: Workload) -> Gradients:
         """Lays them out as the optimizer does."""
         sizes: list[int] = []
         ready: list[int] = []
@@ -51,9 +52,8 @@ class Gradients:
             first.append(len(sizes))
             sizes += [math.prod(shape) for _, shape in layer.parameters]
         first.append(len(sizes))
-        for _, layer_number in order:
-            if layer_number is not None:
-                ready += list(range(first[layer_number], first[layer_number + 1]))
+        for number in reversed(range(len(workload.layers))):
+            ready += range(first[number], first[number + 1])
         layout = lay_out(sizes, ready, ITEMSIZE)
         spans = []
         for begin, end in pairwise(first):
@@ -82,8 +82,8 @@ class Trainer:
         self.on_end: Callable[[], None] = lambda: None
         self._clock, self._worker, self._workload = clock, worker, workload
         self._settings, self._route, self._launch = settings, route, launch
-        self._order = backward(workload, settings.deferred)
-        gradients = Gradients.of(workload, self._order)
+        self._order = backward(workload, settings.first_k)
+        gradients = Gradients.of(workload)
         starts = [part.offset for part in route.partitions]
         self._parts = [partitions_of(starts, *span) for span in gradients.spans]
         tail = partitions_of(starts, gradients.layout.tail * ITEMSIZE, gradients.layout.total * ITEMSIZE)
