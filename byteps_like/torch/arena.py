@@ -13,8 +13,8 @@ from byteps_like.errors import MismatchError
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
-from byteps_like.worker.api import Handle, TensorSpec
-from byteps_like.worker.layout import CONTROLS, FLAGS, lay_out, partitions_of, runs
+from byteps_like.worker.api import Declared, Handle, TensorSpec
+from byteps_like.worker.layout import CONTROLS, FLAGS, lay_out, partitions_of, pieces, runs
 
 Named = tuple[str, torch.Tensor]
 Flown = tuple[range, Handle]
@@ -35,18 +35,39 @@ class Scaling:
         return 1.0 / self.predivide, Op.SUM, self.predivide / size
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A part of an arena that is declared by itself: `parts` are its partitions' numbers there, `offset` its bytes."""
+
+    declared: Declared
+    parts: range
+    offset: int
+
+
+def _pieces(declared: Sequence[Declared]) -> list[Piece]:
+    found, part, offset = [], 0, 0
+    for item in declared:
+        count = len(item.partitions)
+        found.append(Piece(item, range(part, part + count), offset))
+        part, offset = part + count, offset + item.spec.nbytes
+    return found
+
+
 class Arena:
     """The gradients of `named`, all of one element type, in memory that the network reads and writes.
 
-    The buffer is cut into partitions when its name is declared. A partition is sent as soon as all gradients in it
-    are `ready`; `finish` sends the rest. At the tail are control elements, reduced with the gradients: one per
+    The buffer is cut into partitions when its names are declared: one, or with `fine` several, for finer partitions
+    towards its end (see layout.pieces). A partition is sent as soon as all gradients in it are `ready`; `finish` sends
+    the rest. At the tail are control elements, reduced with the gradients: one per
     gradient that says "this rank had one", one per gradient "it was sparse", one "this rank throws the round away",
     one "this rank takes part", which ranks that have joined do not.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
 
-    def __init__(self, route: Route, label: str, named: Sequence[Named], wire: torch.dtype, scaling: Scaling):
+    def __init__(
+        self, route: Route, label: str, named: Sequence[Named], wire: torch.dtype, scaling: Scaling, fine: bool = False
+    ) -> None:
         self.slots = [Slot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
         self._route = route
         self._worker = route.worker
@@ -58,10 +79,14 @@ class Arena:
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
         total = lay_out(self._sizes(), self._order, self._itemsize).total
-        specs = [TensorSpec(label, code, (total,)), self._signature()]
-        self._declared, signature = route.declare(specs)
+        sizes = pieces(total, self._itemsize) if fine else [total]
+        specs = [TensorSpec(f"{label}.{n}" if n else label, code, (size,)) for n, size in enumerate(sizes)]
+        *declared, signature = route.declare([*specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
-        self._starts = [partition.offset for partition in self._declared.partitions]
+        self._pieces = _pieces(declared)
+        self._starts = [
+            piece.offset + partition.offset for piece in self._pieces for partition in piece.declared.partitions
+        ]
         self.data = tensor_over(self._worker.allocate(total * self._itemsize), wire)
         self._sent = [False] * len(self._starts)
         self._pending: list[int] = []
@@ -139,12 +164,14 @@ class Arena:
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
-        for run in runs(parts):
-            # Later partitions hold layers nearer to the input, which the next forward needs first.
-            request = Request(0, run, run.start)
-            handle = self._route.push_pull(self._declared, self.data.data_ptr(), self._op, request)
-            self._flights.append((run, handle))
-            self._sent[run.start : run.stop] = [True] * len(run)
+        for piece in self._pieces:
+            for run in runs([part for part in parts if part in piece.parts]):
+                first = piece.parts.start
+                # Later partitions hold layers nearer to the input, which the next forward needs first.
+                request = Request(0, range(run.start - first, run.stop - first), run.start)
+                address = self.data.data_ptr() + piece.offset
+                self._flights.append((run, self._route.push_pull(piece.declared, address, self._op, request)))
+                self._sent[run.start : run.stop] = [True] * len(run)
 
     def wait(self) -> None:
         """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""

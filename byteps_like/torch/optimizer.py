@@ -201,7 +201,8 @@ def DistributedOptimizer(
         steps = StepReducer(names, check_compression(compression), process_set)
         return twin_of(optimizer, AdasumOptimizerMixin, steps)
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
-    options = ReducerOptions(check_compression(compression), scaling, route, process_set, sparse_as_dense)
+    compressor = check_compression(compression)
+    options = ReducerOptions(compressor, scaling, route, process_set, sparse_as_dense, fine=cross_barrier)
     if shard:
         from byteps_like.torch.sharded_optimizer import sharded  # it builds upon this module
 

@@ -23,6 +23,7 @@ from byteps_like.torch.sparse_gradients import SparseGradients
 class ReducerOptions:
     """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks.
 
+    `fine` cuts arenas finer towards the layers nearest to the input (see layout.pieces).
     Sparse ones are made dense on the server route, with a warning, and with `sparse_as_dense`; else they are gathered.
     """
 
@@ -31,6 +32,7 @@ class ReducerOptions:
     route: str = "auto"
     process_set: object = None
     sparse_as_dense: bool = False
+    fine: bool = False
 
 
 _owners: Any = WeakIdKeyDictionary()
@@ -136,7 +138,7 @@ class GradientReducer:
 
     def _make_arena(self, label: str, named: list[Named]) -> Arena:
         wire = self._options.compression.wire_dtype(named[0][1].dtype)
-        return Arena(self.route, label, named, wire, self._options.scaling)
+        return Arena(self.route, label, named, wire, self._options.scaling, self._options.fine)
 
     def _claim(self, name: str, parameter: torch.Tensor) -> None:
         if not parameter.is_leaf or parameter.device.type != "cpu":

@@ -40,6 +40,26 @@ def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> Layout
     return Layout(tuple(offsets), cursor, cursor + control)
 
 
+FINEST = 1 << 14
+"""Bytes of the finest piece, at least: below, a message costs more than its bytes."""
+
+
+def pieces(total: int, itemsize: int) -> list[int]:
+    """Cuts an arena of `total` elements into tensors that are declared one by one, finer and finer towards its end.
+
+    There lie the layers nearest to the input, which are ready last and which a forward that doesn't wait for the others
+    waits for first: the smaller a partition, the sooner it is there, the more so as all workers send it to one server
+    at once. The last eighth to quarter is halved and halved again, down to a 512th; partitions never span pieces.
+    """
+    step = ALIGNMENT // itemsize
+    finest = max(FINEST // itemsize, total // 512 // step * step)
+    found, end = [finest], finest
+    while end < total // 8:
+        found.insert(0, end)
+        end += end
+    return [total - end, *found] if end <= total // 4 else [total]
+
+
 def partitions_of(starts: Sequence[int], begin: int, end: int) -> range:
     """Which partitions the bytes `begin` to `end` lie in; `starts` are the partitions' offsets, ascending."""
     if begin >= end:

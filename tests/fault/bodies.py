@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 
 from byteps_like.errors import BytePSLikeError
+from tests.scenarios.crossing import OPTIMIZERS, Run
+from tests.scenarios.models import mlp
 
 Seen = tuple[str, str, float]
 """Name of the error class ("" for none), its message, seconds from the start of the failing step."""
@@ -83,6 +86,18 @@ def loop_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
         if steps == 5 and rank == 0:
             Path(flag).touch()
         time.sleep(0.002)
+
+
+def cross_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
+    """Trains with updates that cross the barrier, until the job fails in some forward, backward or step."""
+    run = Run(bps, True, OPTIMIZERS["Adam"], mlp())
+    for step in itertools.count():
+        seen = _watch(lambda step=step: run.train(rank, size, range(step, step + 1)))
+        if seen[0]:
+            return seen
+        if step == 5 and rank == 0:
+            Path(flag).touch()
+    raise AssertionError
 
 
 def sums(bps: Any, rank: int, size: int) -> float:

@@ -17,7 +17,9 @@ from tests.fault import bodies
 from tests.multiprocess.real_world import Pool, Processes, Ranks, job
 
 
-def _run(pool: Pool, cluster: Ranks, flag: Path, harm: Callable[[], None]) -> tuple[list[Any], float]:
+def _run(
+    pool: Pool, cluster: Ranks, flag: Path, harm: Callable[[], None], body: Callable[..., Any] = bodies.loop_until_error
+) -> tuple[list[Any], float]:
     """Everybody loops; once they do, `harm` is done. What the ranks answered, and the time from the harm on."""
     harmed: list[float] = []
 
@@ -29,7 +31,7 @@ def _run(pool: Pool, cluster: Ranks, flag: Path, harm: Callable[[], None]) -> tu
 
     thread = threading.Thread(target=wait_and_harm)
     thread.start()
-    answers = pool.answers(cluster, bodies.loop_until_error, str(flag))
+    answers = pool.answers(cluster, body, str(flag))
     thread.join()
     return answers, time.monotonic() - harmed[0]
 
@@ -89,6 +91,21 @@ def test_a_server_or_the_scheduler_is_killed(tmp_path: Path, role: str) -> None:
             name, text, _ = seen
             assert name == "PeerLostError", text
             assert role in text
+        assert seconds < 2
+    finally:
+        pool.close()
+
+
+def test_a_worker_is_killed_while_updates_cross_the_barrier(tmp_path: Path) -> None:
+    pool = Pool(2)
+    try:
+        with job(2, 1, partition_bytes=1024) as cluster:
+            pid = pool.processes[1].pid
+            assert pid is not None
+            answers, seconds = _run(pool, cluster, tmp_path / "running", _kill(pid), bodies.cross_until_error)
+        ok, (name, text, _) = answers[0]
+        assert ok and name == "PeerLostError", text
+        assert "worker 1" in text and str(pid) in text
         assert seconds < 2
     finally:
         pool.close()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.multiprocess.real_world import Pool, job
-from tests.scenarios import membership, misuse, operations, optimizers, replicas, training
+from tests.scenarios import crossing, crossing_misuse, membership, misuse, operations, optimizers, replicas, training
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
@@ -56,6 +56,10 @@ SCENARIOS = [
     membership.groups_come_and_go,
     membership.two_optimizers,
     misuse.too_many_backwards,
+    crossing.shared_reused_and_read,
+    crossing.states_in_flight,
+    crossing.the_model_outlives_the_optimizer,
+    crossing_misuse.cleared_against_step,
     replicas.parameters_in_every_form,
     replicas.buffers_and_batch_norm,
     replicas.optimizer_state,
@@ -70,3 +74,9 @@ def test_scenario(pool: Pool, scenario: Callable[..., None]) -> None:
     for transport in ("shm", "tcp"):
         with job(2, 2, transport=transport, partition_bytes=1024) as cluster:
             pool.run(cluster, scenario, together=True)
+
+
+@pytest.mark.parametrize("servers", [2, 0])
+def test_updates_that_cross_the_barrier_have_the_same_bits(pool: Pool, servers: int) -> None:
+    with job(2, servers, transport="tcp", partition_bytes=512) as cluster:
+        pool.run(cluster, crossing.fifty_steps, together=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps_like.torch.packed import capacity
-from byteps_like.worker.layout import ALIGNMENT, lay_out, partitions_of, runs
+from byteps_like.worker.layout import ALIGNMENT, FINEST, lay_out, partitions_of, pieces, runs
 
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=20)
 itemsizes = st.sampled_from([2, 4, 8])
@@ -27,6 +27,19 @@ def test_places_are_aligned_and_apart(numbers, itemsize, random):
     starts = [*(start for start, _ in places), layout.tail]
     assert all(end <= start for end, start in zip(ends, starts, strict=True))
     assert layout.total - layout.tail >= len(numbers) + 1
+
+
+@given(st.integers(1, 1 << 24), itemsizes)
+def test_pieces_halve_towards_the_end(blocks, itemsize):
+    total = blocks * (ALIGNMENT // itemsize)
+    found = [piece * itemsize for piece in pieces(total, itemsize)]
+    assert sum(found) == total * itemsize
+    assert all(piece % ALIGNMENT == 0 for piece in found)
+    ends = found[1:]
+    assert all(earlier == sum(ends[number + 1 :]) for number, earlier in enumerate(ends[:-1]))
+    if ends:
+        assert ends[-1] >= FINEST and total * itemsize / 8 <= sum(ends) <= total * itemsize / 4
+        assert ends[-1] <= max(FINEST, total * itemsize / 512)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.data())

@@ -105,6 +105,14 @@ def fifty_steps(bps: Any, rank: int, size: int) -> None:
         both(bps, rank, size, make, lambda: mlp(torch.float32, (20, 12, 5)), 50)
 
 
+def finer_towards_the_input(bps: Any, rank: int, size: int) -> None:
+    """An arena that is large enough to be cut into several tensors."""
+    run = both(bps, rank, size, OPTIMIZERS["Adam"], lambda: mlp(torch.float64, (20, 200, 60, 5)), 4)
+    (arena,) = run.optimizer._distribution.reducer._arenas
+    assert [piece.declared.spec.nbytes for piece in arena._pieces[1:]] == [1 << 14] * (len(arena._pieces) - 1)
+    assert len(arena._pieces) > 1
+
+
 def compressed_scaled_or_in_a_set(bps: Any, rank: int, size: int) -> None:
     everybody = {"process_set": None} if size == 1 else {"gradient_predivide_factor": 3.0}
     for options in ({"compression": bps.Compression.bf16}, {"op": bps.Sum}, everybody, {"route": "allreduce"}):
@@ -235,6 +243,33 @@ def evaluation(bps: Any, rank: int, size: int) -> None:
     same(*runs)
 
 
+class Mixing(Lion):
+    """Multiplies matrices, as Muon does: autocast would do that in bfloat16."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.dim() == 2:
+                    parameter.grad = parameter.grad @ parameter.grad.T @ parameter.grad
+        super().step()
+
+
+def modes_of_the_asker(bps: Any, rank: int, size: int) -> None:
+    """The second branch is used, and gets its state, in a step whose updates are asked for by an evaluation."""
+
+    def loss(model: nn.Module, step: int, rank: int, size: int) -> torch.Tensor:
+        return model(share(batch(step)[0], rank, size).float(), "1" if step == 0 else "12").square().mean()
+
+    for mode in (torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)):
+        runs = [Run(bps, crosses, lambda p: Mixing(p, 0.01), Branches().float()) for crosses in (True, False)]
+        for run in runs:
+            run.train(rank, size, range(2), loss)
+            with mode():
+                run.model(batch(0)[0].float(), "12")
+            run.train(rank, size, range(2, 4), loss)
+        same(*runs)
+
+
 def gradients_of_step_are_taken(bps: Any, rank: int, size: int) -> None:
     """p.grad is None after step(), so it makes no difference whether and how gradients are cleared."""
     runs = [Run(bps, crosses, OPTIMIZERS["momentum"], mlp()) for crosses in (True, True, True, False)]
@@ -316,8 +351,8 @@ def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read, unused, beside_the_model,
-    states_in_flight, clipping, evaluation, gradients_of_step_are_taken, thrown_away_before_step, copies_of_the_model,
-    the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
+    finer_towards_the_input, compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read, unused,
+    beside_the_model, states_in_flight, clipping, evaluation, modes_of_the_asker, gradients_of_step_are_taken,
+    thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size). `fifty_steps` is not among them: it takes longer."""

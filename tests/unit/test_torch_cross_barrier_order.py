@@ -36,8 +36,8 @@ def step() -> Iterator[Any]:
         worker.land_all()
 
 
-def stepped(worker: HeldWorker) -> Any:
-    model = layers()
+def stepped(worker: HeldWorker, model: nn.Module | None = None) -> Any:
+    model = model or layers()
     optimizer = bps.CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for holding in (False, True):
         worker.holding = holding
@@ -118,6 +118,27 @@ def test_what_has_landed_is_updated_while_the_first_layer_is_waited_for(step):
     step.model[0](x())
     assert order == [[False, True, False, True]]
     assert updated(step) == [True, True, False, True]
+
+
+class Reader(nn.Module):
+    """Reads its layer's weight without calling it, but in training it calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = fill(nn.Linear(4, 4, bias=False).double())
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return self.inner(data) if self.training else data @ self.inner.weight.T
+
+
+def test_a_module_in_eval_mode_waits_for_all_below_it():
+    worker = HeldWorker(NBYTES)
+    with runtime.bound(worker):
+        made = stepped(worker, Reader())
+        worker.land_all()
+        output = made.model.eval()(x())
+        assert updated(made) == [True]
+        assert torch.equal(output, x() @ made.model.inner.weight.T)
 
 
 def test_the_next_step_finishes_this_one(step):

@@ -1,0 +1,83 @@
+"""Whatever the model calls, and in whatever order results land: the weights are those of the plain optimizer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import byteps_like.torch as bps
+from byteps_like.torch import runtime
+from tests.fakes.held_worker import HeldHandle, HeldWorker
+from tests.scenarios.crossing import OPTIMIZERS
+from tests.scenarios.models import fill, flat
+
+LAYERS = 5
+CALLS = st.lists(st.integers(0, LAYERS - 1), min_size=1, max_size=7)
+"""The layers that a step's forward calls, one after the other; some several times, some not at all."""
+BETWEEN = st.sampled_from(["", "", "state_dict", "synchronize", "evaluate", "second backward"])
+
+
+class Model(nn.Module):
+    """Square layers in any order; layer 4 is the transpose of layer 0, and read without being called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4, bias=number % 2 == 0) for number in range(LAYERS - 1))
+
+    def forward(self, x: torch.Tensor, calls: list[int]) -> torch.Tensor:
+        for number in calls:
+            tied = number == LAYERS - 1
+            x = torch.tanh(x @ self.layers[0].weight if tied else self.layers[number](x))
+        return x
+
+
+def train(model: nn.Module, optimizer: Any, steps: list[tuple[list[int], str]]) -> torch.Tensor:
+    x = torch.ones(2, 4, dtype=torch.float64)
+    for calls, between in steps:
+        optimizer.zero_grad()
+        (x * model(x, [0, *calls])).sum().backward()
+        if between == "second backward":
+            optimizer.zero_grad()
+            model(x, [0, *calls]).square().sum().backward()
+        optimizer.step()
+        if between == "state_dict":
+            optimizer.state_dict()
+        if between == "synchronize" and hasattr(optimizer, "synchronize"):
+            optimizer.synchronize()
+        if between == "evaluate":
+            with torch.inference_mode():
+                model.eval()(x, [3, 2])
+            model.train()
+    model.state_dict()
+    return flat(model)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(CALLS, BETWEEN), min_size=2, max_size=5),
+    kind=st.sampled_from(["momentum", "Adam", "Lion"]),
+    partition=st.sampled_from([64, 128, 320, 4096]),
+    seed=st.integers(0, 1 << 16),
+)
+def test_any_model_and_order(steps: list[tuple[list[int], str]], kind: str, partition: int, seed: int) -> None:
+    chance = random.Random(seed)
+    worker, model, reference = HeldWorker(partition), fill(Model().double()), fill(Model().double())
+
+    def land(awaited: HeldHandle) -> None:
+        """Others come first, any number of them."""
+        queue = [flight for flight in worker.flights if not flight.landed]
+        chance.shuffle(queue)
+        for flight in queue[: queue.index(awaited) + 1]:
+            flight.land()
+
+    worker.on_wait, worker.holding = land, True
+    with runtime.bound(worker):
+        optimizer = bps.CrossBarrier(model, OPTIMIZERS[kind](model.parameters()))
+        found = train(model, optimizer, steps)
+        optimizer.close()
+    assert torch.equal(found, train(reference, OPTIMIZERS[kind](reference.parameters()), steps))
