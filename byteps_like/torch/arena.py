@@ -83,10 +83,8 @@ class Arena:
         specs = [TensorSpec(f"{label}.{n}" if n else label, code, (size,)) for n, size in enumerate(sizes)]
         *declared, signature = route.declare([*specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
-        self._pieces = _pieces(declared)
-        self._starts = [
-            piece.offset + partition.offset for piece in self._pieces for partition in piece.declared.partitions
-        ]
+        self._departed = False
+        self._cut(declared)
         self.data = tensor_over(self._worker.allocate(total * self._itemsize), wire)
         self._sent = [False] * len(self._starts)
         self._pending: list[int] = []
@@ -102,6 +100,10 @@ class Arena:
         shape = (0, len(self.slots), zlib.crc32(text.encode()))
         return TensorSpec(f"{self._label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
 
+    def _cut(self, declared: Sequence[Declared]) -> None:
+        self._pieces = _pieces(declared)
+        self._starts = [piece.offset + part.offset for piece in self._pieces for part in piece.declared.partitions]
+
     def _place(self) -> None:
         layout = lay_out(self._sizes(), self._order, self._itemsize)
         for slot, offset in zip(self.slots, layout.offsets, strict=True):
@@ -112,8 +114,9 @@ class Arena:
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
 
     def reset(self) -> None:
-        """A new round begins; the one before has landed."""
-        self._follow()
+        """A new round begins; the one before has landed, or has departed."""
+        if not self._departed:
+            self._follow()
         for slot in self.slots:
             slot.reset()
         if self._observed is not None:
@@ -127,10 +130,9 @@ class Arena:
 
     def _follow(self) -> None:
         """The buffer may be cut in another way from this round on."""
-        placed = self._worker.placed(self._declared)
-        if placed is not self._declared:
-            self._declared = placed
-            self._starts = [partition.offset for partition in placed.partitions]
+        placed = [self._worker.placed(piece.declared) for piece in self._pieces]
+        if any(new is not piece.declared for new, piece in zip(placed, self._pieces, strict=True)):
+            self._cut(placed)
             self._place()
 
     def ready(self, slot: Slot) -> None:
@@ -185,12 +187,19 @@ class Arena:
             raise failure
 
     def depart(self) -> list[Flown]:
-        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight, and a new round may begin.
+        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.
 
-        Before any gradient of the new round is `ready`, its slot must have been read; before `finish`, all slots.
+        `landed` must be called before any gradient of another round is `ready`.
         """
         flown, self._flights = self._flights, []
+        self._departed = True
         return flown
+
+    def landed(self) -> None:
+        """The round that departed has landed, and all its gradients were read. Idempotent."""
+        if self._departed:
+            self._departed = False
+            self.reset()
 
     @property
     def commits(self) -> range:

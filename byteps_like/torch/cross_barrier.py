@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,11 +32,25 @@ class Crossing(_Distribution):
         super().__init__(reducer)
         self.guards = guards
         self.stepped = False
-        reducer.on_gradient = guards.arrived
+        reference = weakref.ref(self)
+
+        def on_gradient(parameter: torch.Tensor) -> None:
+            own = reference()
+            if own is not None:
+                own.guards.arrived(parameter)
+                own.land()
+
+        reducer.on_gradient = on_gradient
+
+    def land(self) -> None:
+        """Before another round begins. What forward has used is updated already; it is about the rest."""
+        self.guards.land()
+        self.reducer.landed()
 
     def synchronize(self, by_scaler: bool = False) -> None:
         """Waits for updates; averages gradients unless there was no backward since the last step()."""
         self.guards.finish()
+        self.land()
         if self.reducer.touched or not self.stepped:
             super().synchronize(by_scaler)
 
@@ -60,7 +75,7 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
                 "cross_barrier=True: step(closure) needs the updated weights at once; leave cross_barrier out"
             )
         own = self._distribution
-        own.guards.finish()
+        own.land()
         check_hooks(self)
         departed = None
         if not own.skipping and own.needs_synchronize():

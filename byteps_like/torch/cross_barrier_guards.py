@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
@@ -79,9 +80,13 @@ class Guards:
         self._in_flight(lambda flight: flight.wait_for(parameters))
 
     def finish(self) -> None:
+        """Blocks until all updates are made, whoever uses the parameters then. See Flight.finish."""
+        self.land()
+        self._crossed = False
+
+    def land(self) -> None:
         """Blocks until all updates are made. See Flight.finish."""
         self._in_flight(Flight.finish)
-        self._crossed = False
 
     def _in_flight(self, wait: Callable[[Flight], None]) -> None:
         flight = self.flight
@@ -141,11 +146,15 @@ _STALE = (
 
 
 class _Hook:
-    """A hook that copies and pickles of the model don't take along: they have no optimizer."""
+    """A hook that copies and pickles of the model don't take along: they have no optimizer.
+
+    In a compiled model it is a graph break.
+    """
 
     def __init__(self, call: Callable[[nn.Module], None]) -> None:
         self._call = call
 
+    @_disable_dynamo
     def __call__(self, module: nn.Module, *_: Any) -> None:
         self._call(module)
 

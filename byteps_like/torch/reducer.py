@@ -250,8 +250,9 @@ class GradientReducer:
     def depart(self) -> list[tuple[Arena, list[Flown]]] | None:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
 
-        See Arena.depart. None, and nothing has been done, if it can't be so: for the first round of an arena, after
-        which its gradients move, and for sparse gradients. Raises InvalidArgumentError as `synchronize` does.
+        `landed` must be called before any gradient of another round comes. None, and nothing has been done, if it can't
+        be so: for the first round of an arena, after which its gradients move, and for sparse gradients. Raises
+        InvalidArgumentError as `synchronize` does.
         """
         self.refresh()
         if self._sparse or not all(arena.settled for arena in self._arenas):
@@ -268,6 +269,11 @@ class GradientReducer:
             return [(arena, arena.depart()) for arena in self._arenas]
         finally:
             self._reset()
+
+    def landed(self) -> None:
+        """The round that departed has landed, and all its gradients were read. Idempotent."""
+        for arena in self._arenas:
+            arena.landed()
 
     def discard(self) -> None:
         """Ends the round without changing any `p.grad`: for gradients that the user has cleared or is about to."""

@@ -79,7 +79,8 @@ def keys(job: MixedJob) -> int:
     return sum(server.native.stats()["keys"] for server in job.servers)
 
 
-def test_an_optimizer_follows(job: MixedJob) -> None:
+@pytest.mark.parametrize("crosses", [False, True])
+def test_an_optimizer_follows(job: MixedJob, crosses: bool) -> None:
     import byteps_like.torch as bps
 
     def train(worker: Any) -> list[torch.Tensor]:
@@ -90,7 +91,9 @@ def test_an_optimizer_follows(job: MixedJob) -> None:
                 parameter.data.copy_(torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape) / (number + 5))
             optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
             if worker.size > 1:
-                optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+                optimizer = bps.DistributedOptimizer(
+                    optimizer, model.named_parameters(), cross_barrier=crosses, model=model
+                )
             for step in range(12):
                 inputs = torch.linspace(-1, 1, 6 * 64).reshape(6, 64) + step
                 mine = inputs if worker.size == 1 else inputs[worker.rank * 2 : worker.rank * 2 + 2]
@@ -102,10 +105,15 @@ def test_an_optimizer_follows(job: MixedJob) -> None:
                 if worker.size > 1:
                     worker.barrier()
             if worker.size > 1:
+                optimizer.synchronize()
                 (arena,) = runtime.current().arenas.values()
-                first = declared_first(worker, arena._declared)
-                assert worker.placed(first).tensor_id == arena._declared.tensor_id != first.tensor_id
-                assert len(arena._declared.partitions) == len(arena._starts) != len(first.partitions)
+                assert len(arena._pieces) == (3 if crosses else 1)
+                for piece in arena._pieces:
+                    first = declared_first(worker, piece.declared)
+                    assert worker.placed(first).tensor_id == piece.declared.tensor_id != first.tensor_id
+                largest = arena._pieces[0].declared
+                assert len(largest.partitions) > len(declared_first(worker, largest).partitions)
+                assert len(arena._starts) == sum(len(piece.declared.partitions) for piece in arena._pieces)
             return [parameter.detach().clone() for parameter in model.parameters()]
 
     from byteps_like.worker.local import LocalWorker

@@ -56,6 +56,7 @@ SCENARIOS = [
     membership.groups_come_and_go,
     membership.two_optimizers,
     misuse.too_many_backwards,
+    crossing.finer_towards_the_input,
     crossing.shared_reused_and_read,
     crossing.states_in_flight,
     crossing.the_model_outlives_the_optimizer,

@@ -243,6 +243,27 @@ def evaluation(bps: Any, rank: int, size: int) -> None:
     same(*runs)
 
 
+def uneven_batches(bps: Any, rank: int, size: int) -> None:
+    """Ranks run out of batches one after the other, with updates in flight, and join()."""
+    runs = [Run(bps, crosses, OPTIMIZERS["Adam"], mlp(torch.float64, (20, 200, 60, 5))) for crosses in (True, False)]
+    for run in runs:
+        run.train(rank, size, range(3 + rank))
+        last = bps.join()
+        bps.broadcast_parameters(list(run.model.named_parameters()), root_rank=last)
+        bps.broadcast_optimizer_state(run.optimizer, root_rank=last)
+        run.train(rank, size, range(6, 8))
+    same(*runs)
+
+
+def with_backward_out_of_order(bps: Any, rank: int, size: int) -> None:
+    """Weight gradients of late layers are made last, in a model whose updates cross the barrier."""
+    runs = [Run(bps, crosses, OPTIMIZERS["momentum"], mlp()) for crosses in (True, False)]
+    with bps.DeferredBackward(runs[0].model, 1):
+        for run in runs:
+            run.train(rank, size, range(5))
+        same(*runs)
+
+
 class Mixing(Lion):
     """Multiplies matrices, as Muon does: autocast would do that in bfloat16."""
 
@@ -352,7 +373,8 @@ def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     finer_towards_the_input, compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read, unused,
-    beside_the_model, states_in_flight, clipping, evaluation, modes_of_the_asker, gradients_of_step_are_taken,
-    thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
+    beside_the_model, states_in_flight, clipping, evaluation, modes_of_the_asker, uneven_batches,
+    with_backward_out_of_order, gradients_of_step_are_taken, thrown_away_before_step, copies_of_the_model,
+    the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size). `fifty_steps` is not among them: it takes longer."""
