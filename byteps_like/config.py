@@ -55,6 +55,9 @@ class Config:
     partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
     segment_bytes: int = _setting(128 << 10, "Largest single write to a link; what preempts.", job_wide=True)
     credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
+    kernel_queue_bytes: int = _setting(
+        256 << 10, "What of a TCP link may lie unsent in the kernel, where no priority counts; 0: as much as it likes."
+    )
     shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")
     stall_warning: float = _setting(5.0, "A round that waits for longer is logged: who waits for whom.", job_wide=True)
@@ -160,13 +163,13 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
-        "segment_bytes": 64, "credit_bytes": 1, "shards": 0, "server_memory_limit": 0, "port": 0, "metrics_port": 0,
-        "link_gbps": 0, "step_period": 0, "start_offset": 0,
+        "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "shards": 0, "server_memory_limit": 0,
+        "port": 0, "metrics_port": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)} must be at least {least}")
-    for name, most in {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20}.items():
+    for name, most in {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30}.items():
         if getattr(config, name) > most:
             raise ConfigError(f"{name}={getattr(config, name)} must be at most {most}")
     for name in ("stall_warning", "stall_timeout", "join_timeout", "heartbeat_interval", "peer_grace"):

@@ -43,7 +43,7 @@ void Round::Begin(const Header& first, uint32_t world_size) {
   opened_by_ = first.rank;
   priority_ = first.priority;
   movable_ = true;
-  begun_ = references_ = accumulated_ = complete_ = 0;
+  segment_ = begun_ = references_ = accumulated_ = complete_ = 0;
   direct_ = nullptr;
   ranks_.assign(world_size, Contribution{});
   Touch();
@@ -125,6 +125,7 @@ Link* Round::InTheWay(const Link& link, const Header& header) const {
 void Round::Landed(const Link& link, const Header& header, const std::byte* payload) {
   Contribution& contribution = ranks_[header.rank];
   MarkBegun(contribution);
+  segment_ = std::max(segment_, header.length);
   const auto begin = static_cast<uint32_t>(header.offset);
   const uint32_t end = begin + header.length;
   if (direct_ == &link) {

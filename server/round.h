@@ -57,6 +57,7 @@ class Round {
   uint32_t total() const { return total_; }
   uint32_t complete() const { return complete_; }
   int32_t priority() const { return priority_; }
+  uint32_t segment() const { return segment_; }  // the longest of a contribution so far; 0: none came as a stream
   Contribution& of(uint32_t rank) { return ranks_[rank]; }
   std::span<const Contribution> ranks() const { return ranks_; }
   bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == total_; }  // all of its part
@@ -114,6 +115,7 @@ class Round {
   Op op_ = Op::kSum;
   int32_t priority_ = 0;
   bool movable_ = false;  // all that have begun know where the tensor goes after this round
+  uint32_t segment_ = 0;
   uint32_t begun_ = 0, references_ = 0;
   uint32_t accumulated_ = 0;  // prefix of the accumulator that holds somebody's bytes
   uint32_t complete_ = 0;     // prefix that is finished

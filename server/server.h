@@ -18,9 +18,10 @@ class Server {
     std::string secret;
     std::vector<std::string> urls;  // to listen on
     uint32_t shards = 1;
-    uint64_t memory_limit = 0;  // bytes over all shards, 0: unlimited
-    size_t segment_bytes = kDefaultSegment;
-    ShardEvent on_event;  // called on a shard's thread
+    uint64_t memory_limit = 0;                          // bytes over all shards, 0: unlimited
+    size_t segment_bytes = kDefaultSegment;             // of results whose contributions show no segment
+    uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
+    ShardEvent on_event;                                // called on a shard's thread
   };
 
   static Result<std::unique_ptr<Server>> Start(Options options);

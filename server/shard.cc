@@ -59,6 +59,7 @@ void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity
   if (number <= peer.link_number) return stream->Shutdown();
   peer.link_number = number;
   Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
+  stream->LimitQueue(options_.kernel_queue_bytes);
   peer.link = MakeStreamLink(loop_, std::move(stream), *this);
   by_link_[peer.link.get()] = &peer;
   ++stats_.links;

@@ -46,6 +46,7 @@ class Shard : private LinkHandler {
     uint32_t index = 0;
     uint64_t memory_limit = 0;  // bytes of accumulators and results, 0: unlimited
     size_t segment_bytes = kDefaultSegment;
+    uint32_t kernel_queue_bytes = kDefaultKernelQueue;
     ShardEvent on_event;
   };
   explicit Shard(Options options);

@@ -32,9 +32,9 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
     header.flags |= kByReference;
     contribution.sent = round.total();
   } else {
+    const size_t segment = round.segment() != 0 ? round.segment() : options_.segment_bytes;  // as workers set it now
     header.offset = contribution.sent;
-    header.length =
-        static_cast<uint32_t>(std::min<size_t>(options_.segment_bytes, round.complete() - contribution.sent));
+    header.length = static_cast<uint32_t>(std::min<size_t>(segment, round.complete() - contribution.sent));
     next.payload = round.result() + contribution.sent;
     contribution.sent += header.length;
   }

@@ -34,12 +34,13 @@ std::map<std::string, uint64_t> ToDict(const LinkCounters& counters) {
 }
 
 PyCommunicator* MakeCommunicator(std::string job, nb::bytes secret, std::vector<std::string> urls,
-                                 double connect_timeout) {
+                                 double connect_timeout, uint32_t kernel_queue_bytes) {
   MeshOptions options;
   options.job = std::move(job);
   options.secret = std::string(secret.c_str(), secret.size());
   options.urls = std::move(urls);
   options.connect_timeout = connect_timeout;
+  options.kernel_queue_bytes = kernel_queue_bytes;
   return new PyCommunicator(std::move(options));
 }
 
@@ -148,7 +149,9 @@ void BindCommunicator(nb::module_& m) {
     bound.def(name, function, nb::arg("lane"), nb::arg("ranks"), nb::arg("tag"), nb::arg("peer"), nb::arg("address"),
               nb::arg("nbytes"), nb::arg("timeout"), nb::arg("traffic"), nb::arg("priority"), text);
   };
-  bound.def(nb::new_(&MakeCommunicator), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("connect_timeout"))
+  bound
+      .def(nb::new_(&MakeCommunicator), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("connect_timeout"),
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue)
       .def_prop_ro(
           "urls", [](PyCommunicator& self) { return self.get().urls(); }, "As bound; for the peers.")
       .def("set_world", &SetWorld, nb::arg("epoch"), nb::arg("rank"), nb::arg("peers"),

@@ -80,7 +80,7 @@ class PyEngine {
 
 PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, uint32_t rank, uint32_t world_size,
                      const Shards& shards, size_t segment_bytes, size_t credit_bytes, double connect_timeout,
-                     double stall_warning, double stall_timeout) {
+                     double stall_warning, double stall_timeout, uint32_t kernel_queue_bytes) {
   EngineOptions options;
   options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch};
   options.rank = rank;
@@ -90,6 +90,7 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, u
   options.connect_timeout = connect_timeout;
   options.stall_warning = stall_warning;
   options.stall_timeout = stall_timeout;
+  options.kernel_queue_bytes = kernel_queue_bytes;
   std::vector<ShardAddress> addresses;
   for (const auto& [server, shard, urls] : shards) addresses.push_back({server, shard, urls});
   return new PyEngine(std::move(options), std::move(addresses));
@@ -133,7 +134,8 @@ void BindEngine(nb::module_& m) {
   nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/native.py.")
       .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
            nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"), nb::arg("credit_bytes"),
-           nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
+           nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"),
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
       .def(
@@ -153,6 +155,12 @@ void BindEngine(nb::module_& m) {
           "next_event",
           [](PyEngine& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
           nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once closed.")
+      .def_prop_rw(
+          "credit_bytes", [](PyEngine& self) { return self.engine().credit_bytes(); },
+          [](PyEngine& self, size_t bytes) { self.engine().SetCredit(bytes); }, "From the next segment on.")
+      .def_prop_rw(
+          "segment_bytes", [](PyEngine& self) { return self.engine().segment_bytes(); },
+          [](PyEngine& self, size_t bytes) { self.engine().SetSegment(bytes); }, "From the next segment on.")
       .def("counters", &Counters)
       .def("peers", [](PyEngine& self) { return self.engine().peers(); })
       .def("close", &PyEngine::Close, nb::call_guard<nb::gil_scoped_release>());

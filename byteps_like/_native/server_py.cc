@@ -62,7 +62,7 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
 }
 
 PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::string> urls, uint32_t shards,
-                     uint64_t memory_limit, size_t segment_bytes) {
+                     uint64_t memory_limit, size_t segment_bytes, uint32_t kernel_queue_bytes) {
   Server::Options options;
   options.job = job;
   options.secret.assign(secret.c_str(), secret.size());
@@ -70,6 +70,7 @@ PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::
   options.shards = shards;
   options.memory_limit = memory_limit;
   options.segment_bytes = segment_bytes;
+  options.kernel_queue_bytes = kernel_queue_bytes;
   return new PyServer(std::move(options));
 }
 
@@ -78,7 +79,8 @@ PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::
 void BindServer(nb::module_& m) {
   nb::class_<PyServer>(m, "Server", "A summation server; see byteps_like/server/native.py.")
       .def(nb::new_(&MakeServer), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("shards") = 1,
-           nb::arg("memory_limit") = 0, nb::arg("segment_bytes") = kDefaultSegment)
+           nb::arg("memory_limit") = 0, nb::arg("segment_bytes") = kDefaultSegment,
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue)
       .def_prop_ro("urls", [](PyServer& self) { return self.server().urls(); })
       .def(
           "set_world",

@@ -44,7 +44,8 @@ class Communicator:
         host = own_host(config)
         unique = f"{job}-{os.getpid()}-{secrets.token_hex(4)}"
         urls = [url for url in listen_urls(config.transport, host, 0, unique) if not url.startswith("inproc://")]
-        self._core = _core.Communicator(job, secret, [_bindable(url, host) for url in urls], _CONNECT_SECONDS)
+        bindable = [_bindable(url, host) for url in urls]
+        self._core = _core.Communicator(job, secret, bindable, _CONNECT_SECONDS, config.kernel_queue_bytes)
         published = tuple(_published(url, host) for url in self._core.urls)
         self.own = Peer(published, host_id(), config.host or socket.gethostname(), os.getpid())
         self._notifier = Notifier(self._core)

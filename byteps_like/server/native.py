@@ -30,9 +30,10 @@ class NativeServer:
         shards: int = 1,
         memory_limit: int = 0,
         segment_bytes: int = 128 << 10,
+        kernel_queue_bytes: int = 256 << 10,
         on_event: ServerEvent,
     ) -> None:
-        self._core = _core.Server(job, secret, list(urls), shards, memory_limit, segment_bytes)
+        self._core = _core.Server(job, secret, list(urls), shards, memory_limit, segment_bytes, kernel_queue_bytes)
         self._on_event = on_event
         self._stopped = threading.Event()
         self.shards = shards

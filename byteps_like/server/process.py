@@ -79,6 +79,7 @@ def native_store(config: Config, secret: bytes, urls: list[str], shards: int, no
         shards=shards,
         memory_limit=limit,
         segment_bytes=config.segment_bytes,
+        kernel_queue_bytes=config.kernel_queue_bytes,
         on_event=notify,
     )
 

@@ -103,7 +103,7 @@ class CollectiveWorker:
         wanted = declared.spec.priority if priority is None else priority
         options = CallOptions(priority=wanted, traffic=Traffic.GRADIENT)
         chosen = declared.partitions if parts is None else declared.partitions[parts.start : parts.stop]
-        flights += [self._launch(declared, part, address + part.offset, op, root, options) for part in chosen]
+        flights += [self._launch(declared, part, address + part.offset, op, root, options) for part in reversed(chosen)]
         return Together(flights) if flights else CompletedHandle()
 
     def _launch(

@@ -91,6 +91,7 @@ class NativeWorker:
             connect_timeout=5.0,
             stall_warning=config.stall_warning,
             stall_timeout=config.stall_timeout,
+            kernel_queue_bytes=config.kernel_queue_bytes,
         )
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()

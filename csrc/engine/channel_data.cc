@@ -75,7 +75,7 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
 // Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much
 // waits, and leaves the wire to what the others are waiting for.
 bool Channel::HasCredit() {
-  if (ahead_ < static_cast<int64_t>(engine_.options_.credit_bytes) + lent_) return true;
+  if (ahead_ < static_cast<int64_t>(engine_.credit_bytes()) + lent_) return true;
   if (!lending_armed_) {
     lending_armed_ = true;
     engine_.loop_.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
@@ -94,7 +94,7 @@ void Channel::LendCredit() {
 // Small partitions are cut as well: the server answers with the first segments while the others are on their way.
 size_t Channel::SegmentOf(const Part& part) const {
   const size_t even = part.total / kSegmentsPerPart / kSegmentUnit * kSegmentUnit;
-  return std::min(engine_.options_.segment_bytes, std::max(even, kLeastSegment));
+  return std::min(engine_.segment_bytes(), std::max(even, kLeastSegment));
 }
 
 bool Channel::Contributes(const Part& part) const {
@@ -209,7 +209,7 @@ void Channel::OnResult(Part& part, const Header& header) {
   if (!in_place && header.offset == part.landed) {
     part.landed += header.length;
     if (Contributes(part)) ahead_ -= header.length;
-    if (ahead_ <= static_cast<int64_t>(engine_.options_.credit_bytes)) lent_ = 0;  // in step again
+    if (ahead_ <= static_cast<int64_t>(engine_.credit_bytes())) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
   if (in_place || part.landed == part.total) Finish(part, Status());

@@ -12,15 +12,18 @@ namespace {
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
 constexpr size_t kSegmentStep = 64;  // a segment never splits an element, and keeps to cache lines
 
-EngineOptions Fitting(EngineOptions options) {
-  const size_t whole = options.segment_bytes / kSegmentStep * kSegmentStep;
-  options.segment_bytes = std::clamp<size_t>(whole, kSegmentStep, kMaxPayload);
-  return options;
+size_t Fitting(size_t segment) {
+  return std::clamp<size_t>(segment / kSegmentStep * kSegmentStep, kSegmentStep, kMaxPayload);
 }
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : options_(Fitting(std::move(options))) {}
+Engine::Engine(EngineOptions options)
+    : options_(std::move(options)),
+      credit_bytes_(options_.credit_bytes),
+      segment_bytes_(Fitting(options_.segment_bytes)) {}
+
+void Engine::SetSegment(size_t bytes) { segment_bytes_ = Fitting(bytes); }
 
 Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector<ShardAddress> shards) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
@@ -103,7 +106,8 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
       if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
     operation->remaining = request.last_part - request.first_part;
     wake = submitted_.empty() && request.first_part < request.last_part;
-    for (uint32_t i = request.first_part; i < request.last_part; ++i) {
+    // Equal in priority and age, the last goes first: in an arena it holds what the next forward needs first.
+    for (uint32_t i = request.last_part; i-- > request.first_part;) {
       Part& part = *parts[i];
       part.operation = operation;
       part.address = request.address + part.offset;

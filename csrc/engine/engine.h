@@ -5,6 +5,7 @@
 // partition and nothing calls Python on the way of the data.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -29,8 +30,9 @@ struct EngineOptions {
   uint32_t rank = 0;
   uint32_t world_size = 1;
   size_t segment_bytes = kDefaultSegment;
-  size_t credit_bytes = 1u << 20;  // per channel: how far pushes may be ahead of results
-  double connect_timeout = 5;      // seconds to reach a server, at first and after a broken link
+  size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
+  uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
+  double connect_timeout = 5;                         // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;
   // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
@@ -89,6 +91,12 @@ class Engine {
   // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
   Status Wait(Operation& operation, Deadline deadline);
 
+  // From the next segment on; what is in flight goes on. Ranks may differ in both: no result depends on them.
+  void SetCredit(size_t bytes) { credit_bytes_ = bytes; }
+  void SetSegment(size_t bytes);
+  size_t credit_bytes() const { return credit_bytes_; }
+  size_t segment_bytes() const { return segment_bytes_; }
+
   void Fail(Code code, const std::string& text);  // ends the job here: every operation fails with this
   void Close();                                   // says goodbye to the servers; blocks up to a second; idempotent
   LinkCounters counters() const;
@@ -112,6 +120,7 @@ class Engine {
   void OnChannelClosed();
 
   const EngineOptions options_;
+  std::atomic<size_t> credit_bytes_, segment_bytes_;  // in force now
   EventLoop loop_;
   std::vector<std::unique_ptr<Channel>> channels_;
 

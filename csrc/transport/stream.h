@@ -6,6 +6,7 @@
 // Write        never    the owning loop's thread only   the same
 // fds          never    any                             none
 // KeepShort    never    the owning loop's thread only   none
+// LimitQueue   never    the owning loop's thread only   none
 // Shutdown     never    any; wakes both ends            none
 // destructor   never    after the loop forgot its fds   none
 #pragma once
@@ -14,6 +15,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,6 +28,8 @@ namespace byteps_like {
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
+
+inline constexpr uint32_t kDefaultKernelQueue = 256u << 10;  // two segments
 
 class SharedBuffer;
 
@@ -49,6 +53,10 @@ class Stream {
   // Keeps what lies between the ends short, or as long as throughput likes; true if it is kept short now. Only of
   // streams whose path is slow enough for that to matter.
   virtual bool KeepShort(bool) { return false; }
+
+  // What may lie in the kernel unsent, 0: as much as it likes. Nothing there can be overtaken. Only of streams that
+  // have such a queue.
+  virtual void LimitQueue(uint32_t /*bytes*/) {}
 
   // Shared memory with the peer: passes the buffer's descriptor along (sender), and takes the next one that the peer
   // passed (receiver; call only after a frame announced it). kInvalid where the transport has no shared memory.

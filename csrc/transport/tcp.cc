@@ -84,6 +84,7 @@ class TcpStream final : public Stream {
   void Shutdown() override { ::shutdown(fd_.get(), SHUT_RDWR); }
   std::string peer() const override { return peer_; }
   bool KeepShort(bool on) override { return queue_.KeepShort(on); }
+  void LimitQueue(uint32_t bytes) override { queue_.Limit(bytes); }
 
  private:
   Result<size_t> Failure(const char* what) const {

@@ -11,8 +11,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr int kUnsentBytes = 256 << 10;  // two segments
-constexpr int kShortUnsentBytes = 64 << 10;
+constexpr uint32_t kShortUnsentBytes = 64u << 10;
 // Of the rate; the rest is for the other connections. Less while a queue stands all the same: the rate was too high, or
 // more than one connection was measured alone.
 constexpr double kMostOfRate = 0.9, kLeastOfRate = 0.7, kSlower = 0.03, kFaster = 0.002;
@@ -30,7 +29,12 @@ void Set(int fd, int level, int name, Value value) {
 
 }  // namespace
 
-TcpQueue::TcpQueue(int fd) : fd_(fd) { Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes); }
+TcpQueue::TcpQueue(int fd) : fd_(fd) { Limit(kDefaultKernelQueue); }
+
+void TcpQueue::Limit(uint32_t unsent_bytes) {
+  unsent_ = unsent_bytes == 0 ? UINT32_MAX : unsent_bytes;
+  Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsent_);
+}
 
 // The kernel's rate is that of the last round trip. Where a queue stands it is the path's; otherwise it is that of
 // single bursts, which token buckets let through at any speed, or of whoever gives us the bytes. While one stands, what
@@ -61,7 +65,7 @@ bool TcpQueue::KeepShort(bool on) {
   const bool matters = on && samples_ == kEnoughSamples && rate_ <= kMostRate;
   const uint64_t pace = matters ? static_cast<uint64_t>(share_ * rate_) : 0;
   if (pace == pace_) return matters;
-  Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, matters ? kShortUnsentBytes : kUnsentBytes);
+  Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, matters ? std::min(kShortUnsentBytes, unsent_) : unsent_);
   Set(fd_, SOL_SOCKET, SO_MAX_PACING_RATE, pace != 0 ? pace : ~uint64_t{0});
   pace_ = pace;
   return matters;

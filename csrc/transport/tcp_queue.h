@@ -9,7 +9,9 @@ namespace byteps_like {
 
 class TcpQueue {
  public:
-  explicit TcpQueue(int fd);  // two segments unsent at most, what is under way is left to the kernel
+  explicit TcpQueue(int fd);  // kDefaultKernelQueue unsent at most, what is under way is left to the kernel
+
+  void Limit(uint32_t unsent_bytes);  // Stream::LimitQueue
 
   // True: the connection is paced below the rate of its path, so that the queue before the narrowest line stays empty
   // for other connections, and less lies unsent. The rate is that at which bytes went through while that queue stood,
@@ -21,6 +23,7 @@ class TcpQueue {
   void Measure();
 
   const int fd_;
+  uint32_t unsent_ = kDefaultKernelQueue;
   double rate_ = 0;    // bytes per second, the mean of:
   int samples_ = 0;    // enough of them: the connection may be paced
   Deadline until_{};   // when they are old

@@ -16,7 +16,7 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr int kLongUnsent = 256 << 10, kShortUnsent = 64 << 10;
+constexpr int kLongUnsent = kDefaultKernelQueue, kShortUnsent = 64 << 10;
 
 int Option(const Fd& fd, int level, int name) {
   int value = -1;
@@ -112,6 +112,15 @@ TEST_CASE("tcp queue: two segments unsent, and no pace where nothing is known of
     CHECK(Unsent(connection.fd()) == kLongUnsent);
     CHECK_FALSE(Pace(connection.fd()));
   }
+}
+
+TEST_CASE("tcp queue: what may lie unsent is settable, and may be any amount") {
+  const Connection connection;
+  TcpQueue queue(connection.fd().get());
+  queue.Limit(100'000);
+  CHECK(Unsent(connection.fd()) == 100'000);
+  queue.Limit(0);
+  CHECK(static_cast<uint32_t>(Unsent(connection.fd())) == UINT32_MAX);
 }
 
 TEST_CASE("tcp queue: a line's queue is found, emptied and left empty, and the connection is let go again") {
