@@ -4,8 +4,8 @@
 
 In one run, in turn: a push of 64 bytes (the round trip), 64 KB alone, 64 MB alone, and 64 KB pushed by all ranks
 several times while 64 MB are in flight. With servers the last may take (credit of a worker's links) / B + 2 round
-trips, where B is the rate at which the 64 MB alone go. Every sum is checked. The whole is done once for each `--queue`:
-what of a link may lie unsent in the kernel ("long": as much as the kernel likes, 4 MB here), and each `--credit`.
+trips, where B is the rate at which the 64 MB alone go. Every sum is checked. The whole is done once for each `--queue`,
+what of a link may lie unsent in the kernel (0: as much as it likes, 4 MB here), and each `--credit`.
 Leaves out/priority.jsonl and a PNG.
 """
 
@@ -28,7 +28,7 @@ from byteps_like.launch.lab_job import run_in_lab
 from byteps_like.launch.lab_network import parse_rate
 from byteps_like.launch.options import RunOptions
 
-QUEUES = {"short": 256 << 10, "long": 0}
+SHORT, LONG = 256 << 10, 0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", default="1gbit", help="of every host's link")
     parser.add_argument("--small", type=int, default=64 << 10, metavar="BYTES")
     parser.add_argument("--large", type=int, default=64 << 20, metavar="BYTES")
-    parser.add_argument("--queue", nargs="+", choices=list(QUEUES), default=list(QUEUES))
+    parser.add_argument("--queue", nargs="+", type=int, default=[SHORT, LONG], metavar="BYTES")
     parser.add_argument("--credit", nargs="+", type=int, default=[1 << 20, 16 << 20], metavar="BYTES")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--json", type=Path, default=report.OUT / "priority.jsonl")
@@ -56,7 +56,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield row(arguments, queue, credit, goodput, run(lab, arguments, queue, credit))
 
 
-def run(lab: Lab, arguments: argparse.Namespace, queue: str, credit: int) -> list[list[Record]]:
+def run(lab: Lab, arguments: argparse.Namespace, queue: int, credit: int) -> list[list[Record]]:
     """One job; the records of each rank."""
     with tempfile.TemporaryDirectory(prefix="priority-") as folder:
         plan = Plan(arguments.small, arguments.large, arguments.turns, folder, gap(arguments))
@@ -64,7 +64,7 @@ def run(lab: Lab, arguments: argparse.Namespace, queue: str, credit: int) -> lis
         path.write_text(json.dumps(asdict(plan)))
         settings = {
             "BYTEPS_LIKE_CREDIT_BYTES": str(credit),
-            "BYTEPS_LIKE_KERNEL_QUEUE_BYTES": str(QUEUES[queue]),
+            "BYTEPS_LIKE_KERNEL_QUEUE_BYTES": str(queue),
         }
         command = [sys.executable, str(Path(__file__).with_name("priority_worker.py")), str(path)]
         options = RunOptions(
@@ -79,11 +79,13 @@ def run(lab: Lab, arguments: argparse.Namespace, queue: str, credit: int) -> lis
 def gap(arguments: argparse.Namespace) -> float:
     """So that all small ones are posted within the least time that the large one can take."""
     least = arguments.large / (parse_rate(arguments.rate) / 8)
-    return least * max(1.0, arguments.workers / max(arguments.servers, 1)) / (Plan.beside + 2)
+    if arguments.servers:
+        return least * max(1.0, arguments.workers / arguments.servers) / (Plan.beside + 2)
+    return least * 2 * (arguments.workers - 1) / arguments.workers / (Plan.beside + 2)
 
 
 def row(
-    arguments: argparse.Namespace, queue: str, credit: int, goodput: float, ranks: list[list[Record]]
+    arguments: argparse.Namespace, queue: int, credit: int, goodput: float, ranks: list[list[Record]]
 ) -> dict[str, Any]:
     """An operation lasts from the last rank's post to the last rank's end."""
     times: dict[str, list[float]] = {}
@@ -118,10 +120,15 @@ def _cells(found: dict[str, Any]) -> tuple[str, ...]:
     beside, bound = found["beside"], found["bound"]
     shown = [report.show_time(found[phase]["median"]) for phase in ("round trip", "alone", "beside")]
     return (
-        found["queue"], report.show_bytes(found["credit"]) if bound else "", *shown, report.show_time(beside["most"]),
+        _queue(found["queue"]), report.show_bytes(found["credit"]) if bound else "", *shown,
+        report.show_time(beside["most"]),
         report.show_time(bound) if bound else "", f"{beside['most'] / bound:.2f}" if bound else "",
         report.show_time(found["large alone"]["median"]), report.show_time(found["beside, large"]["median"]),
     )  # fmt: skip
+
+
+def _queue(queue: int) -> str:
+    return report.show_bytes(queue) if queue else "long"
 
 
 def plot(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
@@ -139,7 +146,7 @@ def plot(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
         if found["bound"]:
             ends, height = [at - 0.3, at + 0.3], [found["bound"] * 1e3] * 2
             axis.plot(ends, height, color="tab:red", label="credit / B + 2 round trips" if at == 0 else None)
-    names = [f"{found['queue']} queue\n{report.show_bytes(found['credit'])} credit" for found in rows]
+    names = [f"queue {_queue(found['queue'])}\ncredit {report.show_bytes(found['credit'])}" for found in rows]
     axis.set(title=title, ylabel="milliseconds", yscale="log")
     axis.set_xticks(range(len(rows)), names)
     axis.legend()

@@ -103,7 +103,7 @@ class Rank:
         for index, tensor in enumerate(self.small):
             time.sleep(max(0.0, start + (index + 1) * self.plan.gap - time.monotonic()))
             if handle.done():
-                raise RuntimeError("the large push has ended too early")
+                raise RuntimeError("the large push has ended before the last small one was posted")
             self._timed(phase, turn, index, tensor, priority)
         handle.wait(WAIT)
         self.records.append(Record(f"{phase}, large", turn, 0, start, time.monotonic()))

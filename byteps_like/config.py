@@ -75,6 +75,10 @@ class Config:
     collective_algorithm: str = _setting(
         "", "Forces algorithms: ring, or all_reduce=ring,all_to_all=2dh; empty: by size and layout."
     )
+    tune: str = _setting(
+        "off",
+        "Tunes how gradients travel while training runs: off, on, or the path of a saved setting (docs/tuner.md).",
+    )
     collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
@@ -165,6 +169,7 @@ def _check_ranges(config: Config) -> None:
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "shards": 0, "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
+        "port": 0, "metrics_port": 0, "link_gbps": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

@@ -44,6 +44,8 @@ class CallOptions(NamedTuple):
     """"ordered": bit-identical from run to run and on all ranks."""
     traffic: Traffic | None = None
     priority: int = 0
+    segment_bytes: int = 0
+    """Of one write to a link; 0 lets the selector choose. Ranks may differ in it."""
     waits: bool = False
     """The caller waits at once: the call may block until it has ended, which saves some tens of microseconds."""
 

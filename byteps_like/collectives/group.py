@@ -44,7 +44,7 @@ class NativeGroup:
         self._token = (ctypes.c_char * _TOKEN)()
         self._given = ctypes.addressof(self._token)
         self._known: dict[tuple[tuple[Any, ...], CallOptions], _Known] = {}
-        self._plans: dict[tuple[tuple[Any, ...], str, str], Plan] = {}
+        self._plans: dict[tuple[tuple[Any, ...], str, str, int], Plan] = {}
         self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
 
     def all_reduce(
@@ -184,7 +184,7 @@ class NativeGroup:
 
     def _plan(self, fields: tuple[Any, ...], options: CallOptions) -> Plan:
         """One for calls that differ in their deadline, class and priority only: to make it takes up to milliseconds."""
-        key = fields, options.algorithm, options.reduction
+        key = fields, options.algorithm, options.reduction, options.segment_bytes
         plan = self._plans.get(key)
         if plan is None:
             _bound(self._plans)

@@ -118,7 +118,7 @@ class Planner:
             dtype=int(shape.dtype),
             op=int(Op.SUM if shape.op is None else shape.op),
             divisor=shape.divisor,
-            segment_bytes=choice.segment_bytes,
+            segment_bytes=options.segment_bytes or choice.segment_bytes,
             staged=sum(size for _, size in tables.input) if staged else 0,
         )
 

@@ -40,7 +40,6 @@ class Placer:
 
     def __init__(self, shards: Sequence[int], partition_bytes: int, weights: Sequence[float] | None = None) -> None:
         """`shards[i]` is the number of shards of server i, `weights[i]` its share of all bytes (default: by shards)."""
-        self._largest = max(partition_bytes // ALIGNMENT, 1) * ALIGNMENT
         self._partition_bytes = partition_bytes
         given = [float(count) for count in shards] if weights is None else list(weights)
         places = sorted((shard, server) for server, count in enumerate(shards) for shard in range(count))
@@ -53,11 +52,13 @@ class Placer:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""
         if not self._slots:
             raise InvalidArgumentError(f"can't place tensor {spec.name!r}: the job has no servers")
-        pieces = in_turn([self._cut(nbytes) for nbytes in self._share_out(spec.nbytes)])
+        partition_bytes = spec.partition_bytes or self._partition_bytes
+        largest = max(partition_bytes // ALIGNMENT, 1) * ALIGNMENT
+        pieces = in_turn([_cut(nbytes, largest) for nbytes in self._share_out(spec.nbytes, largest)])
         if len(pieces) > PARTS_PER_TENSOR:
             raise InvalidArgumentError(
                 f"tensor {spec.name!r} of {spec.nbytes} bytes has {len(pieces)} partitions, more than"
-                f" {PARTS_PER_TENSOR}; raise partition_bytes={self._partition_bytes}"
+                f" {PARTS_PER_TENSOR}; raise partition_bytes={partition_bytes}"
             )
         parts, offset = [], 0
         for part, (place, nbytes) in enumerate(pieces):
@@ -71,13 +72,13 @@ class Placer:
         """Bytes on each (server, shard)."""
         return {(slot.server, slot.shard): slot.load for slot in self._slots}
 
-    def _share_out(self, nbytes: int) -> list[int]:
+    def _share_out(self, nbytes: int, largest: int) -> list[int]:
         """How much of a tensor each slot gets: multiples of ALIGNMENT, but for the tensor's end."""
         total = nbytes + sum(slot.load for slot in self._slots)
         lacking = [max(0.0, slot.weight * total - slot.load) for slot in self._slots]
         order = sorted(range(len(lacking)), key=lambda place: -lacking[place])
         sums = list(accumulate(lacking[place] for place in order))
-        least = min(SMALLEST_PIECE, self._largest)
+        least = min(SMALLEST_PIECE, largest)
         # The fewer slots take part, the more is left for each: as many as get a piece worth having.
         worth = (lacking[place] * nbytes >= least * whole for place, whole in zip(order, sums, strict=True))
         count = max(1, sum(worth))
@@ -86,13 +87,14 @@ class Placer:
             wanted[place] = lacking[place] / (sums[count - 1] or 1.0) * nbytes
         return _aligned(wanted, nbytes)
 
-    def _cut(self, nbytes: int) -> list[int]:
-        """As few equal pieces as `partition_bytes` allows; the last may be shorter."""
-        if nbytes == 0:
-            return []
-        count = -(-nbytes // self._largest)
-        piece = -(-nbytes // (count * ALIGNMENT)) * ALIGNMENT
-        return [min(piece, nbytes - offset) for offset in range(0, nbytes, piece)]
+
+def _cut(nbytes: int, largest: int) -> list[int]:
+    """As few equal pieces as `largest` allows; the last may be shorter."""
+    if nbytes == 0:
+        return []
+    count = -(-nbytes // largest)
+    piece = -(-nbytes // (count * ALIGNMENT)) * ALIGNMENT
+    return [min(piece, nbytes - offset) for offset in range(0, nbytes, piece)]
 
 
 def _aligned(wanted: Sequence[float], nbytes: int) -> list[int]:

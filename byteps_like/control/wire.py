@@ -157,7 +157,13 @@ def waiting_from_wire(message: pb.Waiting) -> Waiting:
 
 def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
     """A tensor's declaration."""
-    return pb.TensorSpec(name=spec.name, dtype=int(spec.dtype), shape=spec.shape, priority=spec.priority)
+    return pb.TensorSpec(
+        name=spec.name,
+        dtype=int(spec.dtype),
+        shape=spec.shape,
+        priority=spec.priority,
+        partition_bytes=spec.partition_bytes,
+    )
 
 
 def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
@@ -168,7 +174,7 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
         raise InvalidArgumentError(f"tensor {message.name!r} has unknown dtype code {message.dtype}") from None
     if any(extent < 0 for extent in message.shape):
         raise InvalidArgumentError(f"tensor {message.name!r} has shape {list(message.shape)}")
-    return TensorSpec(message.name, dtype, tuple(message.shape), message.priority)
+    return TensorSpec(message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes)
 
 
 def declared_to_wire(declared: Declared) -> pb.Placement:

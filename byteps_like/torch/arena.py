@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -76,6 +76,8 @@ class Arena:
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
         self._flights: list[Flown] = []
+        self.complete = True
+        """Whether all ranks took part in the round that has landed; the same on all that did."""
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
         total = lay_out(self._sizes(), self._order, self._itemsize).total
@@ -112,6 +114,25 @@ class Arena:
             slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
         self._control = self.data[layout.tail : layout.tail + FLAGS * len(self.slots) + CONTROLS]
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds: goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size).
+
+        Gradients keep their values. All ranks must make the same calls. Each size has a name, and thus keys, of its
+        own; one that was used before is used again. Blocks for one round trip, if the size is new.
+        """
+        name = f"{self._label}/{partition_bytes}" if partition_bytes else self._label
+        spec = replace(self._declared.spec, name=name, partition_bytes=partition_bytes)
+        (self._declared,) = route.declare([spec])
+        self._starts = [partition.offset for partition in self._declared.partitions]
+        if route is not self._route:
+            self._route, self._worker = route, route.worker
+            data = tensor_over(self._worker.allocate(self.data.numel() * self._itemsize), self.data.dtype)
+            self.data = data.copy_(self.data)
+        self._place()
+        for slot in self.slots:
+            slot.rebind()
+        self.reset()
 
     def reset(self) -> None:
         """A new round begins; the one before has landed, or has departed."""
@@ -215,6 +236,7 @@ class Arena:
         """Raises MismatchError if some ranks threw the round away and others did not."""
         discarding, taking_part = self._control[-CONTROLS:].tolist()
         one = 1.0 / self._worker.size if self._op is Op.AVERAGE else 1.0
+        self.complete = taking_part > one * self._worker.size - one / 2
         if 0.0 < discarding < taking_part - one / 2:
             raise MismatchError(
                 "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"

@@ -59,6 +59,11 @@ class Joiner:
         self._sent: list[tuple[Operation, object]] = []
         self._listen()
 
+    @property
+    def generation(self) -> int:
+        """How often all ranks have joined."""
+        return self._generation
+
     def observe(self, route: Route) -> None:
         """From here on joined ranks take part in what goes over `route`."""
         self._routes.append(route)

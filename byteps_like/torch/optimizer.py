@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from byteps_like.torch.compression import Compression, Compressor, check_compres
 from byteps_like.torch.ops import Adasum, Average, resolve_op
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
+from byteps_like.torch.tuning import attach, check_tune
 from byteps_like.torch.twin import Twin, twin_of
+from byteps_like.tuner.setting import Setting
 from byteps_like.worker.api import TensorSpec
 
 Closure = Callable[[], Any]
@@ -139,6 +142,12 @@ class DistributedOptimizerMixin(Twin):
         """Why they go that way."""
         return self._distribution.reducer.route.why
 
+    @property
+    def tuned(self) -> Setting | None:
+        """How gradients travel as tuning has it: what is tried now, or what was kept; None without tuning."""
+        tuning = self._distribution.reducer.tuning
+        return None if tuning is None else tuning.setting
+
     def close(self) -> None:
         """Removes all hooks: the gradients of these parameters are not averaged any more. Idempotent."""
         self._distribution.reducer.close()
@@ -160,6 +169,7 @@ def DistributedOptimizer(
     cross_barrier: bool = False,
     model: torch.nn.Module | None = None,
     shard: str = "",
+    tune: str | os.PathLike[str] | None = None,
 ) -> Any:
     """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
 
@@ -183,6 +193,10 @@ def DistributedOptimizer(
     `shard="optimizer"`: each rank keeps the state and the reduced gradients of its share only, updates that, and hands
     it to the others (ZeRO-2's memory, an all-reduce's traffic); for elementwise optimizers. See docs/sharding.md.
 
+    `tune="on"` tries settings of partition, credit, segment, route and algorithm in the first steps and keeps the best;
+    a path does, too, and saves it there, or uses what was saved there. Weights are the same as without. None: as the
+    setting `tune` says ("off"). The optimizer's `tuned` says what it came to. See docs/tuner.md.
+
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), two elements per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
     differ, NotInitializedError.
@@ -191,6 +205,7 @@ def DistributedOptimizer(
     _check_passes(backward_passes_per_step)
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
         raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
+    check_tune(tune, adasum=op is Adasum, shard=shard, cross_barrier=cross_barrier)
     if cross_barrier:
         _check_crossing(optimizer, model, op)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
@@ -209,6 +224,7 @@ def DistributedOptimizer(
         return sharded(optimizer, names, options, backward_passes_per_step)
     reducer = GradientReducer(names, options)
     reducer.passes_per_step = backward_passes_per_step
+    attach(reducer, tune, cross_barrier=cross_barrier)
     if cross_barrier:
         return _crossing(optimizer, reducer, model)
     return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))

@@ -15,6 +15,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Arena, Flown, Named, Scaling
 from byteps_like.torch.compression import Compression, Compressor
+from byteps_like.torch.routes import Route
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
 
@@ -68,6 +69,9 @@ class GradientReducer:
         """Whether gradients that come sparse leave the arenas."""
         self.on_first: Callable[[], None] | None = None
         self.on_gradient: Callable[[torch.Tensor], None] | None = None
+        self.on_round: Callable[[], None] | None = None
+        """Called at the end of each `synchronize`, with no round under way (see tuning)."""
+        self.tuning: Any = None
         self._source = source
         self._options = options
         self._arenas: list[Arena] = []
@@ -85,6 +89,7 @@ class GradientReducer:
             raise InvalidArgumentError("route='server': servers sum over all ranks, not over a process set")
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._generation = 0
+        self._partition_bytes = 0
         self.gathers = not self._options.sparse_as_dense and self.route.name != "server"
         self._sparse = SparseGradients(self.label, self._options.scaling.op, self._options.process_set)
         self.route.report(self.label)
@@ -127,6 +132,8 @@ class GradientReducer:
         for dtype, group in by_dtype.items():
             label = f"{self.label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
             arena = self._make_arena(label, group)
+            if self._partition_bytes:
+                arena.recut(self.route, self._partition_bytes)
             for slot in arena.slots:
                 slot.warns_sparse = not (self._options.sparse_as_dense or self.gathers)
             self._arenas.append(arena)
@@ -191,6 +198,28 @@ class GradientReducer:
 
     # Rounds
 
+    @property
+    def runtime(self) -> _runtime.Runtime:
+        """The membership that it reduces by."""
+        return self._runtime
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody has said which way gradients go."""
+        return self._options.route == "auto" and self._options.process_set is None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks took part in the round that has landed: none has joined."""
+        return all(arena.complete for arena in self._arenas)
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds, on all ranks alike: see Arena.recut. Holds for arenas to come, too."""
+        with torch.no_grad():
+            for arena in self._arenas:
+                arena.recut(route, partition_bytes)
+        self.route, self._partition_bytes = route, partition_bytes
+
     def note(self, flight: object) -> None:
         """`flight` (a Flight) is to be finished before this process leaves the job."""
         self._runtime.flights.add(flight)
@@ -246,6 +275,8 @@ class GradientReducer:
             self.refresh()
             self._round(discard=False)
             self.refresh()
+            if self.on_round is not None:
+                self.on_round()
 
     def depart(self) -> list[tuple[Arena, list[Flown]]] | None:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.

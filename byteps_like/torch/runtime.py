@@ -29,8 +29,10 @@ _PARTITION_BYTES = 4 << 20
 class Runtime:
     """A worker, and what belongs to its membership of one epoch: declared names, names in flight, counters."""
 
-    def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES) -> None:
+    def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES, tune: str = "off") -> None:
         self.worker = worker
+        self.tune = tune
+        """Config.tune: what optimizers that aren't told do."""
         self.route = Route(worker)
         self.names = NameTable()
         self.bulk_lock = threading.Lock()
@@ -139,6 +141,11 @@ class Runtime:
             self._counters[kind] += 1
             return self._counters[kind] - 1
 
+    @property
+    def partition_bytes(self) -> int:
+        """Of tensors that ask for no size of their own."""
+        return self._partition_bytes
+
     def check_root(self, root: int) -> None:
         """Raises InvalidArgumentError unless `root` is a rank of this world."""
         self._world.root(root)
@@ -213,6 +220,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
             found = config or Config.from_env(**settings)
             _process = Runtime(_connect(found), found.partition_bytes)
             _process.pace(found)
+            _process = Runtime(_connect(found), found.partition_bytes, found.tune)
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
             atexit.register(shutdown)

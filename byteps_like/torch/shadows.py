@@ -15,13 +15,15 @@ from byteps_like.worker.api import Declared, Handle, TensorSpec
 Message = dict[str, Any]
 ORDER = ".order"
 """How the names end under which arenas agree on their layout."""
+TUNE = ".tune"
+"""How the names end under which ranks are told the next setting: after rounds in which all took part."""
 BUFFERS = "buffers."
 """How the names begin under which buffers of modules are handed out."""
 
 
 def is_for_joined(name: str) -> bool:
     """Whether ranks that have joined take part in broadcasts of that name."""
-    return name.endswith(ORDER) or name.startswith(BUFFERS)
+    return name.endswith((ORDER, TUNE)) or name.startswith(BUFFERS)
 
 
 class Shadows:

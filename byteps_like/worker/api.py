@@ -22,6 +22,8 @@ class TensorSpec:
     dtype: DType
     shape: tuple[int, ...]
     priority: int = 0
+    partition_bytes: int = 0
+    """How large its partitions may be; 0: as large as the job's settings say. The first rank to declare decides."""
 
     @property
     def numel(self) -> int:
@@ -55,6 +57,24 @@ class Declared:
     spec: TensorSpec
     tensor_id: int
     partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True)
+class Links:
+    """How a worker uses its links; ranks may differ in sizes. 0 and "" leave a thing as it is without tuning."""
+
+    credit_bytes: int = 0
+    segment_bytes: int = 0
+    algorithm: str = ""
+    """Of all_reduce, where reductions go among the workers; the same on all ranks."""
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """A worker whose use of its links can be changed while it runs."""
+
+    def use(self, links: Links) -> None:
+        """From the next push on; what is in flight goes on as it began."""
 
 
 class SharedMemory(Protocol):

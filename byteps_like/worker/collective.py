@@ -16,7 +16,7 @@ from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
-from byteps_like.worker.api import Declared, Handle, Partition, SharedMemory, TensorSpec
+from byteps_like.worker.api import Declared, Handle, Links, Partition, SharedMemory, TensorSpec
 from byteps_like.worker.local import Catalogue, CompletedHandle, check_push_pull
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class CollectiveWorker:
         self._lanes: dict[int, Group] = {}
         self._agreed: set[int] = set()
         self._lock = threading.Lock()
+        self._links = Links()
         self._closed = False
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -101,7 +102,8 @@ class CollectiveWorker:
             raise InvalidArgumentError(f"root {root} is not one of {self.size} ranks")
         flights: list[Waitable] = list(self._agreement(declared))
         wanted = declared.spec.priority if priority is None else priority
-        options = CallOptions(priority=wanted, traffic=Traffic.GRADIENT)
+        segment = self._links.segment_bytes
+        options = CallOptions(priority=wanted, traffic=Traffic.GRADIENT, segment_bytes=segment)
         chosen = declared.partitions if parts is None else declared.partitions[parts.start : parts.stop]
         flights += [self._launch(declared, part, address + part.offset, op, root, options) for part in reversed(chosen)]
         return Together(flights) if flights else CompletedHandle()
@@ -114,7 +116,8 @@ class CollectiveWorker:
         count = part.nbytes // dtype.itemsize
         if op is Op.BROADCAST:
             return lane.broadcast(address, count, dtype, root, options)
-        return lane.all_reduce(address, address, count, dtype, op, options)
+        chosen = options._replace(algorithm=self._links.algorithm)
+        return lane.all_reduce(address, address, count, dtype, op, chosen)
 
     def _lane(self, declared: Declared, part: Partition) -> Group:
         # Keys are numbered in the order of declarations, which differs over the ranks; names do not.
@@ -143,6 +146,9 @@ class CollectiveWorker:
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
         return declared
+    def use(self, links: Links) -> None:
+        """See worker.api.Tunable. There is no credit here: a rank can't run ahead in a collective."""
+        self._links = links
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""

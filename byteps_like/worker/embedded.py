@@ -22,8 +22,8 @@ from byteps_like.config import Config
 from byteps_like.control import secret
 from byteps_like.control.address import join_address
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError
-from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec, Worker
+from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, InvalidArgumentError
+from byteps_like.worker.api import Declared, Handle, Links, SharedMemory, TensorSpec, Tunable, Worker
 
 log = logging.getLogger(__name__)
 
@@ -216,6 +216,11 @@ class Owning:
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker."""
         return self._worker.placed(declared, follows)
+    def use(self, links: Links) -> None:
+        """See worker.api.Tunable."""
+        if not isinstance(self._worker, Tunable):
+            raise InvalidArgumentError("this kind of worker can't be tuned")
+        self._worker.use(links)
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker."""

@@ -53,16 +53,16 @@ class Catalogue:
         with self._lock:
             known = self._known.get(spec.name)
             if known is None:
-                known = Declared(spec, len(self._known), self._cut(len(self._known), spec.nbytes))
+                known = Declared(spec, len(self._known), self._cut(len(self._known), spec))
                 self._known[spec.name] = known
         check_same(known.spec, spec)
         return known
 
-    def _cut(self, tensor_id: int, nbytes: int) -> tuple[Partition, ...]:
-        step = self._partition_bytes
+    def _cut(self, tensor_id: int, spec: TensorSpec) -> tuple[Partition, ...]:
+        step = spec.partition_bytes or self._partition_bytes
         return tuple(
-            Partition(tensor_id << 16 | part, offset, min(step, nbytes - offset), server=0, shard=0)
-            for part, offset in enumerate(range(0, nbytes, step))
+            Partition(tensor_id << 16 | part, offset, min(step, spec.nbytes - offset), server=0, shard=0)
+            for part, offset in enumerate(range(0, spec.nbytes, step))
         )
 
 

@@ -18,7 +18,7 @@ from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, Member, World
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
-from byteps_like.worker.api import Declared, Handle, SharedMemory, TensorSpec
+from byteps_like.worker.api import Declared, Handle, Links, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
 from byteps_like.worker.moves import Moves
@@ -174,6 +174,10 @@ class NativeWorker:
         """Has all tensors placed anew, on all ranks; see control.client.ControlClient.replan. Any one rank may call."""
         self._raise_error()
         return self._client.replan(why, partition_bytes=partition_bytes, weights=weights)
+    def use(self, links: Links) -> None:
+        """See worker.api.Tunable."""
+        self._engine.credit_bytes = links.credit_bytes or self._settings.credit_bytes
+        self._engine.segment_bytes = links.segment_bytes or self._settings.segment_bytes
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""

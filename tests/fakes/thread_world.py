@@ -19,7 +19,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
 from byteps_like.torch import runtime
-from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.api import Declared, Links, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_push_pull, check_same
 from tests.fakes.reduction import reduce
@@ -141,6 +141,7 @@ class ThreadWorker:
         self._rounds: Counter[int] = Counter()
         self._groups: dict[tuple[str, tuple[int, ...]], ThreadGroup] = {}
         self._closed = False
+        self.links: list[Links] = []
 
     def _check(self) -> None:
         self.world.check()
@@ -194,6 +195,9 @@ class ThreadWorker:
 
     def note_route(self, name: str) -> None:
         pass
+
+    def use(self, links: Links) -> None:
+        self.links.append(links)
 
     def barrier(self, timeout: float | None = None) -> None:
         self._check()

@@ -18,7 +18,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"control"},
     {"server", "collectives"},
     {"worker"},
-    {"portable"},
+    {"portable", "tuner"},
     {"torch"},
     {"launch", "planner"},
     {"bench"},

@@ -1,0 +1,1 @@
+"""Finding how gradients should travel, while training runs: which settings there are, which to try next, the log."""

@@ -1,0 +1,109 @@
+"""One way of sending gradients, what of it may be varied, and its saved form. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from byteps_like.errors import ConfigError
+
+_KIB = 1 << 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How gradients travel. Sizes in bytes. `credit_bytes` counts on the server route, `algorithm` on the other.
+
+    `segment_bytes` 0 leaves the segment as it is without tuning.
+    """
+
+    route: str = "server"
+    partition_bytes: int = 4 << 20
+    credit_bytes: int = 1 << 20
+    segment_bytes: int = 0
+    algorithm: str = ""
+
+    def __str__(self) -> str:
+        words = [self.route, f"partitions of {show(self.partition_bytes)}"]
+        if self.segment_bytes:
+            words.append(f"segments of {show(self.segment_bytes)}")
+        if self.route == "server":
+            words.append(f"credit of {show(self.credit_bytes)}")
+        else:
+            words.append(self.algorithm or "algorithm by size")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be chosen, each in ascending order; the same on all ranks."""
+
+    routes: tuple[str, ...]
+    partitions: tuple[int, ...] = tuple(256 * _KIB << step for step in range(7))
+    credits: tuple[int, ...] = tuple(256 * _KIB << step for step in range(7))
+    segments: tuple[int, ...] = (32 * _KIB, 64 * _KIB, 128 * _KIB, 256 * _KIB)
+    algorithms: tuple[str, ...] = ("", "ring", "halving_doubling")
+    """Of all_reduce, such as run on any world; "" chooses by size."""
+
+    def normal(self, setting: Setting) -> Setting:
+        """`setting` with what its route doesn't use left at the default, so that equal ones compare equal."""
+        plain = Setting()
+        if setting.route == "server":
+            return Setting(setting.route, setting.partition_bytes, setting.credit_bytes, setting.segment_bytes)
+        return Setting(
+            setting.route, setting.partition_bytes, plain.credit_bytes, setting.segment_bytes, setting.algorithm
+        )
+
+
+def pack(setting: Setting, space: Space) -> list[int]:
+    """`setting` as numbers, for a broadcast; `unpack` undoes it on a rank with the same space."""
+    algorithms = _known(space.algorithms, setting.algorithm)
+    return [
+        space.routes.index(setting.route), setting.partition_bytes, setting.credit_bytes, setting.segment_bytes,
+        algorithms,
+    ]  # fmt: skip
+
+
+def unpack(numbers: Sequence[int], space: Space) -> Setting:
+    """See pack."""
+    route, partition, credit, segment, algorithm = numbers
+    return Setting(space.routes[route], partition, credit, segment, space.algorithms[algorithm])
+
+
+def _known(names: tuple[str, ...], name: str) -> int:
+    if name not in names:
+        raise ConfigError(f"algorithm {name!r} of a saved setting is none of {', '.join(map(repr, names))}")
+    return names.index(name)
+
+
+def save(path: Path, setting: Setting, trials: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Writes `setting`, and how it was found, as JSON; the file appears whole or not at all."""
+    text = json.dumps({"version": 1, "setting": asdict(setting), "trials": list(trials)}, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def load(path: Path) -> Setting:
+    """What `save` wrote. Raises ConfigError, naming the file, for anything else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        setting = Setting(**found["setting"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no setting that a tuner has saved: {error}") from None
+    for item in fields(Setting):
+        value, plain = getattr(setting, item.name), item.default
+        if type(value) is not type(plain) or (isinstance(value, int) and value < (0 if "segment" in item.name else 64)):
+            raise ConfigError(f"{path}: {item.name}={value!r} can't be")
+    return setting
+
+
+def show(nbytes: int) -> str:
+    """ "256 KiB", "4 MiB"."""
+    if nbytes % (1 << 20) == 0:
+        return f"{nbytes >> 20} MiB"
+    return f"{nbytes >> 10} KiB" if nbytes % _KIB == 0 else f"{nbytes} B"

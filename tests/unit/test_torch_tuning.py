@@ -1,0 +1,202 @@
+"""Tuning of optimizers in worlds of threads: weights as without it, the same setting on all ranks at the same step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
+from byteps_like.torch.tuning import Tuning
+from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.search import Listed
+from byteps_like.tuner.setting import Setting, load, save
+from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios.models import batch, flat, loss_of, mlp
+
+PACE = Pace(trials=6, discard=1, measure=1)
+GRID = [
+    Setting("server", 1024, 4096, 2048), Setting("allreduce", 2048), Setting("server", 512),
+    Setting("allreduce", 1024, algorithm="ring"), Setting("server", 4 << 20), Setting("server", 1024, 8192),
+]  # fmt: skip
+STEPS = 1 + 2 * PACE.trials + 3
+
+
+def make(bps, model, grid=None, momentum=0.9, **options):
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum), model.named_parameters(), **options
+    )
+    if grid is not None:
+        Tuning(optimizer._distribution.reducer, pace=PACE, search=Listed(grid))
+    return optimizer
+
+
+def train(bps, rank, optimizer, model, steps, on_step=lambda step: None):
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, *batch(100 * rank + step)).backward()
+        optimizer.step()
+        on_step(step)
+    return flat(model)
+
+
+def run(size, grid, servers=True, **options):
+    """Weights, and the settings in force after each step, of each rank."""
+
+    def body(bps, rank, size):
+        model, seen = mlp(), []
+        optimizer = make(bps, model, grid, **options)
+        weights = train(bps, rank, optimizer, model, STEPS, lambda _: seen.append(optimizer.tuned))
+        tuning = optimizer._distribution.reducer.tuning
+        return weights, seen, tuning.log if tuning else None
+
+    return run_world(size, body, world=ThreadWorld(size), servers=servers)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_weights_are_those_of_the_untuned_run_to_the_bit(size):
+    tuned, plain = run(size, GRID), run(size, None)
+    for (weights, _, _), (expected, _, _) in zip(tuned, plain, strict=True):
+        assert torch.equal(weights, expected)
+
+
+def test_all_ranks_change_at_the_same_step_and_keep_the_best():
+    ranks = run(2, GRID)
+    assert ranks[0][1] == ranks[1][1]
+    seen, log = ranks[0][1], ranks[0][2]
+    assert [trial.setting for trial in log.trials] == GRID
+    assert seen[0] == GRID[0] and seen[1] == GRID[0] and seen[2] == GRID[1]
+    assert seen[2 * PACE.trials :] == [log.best.setting] * 4
+
+
+def test_without_servers_partition_segment_and_algorithm_are_tuned():
+    grid = [Setting("allreduce", size, algorithm=name) for size in (1024, 4096) for name in ("", "ring", "")]
+    tuned, plain = run(2, grid, servers=False), run(2, None, servers=False)
+    assert torch.equal(tuned[0][0], plain[0][0])
+    assert tuned[0][1] == tuned[1][1]
+
+
+def test_links_are_told_and_partitions_are_cut_anew():
+    world = ThreadWorld(2)
+
+    def body(bps, rank, size):
+        model = mlp()
+        optimizer = make(bps, model, GRID)
+        train(bps, rank, optimizer, model, STEPS)
+        return bps.runtime.current().worker.links
+
+    links, _ = run_world(2, body, world=world)
+    assert (links[0].credit_bytes, links[0].segment_bytes) == (4096, 2048)
+    cut = {name.rpartition("/")[2]: count for name, count in world.pushed.items() if "/" in name}
+    rounds = 2 * 2 * 2  # of two ranks, in two trials of two rounds each, at least
+    assert cut["1024"] >= rounds and cut["512"] > cut["1024"] / rounds
+
+
+def test_a_rank_that_joins_leaves_the_rest_tuned_alike():
+    def body(bps, rank, size, grid):
+        model = mlp()
+        optimizer, kept = make(bps, model, grid, momentum=0.0), []
+        for _ in range(2):
+            train(bps, rank, optimizer, model, 3 + 4 * rank)
+            bps.broadcast_parameters(model.state_dict(), root_rank=bps.join())
+            train(bps, rank, optimizer, model, 1)
+            kept.append(optimizer.tuned)
+        return flat(model), kept
+
+    tuned, plain = run_world(2, body, GRID), run_world(2, body, None)
+    assert torch.equal(tuned[0][0], plain[0][0]) and torch.equal(tuned[1][0], plain[1][0])
+    assert tuned[0][1] == tuned[1][1] and tuned[0][1][0] in GRID and tuned[0][1][1] == tuned[0][1][0]
+
+
+def test_cleared_gradients_and_new_groups_while_tuning():
+    def body(bps, rank, size, grid):
+        model = mlp()
+        extra = torch.nn.Parameter(torch.full((700,), 0.25, dtype=torch.float64))
+        optimizer = make(bps, model, grid)
+        train(bps, rank, optimizer, model, 4)
+        loss_of(model, *batch(rank)).backward()  # thrown away by the next zero_grad
+        optimizer.zero_grad()
+        optimizer.add_param_group({"params": [extra]})
+        for step in range(5):
+            optimizer.zero_grad()
+            (loss_of(model, *batch(rank + step)) + (extra * (rank + step)).sum()).backward()
+            optimizer.step()
+        return torch.cat([flat(model), extra.detach()])
+
+    tuned, plain = run_world(2, body, GRID), run_world(2, body, None)
+    assert torch.equal(tuned[0], plain[0]) and torch.equal(tuned[1], plain[1])
+
+
+def test_a_saved_setting_is_used_from_the_second_step_on(tmp_path):
+    path = tmp_path / "tuned.json"
+    save(path, Setting("server", 2048, 1 << 16))
+
+    def body(bps, rank, size):
+        model, seen = mlp(), []
+        optimizer = make(bps, model, tune=path if rank == 0 else str(tmp_path / "not on this host.json"))
+        train(bps, rank, optimizer, model, 3, lambda _: seen.append(optimizer.tuned))
+        return seen
+
+    assert run_world(2, body) == [[load(path)] * 3] * 2
+
+
+def test_what_is_found_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr("byteps_like.torch.tuning.PACE", PACE)
+    path = tmp_path / "tuned.json"
+
+    def body(bps, rank, size):
+        model = mlp()
+        optimizer = make(bps, model)
+        tuning = Tuning(optimizer._distribution.reducer, path, PACE)
+        train(bps, rank, optimizer, model, STEPS)
+        return tuning.setting, tuning.done
+
+    assert run_world(2, body) == [(load(path), True)] * 2
+    assert path.with_suffix(".png").exists()
+
+
+def test_a_rank_that_fails_ends_the_tuning_of_all():
+    world = ThreadWorld(2)
+
+    def body(bps, rank, size):
+        model = mlp()
+        optimizer = make(bps, model, GRID)
+
+        def fail(step):
+            if rank == 1 and step == 3:
+                world.fail(PeerLostError("rank 1 died"))
+
+        with pytest.raises(PeerLostError, match="rank 1"):
+            train(bps, rank, optimizer, model, STEPS, fail)
+
+    run_world(2, body, world=world)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tune": ""}, "path"),
+        ({"tune": "on", "op": "Adasum"}, "Adasum"),
+        ({"tune": "on", "cross_barrier": True}, "tune without"), ({"tune": "on", "shard": "optimizer"}, "shard"),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused(options, words):
+    def body(bps, rank, size):
+        model = mlp()
+        chosen = {**options, "op": bps.Adasum} if "op" in options else options
+        with pytest.raises(InvalidArgumentError, match=words):
+            bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **chosen)
+
+    run_world(1, body)
+
+
+def test_a_broken_file_is_named(tmp_path):
+    (tmp_path / "broken.json").write_text("{")
+
+    def body(bps, rank, size):
+        if rank == 0:
+            with pytest.raises(ConfigError, match=r"broken\.json"):
+                make(bps, mlp(), tune=tmp_path / "broken.json")
+        else:
+            make(bps, mlp(), tune=tmp_path / "broken.json")
+
+    run_world(2, body)
