@@ -209,6 +209,11 @@ class GradientReducer:
         return self._options.route == "auto" and self._options.process_set is None
 
     @property
+    def partition_bytes(self) -> int:
+        """Of its arenas."""
+        return self._partition_bytes or self._runtime.partition_bytes
+
+    @property
     def complete(self) -> bool:
         """Whether all ranks took part in the round that has landed: none has joined."""
         return all(arena.complete for arena in self._arenas)

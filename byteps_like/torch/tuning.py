@@ -59,7 +59,8 @@ class Tuning:
 
     def _begin(self, reducer: GradientReducer, search: Search | None = None) -> None:
         runtime = self._runtime = reducer.runtime
-        self._route, self._routes = reducer.route, _routes_of(reducer)
+        self._routes = _routes_of(reducer)
+        self._route = self._routes[0]
         for route in self._routes:
             if runtime.worker.size > 1 and not isinstance(route.worker, Tunable):
                 raise InvalidArgumentError("tune: this kind of worker has nothing to tune; use tune='off'")
@@ -68,7 +69,7 @@ class Tuning:
         self._rounds = Rounds(self._pace)
         self._generation = _generation(runtime)
         self._last = time.monotonic()
-        self._cut = (reducer.route.name, runtime.partition_bytes)
+        self._cut = (reducer.route.name, reducer.partition_bytes)
         self.setting, self.done = None, runtime.worker.size == 1
         self.log.trials.clear()
         self._saved: Setting | None = None
@@ -149,9 +150,9 @@ class Tuning:
 def _routes_of(reducer: GradientReducer) -> list[Route]:
     """Where gradients may go; servers or not is tuned if both are there and nobody has chosen."""
     runtime = reducer.runtime
-    if not reducer.free or reducer.route.name != "server" or runtime.joiner is None:
+    if not reducer.free or runtime.route.name != "server" or runtime.joiner is None:
         return [reducer.route]
-    return [reducer.route, runtime.route_for("allreduce")]
+    return [runtime.route, runtime.route_for("allreduce")]
 
 
 def _generation(runtime: Any) -> int:
