@@ -28,7 +28,7 @@ from byteps_like.launch.lab_job import run_in_lab
 from byteps_like.launch.lab_network import parse_rate
 from byteps_like.launch.options import RunOptions
 
-SHORT, LONG = 256 << 10, 0
+SHORT, LONG = 64 << 10, 0
 
 
 def parse_arguments() -> argparse.Namespace:

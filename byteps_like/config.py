@@ -56,7 +56,7 @@ class Config:
     segment_bytes: int = _setting(128 << 10, "Largest single write to a link; what preempts.", job_wide=True)
     credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
     kernel_queue_bytes: int = _setting(
-        256 << 10, "What of a TCP link may lie unsent in the kernel, where no priority counts; 0: as much as it likes."
+        64 << 10, "What of a TCP link may lie unsent in the kernel, where no priority counts; 0: as much as it likes."
     )
     shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")

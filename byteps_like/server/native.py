@@ -30,7 +30,7 @@ class NativeServer:
         shards: int = 1,
         memory_limit: int = 0,
         segment_bytes: int = 128 << 10,
-        kernel_queue_bytes: int = 256 << 10,
+        kernel_queue_bytes: int = 64 << 10,
         on_event: ServerEvent,
     ) -> None:
         self._core = _core.Server(job, secret, list(urls), shards, memory_limit, segment_bytes, kernel_queue_bytes)

@@ -29,7 +29,7 @@ namespace byteps_like {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
-inline constexpr uint32_t kDefaultKernelQueue = 256u << 10;  // two segments
+inline constexpr uint32_t kDefaultKernelQueue = 64u << 10;
 
 class SharedBuffer;
 

@@ -104,7 +104,7 @@ std::unique_ptr<Connection> Shaped(const std::string& rate) {
 
 }  // namespace
 
-TEST_CASE("tcp queue: two segments unsent, and no pace where nothing is known of the path") {
+TEST_CASE("tcp queue: little lies unsent, and no pace where nothing is known of the path") {
   const Connection connection;
   TcpQueue queue(connection.fd().get());
   for (const bool on : {true, true, false}) {
