@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from tests.multiprocess.real_world import Pool, job
-from tests.scenarios import crossing, crossing_misuse, membership, misuse, operations, optimizers, replicas, training
+from tests.scenarios import (
+    crossing,
+    crossing_misuse,
+    membership,
+    misuse,
+    operations,
+    optimizers,
+    replicas,
+    training,
+    tuned,
+)
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
@@ -66,6 +76,7 @@ SCENARIOS = [
     replicas.optimizer_state,
     replicas.wrapped_training,
     replicas.wrapped_unused,
+    tuned.weights_stay,
 ]
 
 

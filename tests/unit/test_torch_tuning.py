@@ -7,18 +7,11 @@ import torch
 
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
 from byteps_like.torch.tuning import Tuning
-from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting, load, save
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, flat, loss_of, mlp
-
-PACE = Pace(trials=6, discard=1, measure=1)
-GRID = [
-    Setting("server", 1024, 4096, 2048), Setting("allreduce", 2048), Setting("server", 512),
-    Setting("allreduce", 1024, algorithm="ring"), Setting("server", 4 << 20), Setting("server", 1024, 8192),
-]  # fmt: skip
-STEPS = 1 + 2 * PACE.trials + 3
+from tests.scenarios.tuned import GRID, PACE, STEPS
 
 
 def make(bps, model, grid=None, momentum=0.9, **options):
