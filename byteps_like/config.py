@@ -169,7 +169,6 @@ def _check_ranges(config: Config) -> None:
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "shards": 0, "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
-        "port": 0, "metrics_port": 0, "link_gbps": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

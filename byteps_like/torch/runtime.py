@@ -218,9 +218,8 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     with _lock:
         if _process is None and _bound.get() is None:
             found = config or Config.from_env(**settings)
-            _process = Runtime(_connect(found), found.partition_bytes)
-            _process.pace(found)
             _process = Runtime(_connect(found), found.partition_bytes, found.tune)
+            _process.pace(found)
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
             atexit.register(shutdown)

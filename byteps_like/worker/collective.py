@@ -146,6 +146,7 @@ class CollectiveWorker:
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
         return declared
+
     def use(self, links: Links) -> None:
         """See worker.api.Tunable. There is no credit here: a rank can't run ahead in a collective."""
         self._links = links

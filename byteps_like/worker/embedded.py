@@ -216,6 +216,7 @@ class Owning:
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker."""
         return self._worker.placed(declared, follows)
+
     def use(self, links: Links) -> None:
         """See worker.api.Tunable."""
         if not isinstance(self._worker, Tunable):

@@ -174,6 +174,7 @@ class NativeWorker:
         """Has all tensors placed anew, on all ranks; see control.client.ControlClient.replan. Any one rank may call."""
         self._raise_error()
         return self._client.replan(why, partition_bytes=partition_bytes, weights=weights)
+
     def use(self, links: Links) -> None:
         """See worker.api.Tunable."""
         self._engine.credit_bytes = links.credit_bytes or self._settings.credit_bytes
