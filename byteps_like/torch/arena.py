@@ -82,8 +82,8 @@ class Arena:
         self._itemsize = code.itemsize
         total = lay_out(self._sizes(), self._order, self._itemsize).total
         sizes = pieces(total, self._itemsize) if fine else [total]
-        specs = [TensorSpec(f"{label}.{n}" if n else label, code, (size,)) for n, size in enumerate(sizes)]
-        *declared, signature = route.declare([*specs, self._signature()])
+        self._specs = [TensorSpec(f"{label}.{n}" if n else label, code, (size,)) for n, size in enumerate(sizes)]
+        *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = False
         self._cut(declared)
@@ -121,10 +121,9 @@ class Arena:
         Gradients keep their values. All ranks must make the same calls. Each size has a name, and thus keys, of its
         own; one that was used before is used again. Blocks for one round trip, if the size is new.
         """
-        name = f"{self._label}/{partition_bytes}" if partition_bytes else self._label
-        spec = replace(self._declared.spec, name=name, partition_bytes=partition_bytes)
-        (self._declared,) = route.declare([spec])
-        self._starts = [partition.offset for partition in self._declared.partitions]
+        ending = f"/{partition_bytes}" if partition_bytes else ""
+        specs = [replace(spec, name=spec.name + ending, partition_bytes=partition_bytes) for spec in self._specs]
+        self._cut(route.declare(specs))
         if route is not self._route:
             self._route, self._worker = route, route.worker
             data = tensor_over(self._worker.allocate(self.data.numel() * self._itemsize), self.data.dtype)
