@@ -45,6 +45,9 @@ def plan(
     per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Of which share a network card.")] = 1,
     servers: Annotated[str, typer.Option("--servers", "-s", help="Spare machines: 4, 0..32 or 0,8,16.")] = "0..8",
     beside: Annotated[bool, typer.Option("--beside", help="Also a server beside each host's workers.")] = False,
+    route: Annotated[
+        str, typer.Option(help="auto: an all-reduce where there are no servers; servers; allreduce.")
+    ] = "auto",
     gbps: Annotated[float, typer.Option(min=0.0, help="Each card, each way; 0: as calibrated, else 10.")] = 0.0,
     server_gbps: Annotated[float, typer.Option(min=0.0, help="Spare machines' cards; 0: the same.")] = 0.0,
     compute_seconds: Annotated[float, typer.Option(min=0.0, help="Forward and backward of a step.")] = 0.0,
@@ -71,13 +74,13 @@ def plan(
     question = Question(workers, per_host, beside, gbps, server_gbps, costs)
     workload = _workload(model, trace, batch, compute_seconds, flops)
     settings = _settings(partition_bytes, credit_bytes, fifo, cross_barrier)
-    cluster, counts = question.cluster(), parse_counts(servers)
+    cluster, counts = question.cluster(), routed(parse_counts(servers), route, beside)
     rows = _studied(workload, cluster, counts, settings, quiet=json)
     if json:
         print(jsons.dumps({"workload": workload.name, "rows": [row.record() for row in rows]}, indent=1))
     else:
-        console = Console()
-        console.print(show(workload, cluster, rows), width=max(console.width, _LEAST_WIDTH))
+        width = Console().width
+        Console(width=max(width, _LEAST_WIDTH)).print(show(workload, cluster, rows))
     if plot is not None:
         draw(plot, workload, cluster, rows)
 
@@ -120,6 +123,19 @@ def parse_counts(text: str) -> list[int]:
         found = []
     if not found or min(found) < 0:
         raise InvalidArgumentError(f"--servers {text}: write 4, 0..32 or 0,8,16")
+    return found
+
+
+def routed(counts: list[int], route: str, beside: bool) -> list[int]:
+    """Those that go this way. Raises InvalidArgumentError if none do."""
+    if route not in ("auto", "servers", "allreduce"):
+        raise InvalidArgumentError(f"--route {route}: there are auto, servers and allreduce")
+    if route == "allreduce":
+        found = [] if beside else [0]
+    else:
+        found = [count for count in counts if count or beside or route == "auto"]
+    if not found:
+        raise InvalidArgumentError(f"--route {route} contradicts the servers asked for")
     return found
 
 

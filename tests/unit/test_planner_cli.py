@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from byteps_like.cli.plan import app, parse_counts
+from byteps_like.cli.plan import app, parse_counts, routed
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner.calibrate import Calibration, calibrate
 from byteps_like.planner.cluster import GOODPUT, Cluster, Costs, Settings
@@ -61,6 +61,16 @@ def test_json_says_what_the_simulation_found(tmp_path: Path) -> None:
 def test_a_shipped_model_is_scaled_by_batch_and_flops() -> None:
     text = run("--model", "resnet50", "--batch", "10", "--flops", "1e12", "-n", "2", "-s", "1", "--gbps", "100")
     assert "resnet50, 102 MB of gradients, 243.0 ms of compute" in text
+
+
+def test_routes() -> None:
+    assert routed([0, 2], "auto", False) == [0, 2]
+    assert routed([0, 2], "servers", False) == [2]
+    assert routed([0, 2], "servers", True) == [0, 2]
+    assert routed([1, 2], "allreduce", False) == [0]
+    for counts, route, beside in (([0], "servers", False), ([0], "allreduce", True), ([0], "ring", False)):
+        with pytest.raises(InvalidArgumentError, match=f"--route {route}"):
+            routed(counts, route, beside)
 
 
 def test_wrong_words_are_told() -> None:

@@ -11,6 +11,7 @@ from byteps_like.planner.clock import Clock, Process
 from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
 from byteps_like.planner.link import Card, Link, Segment
 from byteps_like.planner.predict import predict
+from byteps_like.planner.shift import Arc, Job, plan_shifts
 from byteps_like.planner.workload import Layer, Workload
 
 B = 0.4e9 / 8  # 400 Mb/s
@@ -171,4 +172,6 @@ def together(shift: float) -> float:
 def test_jobs_that_share_a_link_are_faster_apart() -> None:
     """Rajasekaran et al., CASSINI, NSDI 2024."""
     assert together(0.0) == pytest.approx(3.0, rel=0.02)
-    assert together(1.0) == pytest.approx(2.0, rel=0.02)
+    jobs = [Job(name, 2.0, (Arc(1.0, 1.0, 10.0),)) for name in "ab"]
+    plan = plan_shifts(jobs, {"link": 10.0}, slack=0.0)
+    assert together(plan.shifts["b"] - plan.shifts["a"]) == pytest.approx(2.0, rel=0.02)
