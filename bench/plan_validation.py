@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import report
 
 from byteps_like.launch.lab import Lab
@@ -33,7 +36,7 @@ from byteps_like.planner.workload import Layer, Workload
 
 RATES = (100, 200, 400, 700, 1000)
 CALIBRATION = report.OUT / "plan_calibration.json"
-MEASURED, WARM_UP = 10, 3
+MEASURED, WARM_UP = 8, 2
 COSTS = Costs(latency=100e-6, frame=0.0, launch=60e-6, sum_rate=1.5e9, memory_rate=4e9)
 """Of the lab's machine. Nothing here is fitted to the configurations: the wire is what limits them."""
 
@@ -124,6 +127,32 @@ def measured(configuration: Configuration, goodput: dict[int, float]) -> report.
     return report.Spread.of(times[WARM_UP:])
 
 
+class Processor:
+    """Who had the processor meanwhile: `own` are the processes of the job, `others` everybody else; of all cores."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._start = self._now()
+
+    def shares(self) -> tuple[float, float]:
+        """Since it was made."""
+        busy, own, end = (
+            after - before for after, before in zip(self._now(), (self._busy, self._own, self._start), strict=True)
+        )
+        whole = end * report.cores()
+        return own / whole, max(0.0, busy - own) / whole
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        times = psutil.cpu_times()
+        mine = [resource.getrusage(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]
+        own = sum(one.ru_utime + one.ru_stime for one in mine)
+        return (
+            times.user + times.nice + times.system + times.softirq + times.irq + times.steal,
+            own,
+            time.perf_counter(),
+        )
+
+
 def calibrate() -> dict[int, float]:
     """Goodput of a line of each rate, in bytes per second; the best of two."""
     found = {}
@@ -185,11 +214,16 @@ def main() -> None:
         print(f"{configuration}: {expected.step * 1e3:.1f} ms, {expected.bottleneck}", flush=True)
         if arguments.predict:
             continue
+        processor = Processor()
         spread = measured(configuration, goodput)
-        error = expected.step / spread.median - 1
-        print(f"  measured {report.show_spread(spread)}: {error * 100:+.1f} %", flush=True)
-        row = {**asdict(configuration), "predicted": expected.step, "bottleneck": expected.bottleneck,
-               "seconds": spread.median, "low": spread.low, "high": spread.high}  # fmt: skip
+        own, others = processor.shares()
+        error = f"{(expected.step / spread.median - 1) * 100:+.1f} %"
+        print(
+            f"  measured {report.show_spread(spread)}: {error}; processor: own {own:.2f}, others {others:.2f}",
+            flush=True,
+        )
+        found = {"seconds": spread.median, "low": spread.low, "high": spread.high, "own": own, "others": others}
+        row = {**asdict(configuration), "predicted": expected.step, "bottleneck": expected.bottleneck, **found}
         report.write_json_lines(arguments.json, {}, [row])
     return None
 
