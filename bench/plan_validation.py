@@ -37,6 +37,10 @@ from byteps_like.planner.workload import Layer, Workload
 RATES = (100, 200, 400, 700, 1000)
 CALIBRATION = report.OUT / "plan_calibration.json"
 MEASURED, WARM_UP = 8, 2
+COLUMNS = (
+    "n", "k", "Mb/s", "slowest", "model", "MB", "comm/comp", "partition", "order", "barrier", "predicted", "measured",
+    "error", "processor", "others'",
+)  # fmt: skip
 COSTS = Costs(latency=100e-6, frame=0.0, launch=60e-6, sum_rate=1.5e9, memory_rate=4e9)
 """Of the lab's machine. Nothing here is fitted to the configurations: the wire is what limits them."""
 
@@ -172,12 +176,27 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    columns = ("n", "k", "Mb/s", "slowest", "model", "MB", "comm/comp", "partition", "order", "barrier")
-    report.print_table("predicted and measured", (*columns, "predicted", "measured", "error"), map(_cells, found))
+    report.print_table("predicted and measured", COLUMNS, map(_cells, found))
     errors = [abs(row["predicted"] / row["seconds"] - 1) for row in found]
     within = sum(error <= 0.15 for error in errors)
     print(f"within 15 %: {within} of {len(found)}; median error {statistics.median(errors) * 100:.1f} %,"
           f" largest {max(errors) * 100:.1f} %")  # fmt: skip
+
+
+def plot(path: Path, found: list[dict[str, Any]]) -> None:
+    """Predicted over measured, by route."""
+    series = {}
+    for name, served in (("all-reduce", False), ("servers", True)):
+        rows = [row for row in found if (row["servers"] > 0) is served]
+        series[name] = ([row["seconds"] for row in rows], [row["predicted"] for row in rows])
+    title = f"{len(found)} random configurations in the lab"
+    report.plot_points(path, title, ("measured seconds per step", "predicted seconds per step"), series)
+
+
+def markdown(found: list[dict[str, Any]]) -> str:
+    """The table for the documentation."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in found)])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -186,7 +205,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['nbytes'] / 1e6:.1f}", "" if row["model"] == "sum" else f"{row['ratio']:g}",
         report.show_bytes(row["partition_bytes"]), "priority" if row["priorities"] else "fifo",
         "yes" if row["barrier"] else "crossed", report.show_time(row["predicted"]), report.show_time(row["seconds"]),
-        f"{(row['predicted'] / row['seconds'] - 1) * 100:+.1f} %",
+        f"{(row['predicted'] / row['seconds'] - 1) * 100:+.1f} %", f"{row['own'] * 100:.0f} %",
+        f"{row['others'] * 100:.0f} %",
     )  # fmt: skip
 
 
@@ -196,6 +216,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--to", dest="end", type=int, default=30)
     parser.add_argument("--calibrate", action="store_true", help="measure the lines, and nothing else")
     parser.add_argument("--table", action="store_true", help="show what has been found, and nothing else")
+    parser.add_argument("--markdown", action="store_true", help="the same for the documentation, and a plot beside it")
     parser.add_argument("--predict", action="store_true", help="predict, and measure nothing")
     parser.add_argument("--json", type=Path, default=report.OUT / "plan_validation.jsonl")
     return parser.parse_args()
@@ -203,8 +224,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
-    if arguments.table:
-        return show(rows(arguments.json))
+    if arguments.table or arguments.markdown:
+        found = rows(arguments.json)
+        if arguments.markdown:
+            plot(arguments.json.with_suffix(".png"), found)
+            print(markdown(found))
+        return show(found)
     if arguments.calibrate or not CALIBRATION.exists():
         calibrate()
     goodput = {int(rate): value for rate, value in json.loads(CALIBRATION.read_text(encoding="utf-8")).items()}

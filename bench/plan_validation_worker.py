@@ -10,6 +10,7 @@ import ctypes
 import json
 import sys
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,16 @@ class Rank:
         self._worker, self._workload, self._priorities, self._barrier = worker, workload, priorities, barrier
         self._order = backward(workload, None)
         gradients = Gradients.of(workload)
-        (spec,) = gradients.specs(whole=False)
-        (self._declared,) = worker.declare([spec])
-        self._memory = worker.allocate(spec.nbytes)
-        self.values = np.frombuffer((ctypes.c_byte * spec.nbytes).from_address(self._memory.address), np.float32)
-        starts = [part.offset for part in self._declared.partitions]
+        declared = worker.declare(gradients.specs(whole=False, fine=not barrier))
+        nbytes = gradients.layout.total * ITEMSIZE
+        self._memory = worker.allocate(nbytes)
+        self.values = np.frombuffer((ctypes.c_byte * nbytes).from_address(self._memory.address), np.float32)
+        self._places: list[Any] = []  # of each partition: its tensor, its number there, where the tensor begins
+        starts, offset = [], 0
+        for item in declared:
+            self._places += [(item, number, self._memory.address + offset) for number in range(len(item.partitions))]
+            starts += [offset + part.offset for part in item.partitions]
+            offset += item.spec.nbytes
         self._parts = [partitions_of(starts, *span) for span in gradients.spans]
         tail = partitions_of(starts, gradients.layout.tail * ITEMSIZE, gradients.layout.total * ITEMSIZE)
         self._waits_for = [sum(part in parts for parts in [*self._parts, tail]) for part in range(len(starts))]
@@ -85,12 +91,15 @@ class Rank:
         return pending[part] == 0
 
     def _push(self, parts: list[int]) -> None:
-        for run in runs(parts):
-            priority = run.start if self._priorities else 0
-            for part in run:
-                self._flights[part] = self._worker.push_pull(
-                    self._declared, self._memory.address, Op.SUM, parts=range(part, part + 1), priority=priority
-                )
+        for _, own in groupby(parts, key=lambda part: self._places[part][0].tensor_id):
+            for run in runs(list(own)):
+                for part in run:
+                    self._flights[part] = self._start(part, run.start if self._priorities else 0)
+
+    def _start(self, part: int, priority: int) -> Any:
+        declared, number, address = self._places[part]
+        parts = range(number, number + 1)
+        return self._worker.push_pull(declared, address, Op.SUM, parts=parts, priority=priority)
 
     def _land(self, parts: range) -> None:
         for part in parts:

@@ -9,6 +9,7 @@ from byteps_like.bench.report import (
     interleave,
     plot_bars,
     plot_lines,
+    plot_points,
     print_table,
     show_bytes,
     show_spread,
@@ -17,6 +18,6 @@ from byteps_like.bench.report import (
 )
 
 __all__ = [
-    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_bars", "plot_lines", "print_table", "show_bytes",
-    "show_spread", "show_time", "write_json_lines",
+    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_bars", "plot_lines", "plot_points", "print_table",
+    "show_bytes", "show_spread", "show_time", "write_json_lines",
 ]  # fmt: skip

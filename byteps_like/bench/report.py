@@ -105,10 +105,25 @@ def plot_curves(
     _plot_lines(path, series, {"title": title, "xlabel": axes[0], "ylabel": axes[1], "ylim": (0, None)})
 
 
-def _plot_lines(path: Path, series: Mapping[str, tuple[list[float], list[float]]], settings: Mapping[str, Any]) -> None:
+def plot_points(
+    path: Path, title: str, axes: tuple[str, str], series: Mapping[str, tuple[list[float], list[float]]]
+) -> None:
+    """A PNG of points, both axes logarithmic, and the line on which y is x."""
+    values = [value for points in series.values() for axis in points for value in axis]
+    ends = [min(values), max(values)]
+    settings = {"title": title, "xlabel": axes[0], "ylabel": axes[1], "xscale": "log", "yscale": "log"}
+    _plot_lines(path, {**series, "limit: equal": (ends, ends)}, settings, "o")
+
+
+def _plot_lines(
+    path: Path,
+    series: Mapping[str, tuple[list[float], list[float]]],
+    settings: Mapping[str, Any],
+    style: str = "o-",
+) -> None:
     def draw(axis: Any) -> None:
         for name, (x, y) in series.items():
-            axis.plot(x, y, "--" if name.startswith("limit") else "o-", label=name)
+            axis.plot(x, y, "--" if name.startswith("limit") else style, label=name)
         axis.set(**settings)
         axis.grid(which="major", alpha=0.3)
         axis.legend()

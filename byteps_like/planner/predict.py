@@ -53,7 +53,7 @@ def predict(
     clock = Clock()
     if exact is None:
         exact = cluster.workers <= EXACT or bool(cluster.rates)
-    specs = Gradients.of(workload).specs(settings.whole)
+    specs = Gradients.of(workload).specs(settings.whole, fine=not settings.barrier)
     served = cluster.servers > 0 or cluster.colocated
     route: Route = (ServerRoute if served else CollectiveRoute)(clock, cluster, settings, specs, exact)
     trainers = [

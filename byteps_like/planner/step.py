@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from byteps_like.dtypes import DType
 from byteps_like.planner.clock import Clock, Gate, Process
@@ -13,7 +13,7 @@ from byteps_like.planner.cluster import Order, Settings
 from byteps_like.planner.route import Route
 from byteps_like.planner.workload import ITEMSIZE, Workload
 from byteps_like.worker.api import TensorSpec
-from byteps_like.worker.layout import Layout, lay_out, partitions_of, runs
+from byteps_like.worker.layout import Layout, lay_out, partitions_of, pieces, runs
 
 Operation = tuple[float, int | None]
 """Seconds of backward, and the layer whose gradients are then ready."""
@@ -62,10 +62,12 @@ class Gradients:
             spans.append((span[0] * ITEMSIZE, span[1] * ITEMSIZE))
         return cls(layout, tuple(spans))
 
-    def specs(self, whole: bool) -> list[TensorSpec]:
-        """What is declared, in the order of the arena: the arena, or (`whole`) each tensor by itself."""
+    def specs(self, whole: bool, fine: bool) -> list[TensorSpec]:
+        """What is declared, in the order of the arena: the arena, in several pieces if it is to be cut finer towards
+        its end, or (`whole`) each tensor by itself."""
         if not whole:
-            return [TensorSpec("gradients", DType.FLOAT32, (self.layout.total,))]
+            sizes = pieces(self.layout.total, ITEMSIZE) if fine else [self.layout.total]
+            return [TensorSpec(f"gradients.{number}", DType.FLOAT32, (size,)) for number, size in enumerate(sizes)]
         bounds = [*sorted(set(self.layout.offsets)), self.layout.tail, self.layout.total]
         return [
             TensorSpec(f"gradient {low}", DType.FLOAT32, (high - low,)) for low, high in pairwise(bounds) if high > low
@@ -140,11 +142,17 @@ class Trainer:
         return len(complete)
 
     def _send(self, parts: list[int]) -> None:
-        for run in runs(parts):
+        for run in self._runs(parts):
             for part in run:
                 self._pending[part] = -1
                 priority = run.start if self._settings.order is Order.PRIORITY else 0
                 self._route.push_pull(self._worker, part, self._turn, priority, self._landing(part))
+
+    def _runs(self, parts: list[int]) -> Iterator[range]:
+        """Neighbours of one tensor."""
+        tensor_of = [part.key >> 16 for part in self._route.partitions]
+        for _, own in groupby(parts, key=tensor_of.__getitem__):
+            yield from runs(list(own))
 
     def _landing(self, part: int) -> Callable[[], None]:
         everything = self._everything
