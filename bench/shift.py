@@ -1,6 +1,6 @@
 """Two jobs that share a link of the lab: left alone, and shifted as `byteps-like plan shift` says.
 
-    python bench/shift.py --rate 200mbit --compute 0.25        (root: builds a lab of network namespaces)
+    python bench/shift.py --rate 200mbit --compute 0.5        (root: builds a lab of network namespaces)
 
 Each job has two workers, one of them on the host that both share, and trains a layer that sleeps for `--compute`
 seconds and whose gradients take as long on the link. One job runs by itself first; its step is what is planned with.
@@ -125,11 +125,11 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[s
     with Lab(3, rate=arguments.rate) as lab:
         goodput = max(lab.goodput() for _ in range(3))
         arguments.bytes = int(goodput * arguments.compute)
-        alone = run(arguments, lab, "A", 20)
+        alone = run(arguments, lab, "A", 16)
         plan = planned(arguments, alone["A"][3:], goodput)
         found = {
             "alone": alone,
-            "together": run(arguments, lab, JOBS, arguments.steps // 2),
+            "together": run(arguments, lab, JOBS, arguments.steps * 2 // 5),
             "shifted": run(arguments, lab, JOBS, arguments.steps, plan),
         }
     times = {way: {name: step_times(steps) for name, steps in jobs.items()} for way, jobs in found.items()}
@@ -178,7 +178,7 @@ def main() -> None:
         return train(Path(folder), float(compute), int(nbytes), int(steps), float(start))
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rate", default="200mbit", help="speed of the links of the lab")
-    parser.add_argument("--compute", type=float, default=0.25, help="seconds of a step, and of its communication")
+    parser.add_argument("--compute", type=float, default=0.5, help="seconds of a step, and of its communication")
     parser.add_argument("--steps", type=int, default=104)
     parser.add_argument("--json", type=Path, default=report.OUT / "shift.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "shift.png")

@@ -15,7 +15,7 @@ from byteps_like.planner.shift_circle import Circle
 from byteps_like.planner.shift_search import settle, turn
 
 TOLERANCE = 0.03
-SLACK = 0.03
+SLACK = 0.04
 MOST_TURNS = 64
 
 

@@ -12,7 +12,7 @@ from collections import deque
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = 0.05
+TOLERANCE = 0.08
 _WINDOW = 16
 _SKIPS = 4
 _STRETCH = 1.05

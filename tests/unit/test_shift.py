@@ -33,7 +33,7 @@ def test_two_jobs_of_a_second_each_go_from_three_seconds_to_two() -> None:
     assert plan.score == pytest.approx(1.0)
     assert abs(plan.shifts["a"] - plan.shifts["b"]) == pytest.approx(1.0, abs=0.01)
     assert mean_steps(HALVES, 10.0, paced=False) == {"a": pytest.approx(3.0), "b": pytest.approx(3.0)}
-    assert mean_steps(HALVES, 10.0, paced=True) == {"a": pytest.approx(2.06), "b": pytest.approx(2.06)}
+    assert mean_steps(HALVES, 10.0, paced=True) == {"a": pytest.approx(2.08), "b": pytest.approx(2.08)}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -41,7 +41,7 @@ def test_drift_is_corrected_for_a_hundred_steps(seed: int) -> None:
     free = mean_steps(HALVES, 10.0, paced=False, jitter=0.02, seed=seed)
     paced = mean_steps(HALVES, 10.0, paced=True, jitter=0.02, seed=seed)
     # Two jobs left alone drift apart by chance, sooner or later.
-    assert all(paced[name] < 2.1 and paced[name] * 1.25 < free[name] < 3.0 for name in paced)
+    assert all(paced[name] < 2.12 and paced[name] * 1.25 < free[name] < 3.0 for name in paced)
 
 
 def test_a_hiccup_is_forgotten() -> None:
@@ -57,8 +57,8 @@ def test_a_hiccup_is_forgotten() -> None:
     plan = plan_shifts(HALVES, 10.0)
     paces = {"a": Hiccup(plan.shifts["a"], plan.periods["a"]), "b": Pace(plan.shifts["b"], plan.periods["b"])}
     for times in step_times(HALVES, 10.0, 60, paces=paces).values():
-        assert statistics.mean(times[40:]) == pytest.approx(2.06)
-        assert max(times) < 3 * 2.06
+        assert statistics.mean(times[40:]) == pytest.approx(2.08)
+        assert max(times) < 3 * 2.08
 
 
 def brute_force(jobs: list[Job], gbps: float, slots: int) -> float:
@@ -152,7 +152,7 @@ def test_the_command_prints_settings_and_draws(tmp_path) -> None:
     picture = tmp_path / "shift.svg"
     found = CliRunner().invoke(app, ["plan", "shift", "2:1:1:10", "2:1:1:10", "--draw", str(picture)])
     assert found.exit_code == 0, found.output
-    assert "1.46x" in found.output and "2.0600" in found.output and "1.0300" in found.output
+    assert "1.44x" in found.output and "2.0800" in found.output and "1.0400" in found.output
     assert picture.read_text().count("</svg>") == 1
     wrong = CliRunner().invoke(app, ["plan", "shift", "2:1:1:10", "--link", "other=3"])
     assert isinstance(wrong.exception, InvalidArgumentError)
@@ -162,7 +162,7 @@ def test_slots_are_kept() -> None:
     pace = Pace(0.5, 2.0)
     assert pace.wait(100.0) == pytest.approx(0.5)  # to 100.5
     assert pace.wait(102.3) == pytest.approx(0.2)  # to 102.5
-    assert pace.wait(104.59) == 0.0  # a little late
+    assert pace.wait(104.65) == 0.0  # a little late
     assert pace.wait(106.4) == pytest.approx(0.1)  # and caught up
     assert pace.wait(108.7) == pytest.approx(1.8)  # too late: to 110.5
     assert pace.skipped == 1 and pace.period == 2.0
