@@ -70,12 +70,14 @@ class Contender:
             self._optimizer = self._distributed(plain, "allreduce" if route == "ring" else "server", way)
 
     def _distributed(self, plain: torch.optim.Optimizer, route: str, way: str) -> Any:
+        way, _, number = way.partition(" ")
         crosses = way in ("cross-barrier", "deferred")
         more = {"cross_barrier": True, "model": self._module} if crosses else {}
         optimizer = bps.DistributedOptimizer(plain, self._module.named_parameters(), route=route, **more)
         self._unordered = optimizer._distribution.reducer.route if way == "fifo" else None
         if way == "deferred":
-            self._deferred = bps.DeferredBackward(self._module, layers=(EmulatedLayer,), steps=2)
+            first_k: Any = int(number) if number else "auto"
+            self._deferred = bps.DeferredBackward(self._module, first_k, layers=(EmulatedLayer,), steps=2)
         return optimizer
 
     def run(self, steps: int) -> float:
@@ -101,7 +103,7 @@ class Contender:
 
     def check(self, size: int) -> None:
         """All weights are what `made` steps with the mean of 1..size make of zero."""
-        if self.name.endswith(("cross-barrier", "deferred")):
+        if "cross-barrier" in self.name or "deferred" in self.name:
             self._optimizer.synchronize()
         expected = -RATE * self.made * (size + 1) / 2
         for name, parameter in self._module.named_parameters():
