@@ -86,6 +86,8 @@ class Arena:
         *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = False
+        self.longest = 0
+        """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
         self._cut(declared)
         self.data = tensor_over(self._worker.allocate(total * self._itemsize), wire)
         self._sent = [False] * len(self._starts)
@@ -189,11 +191,19 @@ class Arena:
         for piece in self._pieces:
             for run in runs([part for part in parts if part in piece.parts]):
                 first = piece.parts.start
-                # Later partitions hold layers nearer to the input, which the next forward needs first.
-                request = Request(0, range(run.start - first, run.stop - first), run.start)
+                request = Request(0, range(run.start - first, run.stop - first), self.priority(run))
                 address = self.data.data_ptr() + piece.offset
                 self._flights.append((run, self._route.push_pull(piece.declared, address, self._op, request)))
                 self._sent[run.start : run.stop] = [True] * len(run)
+
+    def priority(self, run: range) -> int:
+        """Later partitions hold layers nearer to the input, which the next forward needs first."""
+        return run.start + max(self.longest - len(self._starts), 0)
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self._starts)
 
     def wait(self) -> None:
         """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""

@@ -23,9 +23,9 @@ Advance = Callable[[list[torch.Tensor]], None]
 class Leg:
     """Partitions that were sent together; `updates` are those that can't be made before they have landed."""
 
-    def __init__(self, run: range, handle: Handle) -> None:
-        self.run = run
-        self.handle = handle
+    def __init__(self, arena: Arena, run: range, handle: Handle) -> None:
+        self.run, self.handle = run, handle
+        self.priority = arena.priority(run)
         self.landed = False
         self.updates: list[Update] = []
 
@@ -51,7 +51,7 @@ class Flight:
     """What one `step()` has left in flight, and the updates that wait for it.
 
     Takes every `p.grad`, which is None from here on. No update is made before the control elements of its arena have
-    landed, so none if a rank threw the round away; they travel with what the first layers need, before all else.
+    landed, too, so none if a rank threw the round away; they travel with what the first layers need, before all else.
 
     Not thread-safe: it belongs to the thread that trains. Dropped unfinished, it keeps the memory until all has landed.
     """
@@ -60,26 +60,22 @@ class Flight:
         self._advance, self._gathers = advance, gathers
         self._pid = os.getpid()
         self._legs: list[Leg] = []
-        self._commits: list[Leg] = []
         self._updates: dict[int, Update] = {}
         self._ready: list[Update] = []
         self._present: dict[int, list[bool]] = {}
         self._arenas = [arena for arena, _ in departed]
         for arena, flown in departed:
             self._board(arena, flown)
-        # Larger numbers hold layers nearer to the input; they go first on the wire, and are asked for first.
-        self._legs.sort(key=lambda leg: leg.run.start, reverse=True)
+        # What goes first on the wire is looked at first.
+        self._legs.sort(key=lambda leg: leg.priority, reverse=True)
 
     def _board(self, arena: Arena, flown: list[Flown]) -> None:
-        legs = [Leg(run, handle) for run, handle in flown]
+        legs = [Leg(arena, run, handle) for run, handle in flown]
         by_part = {part: leg for leg in legs for part in leg.run}
         self._legs += legs
-        self._commits += _distinct(by_part[part] for part in arena.commits)
         for slot in arena.slots:
-            update = Update(arena, slot, _distinct(by_part[part] for part in slot.parts))
-            self._updates[id(slot.parameter)] = update
-            if not update.missing:
-                self._ready.append(update)
+            legs = _distinct(by_part[part] for part in (*arena.commits, *slot.parts))
+            self._updates[id(slot.parameter)] = Update(arena, slot, legs)
 
     def __del__(self) -> None:
         for arena in self._arenas if self._legs else ():
@@ -114,7 +110,6 @@ class Flight:
         # Asked for within a forward, whose modes are not the optimizer's.
         with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
             try:
-                self._commit()
                 for leg in wanted:
                     self._bring_in(leg)
                 self._apply()
@@ -123,18 +118,6 @@ class Flight:
             except Exception as error:
                 self._give_up(error)
                 raise
-
-    def _commit(self) -> None:
-        """Nothing is updated before it is known that all ranks go through with this step."""
-        if self._present:
-            return
-        for leg in self._commits:
-            self._land(leg)
-        for arena in self._arenas:
-            arena.check_agreed()
-            if self._gathers and (sparse := arena.sparse()):
-                raise refused_sparse(sparse[0].name)
-        self._present = {id(arena): arena.present() for arena in self._arenas}
 
     def _bring_in(self, leg: Leg) -> None:
         """Blocks until `leg` has landed; makes updates of others meanwhile."""
@@ -160,13 +143,12 @@ class Flight:
         ready, self._ready = self._ready, []
         if not ready:
             return
+        present = [self._presence(update.arena)[update.slot.index] for update in ready]
         # What the user has put there since step() belongs to the next one.
         later = [update.slot.parameter.grad for update in ready]
         with torch.no_grad():
             moved = [
-                update.slot.parameter
-                for update in ready
-                if update.make_ready(self._present[id(update.arena)][update.slot.index])
+                update.slot.parameter for update, there in zip(ready, present, strict=True) if update.make_ready(there)
             ]
         try:
             self._advance(moved)
@@ -174,6 +156,15 @@ class Flight:
             for update, grad in zip(ready, later, strict=True):
                 update.slot.parameter.grad = grad
                 del self._updates[id(update.slot.parameter)]
+
+    def _presence(self, arena: Arena) -> list[bool]:
+        """Nothing is updated before it is known that all ranks go through with this step, and who had a gradient."""
+        if id(arena) not in self._present:
+            arena.check_agreed()
+            if self._gathers and (sparse := arena.sparse()):
+                raise refused_sparse(sparse[0].name)
+            self._present[id(arena)] = arena.present()
+        return self._present[id(arena)]
 
     def _give_up(self, error: BaseException) -> None:
         """The memory may be used again once nothing is in flight any more; the first error is the one to raise."""

@@ -145,7 +145,11 @@ class GradientReducer:
 
     def _make_arena(self, label: str, named: list[Named]) -> Arena:
         wire = self._options.compression.wire_dtype(named[0][1].dtype)
-        return Arena(self.route, label, named, wire, self._options.scaling, self._options.fine)
+        arena = Arena(self.route, label, named, wire, self._options.scaling, self._options.fine)
+        longest = max(each.partitions for each in [*self._arenas, arena])
+        for each in [*self._arenas, arena]:
+            each.longest = longest
+        return arena
 
     def _claim(self, name: str, parameter: torch.Tensor) -> None:
         if not parameter.is_leaf or parameter.device.type != "cpu":

@@ -12,8 +12,8 @@ from byteps_like.worker.local import CompletedHandle, LocalWorker
 class HeldHandle:
     """Lands when `land` is called; waiting for it before that is an error, or calls `on_wait` if there is one."""
 
-    def __init__(self, parts: range, worker: HeldWorker) -> None:
-        self.parts, self._worker = parts, worker
+    def __init__(self, name: str, parts: range, priority: int, worker: HeldWorker) -> None:
+        self.name, self.parts, self.priority, self._worker = name, parts, priority, worker
         self.landed = False
         self.error: Exception | None = None
 
@@ -40,11 +40,14 @@ class HeldWorker(LocalWorker):
         self.flights: list[HeldHandle] = []
         self.on_wait: Callable[[HeldHandle], None] | None = None
 
-    def push_pull(self, declared: Declared, *arguments: Any, parts: range | None = None, **how: Any) -> Any:
+    def push_pull(
+        self, declared: Declared, *arguments: Any, parts: range | None = None, priority: int | None = None, **how: Any
+    ) -> Any:
         super().push_pull(declared, *arguments, parts=parts, **how)
         if not self.holding:
             return CompletedHandle()
-        self.flights.append(HeldHandle(range(len(declared.partitions)) if parts is None else parts, self))
+        whole = range(len(declared.partitions))
+        self.flights.append(HeldHandle(declared.spec.name, whole if parts is None else parts, priority or 0, self))
         return self.flights[-1]
 
     def land_all(self) -> None:

@@ -120,6 +120,34 @@ def test_what_has_landed_is_updated_while_the_first_layer_is_waited_for(step):
     assert updated(step) == [True, True, False, True]
 
 
+class Mixed(nn.Module):
+    """Three layers in float64, then a small one in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = fill(nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3))).double())
+        self.narrow = fill(nn.Linear(4, 2, bias=False))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return self.narrow(self.wide(data).float())
+
+
+def test_element_types_do_not_wait_for_each_other():
+    """Each has an arena, and each arena's last partition is as urgent as the other's."""
+    worker = HeldWorker(NBYTES)
+    with runtime.bound(worker):
+        made = stepped(worker, Mixed())
+        narrow = [flight for flight in worker.flights if "float32" in flight.name]
+        wide = [flight for flight in worker.flights if "float64" in flight.name]
+        assert max(flight.priority for flight in narrow) == max(flight.priority for flight in wide) == 3
+        assert [flight.priority for flight in wide] == [flight.parts.start for flight in wide]
+        for flight in narrow:
+            flight.land()
+        made.model.narrow(torch.ones(2, 4))
+        assert updated(made) == [False, False, False, True]
+        worker.land_all()
+
+
 class Reader(nn.Module):
     """Reads its layer's weight without calling it, but in training it calls it."""
 
