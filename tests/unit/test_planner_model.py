@@ -88,7 +88,7 @@ def test_the_same_twice() -> None:
 @pytest.mark.parametrize(("n", "k", "beside"), [(8, 4, False), (8, 8, False), (8, 0, False), (8, 4, True)])
 def test_one_for_all_is_close_to_everybody(n: int, k: int, beside: bool) -> None:
     workload = workloads.load("vgg16").scaled(total_bytes=16e6, compute_seconds=0.16)
-    settings = Settings(partition_bytes=1 << 20, barrier=False, proportional=beside)
+    settings = Settings(partition_bytes=1 << 20, barrier=beside, proportional=beside)
     cluster = Cluster(n, k, rate=B, colocated=beside)
     every, one = (predict(cluster, workload, settings, exact=exact) for exact in (True, False))
     assert one.step == pytest.approx(every.step, rel=0.05)
