@@ -273,6 +273,24 @@ def test_memory_in_flight_outlives_model_and_optimizer(step):
     assert any(set(flights) <= set(handles) for handles in kept)
 
 
+def test_it_goes_on_in_another_world():
+    """suspend() makes the updates of the last step; after resume() the first step waits again."""
+    model, reference = layers(), layers()
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    optimizer: Any = None
+    for _ in range(3):
+        worker = HeldWorker(NBYTES)
+        worker.holding, worker.on_wait = True, lambda flight: flight.land()
+        with runtime.bound(worker):
+            optimizer = optimizer or bps.CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+            for _ in range(2):
+                for module, owner in ((model, optimizer), (reference, plain)):
+                    owner.zero_grad()
+                    module(x()).square().sum().backward()
+                    owner.step()
+        assert all(torch.equal(*pair) for pair in zip(model.parameters(), reference.parameters(), strict=True))
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_wait(step):
     pid = os.fork()
