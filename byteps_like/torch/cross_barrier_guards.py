@@ -60,7 +60,8 @@ class Guards:
     def _hook(self, module: Any) -> Iterator[RemovableHandle]:
         yield module.register_forward_pre_hook(_Hook(self._enter), prepend=True)
         yield module.register_state_dict_pre_hook(_Hook(lambda _: self.finish()))
-        yield module.register_load_state_dict_pre_hook(_Hook(lambda _: self.finish()))
+        # Its public name came with torch 2.5.
+        yield module._register_load_state_dict_pre_hook(_Hook(lambda _: self.finish()), with_module=True)
 
     def remove(self) -> None:
         """Takes the hooks off the model. Idempotent."""
