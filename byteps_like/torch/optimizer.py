@@ -170,6 +170,7 @@ def DistributedOptimizer(
     model: torch.nn.Module | None = None,
     shard: str = "",
     tune: str | os.PathLike[str] | None = None,
+    sufficient_factors: bool | str = False,
 ) -> Any:
     """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
 
@@ -197,6 +198,10 @@ def DistributedOptimizer(
     a path does, too, and saves it there, or uses what was saved there. Weights are the same as without. None: as the
     setting `tune` says ("off"). The optimizer's `tuned` says what it came to. See docs/tuner.md.
 
+    `sufficient_factors="auto"` sends the weights' gradients of the Linear layers of `model` as input and grad_output,
+    in each step where that is fewer bytes and takes no longer; True wherever it is possible. See
+    docs/sufficient-factors.md.
+
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), two elements per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
     differ, NotInitializedError.
@@ -211,6 +216,8 @@ def DistributedOptimizer(
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
     if shard not in ("", "optimizer") or (shard and (op is Adasum or cross_barrier)):
         raise InvalidArgumentError(f"shard={shard!r} must be '' or 'optimizer', and '' with op=Adasum or cross_barrier")
+    if sufficient_factors and (shard or cross_barrier or op is Adasum or tune not in (None, "off")):
+        raise InvalidArgumentError("sufficient_factors goes with none of shard, cross_barrier, tune and op=Adasum")
     if op is Adasum:
         _check_adasum(gradient_predivide_factor, route)
         steps = StepReducer(names, check_compression(compression), process_set)
@@ -222,12 +229,20 @@ def DistributedOptimizer(
         from byteps_like.torch.sharded_optimizer import sharded  # it builds upon this module
 
         return sharded(optimizer, names, options, backward_passes_per_step)
-    reducer = GradientReducer(names, options)
+    reducer = _reducer(names, options, model, sufficient_factors)
     reducer.passes_per_step = backward_passes_per_step
     attach(reducer, tune, cross_barrier=cross_barrier)
     if cross_barrier:
         return _crossing(optimizer, reducer, model)
     return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))
+
+
+def _reducer(names: ParameterNames, options: ReducerOptions, model: object, factors: bool | str) -> GradientReducer:
+    if not factors:
+        return GradientReducer(names, options)
+    from byteps_like.torch.factors_reducer import factor_reducer  # few need it
+
+    return factor_reducer(names, options, model, factors)
 
 
 def _check_crossing(optimizer: torch.optim.Optimizer, model: object, op: Any) -> None:

@@ -66,6 +66,8 @@ class ShardReducer(GradientReducer):
         if self._finished:
             return
         self.refresh()
+        if self._runtime.joiner is not None:
+            self._runtime.joiner.check("a step of a sharded optimizer")
         for _, slot in self._slots.values():
             if isinstance(slot, ShardSlot) and slot.replaced() and not discard:
                 raise InvalidArgumentError(

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from typing import Protocol
 
 import torch
 
 from byteps_like.errors import InvalidArgumentError
+
+
+class HasName(Protocol):
+    """Something with a gradient that has a name."""
+
+    name: str
 
 
 class Slot:
@@ -148,7 +155,7 @@ def warn_sparse(name: str) -> None:
         )
 
 
-def changed_in_flight(slot: Slot) -> InvalidArgumentError:
+def changed_in_flight(slot: HasName) -> InvalidArgumentError:
     """The error for a gradient that was touched between backward and synchronize()."""
     return InvalidArgumentError(
         f"the gradient of {slot.name!r} was changed after backward() had handed it to the network (by clipping,"
@@ -157,7 +164,7 @@ def changed_in_flight(slot: Slot) -> InvalidArgumentError:
     )
 
 
-def too_many_passes(slot: Slot, passes: int) -> InvalidArgumentError:
+def too_many_passes(slot: HasName, passes: int) -> InvalidArgumentError:
     """The error for a gradient that backward made once more than it may in a step."""
     return InvalidArgumentError(
         f"the gradient of {slot.name!r} was computed more than backward_passes_per_step={passes} times without a"

@@ -1,0 +1,125 @@
+"""Linear layers whose weight's gradient is not computed in backward: its factors, input and grad_output, are kept.
+
+Capture is an identity behind the layer, which then runs with its weight detached, so autograd computes the gradients
+of input and bias only.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+Rows = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and grad_outputs of some rows of a batch: K x N and K x M."""
+
+
+class Captured:
+    """What one weight's layers have seen in a round.
+
+    `token` is a leaf that every use hangs on, so its gradient comes once per backward, after that of the last use.
+    """
+
+    def __init__(self, parameter: torch.nn.Parameter) -> None:
+        self.parameter = parameter
+        self.captures = False
+        """Whether forwards from now on keep factors."""
+        self.token = torch.zeros((), requires_grad=True)
+        self.rows: list[Rows] = []
+        self.forward_rows = self.kept_rows = self.left = 0
+        self.dtype = parameter.dtype
+
+    def keep(self, inputs: torch.Tensor, grads: torch.Tensor) -> None:
+        """Rows of one use, in the type in which autograd would have multiplied them."""
+        self.dtype = grads.dtype
+        self.kept_rows += grads.numel() // max(grads.shape[-1], 1)
+        wide, narrow = inputs.shape[-1], grads.shape[-1]
+        self.rows.append((inputs.to(grads.dtype).reshape(-1, wide), grads.reshape(-1, narrow)))
+
+    def forget(self) -> None:
+        """A new round begins."""
+        self.rows = []
+        self.forward_rows = self.kept_rows = self.left = 0
+
+    def leave(self, rows: list[Rows]) -> None:
+        """What was kept has been sent, all but `rows`."""
+        self.rows, self.left = rows, len(rows)
+
+    def fresh(self) -> list[Rows]:
+        """What was kept since then."""
+        return self.rows[self.left :]
+
+
+class _Capture(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, inputs: torch.Tensor, token: torch.Tensor, to: Captured) -> Any:
+        ctx.save_for_backward(inputs)
+        ctx.to, ctx.like = to, token
+        return output.view_as(output)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (inputs,) = ctx.saved_tensors
+        ctx.to.keep(inputs, grad)
+        return grad if ctx.needs_input_grad[0] else None, None, torch.zeros_like(ctx.like), None
+
+
+def linears(model: nn.Module) -> dict[torch.nn.Parameter, list[nn.Linear]]:
+    """Weights that nothing but plain Linear layers of `model` have, and those layers."""
+    found: dict[torch.nn.Parameter, list[nn.Linear]] = {}
+    others: set[torch.nn.Parameter] = set()
+    for module in model.modules():
+        plain = type(module) is nn.Linear and "weight" in module._parameters and "forward" not in vars(module)
+        for name, parameter in module.named_parameters(recurse=False):
+            if plain and name == "weight" and parameter.is_floating_point() and parameter.is_contiguous():
+                found.setdefault(parameter, []).append(module)  # type: ignore[arg-type]
+            else:
+                others.add(parameter)
+    return {weight: modules for weight, modules in found.items() if weight not in others}
+
+
+def hook(modules: Iterable[nn.Linear], captured: Captured) -> list[RemovableHandle]:
+    """Has the layers hand their factors to `captured` while that captures. Copies of the layers do not."""
+    handles: list[Any] = []
+    for module in modules:
+        before, after = _hooks(weakref.ref(module), weakref.ref(captured))
+        handles += [
+            module.register_forward_pre_hook(before),
+            module.register_forward_hook(after, prepend=True, always_call=True),
+        ]
+    return handles
+
+
+def _hooks(
+    own: weakref.ref[nn.Linear], to: weakref.ref[Captured]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
+    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        captured = to()
+        if captured is None or module is not own() or not torch.is_grad_enabled() or not args:
+            return
+        weight = captured.parameter
+        if module._parameters["weight"] is weight and weight.requires_grad:
+            captured.forward_rows += args[0].numel() // max(args[0].shape[-1], 1)
+            if captured.captures:
+                module._parameters["weight"] = weight.detach()  # type: ignore[assignment]
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        captured = to()
+        if captured is None or module is not own():
+            return output
+        if module._parameters["weight"] is captured.parameter:
+            if torch.is_grad_enabled() and isinstance(output, torch.Tensor):
+                captured.dtype = output.dtype
+            return output
+        module._parameters["weight"] = captured.parameter
+        if not isinstance(output, torch.Tensor):  # the forward has failed
+            return output
+        capture: Any = _Capture.apply
+        return capture(output, args[0].detach(), captured.token, captured)
+
+    return before, after
