@@ -23,7 +23,9 @@ def shift(
     jobs: Annotated[
         list[str],
         typer.Argument(
-            metavar="JOB...", help="[NAME=]PERIOD:START:LENGTH:GBPS[,START:LENGTH:GBPS][@LINK+LINK] or FILE.json"
+            metavar="JOB...",
+            help="NAME=PERIOD:START:LENGTH:GBPS,START:LENGTH:GBPS@LINK+LINK; NAME=, further arcs and @LINK may be left"
+            " out. Or NAME=FILE.json@LINK, a trace.",
         ),
     ],
     gbps: Annotated[float, typer.Option(help="Capacity of every link that --link doesn't name, in Gb/s.")] = 10.0,
