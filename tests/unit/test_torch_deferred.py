@@ -223,6 +223,7 @@ def test_models_are_freed() -> None:
     assert [item() for item in dying] == [None, None, None]
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
 def test_what_is_refused() -> None:
     model, x = mlp(torch.float32), torch.ones(4, 20)
     with deferring(model, x):
