@@ -82,6 +82,10 @@ class Config:
     collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
+    trace: str = _setting("", "Directory, or .json file, for a timeline of all ranks and servers; empty: none.")
+    trace_steps: str = _setting(
+        "", "Which steps it shows: 10:19, or the first so many; empty: all, while there is room."
+    )
     log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
     explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False, metadata={"internal": True})
     """Names of the fields that an argument or the environment has set."""

@@ -74,6 +74,7 @@ struct HostCall {
   uint64_t bytes = 0;
   std::span<const Chunk> input_chunks{}, output_chunks{};  // one for each rank of the group; Launch copies them
   double timeout = 1800;                                   // seconds
+  uint64_t lane = 0;                                       // for the timeline
 };
 
 // Memory that ranks of a host have in common besides the area. Any thread; never blocks.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "collectives/host_machine.h"
+#include "csrc/base/trace.h"
 
 namespace byteps_like {
 namespace {
@@ -209,6 +210,7 @@ bool HostMachine::Agree(HostTask& task) {
   if (missing && !DoneByOthers(task)) return moved;
   ChooseRoute(task);
   task.phase = HostTask::Phase::kWorking;
+  if (Tracing()) task.agreed = TraceClock();
   return true;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "csrc/base/trace.h"
+
 namespace byteps_like {
 namespace {
 
@@ -99,6 +101,7 @@ void LocalHostGroup::CancelTask(HostTask& task, const Status& why) {
 }
 
 void LocalHostGroup::Enqueue(HostTask& task) {
+  task.launched = Tracing() ? TraceClock() : 0;
   std::lock_guard lock(mutex_);
   if (last_ == nullptr) {
     first_.store(&task, std::memory_order_release);
@@ -158,13 +161,40 @@ void LocalHostGroup::Finish(HostTask& task) {
   }
   HostOperation* operation = task.operation;
   const Status status = operation == nullptr ? Status() : task.status;
+  if (task.launched != 0 && task.status.ok()) TraceCall(task);
   task.done.store(true);
   if (operation != nullptr) operation->End(status);
   // Whoever waits for it may sleep, as another thread had the baton.
   if (waiters_.load() > 0 || operation == nullptr) area_->Ring(area_->index());
 }
 
+// The call, and in it how long the others were waited for, and what was done then.
+void LocalHostGroup::TraceCall(const HostTask& task) const {
+  const int64_t now = TraceClock(), agreed = task.agreed == 0 ? now : task.agreed;
+  TraceRecord record{.kind = TraceKind::kCall,
+                     .detail = static_cast<uint8_t>(static_cast<uint8_t>(task.call.kind) + 1),
+                     .begin = task.launched,
+                     .duration = now - task.launched,
+                     .key = task.call.lane,
+                     .bytes = task.call.bytes,
+                     .round = static_cast<uint32_t>(task.number),
+                     .member = machine_.members()[machine_.me()]};
+  Trace(record);
+  record.kind = TraceKind::kStep;
+  record.detail = kTraceGather;
+  record.duration = agreed - task.launched;
+  Trace(record);
+  record.detail = kTraceWork;
+  record.step = 1;
+  record.begin = agreed;
+  record.duration = now - agreed;
+  Trace(record);
+}
+
 bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
+  // The task may be gone with its call once it is done.
+  const int64_t since = Tracing() && !task.done.load() ? TraceClock() : 0;
+  const uint64_t lane = task.call.lane;
   waiters_.fetch_add(1);
   Patience patience(area_->may_spin());
   while (!task.done.load()) {
@@ -183,6 +213,10 @@ bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
   }
   waiters_.fetch_sub(1);
   const bool done = task.done.load();
+  if (since != 0) {
+    const uint32_t rank = machine_.members()[machine_.me()];
+    TraceSince(since, {.kind = TraceKind::kWait, .detail = 1, .key = lane, .member = rank});
+  }
   if (!done) area_->Adopt(shared_from_this());  // now they are the thread's
   if (done && !idle()) area_->Nudge();
   return done;

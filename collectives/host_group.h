@@ -40,6 +40,7 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   bool DriveOn(bool look_at_time);  // with the baton
   void Finish(HostTask& task);
   void CheckTime(HostTask& task);
+  void TraceCall(const HostTask& task) const;
 
   const std::shared_ptr<LocalArea> area_;
   HostMachine machine_;

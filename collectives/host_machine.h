@@ -35,6 +35,8 @@ struct HostTask {
   bool copied_own = false;
   bool exposed = false;  // others are at work in this rank's memory until they have left
   uint64_t number = 0;   // of the call in its group
+  int64_t launched = 0;  // TraceClock; 0 while nobody records
+  int64_t agreed = 0;    // likewise, when all had come
   uint64_t unit = 0;     // bytes of a section in one piece of the stage
   uint64_t stride = 0;   // bytes that one round of reading reduces
   uint64_t stages = 0, reductions = 0, rounds = 0;

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "csrc/base/trace.h"
+
 namespace byteps_like {
 namespace {
 
@@ -25,6 +27,7 @@ constexpr const char* kKinds[] = {"send to", "receive from", "receive and reduce
 Run::Run(RunOwner& owner, RunOptions options)
     : owner_(owner),
       gate_(owner.exchange.gate()),
+      rank_(owner.exchange.rank()),
       options_(std::move(options)),
       plan_(*options_.plan),
       launched_(Clock::now()),
@@ -36,6 +39,15 @@ Run::Run(RunOwner& owner, RunOptions options)
 }
 
 Run::~Run() = default;
+
+bool Run::Wait(Deadline deadline) {
+  const int64_t since = Tracing() && !done() ? TraceClock() : 0;
+  const bool ended = WaitDriving(gate_.get(), deadline);
+  if (since != 0) {
+    TraceSince(since, {.kind = TraceKind::kWait, .detail = 1, .key = id.lane, .round = id.call, .member = rank_});
+  }
+  return ended;
+}
 
 void Run::Start() {
   started_ = true;
@@ -131,6 +143,14 @@ void Run::Refuse(const Status& why) {
 // From here on nothing is read or written any more.
 void Run::End(const Status& status) {
   ended_ = true;
+  if (Tracing() && status.ok()) {
+    TraceSince(TraceNanoseconds(launched_), {.kind = TraceKind::kCall,
+                                             .key = id.lane,
+                                             .round = id.call,
+                                             .priority = options_.priority,
+                                             .member = rank_,
+                                             .text = TraceText(description)});
+  }
   owner_.exchange.loop().Forget(*this);
   if (states_ != nullptr) {
     for (uint32_t i = 0; i < plan_.steps.size(); ++i) owner_.pool.Give(states_[i].landing);

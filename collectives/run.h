@@ -33,7 +33,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   Run(RunOwner& owner, RunOptions options);
   ~Run() override;
 
-  bool Wait(Deadline deadline) override { return WaitDriving(gate_.get(), deadline); }
+  bool Wait(Deadline deadline) override;
   void Start();
   void Refuse(const Status& why);  // instead of Start
   void Abort(const Status& why);   // here and on all ranks; does nothing once it has ended
@@ -54,6 +54,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
     ScratchBlock landing;        // of a receive_reduce: where its next bytes come
     uint32_t next = kNone;       // in the queue of woken steps
     uint32_t next_copy = kNone;  // in the queue of copies
+    int64_t begun = 0;           // TraceClock at its first bytes; 0 while nobody records
     bool queued = false, copying = false, posted = false, arrived = false, done = false;
   };
   struct Send : SendMessage {
@@ -94,10 +95,11 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   void CopySlice(uint32_t step, uint64_t bytes);
   void Reduce(uint32_t step, uint64_t offset, const std::byte* bytes, uint32_t length);
   void Progress(uint32_t step, uint64_t progress);
-  void Done(uint32_t step);
+  void TraceStep(uint32_t step);
 
   RunOwner& owner_;
   const std::shared_ptr<LoopGate> gate_;
+  const uint32_t rank_;
   RunOptions options_;
   const Plan& plan_;
   const Clock::time_point launched_;

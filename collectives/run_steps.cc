@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "collectives/run.h"
+#include "csrc/base/trace.h"
 #include "csrc/kernels/kernels.h"
 
 namespace byteps_like {
@@ -47,6 +48,7 @@ std::byte* Run::PlaceFor(ReceiveMessage& message, uint64_t offset, uint32_t leng
     return nullptr;
   }
   state.wanted = 0;
+  if (Tracing() && state.begun == 0) state.begun = TraceClock();
   if (plan_.steps[step].kind == StepKind::kReceive) return state.target + offset;
   if (state.landing.data != nullptr && (uint64_t{1} << state.landing.log2) < length) owner_.pool.Give(state.landing);
   if (state.landing.data == nullptr) state.landing = owner_.pool.Take(length);
@@ -98,6 +100,7 @@ void Run::Progress(uint32_t step, uint64_t progress) {
   if (progress == planned.length && !state.done) {
     state.done = true;
     --remaining_;
+    if (Tracing()) TraceStep(step);
   }
   for (uint32_t i = planned.wakes_begin; i < planned.wakes_end; ++i) Wake(plan_.wakes[i]);
 }
@@ -152,6 +155,7 @@ void Run::TrySend(uint32_t step) {
     if (grown) owner_.exchange.Advance(send);
   } else if (send.length == 0 ? IsFree(step) : grown) {
     state.posted = true;
+    if (Tracing()) state.begun = TraceClock();
     owner_.exchange.Post(*this, send);
   }
 }
@@ -184,8 +188,22 @@ void Run::TryCopy(uint32_t step) {
 
 void Run::CopySlice(uint32_t step, uint64_t bytes) {
   State& state = states_[step];
+  if (Tracing() && state.begun == 0) state.begun = TraceClock();
   std::memcpy(state.target + state.progress, state.source + state.progress, bytes);
   Progress(step, state.progress + bytes);
+}
+
+void Run::TraceStep(uint32_t step) {
+  const PlanStep& planned = plan_.steps[step];
+  TraceSince(states_[step].begun, {.kind = TraceKind::kStep,
+                                   .detail = static_cast<uint8_t>(planned.kind),
+                                   .key = id.lane,
+                                   .bytes = planned.length,
+                                   .round = id.call,
+                                   .priority = options_.priority,
+                                   .member = rank_,
+                                   .peer = planned.peer,
+                                   .step = step});
 }
 
 void Run::RunDeferred() {

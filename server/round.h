@@ -43,6 +43,7 @@ struct Contribution {
   bool acknowledged = false;       // the rank has moved on to the next round: it has its result
   bool queued = false;             // in its link's queue of results to send
   uint32_t sent = 0;               // prefix of the result handed to its link
+  int64_t answered = 0;            // TraceClock when the first of it was; 0 while nobody records
 };
 
 class Round {
@@ -66,6 +67,7 @@ class Round {
   void Reserve();
   size_t memory() const { return accumulator_.size() + result_.size(); }
   Deadline last_progress() const { return last_progress_; }
+  int64_t began = 0;  // TraceClock at Begin; 0 while nobody records
 
   Header Describe() const;  // number, dtype, op, root, total, priority: what all its frames have in common
   // True the first time this is called with so many warnings since the last progress.

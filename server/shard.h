@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "csrc/base/trace.h"
 #include "csrc/transport/event_loop.h"
 #include "csrc/transport/handshake.h"
 #include "csrc/transport/link.h"
@@ -28,6 +29,7 @@ struct ShardWorld {
   uint32_t size = 0;  // workers
   double stall_warning = 5;
   double stall_timeout = 120;
+  uint32_t server = 0;  // this server's rank
 };
 
 // A shard noticed something the whole job must hear of. Called on the shard's thread; must not block.
@@ -104,6 +106,7 @@ class Shard : private LinkHandler {
   void Warn(const Round& round, const std::string& text);
   void FailWhatWaitsFor(const Peer& gone);
   bool FailIfGone(const Key& key, const Round& round);
+  void TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const;
 
   const Options options_;
   EventLoop loop_;  // before the links, which watch it

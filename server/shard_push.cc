@@ -53,6 +53,7 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
     return nullptr;
   }
   round.Begin(header, world_.size);
+  round.began = Tracing() ? TraceClock() : 0;
   ++key.next;
   ++stats_.rounds;
   ++stats_.open_rounds;
@@ -96,6 +97,7 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
     return Blame(peer, KeyText(header.key) + ": a segment is out of order or splits an element");
   if (header.op == Op::kBroadcast && header.root != peer.rank) {
     round->Subscribe(peer.rank);
+    if (Tracing()) TraceStage(TraceKind::kArrived, key->key, *round, peer.rank, 0);
     return Progress(*key, *round);
   }
   if (header.offset + header.length <= contribution.counted && header.length > 0) stats_.repeated += header.length;
@@ -104,6 +106,8 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
     round->Abandon(*other);
   }
   round->Landed(*peer.link, header, payload);
+  if (Tracing() && header.offset + header.length == header.total)
+    TraceStage(TraceKind::kArrived, key->key, *round, peer.rank, 0);
   Progress(*key, *round);
 }
 
@@ -116,6 +120,7 @@ void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header
   Contribution& contribution = round.of(peer.rank);
   if (!contribution.begun) {
     round.Refer(peer.rank, found->second->data() + header.offset);
+    if (Tracing()) TraceStage(TraceKind::kArrived, key.key, round, peer.rank, 0);
   } else {
     contribution.sent = 0;  // pushed again over a new link: the announcement of the result may have been lost
     Offer(key, round, peer.rank);
@@ -177,6 +182,7 @@ void Shard::Progress(Key& key, Round& round) {
     return;
   }
   if (round.finished()) --stats_.open_rounds;
+  if (Tracing() && round.finished()) TraceStage(TraceKind::kSummed, key.key, round, 0, round.began);
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) Offer(key, round, rank);
 }
 

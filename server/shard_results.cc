@@ -30,19 +30,33 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
   header.flags = round.movable() ? kMovable : 0;
   if (contribution.reference != nullptr) {
     header.flags |= kByReference;
+    contribution.answered = Tracing() ? TraceClock() : 0;
     contribution.sent = round.total();
   } else {
     const size_t segment = round.segment() != 0 ? round.segment() : options_.segment_bytes;  // as workers set it now
+    if (contribution.sent == 0) contribution.answered = Tracing() ? TraceClock() : 0;
     header.offset = contribution.sent;
     header.length = static_cast<uint32_t>(std::min<size_t>(segment, round.complete() - contribution.sent));
     next.payload = round.result() + contribution.sent;
     contribution.sent += header.length;
   }
+  if (Tracing() && contribution.sent == round.total())
+    TraceStage(TraceKind::kReturned, item.key, round, peer.rank, contribution.answered);
   if (contribution.sent == round.complete()) {
     peer.results.pop();
     contribution.queued = false;
   }
   return true;
+}
+
+void Shard::TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const {
+  TraceSince(begin, {.kind = kind,
+                     .key = key,
+                     .bytes = round.total(),
+                     .round = round.number(),
+                     .priority = round.priority(),
+                     .member = kTraceServers + world_.server,
+                     .peer = peer});
 }
 
 void Shard::ArmStallCheck() {

@@ -109,5 +109,6 @@ void BindKernels(nanobind::module_& m);
 void BindLog(nanobind::module_& m);
 void BindProgram(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
+void BindTrace(nanobind::module_& m);
 
 }  // namespace byteps_like

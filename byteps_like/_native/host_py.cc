@@ -18,12 +18,13 @@ namespace {
 using Chunks = std::vector<std::pair<int64_t, uint64_t>>;
 
 struct PyHostGroup {
-  explicit PyHostGroup(std::shared_ptr<HostGroup> made) : group(std::move(made)) {}
+  PyHostGroup(std::shared_ptr<HostGroup> made, uint64_t number) : group(std::move(made)), lane(number) {}
   ~PyHostGroup() {
     // A forked child must not give the parent's place in the shared memory back.
     if (fork_guard.forked()) new std::shared_ptr<HostGroup>(std::move(group));
   }
   std::shared_ptr<HostGroup> group;
+  const uint64_t lane;
   const ForkGuard fork_guard;
 };
 
@@ -49,6 +50,7 @@ class PyHostPlan {
     call_.divisor = divisor;
     call_.root = root;
     call_.bytes = nbytes;
+    call_.lane = host.lane;
     call_.input_chunks = inputs_;
     call_.output_chunks = outputs_;
   }
@@ -94,7 +96,7 @@ PyHostGroup* MakeGroup(PyCommunicator& self, uint64_t lane, const std::vector<ui
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(timeout, 1e8)));
   auto group = BlockWithoutGil([&] { return communicator.Group(lane, ranks, deadline); });
   ThrowIfFailed(group.status());
-  return new PyHostGroup(std::move(*group));
+  return new PyHostGroup(std::move(*group), lane);
 }
 
 }  // namespace

@@ -31,5 +31,6 @@ NB_MODULE(_core, m) {
   byteps_like::BindLog(m);
   byteps_like::BindProgram(m);
   byteps_like::BindServer(m);
+  byteps_like::BindTrace(m);
   byteps_like::BindCommunicator(m);
 }

@@ -84,10 +84,11 @@ void BindServer(nb::module_& m) {
       .def_prop_ro("urls", [](PyServer& self) { return self.server().urls(); })
       .def(
           "set_world",
-          [](PyServer& self, uint32_t epoch, uint32_t size, double stall_warning, double stall_timeout) {
-            self.server().SetWorld({epoch, size, stall_warning, stall_timeout});
+          [](PyServer& self, uint32_t epoch, uint32_t size, double stall_warning, double stall_timeout, uint32_t rank) {
+            self.server().SetWorld({epoch, size, stall_warning, stall_timeout, rank});
           },
-          nb::arg("epoch"), nb::arg("world_size"), nb::arg("stall_warning"), nb::arg("stall_timeout"))
+          nb::arg("epoch"), nb::arg("world_size"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
+          nb::arg("rank") = 0)
       .def(
           "fail",
           [](PyServer& self, int code, const std::string& text) { self.server().Fail(static_cast<Code>(code), text); },

@@ -25,6 +25,7 @@ COMMANDS = {
     "schedule": "byteps_like.cli.schedule",
     "plan": "byteps_like.cli.plan",
     "tune": "byteps_like.cli.tune",
+    "timeline": "byteps_like.cli.timeline",
     "lab": "byteps_like.cli.lab",
     "bench": "byteps_like.cli.bench",
     "version": "byteps_like.cli.version",

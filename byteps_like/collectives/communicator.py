@@ -121,6 +121,11 @@ class Communicator:
             self._config.transport in ("auto", "shm"), self._config.stall_timeout,
         )  # fmt: skip
 
+    def lanes(self) -> dict[int, str]:
+        """The name of each group by the number of its lane."""
+        with self._lock:
+            return {group.lane: name for name, group in self._groups.items()}
+
     def release(self, name: str) -> None:
         """Gives back what group `name` holds, which may be used no more. If it is, its calls are counted on."""
         with self._lock:

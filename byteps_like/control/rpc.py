@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
@@ -25,6 +26,8 @@ from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentEr
 log = logging.getLogger(__name__)
 
 JOB, PROOF, ERROR = "byteps-like-job-bin", "byteps-like-proof-bin", "byteps-like-error-bin"
+CLOCK = "byteps-like-clock"
+"""In the trailer of an answer: nanoseconds of the answerer's monotonic clock."""
 LARGEST_MESSAGE = 64 << 20
 
 Unary = Callable[[Any], Awaitable[Message]]
@@ -87,7 +90,8 @@ def _serve_unary(method: MethodDescriptor, behaviour: Any, verifier: Verifier) -
             answer: bytes = (await behaviour(_parse(request_class, body))).SerializeToString()
         except BytePSLikeError as error:
             await _fail(method, nonce, error, context, verifier)
-        context.set_trailing_metadata(((PROOF, verifier.keys.answered(method.name, nonce, answer)),))
+        proof = verifier.keys.answered(method.name, nonce, answer)
+        context.set_trailing_metadata(((PROOF, proof), (CLOCK, str(time.monotonic_ns()))))
         return answer
 
     return serve
@@ -142,9 +146,19 @@ class Caller:
     """Makes calls of one service over one channel. For one event loop."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, service: ServiceDescriptor, job: str, secret: bytes, peer: str
+        self,
+        channel: grpc.aio.Channel,
+        service: ServiceDescriptor,
+        job: str,
+        secret: bytes,
+        peer: str,
+        on_clock: Callable[[int, int, int], None] | None = None,
     ) -> None:
-        """`peer` names the other side in messages, such as "scheduler 10.0.0.1:9000"."""
+        """`peer` names the other side in messages, such as "scheduler 10.0.0.1:9000".
+
+        `on_clock` gets, of each answered call, when it was sent, the other side's clock, when the answer came (ns).
+        """
+        self._on_clock = on_clock
         self._job, self._keys, self._peer = job, Keys.of(secret), peer
         self._methods: dict[str, tuple[Any, type[Message]]] = {}
         for method in service.methods:
@@ -159,15 +173,20 @@ class Caller:
         multicallable, answer_class = self._methods[name]
         body = request.SerializeToString()
         metadata, nonce = self._sign(name, body)
+        sent = time.monotonic_ns()
         call = multicallable(body, timeout=timeout, metadata=metadata)
         try:
             answer = await call
+            received = time.monotonic_ns()
             trailer = _as_dict(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             raise self._translate(name, nonce, error, timeout) from None
         except asyncio.CancelledError:
             raise _cut_off() from None
         self._check(name, nonce, trailer.get(PROOF), answer)
+        theirs = trailer.get(CLOCK, "")
+        if self._on_clock is not None and theirs.isdigit():
+            self._on_clock(sent, int(theirs), received)
         return answer_class.FromString(answer)
 
     async def stream(self, name: str, request: Message) -> AsyncIterator[Any]:

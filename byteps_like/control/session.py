@@ -19,6 +19,7 @@ from byteps_like.control.types import Event, EventKind, Member, MemberRole, Worl
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, ShutdownError
+from byteps_like.timeline.clock import clock
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Session:
     async def join(self) -> World:
         """Connects, claims the place and waits for the world."""
         self._channel = open_channel(self._config)
-        self._caller = Caller(self._channel, SCHEDULER, self._config.job, self._secret, self._scheduler)
+        self._caller = Caller(self._channel, SCHEDULER, self._config.job, self._secret, self._scheduler, clock.observe)
         deadline = time.monotonic() + self._claim.timeout
         self._check_open()
         await self._request_place(deadline)

@@ -45,9 +45,9 @@ class NativeServer:
         """The addresses as bound, in the order given."""
         return tuple(self._core.urls)
 
-    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float) -> None:
-        """Forgets all keys and links and serves this epoch. Times in seconds."""
-        self._core.set_world(epoch, world_size, stall_warning, stall_timeout)
+    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
+        """Forgets all keys and links and serves this epoch as server `rank`. Times in seconds."""
+        self._core.set_world(epoch, world_size, stall_warning, stall_timeout, rank)
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""

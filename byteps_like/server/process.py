@@ -23,6 +23,9 @@ from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ShutdownError
 from byteps_like.server.admin import AdminServer
+from byteps_like.timeline.orders import Order
+from byteps_like.timeline.recorder import recorder
+from byteps_like.timeline.records import SERVERS
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +39,8 @@ class Store(Protocol):
     def urls(self) -> tuple[str, ...]:
         """Addresses as bound."""
 
-    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float) -> None:
-        """Forgets everything and serves this epoch."""
+    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
+        """Forgets everything and serves this epoch as server `rank`."""
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells the workers of this epoch that it has failed."""
@@ -100,6 +103,7 @@ class ServerProcess:
         self._client = ControlClient(config)
         self._parts = ExitStack()
         self._door: Door | None = None
+        self._traced: int | None = None
         self.on_rank: Callable[[int], None] | None = None
         """Called with this server's rank when an epoch begins."""
 
@@ -152,6 +156,8 @@ class ServerProcess:
             return error
         finally:
             self._client.leave()
+            if self._traced is not None:
+                recorder.remove_member(self._traced)
             self._parts.close()
 
     def stop(self) -> None:
@@ -165,7 +171,11 @@ class ServerProcess:
             self.on_rank(rank)
         warning = float(settings.get("stall_warning", self._config.stall_warning))
         timeout = float(settings.get("stall_timeout", self._config.stall_timeout))
-        self._store.set_world(world.epoch, len(world.workers), warning, timeout)
+        self._traced = SERVERS + rank
+        recorder.add_member(self._traced)
+        if self._config.trace:
+            recorder.take(Order(self._config.trace))
+        self._store.set_world(world.epoch, len(world.workers), warning, timeout, rank)
         if self._door is not None:
             self._door.set_world(world.epoch, len(world.workers))
         self._client.ready(world)

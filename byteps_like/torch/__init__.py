@@ -103,6 +103,7 @@ from byteps_like.torch.runtime import (
 )
 from byteps_like.torch.shared import empty_shared
 from byteps_like.torch.sparse import sparse_allreduce_async
+from byteps_like.torch.tracing import trace
 
 _backend.register()  # torch before 2.14 knows of no entry point
 
@@ -199,4 +200,5 @@ __all__ = [
     "stats",
     "suspend",
     "synchronize",
+    "trace",
 ]

@@ -12,12 +12,14 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.timeline.recorder import recorder
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Arena, Flown, Named, Scaling
 from byteps_like.torch.compression import Compression, Compressor
 from byteps_like.torch.routes import Route
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
+from byteps_like.torch.tracing import follow_recorder
 
 
 @dataclass(frozen=True)
@@ -333,6 +335,8 @@ class GradientReducer:
         self._sparse.touched = False
 
     def _round(self, discard: bool) -> None:
+        if recorder.changed:
+            follow_recorder()
         try:
             for arena in self._arenas:
                 arena.finish(discard)

@@ -211,6 +211,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     global _process
     # Not at the top: process sets look up the current runtime themselves.
     from byteps_like.torch.process_sets import prepared, register
+    from byteps_like.torch.tracing import follow_recorder
 
     sets = prepared(settings.pop("process_sets", None) or ())
     if settings.pop("comm", None) is not None:
@@ -220,6 +221,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
             found = config or Config.from_env(**settings)
             _process = Runtime(_connect(found), found.partition_bytes, found.tune)
             _process.pace(found)
+            follow_recorder()
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
             atexit.register(shutdown)

@@ -44,6 +44,11 @@ class Catalogue:
         """`text` with names for the keys in it: the core knows keys only."""
         return name_keys(text, self._names)
 
+    def partitions(self) -> dict[int, tuple[str, int]]:
+        """Name and number of each partition by its key. Never blocks."""
+        known = list(self._known.values())
+        return {part.key: (item.spec.name, number) for item in known for number, part in enumerate(item.partitions)}
+
     def _check(self, spec: TensorSpec) -> None:
         known = self._known.get(spec.name)
         if known is not None and (known.spec.dtype, known.spec.shape) != (spec.dtype, spec.shape):

@@ -18,6 +18,7 @@ from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, Member, World
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
+from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import Declared, Handle, Links, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
@@ -97,6 +98,7 @@ class NativeWorker:
         self._events.start()
         client.on_event(self._on_control_event)
         client.publish(self._counters)
+        recorder.add_member(rank, self._names)
 
     # --- what others call ---
 
@@ -205,12 +207,17 @@ class NativeWorker:
         newest = (number for number, _ in list(self._started.values()))
         return {} if self._closed else {**self.stats(), **self._routes, "steps": max(newest, default=-1) + 1}
 
+    def _names(self) -> dict[str, dict[int, Any]]:
+        """For the timeline."""
+        return {"partitions": self._catalogue.partitions(), "groups": self._communicator.lanes()}
+
     def close(self) -> None:
         """Leaves the job in order; operations in flight fail with ShutdownError. Idempotent."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
+        recorder.remove_member(self.rank)
         self._engine.close()
         self._communicator.close()
         self._client.leave()

@@ -16,6 +16,8 @@ from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import host_id
 from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ConfigError
+from byteps_like.timeline.orders import parse_steps
+from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
 
@@ -47,6 +49,8 @@ def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Work
     from byteps_like.worker.collective import CollectiveWorker
     from byteps_like.worker.native import NativeWorker
 
+    if config.trace:
+        recorder.take(parse_steps(config.trace, config.trace_steps))
     communicator = Communicator(config, config.job, client.secret)
     undo.callback(communicator.close)
     world = client.join(_member(config, host_id(), communicator.own.urls), config.join_timeout)

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/base/trace.h"
 #include "csrc/engine/engine.h"
 #include "csrc/engine/operation.h"
 
@@ -69,6 +70,10 @@ class Channel : private LinkHandler {
   void OnResult(Part& part, const Header& header);
   void OnResumed(Part& part, const Header& header);
   void Finish(Part& part, const Status& status);
+  void TraceStage(TraceKind kind, const Part& part, int64_t begin) const;
+  void TraceReady(const Part& part) const;
+  void TraceFirst(Part& part) const;  // before each frame of a contribution
+  void TraceSent(const Header& header) const;
   void FinishAll(const Status& status);
   Header HeaderFor(const Part& part, FrameType type) const;
   bool Contributes(const Part& part) const;

@@ -23,6 +23,7 @@ void Channel::Enqueue(Part& part) {
   part.slot = in_flight_.size();
   if (in_flight_.empty()) Heard();
   in_flight_.push_back(&part);
+  if (Tracing()) TraceReady(part);
   Queue(part);
 }
 
@@ -111,6 +112,7 @@ bool Channel::NextPush(Outgoing& next) {
   if (Refer(part, next)) return true;
   if (!HasCredit()) return false;
   part.streamed = true;
+  if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
   if (!Contributes(part)) {
     part.sent = part.total;  // takes part, has nothing to say
@@ -142,6 +144,7 @@ bool Channel::Refer(Part& part, Outgoing& next) {
     next.header.offset = region->buffer->size();
     return true;
   }
+  if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
   next.header.flags |= kByReference;
   next.header.aux = region->id;
@@ -156,6 +159,7 @@ bool Channel::Refer(Part& part, Outgoing& next) {
 void Channel::OnSent(Link& link, const Header& header) {
   ++counters_.frames_sent;
   counters_.payload_sent += header.length;
+  if (Tracing()) TraceSent(header);
   if (header.type == FrameType::kGoodbye) link.Close(Status(Code::kClosed, ""));
 }
 
@@ -204,6 +208,7 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
 }
 
 void Channel::OnResult(Part& part, const Header& header) {
+  if (Tracing() && part.traced.landed == 0) part.traced.landed = TraceClock();
   const bool in_place = (header.flags & kByReference) != 0;
   if ((header.flags & kMovable) != 0 && part.offset == 0) part.operation->moves = true;
   if (!in_place && header.offset == part.landed) {
@@ -233,8 +238,46 @@ void Channel::Finish(Part& part, const Status& status) {
   in_flight_.pop_back();
   if (part.streamed && Contributes(part)) ahead_ -= static_cast<int64_t>(part.sent) - part.landed;
   part.streamed = part.begun = part.queued = false;
+  if (Tracing() && status.ok()) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;
   engine_.Complete(part, status);
+}
+
+// For the timeline ----------------------------------------------------------------------------------------------------
+
+void Channel::TraceStage(TraceKind kind, const Part& part, int64_t begin) const {
+  TraceSince(begin, {.kind = kind,
+                     .key = part.key,
+                     .bytes = part.total,
+                     .round = part.round,
+                     .priority = part.priority,
+                     .member = engine_.options_.rank,
+                     .peer = kTraceServers + address_.server});
+}
+
+// It was handed over a moment ago, on another thread.
+void Channel::TraceReady(const Part& part) const {
+  Trace({.kind = TraceKind::kReady,
+         .begin = part.traced.ready == 0 ? TraceClock() : part.traced.ready,
+         .key = part.key,
+         .bytes = part.total,
+         .round = part.round,
+         .priority = part.priority,
+         .member = engine_.options_.rank});
+}
+
+void Channel::TraceFirst(Part& part) const {
+  if (part.begun) return;
+  TraceStage(TraceKind::kQueued, part, part.traced.ready);
+  part.traced.sent = TraceClock();
+}
+
+void Channel::TraceSent(const Header& header) const {
+  const bool last = header.length == 0 || header.offset + header.length == header.total;
+  if (header.type != FrameType::kPush || !last) return;
+  const auto found = parts_.find(header.key);
+  if (found == parts_.end() || found->second->round != header.round) return;
+  TraceStage(TraceKind::kSent, *found->second, found->second->traced.sent);
 }
 
 }  // namespace byteps_like

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "csrc/base/trace.h"
 #include "csrc/engine/channel.h"
 
 namespace byteps_like {
@@ -105,6 +106,7 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
     for (uint32_t i = request.first_part; i < request.last_part; ++i)
       if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
     operation->remaining = request.last_part - request.first_part;
+    if (request.first_part < request.last_part) operation->key = parts[request.first_part]->key;
     wake = submitted_.empty() && request.first_part < request.last_part;
     // Equal in priority and age, the last goes first: in an arena it holds what the next forward needs first.
     for (uint32_t i = request.last_part; i-- > request.first_part;) {
@@ -115,6 +117,7 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
       part.root = request.root;
       part.priority = request.priority;
       part.movable = request.movable;
+      part.traced = {Tracing() ? TraceClock() : 0, 0, 0};
       submitted_.push_back(&part);
     }
   }
@@ -150,9 +153,11 @@ void Engine::Complete(Part& part, const Status& status) {
 }
 
 Status Engine::Wait(Operation& operation, Deadline deadline) {
+  const int64_t since = Tracing() && !operation.done() ? TraceClock() : 0;
   std::unique_lock lock(mutex_);
-  if (!completed_.wait_until(lock, deadline, [&] { return operation.done(); }))
-    return Status(Code::kTimeout, "the operation has not ended yet");
+  const bool ended = completed_.wait_until(lock, deadline, [&] { return operation.done(); });
+  if (since != 0) TraceSince(since, {.kind = TraceKind::kWait, .key = operation.key, .member = options_.rank});
+  if (!ended) return Status(Code::kTimeout, "the operation has not ended yet");
   return operation.status;
 }
 

@@ -17,6 +17,7 @@ struct Operation {
   std::atomic<uint32_t> remaining{0};  // parts that have not landed
   std::atomic<bool> moves{false};      // all ranks know where the tensor goes next: said of its first part
   Status status;                       // written before `remaining` becomes 0
+  uint64_t key = 0;                    // of its first part, for the timeline
 
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
 };
@@ -46,6 +47,10 @@ struct Part {
   bool begun = false;     // its first frame went out
   bool resuming = false;  // waits for kResumed on a new link
   bool streamed = false;  // its bytes go over the link: not by reference
+
+  struct {
+    int64_t ready = 0, sent = 0, landed = 0;  // TraceClock: submitted, first frame out, first bytes in
+  } traced;                                   // 0 while nobody records
 };
 
 }  // namespace byteps_like

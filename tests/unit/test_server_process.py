@@ -32,7 +32,7 @@ class FakeStore:
     open_rounds: int = 3
     stopped: bool = False
 
-    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float) -> None:
+    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
         self.worlds.append((epoch, world_size, stall_warning, stall_timeout))
 
     def fail(self, error: BytePSLikeError) -> None:

@@ -1,0 +1,59 @@
+"""`byteps-like timeline`: what became of the steps of a job that was recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Merges and reports recorded timelines.")
+_RECORDING = """
+A job is recorded with BYTEPS_LIKE_TRACE=DIR (or FILE.json) in the environment of all its processes, and
+BYTEPS_LIKE_TRACE_STEPS=10:19 for these steps only; or by byteps_like.torch.trace(DIR, steps=10) on all ranks.
+
+[bold]Example[/bold]  BYTEPS_LIKE_TRACE=trace byteps-like run -n 2 -s 1 -- python train.py; """
+Source = Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A trace, or the directory of its parts.")]
+
+
+@app.command(epilog=_RECORDING + "byteps-like timeline merge trace")
+def merge(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the parts lie: those of all hosts.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="By default DIR/trace.json.")] = None,
+) -> None:
+    """Makes one file of the parts of all ranks and servers, for ui.perfetto.dev or chrome://tracing.
+
+    A name that ends with .gz makes it small; both viewers read it.
+    """
+    from byteps_like.timeline.perfetto import merged, write
+
+    target = output or directory / "trace.json"
+    trace = merged(directory)
+    write(trace, target)
+    events = sum(event["ph"] == "X" for event in trace["traceEvents"])
+    print(f"{target}: {events} events of {len(trace['otherData']['processes'])} processes")
+    if trace["otherData"]["lost"]:
+        print(f"{trace['otherData']['lost']} records were lost: more came than could be written")
+
+
+@app.command(epilog=_RECORDING + "byteps-like timeline report trace")
+def report(
+    source: Source,
+    as_json: Annotated[bool, typer.Option("--json", help="The tables as one JSON object.")] = False,
+) -> None:
+    """Says where the steps went: compute, exposed communication, for whom ranks waited; and who holds the others up."""
+    from rich.console import Console
+
+    from byteps_like.timeline.analysis import Analysis
+    from byteps_like.timeline.perfetto import load
+    from byteps_like.timeline.report import show, tables, verdict
+
+    analysis = Analysis(load(source)["traceEvents"])
+    if as_json:
+        found = {
+            title: [dict(zip(heading, row, strict=True)) for row in rows] for title, heading, rows in tables(analysis)
+        }
+        print(json.dumps({"tables": found, "verdict": verdict(analysis)}, indent=1))
+    else:
+        show(analysis, Console())

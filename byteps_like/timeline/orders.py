@@ -1,0 +1,46 @@
+"""What is to be recorded: where to, from which step, how many."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from byteps_like.errors import ConfigError
+
+NEXT = -1
+
+
+@dataclass(frozen=True)
+class Order:
+    """Steps are counted from 0. `first` NEXT: from the next one on; `steps` 0: until the end."""
+
+    path: str
+    first: int = NEXT
+    steps: int = 0
+
+    def to_text(self) -> str:
+        """For the wire."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Order:
+        """What `to_text` wrote."""
+        return cls(**json.loads(text))
+
+
+def parse_steps(path: str, text: str) -> Order:
+    """The order of the settings `trace` and `trace_steps`: "10:19" (both of them, too), "20" (the first 20), "".
+
+    Raises ConfigError for anything else.
+    """
+    first, colon, last = text.strip().partition(":")
+    try:
+        if not first and not colon:
+            return Order(path)
+        begin = int(first) if colon else 0
+        count = int(last) - begin + 1 if colon else int(first)
+    except ValueError:
+        begin = count = -1
+    if begin < 0 or count < 1:
+        raise ConfigError(f"trace_steps={text!r} is neither first:last (such as 10:19) nor a number of steps")
+    return Order(path, begin, count)

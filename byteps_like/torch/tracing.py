@@ -1,0 +1,179 @@
+"""What only PyTorch knows of a step, for the timeline: forward and backward of each layer, the update, where steps end.
+
+Hooks are put in when recording is ordered, between two steps, and taken out when it has ended; without them nothing of
+this runs. A layer is a module with parameters of its own and no such module in it. Modules without parameters
+(activations, pooling) count to the layer before them. Backward of a layer reaches from the last gradient of the layer
+behind it to its own last gradient.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+from torch.utils.hooks import RemovableHandle
+
+from byteps_like.errors import InvalidArgumentError, NotInitializedError
+from byteps_like.timeline.orders import NEXT, Order
+from byteps_like.timeline.recorder import recorder
+
+_now = time.monotonic_ns
+
+
+class _Span:
+    """A layer's work that goes on: it is recorded when the next one begins."""
+
+    def __init__(self, category: str, layer: str, begin: int, end: int) -> None:
+        self.category, self.layer, self.begin, self.end = category, layer, begin, end
+
+
+class _Step(threading.local):
+    """Where the step of this thread stands. Times in ns; None: not known."""
+
+    began: int | None = None
+    forward: int = 0
+    update: int = 0
+    gradient: int | None = None
+    span: _Span | None = None
+
+
+class _Hooks:
+    """All hooks of this process, and the layers they have seen."""
+
+    def __init__(self) -> None:
+        self.step = _Step()
+        self._layers: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._seen: WeakSet[torch.nn.Module] = WeakSet()
+        self._handles: list[RemovableHandle] = []
+        self._parameters: dict[int, RemovableHandle] = {}
+
+    def put_in(self) -> None:
+        if self._handles:
+            return
+        self.step = _Step()
+        self._handles = [
+            modules.register_module_forward_pre_hook(self._before_forward),
+            modules.register_module_forward_hook(self._after_forward),
+            optimizers.register_optimizer_step_pre_hook(self._before_update),
+            optimizers.register_optimizer_step_post_hook(self._after_update),
+        ]
+
+    def take_out(self) -> None:
+        for handle in [*self._handles, *self._parameters.values()]:
+            handle.remove()
+        self._handles.clear()
+        self._parameters.clear()
+        self._seen.clear()
+
+    # --- layers ---
+
+    def _learn(self, root: torch.nn.Module) -> None:
+        """The names of all layers of a model that is called for the first time."""
+        for name, module in root.named_modules():
+            self._seen.add(module)
+            own = list(module.named_parameters(recurse=False))
+            if own and sum(1 for _ in module.parameters()) == len(own):
+                self._layers.setdefault(module, name.removeprefix("module.") or type(module).__name__)
+            for _, parameter in own:
+                self._watch(parameter, name.removeprefix("module.") or type(module).__name__)
+
+    def _watch(self, parameter: torch.Tensor, layer: str) -> None:
+        if id(parameter) in self._parameters or not (parameter.requires_grad and parameter.is_leaf):
+            return
+        register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
+        self._parameters[id(parameter)] = register(lambda _: self._after_gradient(layer))
+
+    # --- what happens ---
+
+    def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
+        step = self.step
+        if module not in self._seen:
+            self._learn(module)
+        if step.began is None and torch.is_grad_enabled():
+            step.began = _now()
+        step.forward = _now()
+
+    def _after_forward(self, module: torch.nn.Module, _: Any, output: Any) -> None:
+        layer, step = self._layers.get(module), self.step
+        if not torch.is_grad_enabled():
+            return
+        if layer is not None:
+            self._record(_Span("forward", layer, step.forward, _now()))
+            step.gradient = None
+            first: Any = output[0] if isinstance(output, tuple) and output else output
+            if isinstance(first, torch.Tensor) and first.requires_grad:
+                watch: Callable[..., Any] = first.register_hook
+                watch(self._before_gradient)
+        elif step.span is not None and step.span.category == "forward" and not any(module.children()):
+            step.span.end = _now()
+
+    def _before_gradient(self, _: torch.Tensor) -> None:
+        if self.step.gradient is None:
+            self.step.gradient = _now()
+
+    def _after_gradient(self, layer: str) -> None:
+        step, now = self.step, _now()
+        span = step.span
+        if span is not None and span.category == "backward" and span.layer == layer:
+            span.end = now
+        else:
+            self._record(_Span("backward", layer, now if step.gradient is None else step.gradient, now))
+        step.gradient = now
+
+    def _before_update(self, *_: Any) -> None:
+        self._record(None)
+        self.step.update = _now()
+
+    def _after_update(self, *_: Any) -> None:
+        now, step, rank = _now(), self.step, _rank()
+        recorder.event("update", "update", step.update, now - step.update, rank, layer="")
+        if step.began is not None:
+            name = f"step {recorder.steps}"
+            recorder.event("step", name, step.began, now - step.began, rank, step=recorder.steps)
+        recorder.step(whole=step.began is not None)
+        step.began = now
+        step.gradient = None
+
+    def _record(self, span: _Span | None) -> None:
+        """The span before this one has ended."""
+        done, self.step.span = self.step.span, span
+        if done is not None:
+            recorder.event(done.category, done.layer, done.begin, done.end - done.begin, _rank(), layer=done.layer)
+
+
+_hooks = _Hooks()
+
+
+def follow_recorder() -> None:
+    """Puts the hooks in, or takes them out, as the recorder wants it. On the thread that trains, between two steps."""
+    recorder.changed = False
+    (_hooks.put_in if recorder.ordered else _hooks.take_out)()
+
+
+def trace(path: str, steps: int) -> None:
+    """Records the next `steps` steps of this rank, and of all ranks that call it, into a timeline in `path`.
+
+    `path` is a directory, or a .json file, on each host; see docs/timeline.md for what becomes of it. Call it between
+    steps. A step ends with an optimizer's `step()`. Does nothing while a timeline is being recorded already.
+    Raises InvalidArgumentError for fewer than one step.
+    """
+    if steps < 1:
+        raise InvalidArgumentError(f"trace(steps={steps}): at least one step")
+    recorder.take(Order(path, NEXT, steps))
+    follow_recorder()
+    _hooks.step.began = _now()
+
+
+def _rank() -> int:
+    from byteps_like.torch.runtime import current
+
+    try:
+        return current().worker.rank
+    except NotInitializedError:
+        return recorder.member
