@@ -7,10 +7,13 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from byteps_like.config import Config
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.launch import environment
 from byteps_like.launch.child import Part
 from byteps_like.launch.display import Display, open_display, terminal_width
@@ -18,6 +21,9 @@ from byteps_like.launch.job import Job
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
 from byteps_like.launch.options import RunOptions
+from byteps_like.timeline.parts import SUFFIX
+from byteps_like.timeline.perfetto import merged, write
+from byteps_like.timeline.recorder import parts_directory
 
 
 def run_job(options: RunOptions) -> int:
@@ -44,8 +50,30 @@ def _run_job(options: RunOptions) -> int:
         options = replace(options, columns=terminal_width() - prefix_columns - 1)
     if not options.quiet:
         _say_threads(display, options)
-    with JobDirectory() as directory:
+    with JobDirectory() as directory, _timeline(options):
         return Job(options, directory, display, None if options.quiet else _monitor).run()
+
+
+@contextmanager
+def _timeline(options: RunOptions) -> Iterator[None]:
+    """Of a job that is recorded: makes room for its parts, and one trace of them at the end."""
+    environ = os.environ | options.environment
+    path = environ.get("BYTEPS_LIKE_TRACE", "")
+    if not path:
+        yield
+        return
+    parts = parts_directory(path)
+    for old in parts.glob(f"*{SUFFIX}"):
+        old.unlink()
+    try:
+        yield
+    finally:
+        target = parts / "trace.json" if parts == Path(path) else Path(path)
+        try:
+            write(merged(parts), target)
+            print(f"byteps-like: timeline in {target}: byteps-like timeline report {path}", file=sys.stderr)
+        except (OSError, InvalidArgumentError) as error:
+            print(f"byteps-like: no timeline: {error}", file=sys.stderr)
 
 
 def _say_threads(display: Display, options: RunOptions) -> None:

@@ -74,7 +74,7 @@ class _Index:
         if last == rank:
             return "own link", f"server {server}", before
         ready = self._ready.get((key, number), {})
-        behind = arrived[last] - arrived.get(rank, begin)
+        behind = arrived[last] - arrived.get(rank, int(begin))
         late = ready.get(last, 0) - ready.get(rank, 0) if {last, rank} <= ready.keys() else 0
         return ("late rank" if 2 * late > behind else "slow link"), f"rank {last}", before
 
