@@ -37,9 +37,11 @@ def merge(
         print(f"{trace['otherData']['lost']} records were lost: more came than could be written")
 
 
-@app.command(epilog=_RECORDING + "byteps-like timeline report trace")
+@app.command(epilog=_RECORDING + "byteps-like timeline report trace --html report.html")
 def report(
     source: Source,
+    png: Annotated[Path | None, typer.Option(help="Also draw it there (or as .svg, .pdf).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with tables and drawing there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The tables as one JSON object.")] = False,
 ) -> None:
     """Says where the steps went: compute, exposed communication, for whom ranks waited; and who holds the others up."""
@@ -57,3 +59,11 @@ def report(
         print(json.dumps({"tables": found, "verdict": verdict(analysis)}, indent=1))
     else:
         show(analysis, Console())
+    if png is not None:
+        from byteps_like.timeline.draw import draw
+
+        draw(analysis, png)
+    if html is not None:
+        from byteps_like.timeline.page import write_page
+
+        write_page(analysis, html, str(source))
