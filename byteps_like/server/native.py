@@ -47,7 +47,8 @@ class NativeServer:
 
     def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
         """Forgets all keys and links and serves this epoch as server `rank`. Times in seconds."""
-        self._core.set_world(epoch, world_size, stall_warning, stall_timeout, rank)
+        own = {"rank": rank} if rank else {}
+        self._core.set_world(epoch, world_size, stall_warning, stall_timeout, **own)
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""

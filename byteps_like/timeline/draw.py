@@ -83,7 +83,7 @@ def _one_step(axes: Any, analysis: Analysis) -> None:
         for event in analysis.events
         if event.get("ph") == "X" and event["ts"] < end and event["ts"] + event["dur"] > begin
     ]
-    labels = []
+    labels: list[str] = []
     for label, spans in _rows(within):
         place = len(labels)
         labels.append(label)
