@@ -6,98 +6,16 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from tests.scenarios.checks import raises, same_everywhere
+from tests.scenarios.crossing_models import OPTIMIZERS, Mixing, Run, Tied, Zoo, both, plain_loss, same
 from tests.scenarios.membership import Branches
 from tests.scenarios.models import batch, fill, flat, mlp, share
-
-
-class Lion(torch.optim.Optimizer):
-    """The sign of a mean of gradients: an optimizer that is not torch's."""
-
-    def __init__(self, params: Any, lr: float = 1e-3, beta: float = 0.9) -> None:
-        super().__init__(params, {"lr": lr, "beta": beta})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
-                parameter.sub_(torch.sign(mean.lerp(parameter.grad, 0.5)), alpha=group["lr"])
-                mean.lerp_(parameter.grad, 1 - group["beta"])
-
-
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
-    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
-    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True, foreach=True),
-    "fused AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
-    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1),
-    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
-    "Lion": Lion,
-}
-
-Loss = Callable[[nn.Module, int, int, int], torch.Tensor]
-
-
-def plain_loss(model: nn.Module, step: int, rank: int, size: int) -> torch.Tensor:
-    """Of a rank's share of a batch."""
-    x, y = (share(part, rank, size).to(next(model.parameters()).dtype) for part in batch(step))
-    return nn.functional.mse_loss(model(x), y)
-
-
-def groups_of(model: nn.Module) -> list[dict[str, Any]]:
-    """Biases have a learning rate of their own."""
-    named = list(model.named_parameters())
-    return [
-        {"params": [item for name, item in named if "bias" not in name]},
-        {"params": [item for name, item in named if "bias" in name], "lr": 0.02},
-    ]
-
-
-class Run:
-    """A model with an optimizer that waits (`crosses` False) or not."""
-
-    def __init__(self, bps: Any, crosses: bool, make: Any, model: nn.Module, **options: Any) -> None:
-        self.model = model
-        options |= {"cross_barrier": True, "model": model} if crosses else {}
-        self.optimizer = bps.DistributedOptimizer(make(groups_of(model)), model.named_parameters(), **options)
-
-    def train(self, rank: int, size: int, steps: range, loss: Loss = plain_loss, passes: int = 1) -> None:
-        for step in steps:
-            self.optimizer.zero_grad()
-            for number in range(passes):
-                loss(self.model, passes * step + number, rank, size).backward()
-            self.optimizer.step()
-
-
-def same(first: Run, second: Run) -> None:
-    """The same bits in weights and in the optimizers' states."""
-    first.optimizer.synchronize()
-    assert torch.equal(flat(first.model), flat(second.model))
-    states = [run.optimizer.state_dict() for run in (first, second)]
-    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
-
-
-def both(
-    bps: Any, rank: int, size: int, make: Any, new: Callable[[], nn.Module], steps: int, loss: Loss = plain_loss,
-    passes: int = 1, **options: Any,
-) -> Run:  # fmt: skip
-    """Trains the same with and without the barrier; the results are the same bits. The one that crosses it."""
-    runs = [Run(bps, crosses, make, new(), **options) for crosses in (True, False)]
-    for run in runs:
-        run.train(rank, size, range(steps), loss, passes)
-    same(*runs)
-    same_everywhere(bps, flat(runs[0].model))
-    return runs[0]
 
 
 def fifty_steps(bps: Any, rank: int, size: int) -> None:
@@ -137,31 +55,43 @@ def schedules(bps: Any, rank: int, size: int) -> None:
     same(*runs)
 
 
-class Tied(nn.Module):
-    """A weight of two modules, a module used twice, attention that reads weights behind its modules' backs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(20, 8)
-        self.twice = nn.Linear(8, 8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.outer = nn.Linear(8, 20)
-        self.outer.weight = nn.Parameter(torch.zeros(20, 8))
-        self.back = nn.Linear(20, 8)
-        self.back.weight = self.inner.weight
-        self.scale = nn.Parameter(torch.ones(()))
-        self.last = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.twice(torch.tanh(self.twice(self.inner(x))))
-        hidden, _ = self.attention(hidden[None], hidden[None], hidden[None])
-        hidden = self.back(torch.nn.functional.linear(hidden[0], self.outer.weight) * self.scale)
-        return self.last(hidden)
-
-
 def shared_reused_and_read(bps: Any, rank: int, size: int) -> None:
     for make in (OPTIMIZERS["Adam"], OPTIMIZERS["momentum"]):
         both(bps, rank, size, make, lambda: fill(Tied().double()), 6)
+
+
+def modules_of_torch(bps: Any, rank: int, size: int) -> None:
+    runs = [Run(bps, crosses, OPTIMIZERS["Adam"], fill(Zoo().double())) for crosses in (True, False)]
+    outputs = []
+    for run in runs:
+        run.train(rank, size, range(4))
+        with torch.no_grad():  # in eval mode the encoder may read its layers' parameters without calling them
+            outputs.append(run.model.eval()(batch(0)[0]))
+    torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-12)
+    same(*runs)
+
+
+def two_optimizers(bps: Any, rank: int, size: int) -> None:
+    """Of one model, stepped in turn."""
+    models = []
+    for crosses in (True, False):
+        model = mlp()
+        owners = [
+            bps.DistributedOptimizer(make(layer.parameters()), cross_barrier=crosses, model=model)
+            for layer, make in ((model[0], OPTIMIZERS["Adam"]), (model[2:], OPTIMIZERS["momentum"]))
+        ]
+        for step in range(6):
+            for owner in owners[: 1 + step % 2]:
+                model.zero_grad()
+                plain_loss(model, step, rank, size).backward()
+                owner.step()
+            for owner in owners[1 + step % 2 :]:
+                owner.zero_grad()
+        for owner in owners:
+            owner.synchronize() if crosses else None
+        models.append(model)
+    assert torch.equal(flat(models[0]), flat(models[1]))
+    same_everywhere(bps, flat(models[0]))
 
 
 def unused(bps: Any, rank: int, size: int) -> None:
@@ -264,17 +194,6 @@ def with_backward_out_of_order(bps: Any, rank: int, size: int) -> None:
         same(*runs)
 
 
-class Mixing(Lion):
-    """Multiplies matrices, as Muon does: autocast would do that in bfloat16."""
-
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.dim() == 2:
-                    parameter.grad = parameter.grad @ parameter.grad.T @ parameter.grad
-        super().step()
-
-
 def modes_of_the_asker(bps: Any, rank: int, size: int) -> None:
     """The second branch is used, and gets its state, in a step whose updates are asked for by an evaluation."""
 
@@ -372,9 +291,9 @@ def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    finer_towards_the_input, compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read, unused,
-    beside_the_model, states_in_flight, clipping, evaluation, modes_of_the_asker, uneven_batches,
-    with_backward_out_of_order, gradients_of_step_are_taken, thrown_away_before_step, copies_of_the_model,
-    the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
+    finer_towards_the_input, compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read,
+    modules_of_torch, two_optimizers, unused, beside_the_model, states_in_flight, clipping, evaluation,
+    modes_of_the_asker, uneven_batches, with_backward_out_of_order, gradients_of_step_are_taken,
+    thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size). `fifty_steps` is not among them: it takes longer."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.scenarios.checks import raises, same_everywhere
-from tests.scenarios.crossing import OPTIMIZERS, Run, Tied, plain_loss
+from tests.scenarios.crossing_models import OPTIMIZERS, Run, Tied, plain_loss
 from tests.scenarios.models import batch, fill, flat, mlp
 
 

@@ -7,6 +7,7 @@ import pytest
 from byteps_like.errors import PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import crossing, crossing_misuse
+from tests.scenarios.crossing_models import OPTIMIZERS, Run, plain_loss
 from tests.scenarios.models import batch, mlp
 
 
@@ -33,14 +34,14 @@ def test_the_next_forward_raises_what_ended_the_job(servers):
     gone = PeerLostError("rank 1 is gone", rank=0, peer=1)
 
     def body(bps, rank, size):
-        run = crossing.Run(bps, True, crossing.OPTIMIZERS["Adam"], mlp())
+        run = Run(bps, True, OPTIMIZERS["Adam"], mlp())
         run.train(rank, size, range(2))
         run.optimizer.synchronize()
         if rank == 1:
             world.fail(gone)
             return
         with pytest.raises(PeerLostError, match="rank 1 is gone"):
-            crossing.plain_loss(run.model, 2, rank, size).backward()
+            plain_loss(run.model, 2, rank, size).backward()
             run.optimizer.step()
             run.model(batch(0)[0])
 
