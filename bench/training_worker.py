@@ -101,10 +101,13 @@ class Contender:
         """Of DeferredBackward; -1 without."""
         return -1 if self._deferred is None else self._deferred.first_k
 
-    def check(self, size: int) -> None:
-        """All weights are what `made` steps with the mean of 1..size make of zero."""
+    def land(self) -> None:
+        """Waits for what the last step has left in flight: the first steps of a turn did the same for the turn."""
         if "cross-barrier" in self.name or "deferred" in self.name:
             self._optimizer.synchronize()
+
+    def check(self, size: int) -> None:
+        """All weights are what `made` steps with the mean of 1..size make of zero."""
         expected = -RATE * self.made * (size + 1) / 2
         for name, parameter in self._module.named_parameters():
             if not bool((parameter == expected).all()):
@@ -146,6 +149,7 @@ def measure(plan: Plan, model: str, make: Callable[[str], Contender], size: int)
             seconds = contender.run(plan.steps)
             busy = (time.process_time() - before) / plan.steps
             found.append(Measured(model, contender.name, seconds, busy, contender.first_k))
+            contender.land()
             dist.barrier()
     for contender in contenders:
         contender.check(size)

@@ -118,6 +118,7 @@ class EventLoop {
   bool BeginDriving(bool wait);
   bool Iterate();                 // false: the loop is to stop
   bool Await(Deadline deadline);  // false: the deadline has passed
+  void OnBusy(Deadline now);
   void EndDriving();
   bool HasWork();
   void KeepAway();
@@ -140,6 +141,7 @@ class EventLoop {
   bool needed_ = false;     // guarded by away_mutex_: it is to come back
   Deadline last_driven_{};  // likewise
   Deadline busy_at_{};      // of the holder of the baton: when there was an event last
+  int in_vain_ = 0;         // likewise: how often its patience is to be halved
   std::atomic<int64_t> patience_{0};
   std::atomic<bool> spin_{false};
   Fd nudge_;  // gets the loop's own thread out of SleepWatching

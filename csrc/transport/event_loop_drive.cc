@@ -14,6 +14,7 @@ namespace {
 constexpr auto kAfterDriver = std::chrono::milliseconds(1);  // the loop's own thread keeps away
 constexpr auto kWhileDriven = std::chrono::milliseconds(5);  // and looks this often, unless the driver sleeps
 constexpr auto kAlone = std::chrono::microseconds(5);        // then a spinning driver offers its core to others
+constexpr int kMostShorter = 6;                              // halvings of a driver's patience
 constexpr int kFlushes = 4;                                  // iterations in which a driver finishes what it has begun
 
 void Ring(const Fd& fd) {
@@ -61,21 +62,29 @@ bool EventLoop::Await(Deadline deadline) {
   if (sleep == 0 && !events) return true;
   const Deadline now = Clock::now();
   if (events) {
-    busy_at_ = now;
+    OnBusy(now);
     return true;
   }
   if (now >= deadline) return false;
-  if ((now - busy_at_).count() < patience_.load(std::memory_order_relaxed)) {
+  if ((now - busy_at_).count() < patience_.load(std::memory_order_relaxed) >> in_vain_) {
     // Even where there are cores enough, the one that is waited for may have been put on this one.
     if (!spin_.load(std::memory_order_relaxed) || now - busy_at_ > kAlone) ::sched_yield();
     return true;
   }
   driver_slept_ = true;
+  in_vain_ = std::min(in_vain_ + 1, kMostShorter);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
   const auto most = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
-  if (WaitForEvents(sleep < 0 ? most : std::min(sleep, most))) busy_at_ = Clock::now();
+  if (WaitForEvents(sleep < 0 ? most : std::min(sleep, most))) OnBusy(Clock::now());
   BuryWatchers();
   return true;
+}
+
+// Where events are further apart than a driver's patience, as on a line that is busy with large messages, looking for
+// them all that time costs others the core, and finds none: each such wait halves it, until they come closer again.
+void EventLoop::OnBusy(Deadline now) {
+  if ((now - busy_at_).count() < patience_.load(std::memory_order_relaxed)) in_vain_ = 0;
+  busy_at_ = now;
 }
 
 bool EventLoop::HasWork() {
