@@ -143,6 +143,9 @@ class Group(Protocol):
         A single number says that all parts of all ranks are of that size; a list promises nothing about the others'.
         """
 
+    def release(self) -> None:
+        """Gives back what is held for it: no rank will use it any more."""
+
     def barrier(self, options: CallOptions = DEFAULT) -> Operation:
         """Done when every rank has called it."""
 

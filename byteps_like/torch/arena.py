@@ -13,7 +13,7 @@ from byteps_like.errors import MismatchError
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
-from byteps_like.worker.api import Declared, Handle, TensorSpec
+from byteps_like.worker.api import Declared, Handle, TensorSpec, Tunable
 from byteps_like.worker.layout import CONTROLS, FLAGS, lay_out, partitions_of, pieces, runs
 
 Named = tuple[str, torch.Tensor]
@@ -86,6 +86,7 @@ class Arena:
         *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = False
+        self._version = 0
         self.longest = 0
         """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
         self._cut(declared)
@@ -120,12 +121,17 @@ class Arena:
     def recut(self, route: Route, partition_bytes: int) -> None:
         """Between rounds: goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size).
 
-        Gradients keep their values. All ranks must make the same calls. Each size has a name, and thus keys, of its
-        own; one that was used before is used again. Blocks for one round trip, if the size is new.
+        Gradients keep their values. All ranks must make the same calls. Names, and thus keys, are new each time; what
+        was held for the old ones is freed. Blocks for one round trip.
         """
-        ending = f"/{partition_bytes}" if partition_bytes else ""
+        left, before = [piece.declared for piece in self._pieces], self._worker
+        self._version += 1
+        ending = f"/{self._version}"
         specs = [replace(spec, name=spec.name + ending, partition_bytes=partition_bytes) for spec in self._specs]
         self._cut(route.declare(specs))
+        if isinstance(before, Tunable):
+            for declared in left:
+                before.retire(declared)
         if route is not self._route:
             self._route, self._worker = route, route.worker
             data = tensor_over(self._worker.allocate(self.data.numel() * self._itemsize), self.data.dtype)

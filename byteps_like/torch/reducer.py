@@ -144,14 +144,16 @@ class GradientReducer:
             for slot in arena.slots:
                 self._hook(slot.parameter)
         self._generation += 1
+        self._level()
 
     def _make_arena(self, label: str, named: list[Named]) -> Arena:
         wire = self._options.compression.wire_dtype(named[0][1].dtype)
-        arena = Arena(self.route, label, named, wire, self._options.scaling, self._options.fine)
-        longest = max(each.partitions for each in [*self._arenas, arena])
-        for each in [*self._arenas, arena]:
-            each.longest = longest
-        return arena
+        return Arena(self.route, label, named, wire, self._options.scaling, self._options.fine)
+
+    def _level(self) -> None:
+        longest = max((arena.partitions for arena in self._arenas), default=0)
+        for arena in self._arenas:
+            arena.longest = longest
 
     def _claim(self, name: str, parameter: torch.Tensor) -> None:
         if not parameter.is_leaf or parameter.device.type != "cpu":
@@ -229,6 +231,7 @@ class GradientReducer:
         with torch.no_grad():
             for arena in self._arenas:
                 arena.recut(route, partition_bytes)
+        self._level()
         self.route, self._partition_bytes = route, partition_bytes
 
     def note(self, flight: object) -> None:

@@ -76,6 +76,9 @@ class Tunable(Protocol):
     def use(self, links: Links) -> None:
         """From the next push on; what is in flight goes on as it began."""
 
+    def retire(self, declared: Declared) -> None:
+        """No rank will use this name again, and nothing of it is in flight here: what is held for it may be freed."""
+
 
 class SharedMemory(Protocol):
     """A zero-filled, page-aligned block that same-host servers read and write in place. Freed with its last owner."""

@@ -151,6 +151,13 @@ class CollectiveWorker:
         """See worker.api.Tunable. There is no credit here: a rank can't run ahead in a collective."""
         self._links = links
 
+    def retire(self, declared: Declared) -> None:
+        """See worker.api.Tunable."""
+        for part in declared.partitions:
+            lane = self._lanes.pop(part.key, None)
+            if lane is not None:
+                lane.release()
+
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""
         self._base.note_route(name)

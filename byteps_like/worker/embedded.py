@@ -219,9 +219,16 @@ class Owning:
 
     def use(self, links: Links) -> None:
         """See worker.api.Tunable."""
+        self._tunable().use(links)
+
+    def retire(self, declared: Declared) -> None:
+        """See worker.api.Tunable."""
+        self._tunable().retire(declared)
+
+    def _tunable(self) -> Tunable:
         if not isinstance(self._worker, Tunable):
             raise InvalidArgumentError("this kind of worker can't be tuned")
-        self._worker.use(links)
+        return self._worker
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker."""

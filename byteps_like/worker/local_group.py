@@ -162,6 +162,9 @@ class LocalGroup:
         """Its only part."""
         return self._copy(source, target, send_counts if isinstance(send_counts, int) else send_counts[0], dtype)
 
+    def release(self) -> None:
+        """Nothing is held."""
+
     def barrier(self, options: CallOptions = DEFAULT) -> LocalOperation:
         """Nobody else to wait for."""
         return LocalOperation()

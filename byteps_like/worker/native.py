@@ -182,6 +182,11 @@ class NativeWorker:
         self._engine.credit_bytes = links.credit_bytes or self._settings.credit_bytes
         self._engine.segment_bytes = links.segment_bytes or self._settings.segment_bytes
 
+    def retire(self, declared: Declared) -> None:
+        """See worker.api.Tunable. Servers free the sums once all ranks have said so."""
+        with self._lock:
+            self._engine.retire(self._tensors.pop(declared.tensor_id))
+
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""
         self._routes[f"route_{name}"] = 1

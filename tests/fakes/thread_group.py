@@ -279,6 +279,9 @@ class ThreadGroup:
         spans = _spans(source, send, dtype), _spans(target, receive, dtype)
         return self._join(f"all_to_all {dtype.name.lower()}", *spans, combine, options)
 
+    def release(self) -> None:
+        pass
+
     def barrier(self, options: CallOptions = DEFAULT) -> ThreadOperation:
         return self._join("barrier", [], [], lambda *_: [], options)
 

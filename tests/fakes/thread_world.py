@@ -142,6 +142,7 @@ class ThreadWorker:
         self._groups: dict[tuple[str, tuple[int, ...]], ThreadGroup] = {}
         self._closed = False
         self.links: list[Links] = []
+        self.retired: list[str] = []
 
     def _check(self) -> None:
         self.world.check()
@@ -198,6 +199,9 @@ class ThreadWorker:
 
     def use(self, links: Links) -> None:
         self.links.append(links)
+
+    def retire(self, declared: Declared) -> None:
+        self.retired.append(declared.spec.name)
 
     def barrier(self, timeout: float | None = None) -> None:
         self._check()

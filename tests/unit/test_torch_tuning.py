@@ -74,14 +74,18 @@ def test_links_are_told_and_partitions_are_cut_anew():
     def body(bps, rank, size):
         model = mlp()
         optimizer = make(bps, model, GRID)
-        train(bps, rank, optimizer, model, STEPS)
-        return bps.runtime.current().worker.links
+        train(bps, rank, optimizer, model, 2 * PACE.trials)
+        worker = bps.runtime.current().worker
+        return worker.links, worker.retired, optimizer._distribution.reducer.partition_bytes
 
-    links, _ = run_world(2, body, world=world)
+    links, retired, last = run_world(2, body, world=world)[0]
     assert (links[0].credit_bytes, links[0].segment_bytes) == (4096, 2048)
-    cut = {name.rpartition("/")[2]: count for name, count in world.pushed.items() if "/" in name}
-    rounds = 2 * 2 * 2  # of two ranks, in two trials of two rounds each, at least
-    assert cut["1024"] >= rounds and cut["512"] > cut["1024"] / rounds
+    pushed = {name.rpartition("/")[2]: count for name, count in world.pushed.items() if "/" in name}
+    each = 2 * 2  # ranks, and rounds of a trial
+    assert pushed["5"] == each, "a single partition"
+    assert pushed["3"] in (2 * pushed["1"], 2 * pushed["1"] - each), "half the size, twice the number"
+    assert last == 1024
+    assert [name.rpartition("/")[2] for name in retired[1:]] == ["1", "3", "5"], "those that servers had"
 
 
 def test_a_rank_that_joins_leaves_the_rest_tuned_alike():
