@@ -34,6 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=2, help="0: allreduce is the only route")
+    parser.add_argument("--route", choices=["auto", "server", "allreduce"], default="auto", help="auto: both")
     parser.add_argument("--rate", default="1gbit", help="of every host's link")
     parser.add_argument("--model", default="vgg16")
     parser.add_argument("--megabytes", type=float, default=32.0, help="of gradients, to which the model is scaled")
@@ -55,7 +56,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, dict[str, Log]]:
         total = int(arguments.megabytes * 1e6)
         plan = Plan(
             model=arguments.model, total_bytes=total, seconds=total / goodput / arguments.ratio,
-            servers=arguments.servers, trials=arguments.trials, measure=arguments.measure, turns=arguments.turns,
+            servers=arguments.servers, route=arguments.route, trials=arguments.trials, measure=arguments.measure, turns=arguments.turns,
             folder=folder, saved=str(arguments.saved.resolve()),
         )  # fmt: skip
         path = Path(folder) / "plan.json"

@@ -33,6 +33,7 @@ class Plan:
     total_bytes: int
     seconds: float
     servers: int
+    route: str
     trials: int
     measure: int
     turns: int
@@ -40,17 +41,19 @@ class Plan:
     saved: str
 
 
-def grid(servers: int) -> list[Setting]:
-    """Every combination, coarsely: with servers by either route."""
+def grid(plan: Plan) -> list[Setting]:
+    """Every combination, coarsely; with servers by either route, if none was chosen."""
     partitions = (_MIB // 2, _MIB, 4 * _MIB, 16 * _MIB)
     among = [
         Setting("allreduce", partition, segment_bytes=128 << 10, algorithm=algorithm)
         for partition in partitions for algorithm in ("ring", "halving_doubling")
     ]  # fmt: skip
-    if not servers:
-        return among
     credits = (_MIB // 2, _MIB, 4 * _MIB, 16 * _MIB)
-    return among + [Setting("server", size, credit, 128 << 10) for size in partitions for credit in credits]
+    by_servers = [Setting("server", size, credit, 128 << 10) for size in partitions for credit in credits]
+    return [
+        *(among if plan.route != "server" else ()),
+        *(by_servers if plan.servers and plan.route != "allreduce" else ()),
+    ]
 
 
 class Trainer:
@@ -60,7 +63,7 @@ class Trainer:
         workload = load(plan.model).scaled(total_bytes=plan.total_bytes, compute_seconds=plan.seconds)
         self._model = emulate(workload, float(rank + 1))
         self._optimizer: Any = bps.DistributedOptimizer(
-            torch.optim.SGD(self._model.parameters(), lr=RATE), self._model.named_parameters()
+            torch.optim.SGD(self._model.parameters(), lr=RATE), self._model.named_parameters(), route=plan.route
         )
         self._made = 0
 
@@ -87,7 +90,7 @@ def main() -> None:
     rank, size = int(os.environ["BYTEPS_LIKE_RANK"]), int(os.environ["BYTEPS_LIKE_WORLD_SIZE"])
     torch.set_num_threads(1)
     bps.init()
-    trainer, points = Trainer(plan, rank), grid(plan.servers)
+    trainer, points = Trainer(plan, rank), grid(plan)
     by_grid = trainer.tune("on", Pace(len(points), 1, plan.measure), Listed(points))
     tuned = trainer.tune(plan.saved if rank == 0 else "on", Pace(plan.trials, 1, plan.measure))
     logs = {"grid": by_grid, "tuner": tuned}
