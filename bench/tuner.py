@@ -56,7 +56,8 @@ def measure(arguments: argparse.Namespace) -> tuple[float, dict[str, Log]]:
         total = int(arguments.megabytes * 1e6)
         plan = Plan(
             model=arguments.model, total_bytes=total, seconds=total / goodput / arguments.ratio,
-            servers=arguments.servers, route=arguments.route, trials=arguments.trials, measure=arguments.measure, turns=arguments.turns,
+            servers=arguments.servers, route=arguments.route, trials=arguments.trials, measure=arguments.measure,
+            turns=arguments.turns,
             folder=folder, saved=str(arguments.saved.resolve()),
         )  # fmt: skip
         path = Path(folder) / "plan.json"

@@ -59,6 +59,7 @@ class Log:
             return False
         matplotlib.use("Agg")
         from matplotlib import pyplot
+        from matplotlib.ticker import MaxNLocator
 
         figure, (above, below) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
         numbers = range(len(self.trials))
@@ -74,6 +75,7 @@ class Log:
             values = [getattr(trial.setting, name) / (1 << 10) for trial in self.trials]
             below.plot(numbers, values, ".-", label=name.removesuffix("_bytes"))
         below.set(xlabel="trial", ylabel="KiB", yscale="log")
+        below.xaxis.set_major_locator(MaxNLocator(integer=True))
         below.legend()
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110)
