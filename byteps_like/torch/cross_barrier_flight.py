@@ -33,6 +33,8 @@ class Leg:
 class Update:
     """One parameter that is to be updated once `legs` have landed; `grad` was its `p.grad` at step()."""
 
+    __slots__ = ("arena", "grad", "legs", "missing", "slot")
+
     def __init__(self, arena: Arena, slot: Slot, legs: list[Leg]) -> None:
         self.arena, self.slot, self.legs = arena, slot, legs
         self.grad, slot.parameter.grad = slot.parameter.grad, None
@@ -73,9 +75,11 @@ class Flight:
         legs = [Leg(arena, run, handle) for run, handle in flown]
         by_part = {part: leg for leg in legs for part in leg.run}
         self._legs += legs
+        known: dict[range, list[Leg]] = {}
         for slot in arena.slots:
-            legs = _distinct(by_part[part] for part in (*arena.commits, *slot.parts))
-            self._updates[id(slot.parameter)] = Update(arena, slot, legs)
+            if slot.parts not in known:
+                known[slot.parts] = _distinct(by_part[part] for part in (*arena.commits, *slot.parts))
+            self._updates[id(slot.parameter)] = Update(arena, slot, known[slot.parts])
 
     def __del__(self) -> None:
         for arena in self._arenas if self._legs else ():

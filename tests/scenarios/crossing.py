@@ -31,11 +31,10 @@ def finer_towards_the_input(bps: Any, rank: int, size: int) -> None:
     assert len(arena._pieces) > 1
 
 
-def compressed_scaled_or_in_a_set(bps: Any, rank: int, size: int) -> None:
-    everybody = {"process_set": None} if size == 1 else {"gradient_predivide_factor": 3.0}
-    for options in ({"compression": bps.Compression.bf16}, {"op": bps.Sum}, everybody, {"route": "allreduce"}):
-        if size > 1 or "route" not in options:
-            both(bps, rank, size, OPTIMIZERS["momentum"], mlp, 4, **options)
+def compressed_scaled_and_routed(bps: Any, rank: int, size: int) -> None:
+    options: list[dict[str, Any]] = [{"compression": bps.Compression.bf16}, {"gradient_predivide_factor": 3.0}]
+    for each in [*options, {"op": bps.Sum}, *([{"route": "allreduce"}] if size > 1 else [])]:
+        both(bps, rank, size, OPTIMIZERS["momentum"], mlp, 4, **each)
 
 
 def accumulation(bps: Any, rank: int, size: int) -> None:
@@ -291,7 +290,7 @@ def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    finer_towards_the_input, compressed_scaled_or_in_a_set, accumulation, schedules, shared_reused_and_read,
+    finer_towards_the_input, compressed_scaled_and_routed, accumulation, schedules, shared_reused_and_read,
     modules_of_torch, two_optimizers, unused, beside_the_model, states_in_flight, clipping, evaluation,
     modes_of_the_asker, uneven_batches, with_backward_out_of_order, gradients_of_step_are_taken,
     thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
