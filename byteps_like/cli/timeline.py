@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from byteps_like.config import Config
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Merges and reports recorded timelines.")
 _RECORDING = """
 A job is recorded with BYTEPS_LIKE_TRACE=DIR (or FILE.json) in the environment of all its processes, and
@@ -15,6 +17,24 @@ BYTEPS_LIKE_TRACE_STEPS=10:19 for these steps only; or by byteps_like.torch.trac
 
 [bold]Example[/bold]  BYTEPS_LIKE_TRACE=trace byteps-like run -n 2 -s 1 -- python train.py; """
 Source = Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A trace, or the directory of its parts.")]
+
+
+@app.command(epilog="[bold]Example[/bold]  byteps-like timeline record /tmp/trace --steps 20 --scheduler node1:7077")
+def record(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where each member writes its part, on its host.")],
+    steps: Annotated[int, typer.Option(min=1, help="How many whole steps.")] = 10,
+    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The job's scheduler.")] = None,
+    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+) -> None:
+    """Has all ranks and servers of a running job record their next steps. Returns at once.
+
+    Scheduler, job and secret come from the environment, as for a worker. Then bring the parts into one directory.
+    """
+    from byteps_like.control.client import order_record
+    from byteps_like.timeline.orders import NEXT, Order
+
+    told = order_record(Config.from_env(scheduler=scheduler, job=job), Order(str(directory.absolute()), NEXT, steps))
+    print(f"{told} members record {steps} steps into {directory.absolute()}")
 
 
 @app.command(epilog=_RECORDING + "byteps-like timeline merge trace")

@@ -19,6 +19,7 @@ from byteps_like.control.status import JobStatus, status_from_wire
 from byteps_like.control.types import Event, Member, MemberRole, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
+from byteps_like.timeline.orders import Order
 from byteps_like.worker.api import Declared, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -226,6 +227,19 @@ def query_status(config: Config, timeout: float = 5.0) -> JobStatus:
     Raises RefusedError, DeadlineError, or PeerLostError if there is no scheduler.
     """
     return control_loop().run(_query(config, timeout))
+
+
+def order_record(config: Config, order: Order, timeout: float = 5.0) -> int:
+    """Has all members of a running job record a timeline, without being one; how many were told. Raises as above."""
+    return control_loop().run(_order_record(config, order, timeout))
+
+
+async def _order_record(config: Config, order: Order, timeout: float) -> int:
+    from byteps_like.control.session import one_call
+
+    request = pb.RecordRequest(order=order.to_text())
+    reply: pb.RecordReply = await one_call(config, load(config), "Record", request, timeout)
+    return int(reply.members)
 
 
 async def _query(config: Config, timeout: float) -> JobStatus:

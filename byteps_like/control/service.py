@@ -21,6 +21,7 @@ from byteps_like.control.types import Event, EventKind, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.weights import check_replan, server_weights
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
+from byteps_like.timeline.orders import Order
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class SchedulerService:
             "Report": self.report,
             "Leave": self.leave,
             "Status": self.status,
+            "Record": self.record,
         }
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
@@ -171,6 +173,17 @@ class SchedulerService:
         """What is known of the job and its members."""
         del request
         return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started)
+
+    async def record(self, request: pb.RecordRequest) -> pb.RecordReply:
+        """Tells all members to record a timeline, or to end that."""
+        if request.order:
+            Order.from_text(request.order)
+        present = self.membership.epoch.present() if self.membership.epoch is not None else []
+        self.membership.outbox.append(
+            Notice(tuple(seat.id for seat in present), Event(EventKind.RECORD, request.order))
+        )
+        self._after()
+        return pb.RecordReply(members=len(present))
 
     # --- inside ---
 

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from byteps_like.config import Config
 from byteps_like.control import wire
+from byteps_like.control.loop import control_loop
 from byteps_like.control.rpc import Caller, UnreachableError, options
 from byteps_like.control.seats import Claim, Waiting
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
@@ -20,6 +21,8 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, ShutdownError
 from byteps_like.timeline.clock import clock
+from byteps_like.timeline.orders import Order
+from byteps_like.timeline.recorder import recorder
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"]
 SCHEDULER_GRACE = 1.0
 """Seconds the scheduler may be out of reach before it counts as dead."""
 _RETRY = 0.05
+_AFTER_STEPS = 0.5
+"""Seconds for which a server goes on recording when the steps of rank 0 are."""
 _BACKSTOP = 2.0
 """Seconds after its deadline within which the scheduler must have told who is missing."""
 
@@ -178,6 +183,8 @@ class Session:
         world = wire.world_from_wire(message)
         self.member = (*world.workers, *world.servers)[list(message.member_ids).index(self.id)]
         self._in_epoch = True
+        if self.member.role is MemberRole.WORKER and self.member.rank == 0:
+            recorder.announce_to(self._announce)
         self._worlds.put_nowait(world)
 
     def _take_event(self, event: Event) -> None:
@@ -189,7 +196,23 @@ class Session:
                 return
         elif event.kind is EventKind.ENDED:
             self._worlds.put_nowait(ShutdownError(event.text))
+        elif event.kind is EventKind.RECORD:
+            self._record(event.text)
+            return
         self._on_event(event)
+
+    def _record(self, order: str) -> None:
+        """Records a timeline. Who counts steps ends it alone; a server a little later, with the last results."""
+        if order:
+            recorder.take(Order.from_text(order))
+        elif self._claim.member.role is MemberRole.SERVER:
+            asyncio.get_running_loop().call_later(_AFTER_STEPS, recorder.stop)
+
+    def _announce(self, order: Order | None) -> None:
+        """The recorder of rank 0 has begun, or all steps are recorded: all members are told. Any thread."""
+        text = order.to_text() if order is not None else ""
+        if not self.closed:
+            control_loop().submit(self.post("Record", pb.RecordRequest(order=text)))
 
     def _fail(self, error: BytePSLikeError, event: Event | None = None) -> None:
         """The job is over for this member: everything that waits and everything that comes raises `error`."""

@@ -58,6 +58,7 @@ class EventKind(StrEnum):
     WARNING = "warning"  # log it
     ENDED = "ended"  # everybody left in order
     MOVES = "moves"  # tensors will be placed anew: `moves`
+    RECORD = "record"  # record a timeline: `text` is the order; none: end it
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ _KINDS = {
     EventKind.WARNING: pb.Event.KIND_WARNING,
     EventKind.ENDED: pb.Event.KIND_ENDED,
     EventKind.MOVES: pb.Event.KIND_MOVES,
+    EventKind.RECORD: pb.Event.KIND_RECORD,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 

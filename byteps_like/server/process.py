@@ -173,7 +173,7 @@ class ServerProcess:
         timeout = float(settings.get("stall_timeout", self._config.stall_timeout))
         self._traced = SERVERS + rank
         recorder.add_member(self._traced)
-        if self._config.trace:
+        if self._config.trace and not self._config.trace_steps:  # else rank 0 says when
             recorder.take(Order(self._config.trace))
         self._store.set_world(world.epoch, len(world.workers), warning, timeout, rank)
         if self._door is not None:

@@ -16,7 +16,7 @@ Event = dict[str, Any]
 COLOURS = {
     "forward": "#4c78a8", "backward": "#1f4e79", "update": "#9ecae9", "other": "#d9d9d9", "late rank": "#e45756",
     "slow link": "#f58518", "own link": "#eeca3b", "server": "#b279a2", "transfer": "#72b7b2", "unknown": "#9d755d",
-    "queued": "#cccccc", "sent": "#f58518", "summed": "#b279a2", "received": "#54a24b", "collective": "#72b7b2",
+    "queued": "#cccccc", "sent": "#439894", "summed": "#b279a2", "received": "#54a24b", "collective": "#72b7b2",
 }  # fmt: skip
 _ROWS = {
     "compute": ("forward", "backward", "update"), "waits": (), "queued": ("queued",), "sent": ("sent",),
@@ -88,7 +88,7 @@ def _one_step(axes: Any, analysis: Analysis) -> None:
         place = len(labels)
         labels.append(label)
         for colour, first, length in spans:
-            visible = max(length, (end - begin) / 1500)  # something to see
+            visible = max(length, (end - begin) / 500)  # something to see
             axes.barh(place, visible / 1e3, left=(first - begin) / 1e3, color=COLOURS[colour], height=0.8)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_xlim(0, (end - begin) / 1e3)

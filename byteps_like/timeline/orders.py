@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from byteps_like.errors import ConfigError
+from byteps_like.errors import ConfigError, InvalidArgumentError
 
 NEXT = -1
 
@@ -24,8 +24,12 @@ class Order:
 
     @classmethod
     def from_text(cls, text: str) -> Order:
-        """What `to_text` wrote."""
-        return cls(**json.loads(text))
+        """What `to_text` wrote. Raises InvalidArgumentError for anything else."""
+        try:
+            found = json.loads(text)
+            return cls(str(found["path"]), int(found["first"]), int(found["steps"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"{text!r} is no order to record a timeline: {error!r}") from None
 
 
 def parse_steps(path: str, text: str) -> Order:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from byteps_like.timeline.clock import clock
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import NEXT, Order
 from byteps_like.timeline.parts import PartWriter
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,7 @@ class Recorder:
         """Python hooks should be put in or taken out: to be looked at between steps."""
         self.steps = 0
         """Steps that have ended, as far as anybody counts them (`step`)."""
-        self.on_stop: Callable[[Order], None] | None = None
-        """Called when all steps of an order are recorded."""
+        self._announce: Callable[[Order | None], None] | None = None
         self._lock = threading.RLock()
         self._order: Order | None = None
         self._left = 0
@@ -86,6 +85,13 @@ class Recorder:
     def member(self) -> int:
         """Of events that don't say whose they are."""
         return next(iter(self._names), 0)
+
+    def announce_to(self, announce: Callable[[Order | None], None]) -> None:
+        """Of rank 0: `announce` is told when recording begins, and (None) when all steps that were ordered are done."""
+        with self._lock:
+            self._announce = announce
+            if self.active and self._order is not None:
+                announce(self._order)
 
     # --- switching ---
 
@@ -136,8 +142,8 @@ class Recorder:
                 self._writer = None
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
-        if self.on_stop is not None:
-            self.on_stop(order)
+        if self._announce is not None and order.steps:
+            self._announce(None)
 
     def _start(self, order: Order) -> None:
         self._core = _native_core()
@@ -153,6 +159,8 @@ class Recorder:
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(self._wake,), name="byteps_like-timeline", daemon=True)
         self._thread.start()
+        if self._announce is not None:
+            self._announce(Order(order.path, NEXT, order.steps))
 
     # --- collecting ---
 

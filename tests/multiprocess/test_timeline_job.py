@@ -7,13 +7,26 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from byteps_like.config import Config
+from byteps_like.control.client import order_record
+from byteps_like.dtypes import DType, Op
 from byteps_like.timeline.analysis import Analysis
+from byteps_like.timeline.merge import merge
+from byteps_like.timeline.orders import Order
+from byteps_like.timeline.recorder import recorder
+from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.session import connect
+from tests.multiprocess.real_world import job
 from tests.multiprocess.timeline_worker import CALLS, COUNT, ROUNDS
 
 Event = dict[str, Any]
@@ -112,3 +125,33 @@ def test_all_processes_are_named_and_on_one_clock(trace: dict[str, Any]) -> None
     assert trace["otherData"]["lost"] == 0
     for process in trace["otherData"]["processes"]:
         assert abs(process["clock_offset_ns"]) <= process["clock_error_ns"], "one host has one clock"
+
+
+def test_a_running_job_is_recorded_on_demand(tmp_path: Path) -> None:
+    with job(2, 1) as cluster, ThreadPoolExecutor(2) as threads:
+        workers = list(threads.map(lambda rank: connect(Config.from_env({}, **cluster.rank_settings(rank))), RANKS))
+        try:
+            list(threads.map(lambda worker: add_up(worker, "before"), workers))
+            assert order_record(cluster.config(), Order(str(tmp_path))) == 3
+            deadline = time.monotonic() + 20
+            while not recorder.active:
+                assert time.monotonic() < deadline
+                threading.Event().wait(0.01)
+            list(threads.map(lambda worker: add_up(worker, "recorded"), workers))
+        finally:
+            recorder.stop()
+            list(threads.map(lambda worker: worker.close(), workers))
+    stages = Counter(
+        (event["args"]["tensor"], event["name"])
+        for event in merge(tmp_path)["traceEvents"]
+        if event["cat"] == "partition" and event["name"] != "returned"  # the last of which nobody waits for
+    )
+    expected = {"ready": 2, "queued": 2, "sent": 2, "arrived": 2, "summed": 1, "received": 2}
+    assert stages == {("recorded", stage): count for stage, count in expected.items()}
+
+
+def add_up(worker: Any, name: str) -> None:
+    (declared,) = worker.declare([TensorSpec(name, DType.FLOAT32, (8,))])
+    vector = np.ones(8, np.float32)
+    worker.push_pull(declared, vector.ctypes.data, Op.SUM).wait(20)
+    assert (vector == 2).all()
