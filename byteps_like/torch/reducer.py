@@ -100,6 +100,8 @@ class GradientReducer:
 
     def refresh(self) -> None:
         """Looks at the parameters again. New ones join at once; old ones leave when no round is under way."""
+        if recorder.changed:
+            follow_recorder()
         if self._runtime.closed:
             self._drop()
             self._start()
@@ -338,8 +340,6 @@ class GradientReducer:
         self._sparse.touched = False
 
     def _round(self, discard: bool) -> None:
-        if recorder.changed:
-            follow_recorder()
         try:
             for arena in self._arenas:
                 arena.finish(discard)

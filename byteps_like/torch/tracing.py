@@ -40,6 +40,7 @@ class _Step(threading.local):
     forward: int = 0
     update: int = 0
     gradient: int | None = None
+    backward: bool = False
     span: _Span | None = None
 
 
@@ -119,6 +120,7 @@ class _Hooks:
 
     def _after_gradient(self, layer: str) -> None:
         step, now = self.step, _now()
+        step.backward = True
         span = step.span
         if span is not None and span.category == "backward" and span.layer == layer:
             span.end = now
@@ -133,12 +135,13 @@ class _Hooks:
     def _after_update(self, *_: Any) -> None:
         now, step, rank = _now(), self.step, _rank()
         recorder.event("update", "update", step.update, now - step.update, rank, layer="")
+        if not step.backward:
+            return  # across the barrier parameters are updated one after the other: the first ends the step
         if step.began is not None:
             name = f"step {recorder.steps}"
             recorder.event("step", name, step.began, now - step.began, rank, step=recorder.steps)
         recorder.step(whole=step.began is not None)
-        step.began = now
-        step.gradient = None
+        step.began, step.gradient, step.backward = now, None, False
 
     def _record(self, span: _Span | None) -> None:
         """The span before this one has ended."""
