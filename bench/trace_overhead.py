@@ -4,8 +4,8 @@
     python bench/trace_overhead.py --rounds 20 --layers 12
 
 Each worker trains a stack of linear layers, whose compute is emulated by sleeping, so that a step is that of a larger
-model with as many layers, hooks and partitions. Blocks take turns: on, off, off, on, ...; rank 0 compares the medians of
-their steps. While it is off, nothing is installed and hooks in the core are one relaxed load. Rings,
+model with as many layers, hooks and partitions. Blocks take turns: on, off, off, on, ...; rank 0 compares their
+medians. While it is off, nothing is installed and hooks in the core are one relaxed load. Rings,
 files and Python's hooks are all on in "on", on the server too.
 """
 
