@@ -1,7 +1,7 @@
 """A workload from a recorded trace of one's own job: its layers, how long they computed, and what they made ready.
 
 Of the trace only rank 0's events are used: "forward" and "backward" with their layer, and partitions that were "ready".
-What became ready after a layer's backward began, and before the next one's did, is counted as that layer's.
+A partition is counted as that of the layer whose backward ended when it became ready, or nearest to that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 from byteps_like.errors import InvalidArgumentError
@@ -51,9 +51,15 @@ def _workload(
     if not backward:
         raise ValueError("rank 0 has no backward events with a layer")
     nbytes = _bytes_by_layer(backward, ready)
+    steps = mode(len(events) for events in backward.values())
     order = [*forward, *(layer for layer in reversed(backward) if layer not in forward)]
     layers = [
-        Layer(layer, _parameters(layer, nbytes.get(layer, 0)), _seconds(forward, layer), _seconds(backward, layer))
+        Layer(
+            layer,
+            _parameters(layer, nbytes.get(layer, 0)),
+            _seconds(forward, layer, steps),
+            _seconds(backward, layer, steps),
+        )
         for layer in order
     ]
     if not any(layer.parameters for layer in layers):
@@ -65,23 +71,26 @@ def _parameters(layer: str, nbytes: int) -> tuple[tuple[str, tuple[int, ...]], .
     return ((f"{layer}.gradients", (nbytes // ITEMSIZE,)),) if nbytes else ()
 
 
-def _seconds(events: dict[str, list[dict[str, Any]]], layer: str) -> float:
+def _seconds(events: dict[str, list[dict[str, Any]]], layer: str, steps: int) -> float:
+    """In each step; a layer may be used several times in one."""
     times = [event["dur"] for event in events.get(layer, ())]
-    return float(median(times)) * _MICROSECOND if times else 0.0
+    return float(median(times)) * len(times) / steps * _MICROSECOND if times else 0.0
 
 
 def _bytes_by_layer(backward: dict[str, list[dict[str, Any]]], ready: list[dict[str, Any]]) -> dict[str, int]:
-    """In each round of each key a partition belongs to one layer: to that of most rounds."""
-    begins = sorted((event["ts"], layer) for layer, events in backward.items() for event in events)
-    times = [begin for begin, _ in begins]
+    """In each round a partition belongs to one layer; over all rounds to that of most."""
+    ends = sorted((event["ts"] + event["dur"], layer) for layer, events in backward.items() for event in events)
+    times = [end for end, _ in ends]
     votes: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     sizes: dict[tuple[str, int], int] = {}
     for event in ready:
         args = event["args"]
         key = (str(args["tensor"]), int(args["part"]))
         sizes[key] = int(args["bytes"])
-        place = bisect_right(times, event["ts"] + event.get("dur", 0)) - 1
-        votes[key].append(begins[max(place, 0)][1])
+        at = event["ts"] + event.get("dur", 0)
+        after = bisect_right(times, at)
+        near = ends[max(0, after - 1) : after + 1]
+        votes[key].append(min(near, key=lambda end: abs(end[0] - at))[1])
     found: defaultdict[str, int] = defaultdict(int)
     for key, layers in votes.items():
         found[max(sorted(set(layers)), key=layers.count)] += sizes[key]

@@ -108,7 +108,7 @@ def recorded(steps: int) -> dict[str, Any]:
             event("backward", t + 4000, 6000, layer="b"), event("backward", t + 10000, 2000, layer="a"),
             event("forward", t, 9e9, rank=1, layer="a"),
         ]  # fmt: skip
-        for part, ready in enumerate((9000.0, 9999.0, 12000.0)):
+        for part, ready in enumerate((9000.0, 10003.0, 12000.0)):
             args = {
                 "tensor": "gradients",
                 "part": part,
