@@ -36,7 +36,7 @@ from byteps_like.planner.workload import Layer, Workload
 
 RATES = (100, 200, 400, 700, 1000)
 CALIBRATION = report.OUT / "plan_calibration.json"
-MEASURED, WARM_UP = 8, 2
+MEASURED, WARM_UP = 6, 2
 PROCESSOR = {1000: 1.6e-9, 700: 3e-9}
 """Line's rate -> seconds of a core for each byte that a worker moves, kernel and runtime; below OF_SINGLE_PACKETS."""
 OF_SINGLE_PACKETS = 9e-9

@@ -2,8 +2,9 @@
 
 A card sends one segment after the other; of links that all have something to send each gets its share of the line,
 equal ones unless said otherwise, as the kernel shares a line among connections. A segment begins to come in as soon as
-its first packets arrive (cut-through), unless other segments are before it. What goes next on a link is decided when
-there is room for it below: what preempts is the segment.
+its first packets arrive (cut-through), unless others are there, of which each link gets its share, too: TCP is not
+fair where connections meet. What goes next on a link is decided when there is room for it below: what preempts is the
+segment.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Card:
         self._clock = clock
         self._rate = rate
         self._frame = frame
-        self._free = 0.0
+        self._arrived: list[tuple[float, int, Link, Segment]] = []
+        self._landing = False
+        self._landed = 0.0
         self._links: list[tuple[float, int, Link]] = []
         self._turns = 0
         self._fair = 0.0
@@ -91,10 +94,23 @@ class Card:
         self._send()
 
     def arrive(self, link: Link, segment: Segment) -> None:
-        """The first of a segment that comes in; what came before goes before."""
-        begin = max(self._clock.now, self._free)
-        self._free = begin + self._count(segment, link.weights[1])
-        self._clock.at(self._free, link.deliver, segment)
+        """The first of a segment that comes in."""
+        link.landed = max(link.landed, self._landed)
+        self._turns += 1
+        heapq.heappush(self._arrived, (link.landed, self._turns, link, segment))
+        link.landed += (segment.nbytes + HEADER_BYTES) / link.luck
+        if not self._landing:
+            self._land()
+
+    def _land(self) -> None:
+        self._landing = bool(self._arrived)
+        if self._arrived:
+            self._landed, _, link, segment = heapq.heappop(self._arrived)
+            self._clock.at(self._clock.now + self._count(segment, link.weights[1]), self._has_landed, link, segment)
+
+    def _has_landed(self, link: Link, segment: Segment) -> None:
+        self._land()
+        link.deliver(segment)
 
     def _count(self, segment: Segment, weight: float) -> float:
         seconds = self.time(segment.nbytes, weight)
@@ -108,7 +124,7 @@ class Link:
 
     `weights`: how often a segment counts on the sender's and on the receiver's card, where one link stands for many
     alike. `unsent`: bytes that lie in the kernel before the card takes them and can't be overtaken any more. `share`:
-    of the sender's card, relative to its other links.
+    of the sender's card, relative to its other links; `luck`: the same of the receiver's.
     """
 
     def __init__(
@@ -121,9 +137,10 @@ class Link:
         weights: tuple[float, float] = (1.0, 1.0),
         unsent: int = 0,
         share: float = 1.0,
+        luck: float = 1.0,
     ) -> None:
-        self.fair = 0.0
-        self.share = share
+        self.fair = self.landed = 0.0
+        self.share, self.luck = share, luck
         self.source, self.deliver = source, deliver
         self.latency, self.weights = latency, weights
         self.target = cards[1]

@@ -91,8 +91,9 @@ class ServerRoute:
         unsent, share = settings.unsent_bytes, float(self._loads[slot]) if settings.proportional else links
 
         cards = (here.up, there.down) if not inside else here.inside
+        luck = 1.0 + (settings.unfairness - 1.0) * ((worker + slot[0]) % self.workers) / max(self.workers - 1, 1)
         queue.link = Link(cards, queue, lambda segment: shard.receive(worker, segment), latency=latency,
-                          weights=self._crossing(beside, near, far), unsent=unsent, share=share)  # fmt: skip
+                          weights=self._crossing(beside, near, far), unsent=unsent, share=share, luck=luck)  # fmt: skip
         cards = (there.up, here.down) if not inside else here.inside
         results.link = Link(cards, results, queue.landed, latency=latency,
                             weights=self._crossing(beside, far, near), unsent=unsent, share=share)  # fmt: skip

@@ -106,6 +106,16 @@ def test_two_senders_share_a_receiver() -> None:
     assert down.busy == pytest.approx(10.0)
 
 
+def test_luck_divides_a_receiving_card() -> None:
+    clock, lucky, unlucky = Clock(), [], []
+    down = Card(clock, "down", 1000.0)
+    transfer(clock, (Card(clock, "a", 1e6), down), 20, lucky, luck=3.0)
+    transfer(clock, (Card(clock, "b", 1e6), down), 20, unlucky, luck=1.0)
+    clock.run()
+    assert lucky[-1] == pytest.approx(20 * 4 / 3, abs=2.0)
+    assert unlucky[-1] == pytest.approx(40.0, abs=0.1)
+
+
 def pushed(unsent: int) -> float:
     """Seconds until a segment of high priority has left that was queued behind a long push that is under way."""
     clock, done = Clock(), []

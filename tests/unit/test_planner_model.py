@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from byteps_like.collectives import count, library
@@ -17,7 +19,9 @@ B = 1e8
 M = 16 << 20
 IDEAL = Costs(latency=0.0, frame=0.0, launch=0.0, sum_rate=1e15, memory_rate=1e15)
 SUM = Workload("sum", (Layer("all", (("w", (M // 4,)),), 0.0, 0.0),), 1, "sums")
-PLAIN = Settings(segment_bytes=16 << 10, partition_bytes=1 << 20, credit_bytes=256 << 10, unsent_bytes=0)
+PLAIN = Settings(
+    segment_bytes=16 << 10, partition_bytes=1 << 20, credit_bytes=256 << 10, unsent_bytes=0, unfairness=1.0
+)
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
@@ -39,9 +43,20 @@ def test_spare_servers_take_what_their_formula_says(n: int, k: int, exact: bool)
 def test_the_optimum_of_byteps(n: int, k: int, exact: bool) -> None:
     """OSDI'20: T = 2n(n-1)M / ((n^2 + kn - 2k)B), if every link has what it needs of a card."""
     cluster = Cluster(n, k, rate=B, costs=IDEAL, colocated=True, shards=1)
-    settings = Settings(segment_bytes=32 << 10, partition_bytes=1 << 20, unsent_bytes=0, proportional=True)
+    settings = replace(PLAIN, segment_bytes=32 << 10, credit_bytes=1 << 20, proportional=True)
     found = predict(cluster, SUM, settings, exact=exact)
     assert found.step == pytest.approx(2 * n * (n - 1) * M / ((n * n + k * n - 2 * k) * B), rel=0.04)
+
+
+def test_unfair_shares_cost_up_to_the_credit() -> None:
+    """Who is lucky is ahead by its credit when the last push has come, and so much is still to be sent back."""
+    cluster = Cluster(4, 1, rate=B, costs=IDEAL, shards=1)
+    fair, unfair, small = (
+        predict(cluster, SUM, replace(PLAIN, credit_bytes=credit * (1 << 20), unfairness=unfairness)).step
+        for credit, unfairness in ((1, 1.0), (1, 2.0), (0.25, 2.0))
+    )
+    assert 0.5 * 3 * (1 << 20) / B < unfair - fair <= 3 * 1.1 * (1 << 20) / B
+    assert small - fair < 0.5 * (unfair - fair)
 
 
 def test_equal_shares_of_a_card_miss_the_optimum() -> None:
@@ -88,7 +103,7 @@ def test_the_same_twice() -> None:
 @pytest.mark.parametrize(("n", "k", "beside"), [(8, 4, False), (8, 8, False), (8, 0, False), (8, 4, True)])
 def test_one_for_all_is_close_to_everybody(n: int, k: int, beside: bool) -> None:
     workload = workloads.load("vgg16").scaled(total_bytes=16e6, compute_seconds=0.16)
-    settings = Settings(partition_bytes=1 << 20, barrier=beside, proportional=beside)
+    settings = Settings(partition_bytes=1 << 20, barrier=beside, proportional=beside, unfairness=1.0)
     cluster = Cluster(n, k, rate=B, colocated=beside)
     every, one = (predict(cluster, workload, settings, exact=exact) for exact in (True, False))
     assert one.step == pytest.approx(every.step, rel=0.05)
