@@ -50,8 +50,8 @@ def _workload(
 ) -> Workload:
     if not backward:
         raise ValueError("rank 0 has no backward events with a layer")
-    nbytes = _bytes_by_layer(backward, ready)
     steps = mode(len(events) for events in backward.values())
+    nbytes = _bytes_by_layer(backward, ready, steps)
     order = [*forward, *(layer for layer in reversed(backward) if layer not in forward)]
     layers = [
         Layer(
@@ -77,8 +77,11 @@ def _seconds(events: dict[str, list[dict[str, Any]]], layer: str, steps: int) ->
     return float(median(times)) * len(times) / steps * _MICROSECOND if times else 0.0
 
 
-def _bytes_by_layer(backward: dict[str, list[dict[str, Any]]], ready: list[dict[str, Any]]) -> dict[str, int]:
-    """In each round a partition belongs to one layer; over all rounds to that of most."""
+def _bytes_by_layer(
+    backward: dict[str, list[dict[str, Any]]], ready: list[dict[str, Any]], steps: int
+) -> dict[str, int]:
+    """In each round a partition belongs to one layer; over all rounds to that of most. What is not ready in most steps
+    (broadcasts at the beginning, metrics) is no gradient."""
     ends = sorted((event["ts"] + event["dur"], layer) for layer, events in backward.items() for event in events)
     times = [end for end, _ in ends]
     votes: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
@@ -93,5 +96,6 @@ def _bytes_by_layer(backward: dict[str, list[dict[str, Any]]], ready: list[dict[
         votes[key].append(min(near, key=lambda end: abs(end[0] - at))[1])
     found: defaultdict[str, int] = defaultdict(int)
     for key, layers in votes.items():
-        found[max(sorted(set(layers)), key=layers.count)] += sizes[key]
+        if 2 * len(layers) > steps:
+            found[max(sorted(set(layers)), key=layers.count)] += sizes[key]
     return dict(found)

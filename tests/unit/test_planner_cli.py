@@ -119,6 +119,8 @@ def recorded(steps: int) -> dict[str, Any]:
             }
             events.append(event("partition", t + ready, 0, name="ready", **args))
             events.append(event("partition", t + ready, 500, name="queued", **args))
+    args = {"tensor": "parameters", "part": 0, "key": 9, "round": 0, "bytes": 5_000_000, "priority": 0}
+    events.append(event("partition", 100.0, 0, name="ready", **args))  # a broadcast at the beginning
     return {"traceEvents": events, "otherData": {}}
 
 
