@@ -173,7 +173,7 @@ def _studied(workload: Workload, cluster: Cluster, counts: list[int], settings: 
 def show(workload: Workload, cluster: Cluster, rows: list[Row]) -> Table:
     """The table; gains are step time now by step time then."""
     title = (
-        f"{workload.name}, {workload.nbytes / 1e6:.0f} MB of gradients, {workload.compute * 1e3:.1f} ms of compute; "
+        f"{workload.name}, {workload.nbytes / 1e6:.3g} MB of gradients, {workload.compute * 1e3:.1f} ms of compute; "
         f"{cluster.workers} workers, {cluster.rate / 1e9 * 8:.2f} Gb/s of payload"
     )
     table = Table(box=None, title=title, title_justify="left")
