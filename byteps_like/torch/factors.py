@@ -132,4 +132,5 @@ class Factors:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.reset()
         self._layers.clear()

@@ -6,7 +6,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.arena import Scaling
+from byteps_like.torch.arena import Scaling, park
 from byteps_like.torch.factors_capture import Captured
 from byteps_like.torch.factors_choice import Exchange
 from byteps_like.torch.routes import Request, Route
@@ -160,7 +160,9 @@ class FactorLayer:
         self.parameter.grad = total if old is None else total.add_(old)
 
     def reset(self) -> None:
-        """A new round begins."""
+        """A new round begins. A matrix still on its way keeps its memory until it has landed."""
+        if self._matrix is not None and self._sent is not None and not self._sent.done():
+            park([self._sent], self._matrix)
         self._sent = self._matrix = None
         self.passes = self.matrix_passes = 0
         self.captured.forget()
