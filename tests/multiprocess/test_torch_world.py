@@ -11,11 +11,13 @@ from tests.multiprocess.real_world import Pool, job
 from tests.scenarios import (
     crossing,
     crossing_misuse,
+    factors,
     membership,
     misuse,
     operations,
     optimizers,
     replicas,
+    sharded,
     training,
     tuned,
 )
@@ -77,6 +79,11 @@ SCENARIOS = [
     replicas.wrapped_training,
     replicas.wrapped_unused,
     tuned.weights_stay,
+    sharded.equal_to_the_unsharded,
+    sharded.saved_by_others,
+    factors.equal_to_the_dense,
+    factors.thrown_away,
+    factors.groups_are_added,
 ]
 
 
