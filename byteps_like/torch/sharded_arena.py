@@ -57,6 +57,8 @@ class ShardArena:
         self.control = torch.zeros(len(self.slots) + 2)
         self.staging = Staging(route, max((chunk.end - chunk.begin for chunk in self.layout.chunks), default=0), dtype)
         self._gathers: list[Operation] = []
+        self.longest = 0
+        """Chunks of the longest arena beside this one."""
         self.arrivals: Arrivals = queue.PriorityQueue()
         self.reset()
 
@@ -118,7 +120,9 @@ class ShardArena:
             arrivals.put((-number, number))
 
         lane, source, target = self.lanes[number], staging.data_ptr(), reduced.data_ptr()
-        chunk.flight = lane.reduce_scatter(source, target, chunk.place.counts, self.code, self._op, _urgency(number))
+        chunk.flight = lane.reduce_scatter(
+            source, target, chunk.place.counts, self.code, self._op, self._urgency(number)
+        )
         chunk.staging = None
         chunk.flight.on_done(arrived)
 
@@ -180,7 +184,7 @@ class ShardArena:
         itemsize = self.code.itemsize
         source = self.data.data_ptr() + chunk.begin * itemsize
         target = self.data.data_ptr() + chunk.place.begin * itemsize
-        counts, options = chunk.place.counts, _urgency(number)
+        counts, options = chunk.place.counts, self._urgency(number)
         self._gathers.append(self.lanes[number].all_gather(source, target, counts, self.code, options))
 
     def wait_gathered(self) -> None:
@@ -204,7 +208,12 @@ class ShardArena:
         if self._gathers:
             park(list(self._gathers), self.data)
 
+    @property
+    def partitions(self) -> int:
+        """Number of its chunks."""
+        return len(self.chunks)
 
-def _urgency(number: int) -> CallOptions:
-    # Later chunks hold layers nearer to the input, which the next forward needs first.
-    return CallOptions(priority=number, traffic=Traffic.GRADIENT)
+    def _urgency(self, number: int) -> CallOptions:
+        # Later chunks hold layers nearer to the input, which the next forward needs first; the last ones of all arenas
+        # are equally urgent.
+        return CallOptions(priority=number + max(self.longest - self.partitions, 0), traffic=Traffic.GRADIENT)
