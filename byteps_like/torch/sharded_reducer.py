@@ -9,11 +9,13 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.arena import Named
 from byteps_like.torch.reducer import GradientReducer
 from byteps_like.torch.sharded_arena import ShardArena
 from byteps_like.torch.sharded_gradient import ShardSlot
 from byteps_like.torch.sharded_update import Pair
+from byteps_like.torch.tracing import follow_recorder
 
 
 class ShardReducer(GradientReducer):
@@ -32,6 +34,8 @@ class ShardReducer(GradientReducer):
 
     def refresh(self) -> None:
         """New parameters get an arena of their own. All ranks must see the same ones. Raises ShutdownError."""
+        if recorder.changed:
+            follow_recorder()
         if self._runtime.closed:
             raise ShutdownError(
                 "the world in which this optimizer was sharded has ended, and with it the other ranks' shares of its"
