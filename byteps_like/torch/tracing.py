@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.nn.modules import module as modules
@@ -49,8 +48,8 @@ class _Hooks:
 
     def __init__(self) -> None:
         self.step = _Step()
-        self._layers: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        self._seen: WeakSet[torch.nn.Module] = WeakSet()
+        self._layers: dict[int, str | None] = {}  # by id; None: of another module
+        self._roots: dict[int, torch.nn.Module] = {}  # held, so that ids stay theirs
         self._handles: list[RemovableHandle] = []
         self._parameters: dict[int, RemovableHandle] = {}
 
@@ -70,19 +69,21 @@ class _Hooks:
             handle.remove()
         self._handles.clear()
         self._parameters.clear()
-        self._seen.clear()
+        self._layers.clear()
+        self._roots.clear()
 
     # --- layers ---
 
     def _learn(self, root: torch.nn.Module) -> None:
         """The names of all layers of a model that is called for the first time."""
+        self._roots[id(root)] = root
         for name, module in root.named_modules():
-            self._seen.add(module)
-            own = list(module.named_parameters(recurse=False))
-            if own and sum(1 for _ in module.parameters()) == len(own):
-                self._layers.setdefault(module, name.removeprefix("module.") or type(module).__name__)
-            for _, parameter in own:
-                self._watch(parameter, name.removeprefix("module.") or type(module).__name__)
+            layer = name.removeprefix("module.") or type(module).__name__
+            own = list(module.parameters(recurse=False))
+            is_layer = own and sum(1 for _ in module.parameters()) == len(own)
+            self._layers.setdefault(id(module), layer if is_layer else None)
+            for parameter in own:
+                self._watch(parameter, layer)
 
     def _watch(self, parameter: torch.Tensor, layer: str) -> None:
         if id(parameter) in self._parameters or not (parameter.requires_grad and parameter.is_leaf):
@@ -94,25 +95,26 @@ class _Hooks:
 
     def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
         step = self.step
-        if module not in self._seen:
+        if id(module) not in self._layers:
             self._learn(module)
-        if step.began is None and torch.is_grad_enabled():
-            step.began = _now()
         step.forward = _now()
+        if step.began is None and torch.is_grad_enabled():
+            step.began = step.forward
 
     def _after_forward(self, module: torch.nn.Module, _: Any, output: Any) -> None:
-        layer, step = self._layers.get(module), self.step
         if not torch.is_grad_enabled():
             return
+        layer, step = self._layers.get(id(module)), self.step
         if layer is not None:
             self._record(_Span("forward", layer, step.forward, _now()))
+        elif step.span is not None and step.span.category == "forward" and not module._modules:
+            step.span.end = _now()
+        if id(module) in self._roots:
             step.gradient = None
             first: Any = output[0] if isinstance(output, tuple) and output else output
             if isinstance(first, torch.Tensor) and first.requires_grad:
                 watch: Callable[..., Any] = first.register_hook
                 watch(self._before_gradient)
-        elif step.span is not None and step.span.category == "forward" and not any(module.children()):
-            step.span.end = _now()
 
     def _before_gradient(self, _: torch.Tensor) -> None:
         if self.step.gradient is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +221,17 @@ def test_recording_begins_and_ends_between_steps(tmp_path: Path) -> None:
     (path,) = (tmp_path / "trace.json.parts").glob("*.part")
     chunks = [chunk for kind, chunk in read_chunks(path) if kind == "J" and chunk["what"] == "events"]
     assert [event[1] for chunk in chunks for event in chunk["events"]] == ["step 2", "step 3"]
+
+
+def test_the_page_needs_nothing_else(recorded: Path) -> None:
+    pytest.importorskip("matplotlib", reason="drawing is optional")
+    from byteps_like.timeline.page import write_page
+
+    target = recorded / "report.html"
+    write_page(Analysis(load(recorded)["traceEvents"]), target, "a <trace>")
+    page = target.read_text()
+    assert "Timeline of a &lt;trace&gt;" in page
+    assert "Straggler: rank 1" in page
+    assert page.count("<table>") == 5
+    assert base64.b64decode(page.partition("base64,")[2].partition('"')[0]).startswith(b"\x89PNG")
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
