@@ -25,6 +25,9 @@ from byteps_like.timeline.parts import SUFFIX
 from byteps_like.timeline.perfetto import merged, write
 from byteps_like.timeline.recorder import parts_directory
 
+_MOST_MERGED = 32 << 20
+"""Bytes of a timeline that are merged at the end of a job: some seconds' work."""
+
 
 def run_job(options: RunOptions) -> int:
     """Runs one job and returns its exit code; blocks, main thread. See `byteps-like run --help` for the codes."""
@@ -68,12 +71,18 @@ def _timeline(options: RunOptions) -> Iterator[None]:
     try:
         yield
     finally:
-        target = parts / "trace.json" if parts == Path(path) else Path(path)
-        try:
-            write(merged(parts), target)
-            print(f"byteps-like: timeline in {target}: byteps-like timeline report {path}", file=sys.stderr)
-        except (OSError, InvalidArgumentError) as error:
-            print(f"byteps-like: no timeline: {error}", file=sys.stderr)
+        print(f"byteps-like: {_merge(path, parts)}", file=sys.stderr)
+
+
+def _merge(path: str, parts: Path) -> str:
+    target = parts / "trace.json" if parts == Path(path) else Path(path)
+    try:
+        if sum(part.stat().st_size for part in parts.glob(f"*{SUFFIX}")) > _MOST_MERGED:
+            return f"a long timeline in {parts}: byteps-like timeline merge {parts} -o {target}"
+        write(merged(parts), target)
+    except (OSError, InvalidArgumentError) as error:
+        return f"no timeline: {error}"
+    return f"timeline in {target}: byteps-like timeline report {path}"
 
 
 def _say_threads(display: Display, options: RunOptions) -> None:

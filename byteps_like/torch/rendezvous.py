@@ -23,6 +23,9 @@ from byteps_like.collectives.api import Group
 from byteps_like.config import Config
 from byteps_like.control.address import join_address
 from byteps_like.errors import BytePSLikeError, CorruptError, DeadlineError
+from byteps_like.timeline.orders import parse_steps
+from byteps_like.timeline.recorder import recorder
+from byteps_like.torch.tracing import follow_recorder
 
 _SECRET_BYTES = 32
 _LONGEST_RECORD = 16 << 10
@@ -84,6 +87,10 @@ def meet(seat: Seat, config: Config | None = None) -> World:
     except BaseException:
         communicator.close()
         raise
+    if config.trace:
+        recorder.take(parse_steps(config.trace, config.trace_steps))
+        recorder.add_member(seat.rank, lambda: {"groups": communicator.lanes()})
+        follow_recorder()
     return communicator
 
 

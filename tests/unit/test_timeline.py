@@ -6,6 +6,11 @@ import base64
 import json
 import logging
 import re
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +240,29 @@ def test_the_page_needs_nothing_else(recorded: Path) -> None:
     assert page.count("<table>") == 5
     assert base64.b64decode(page.partition("base64,")[2].partition('"')[0]).startswith(b"\x89PNG")
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+_KILLED = """
+import sys, time
+from byteps_like.timeline.orders import Order
+from byteps_like.timeline.recorder import recorder
+recorder.take(Order(sys.argv[1]))
+recorder.event("step", "step 0", time.monotonic_ns(), 1000, step=0)
+print("recorded", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_what_a_killed_process_has_seen_is_there(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"recorded\n"
+        deadline = time.monotonic() + 20
+        while number == signal.SIGKILL and not any(b"step 0" in part.read_bytes() for part in tmp_path.iterdir()):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+        process.send_signal(number)
+        process.wait(20)
+    assert [event["name"] for event in merge(tmp_path)["traceEvents"]] == ["step 0"]
