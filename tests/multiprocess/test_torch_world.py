@@ -99,3 +99,5 @@ def test_scenario(pool: Pool, scenario: Callable[..., None]) -> None:
 def test_updates_that_cross_the_barrier_have_the_same_bits(pool: Pool, servers: int) -> None:
     with job(2, servers, transport="tcp", partition_bytes=512) as cluster:
         pool.run(cluster, crossing.fifty_steps, together=True)
+    with job(3 if servers == 0 else 2, servers, partition_bytes=1024) as cluster:
+        pool.run(cluster, crossing.leaves_at_once)

@@ -275,6 +275,15 @@ def closed(bps: Any, rank: int, size: int) -> None:
     assert not any(module._forward_pre_hooks for module in runs[0].model.modules())
 
 
+def leaves_at_once(bps: Any, rank: int, size: int) -> None:
+    """shutdown() right after step(): no rank takes away what another still waits for. Not for threads."""
+    runs = [Run(bps, crosses, OPTIMIZERS["Adam"], mlp()) for crosses in (False, True)]
+    for run in runs:
+        run.train(rank, size, range(4))
+    bps.shutdown()
+    assert torch.equal(flat(runs[0].model), flat(runs[1].model))
+
+
 def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
     models = [mlp(), mlp()]
     optimizers = [bps.CrossBarrier(models[0], torch.optim.SGD(models[0].parameters(), lr=0.1), num_steps=5)]
@@ -295,4 +304,4 @@ SCENARIOS = [
     modes_of_the_asker, uneven_batches, with_backward_out_of_order, gradients_of_step_are_taken,
     thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
 ]  # fmt: skip
-"""Bodies that need nothing but (bps, rank, size). `fifty_steps` is not among them: it takes longer."""
+"""Bodies that need nothing but (bps, rank, size). `fifty_steps` takes longer, `leaves_at_once` ends the job: they are not among them."""
