@@ -304,4 +304,4 @@ SCENARIOS = [
     modes_of_the_asker, uneven_batches, with_backward_out_of_order, gradients_of_step_are_taken,
     thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
 ]  # fmt: skip
-"""Bodies that need nothing but (bps, rank, size). `fifty_steps` takes longer, `leaves_at_once` ends the job: they are not among them."""
+"""Bodies that need nothing but (bps, rank, size). `fifty_steps` and `leaves_at_once` are run by themselves."""
