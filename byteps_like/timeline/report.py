@@ -17,7 +17,8 @@ Row = tuple[str, ...]
 def show(analysis: Analysis, console: Console) -> None:
     """Prints everything: where the steps went, who is late, servers, the slowest partitions."""
     for title, heading, rows in tables(analysis):
-        console.print(_table(title, heading, rows))
+        console.print(title, style="bold", highlight=False)
+        console.print(_table(heading, rows))
     for line in verdict(analysis):
         console.print(line, highlight=False)
 
@@ -107,11 +108,11 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f}"
 
 
-def _table(title: str, heading: Row, rows: list[Row]) -> Any:
+def _table(heading: Row, rows: list[Row]) -> Any:
     from rich.table import Table
 
     words = {"rank", "cause", "whom", "tensor", "server"}
-    table = Table(title=title, title_justify="left", box=None, title_style="bold")
+    table = Table(box=None)
     for name in heading:
         table.add_column(name, justify="left" if name in words else "right", overflow="fold")
     for row in rows:
