@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from byteps_like.timeline.merge import merge
+from byteps_like.timeline.recorder import recorder
 from tests.multiprocess.real_world import Pool, job
 from tests.scenarios import (
     crossing,
@@ -18,6 +22,7 @@ from tests.scenarios import (
     optimizers,
     replicas,
     sharded,
+    traced,
     training,
     tuned,
 )
@@ -101,3 +106,15 @@ def test_updates_that_cross_the_barrier_have_the_same_bits(pool: Pool, servers: 
         pool.run(cluster, crossing.fifty_steps, together=True)
     with job(3 if servers == 0 else 2, servers, partition_bytes=1024) as cluster:
         pool.run(cluster, crossing.leaves_at_once)
+
+
+def test_what_rank_0_has_recorded_shows_all_ranks_and_the_server(pool: Pool, tmp_path: Path) -> None:
+    with job(2, 1) as cluster:
+        pool.run(cluster, traced.by_rank_0, str(tmp_path), 3, together=True)
+    recorder.stop()  # the server's, in this process
+    events = merge(tmp_path)["traceEvents"]
+    steps = Counter(event["pid"] for event in events if event["cat"] == "step")
+    assert steps == {0: 3, 1: 3}
+    assert {event["pid"] for event in events} == {0, 1, 1000}
+    updated = Counter(event["pid"] for event in events if event["cat"] == "partition" and event["name"] == "updated")
+    assert min(updated[rank] for rank in (0, 1)) >= 3
