@@ -136,6 +136,21 @@ def test_a_saved_setting_is_used_from_the_second_step_on(tmp_path):
     assert run_world(2, body) == [[load(path)] * 3] * 2
 
 
+def test_the_setting_of_the_job_tunes_the_first_optimizer_only(tmp_path):
+    path = tmp_path / "tuned.json"
+    save(path, Setting("server", 2048))
+
+    def body(bps, rank, size):
+        bps.runtime.current().tune = str(path)
+        first, second = mlp(), mlp(seed=1)
+        tuned, plain = make(bps, first), make(bps, second)
+        train(bps, rank, tuned, first, 2)
+        train(bps, rank, plain, second, 2)
+        return tuned.tuned, plain.tuned
+
+    assert run_world(2, body) == [(Setting("server", 2048), None)] * 2
+
+
 def test_what_is_found_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr("byteps_like.torch.tuning.PACE", PACE)
     path = tmp_path / "tuned.json"
