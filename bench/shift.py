@@ -123,6 +123,9 @@ def step_times(times: list[list[float]]) -> list[float]:
 def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, dict[str, list[float]]]]:
     """A row per job and way, and the times of all steps."""
     with Lab(3, rate=arguments.rate) as lab:
+        if arguments.keep_window:
+            for host in lab.hosts:
+                host.run(["sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0"])
         goodput = max(lab.goodput() for _ in range(3))
         arguments.bytes = int(goodput * arguments.compute)
         alone = run(arguments, lab, "A", 16)
@@ -180,6 +183,9 @@ def main() -> None:
     parser.add_argument("--rate", default="200mbit", help="speed of the links of the lab")
     parser.add_argument("--compute", type=float, default=0.5, help="seconds of a step, and of its communication")
     parser.add_argument("--steps", type=int, default=104)
+    parser.add_argument(
+        "--keep-window", action="store_true", help="TCP doesn't begin anew after each pause, as hosts are often set"
+    )
     parser.add_argument("--json", type=Path, default=report.OUT / "shift.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "shift.png")
     arguments = parser.parse_args()
