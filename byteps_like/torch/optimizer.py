@@ -231,7 +231,8 @@ def DistributedOptimizer(
         return sharded(optimizer, names, options, backward_passes_per_step)
     reducer = _reducer(names, options, model, sufficient_factors)
     reducer.passes_per_step = backward_passes_per_step
-    attach(reducer, tune, cross_barrier=cross_barrier)
+    if not sufficient_factors:
+        attach(reducer, tune, cross_barrier=cross_barrier)
     if cross_barrier:
         return _crossing(optimizer, reducer, model)
     return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))

@@ -190,6 +190,7 @@ def test_a_rank_that_fails_ends_the_tuning_of_all():
         ({"tune": "on", "op": "Adasum"}, "Adasum"),
         ({"tune": "on", "cross_barrier": True}, "tune without"),
         ({"tune": "on", "shard": "optimizer"}, "shard"),
+        ({"tune": "on", "sufficient_factors": True}, "factors"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(options, words):
