@@ -25,7 +25,7 @@ from byteps_like.timeline.parts import SUFFIX
 from byteps_like.timeline.perfetto import merged, write
 from byteps_like.timeline.recorder import parts_directory
 
-_MOST_MERGED = 32 << 20
+_MOST_MERGED = 16 << 20
 """Bytes of a timeline that are merged at the end of a job: some seconds' work."""
 
 

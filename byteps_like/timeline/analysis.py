@@ -6,6 +6,7 @@ that was recorded is one. Compute is what is left of it when no thread waited: f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ Event = dict[str, Any]
 Key = tuple[str, int, int]
 """A partition's round: tensor, part, round."""
 
+_IN_A_STEP = ("forward", "backward", "update", "wait")
 _NOTEWORTHY = 0.05  # of a step: by less nobody is a straggler
 
 
@@ -121,7 +123,13 @@ class Analysis:
         ]
         if not spans:
             spans = [(min(event["ts"] for event in own), max(event["ts"] + event["dur"] for event in own), 0)]
-        return [_step(rank, number, begin, end, own) for begin, end, number in sorted(spans)]
+        own = sorted((event for event in own if event["cat"] in _IN_A_STEP), key=lambda event: event["ts"])
+        begins, longest = [event["ts"] for event in own], max((event["dur"] for event in own), default=0.0)
+        found = []
+        for begin, end, number in sorted(spans):
+            within = own[bisect_left(begins, begin - longest) : bisect_left(begins, end)]
+            found.append(_step(rank, number, begin, end, within))
+        return found
 
     @cached_property
     def lateness(self) -> list[Lateness]:

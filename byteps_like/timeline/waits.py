@@ -32,7 +32,7 @@ class _Index:
     def __init__(self, events: Iterable[Event]) -> None:
         self.waits: list[Event] = []
         self._received: dict[int, list[tuple[int, str, int, int]]] = defaultdict(list)
-        self._calls: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
+        self._calls: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
         self._ready: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
         self._arrived: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
         self._begun: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
@@ -49,7 +49,7 @@ class _Index:
             self.waits.append(event)
         elif event["cat"] == "collective" and args.get("step") is None:
             self._begun[args["lane"], args["call"]][event["pid"]] = event["ts"]
-            self._calls[event["pid"]].append((end, args["lane"], args["call"]))
+            self._calls[event["pid"], args["lane"]].append((end, args["call"]))
         elif event["cat"] == "partition" and event["name"] == "ready":
             self._ready[args["key"], args["round"]][event["pid"]] = event["ts"]
         elif event["cat"] == "partition" and event["name"] == "arrived":
@@ -80,12 +80,11 @@ class _Index:
 
     def lane(self, wait: Event) -> tuple[str, str, int]:
         """The same of a wait for a collective."""
-        begin, end, rank = wait["ts"], wait["ts"] + wait["dur"], wait["pid"]
-        own = [call for call in self._calls[rank] if call[1] == wait["args"]["lane"]]
-        ended_by = _last(own, begin, end)
+        begin, end, rank, lane = wait["ts"], wait["ts"] + wait["dur"], wait["pid"], wait["args"]["lane"]
+        ended_by = _last(self._calls[rank, lane], begin, end)
         if ended_by is None:
             return "unknown", "", 0
-        begun = self._begun[ended_by[1], ended_by[2]]
+        begun = self._begun[lane, ended_by[1]]
         last = max(begun, key=lambda one: begun[one])
         before = max(0, min(begun[last], end) - begin)
         if last != rank and 2 * before > wait["dur"]:
