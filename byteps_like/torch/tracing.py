@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.timeline.orders import NEXT, Order
 from byteps_like.timeline.recorder import recorder
+from byteps_like.torch import runtime as _runtime
 
 _now = time.monotonic_ns
 
@@ -177,9 +178,7 @@ def trace(path: str, steps: int) -> None:
 
 
 def _rank() -> int:
-    from byteps_like.torch.runtime import current
-
     try:
-        return current().worker.rank
+        return _runtime.current().worker.rank
     except NotInitializedError:
         return recorder.member
