@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.planner import shift as shifts
-from byteps_like.planner.shift import Job, ShiftPlan
-from byteps_like.planner.shift_fluid import step_times
-from byteps_like.planner.shift_jobs import parse_job
-from byteps_like.worker.pace import Pace
+from byteps_like.worker.pace import APART, SLACK, Pace
+
+if TYPE_CHECKING:  # NumPy takes its time, and help needs none
+    from byteps_like.planner.shift import Job, ShiftPlan
 
 _STEPS = 60
 
@@ -32,10 +31,10 @@ def shift(
     link: Annotated[list[str] | None, typer.Option(metavar="NAME=GBPS", help="Capacity of one link.")] = None,
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=0.2, help="How far periods may be off a common multiple's parts.")
-    ] = shifts.TOLERANCE,
+    ] = APART,
     slack: Annotated[
         float, typer.Option(min=0.0, max=0.5, help="How much longer than needed steps are made, to catch up in.")
-    ] = shifts.SLACK,
+    ] = SLACK,
     draw: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw before and after: .png or .svg.")] = None,
 ) -> None:
     """Finds time shifts for jobs that share links, so that one sends while the others compute.
@@ -48,9 +47,12 @@ def shift(
     or as a trace that BYTEPS_LIKE_TRACE has recorded. Run each job with the settings of its row:
     BYTEPS_LIKE_STEP_PERIOD and BYTEPS_LIKE_START_OFFSET.
     """
+    from byteps_like.planner.shift import plan_shifts
+    from byteps_like.planner.shift_jobs import parse_job
+
     found = [parse_job(text, number) for number, text in enumerate(jobs)]
     capacity = _capacities(found, link or [], gbps)
-    plan = shifts.plan_shifts(found, capacity, tolerance=tolerance, slack=slack)
+    plan = plan_shifts(found, capacity, tolerance=tolerance, slack=slack)
     console = Console()
     console.print(_job_table(plan, capacity))
     console.print(_link_table(plan))
@@ -77,6 +79,8 @@ def _capacities(jobs: list[Job], given: list[str], gbps: float) -> dict[str, flo
 
 def _job_table(plan: ShiftPlan, capacity: dict[str, float]) -> Table:
     """Steps are those of a fluid model of links shared fairly, started together and paced."""
+    from byteps_like.planner.shift_fluid import step_times
+
     free = step_times(plan.jobs, capacity, _STEPS)
     paces = {name: Pace(shift, plan.periods[name]) for name, shift in plan.shifts.items()}
     paced = step_times(plan.jobs, capacity, _STEPS, paces=paces)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner.shift_circle import Circle
 from byteps_like.planner.shift_search import settle, turn
+from byteps_like.worker.pace import APART, SLACK
 
-TOLERANCE = 0.03
-SLACK = 0.04
 MOST_TURNS = 64
 
 
@@ -80,7 +79,7 @@ class ShiftPlan:
 
 
 def plan_shifts(
-    jobs: Sequence[Job], gbps: dict[str, float] | float, *, tolerance: float = TOLERANCE, slack: float = SLACK
+    jobs: Sequence[Job], gbps: dict[str, float] | float, *, tolerance: float = APART, slack: float = SLACK
 ) -> ShiftPlan:
     """Shifts with the least demand over capacity on all links, and as much room as possible between the arcs.
 
@@ -116,7 +115,7 @@ def plan_shifts(
     return ShiftPlan(tuple(jobs), shifts, periods, tuple(links))
 
 
-def common_period(periods: Sequence[float], tolerance: float = TOLERANCE) -> tuple[list[int], float]:
+def common_period(periods: Sequence[float], tolerance: float = APART) -> tuple[list[int], float]:
     """How often each job turns in the shortest common circle, and the circle's length, in which none has to hurry.
 
     Raises InvalidArgumentError if there is none within 64 turns of the longest period.

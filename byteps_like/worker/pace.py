@@ -13,6 +13,10 @@ from collections import deque
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 0.08
+APART = 0.03
+"""How far periods of jobs that share a link may be off a common multiple's parts, and"""
+SLACK = 0.04
+"""how much longer than needed steps are made, to catch up in."""
 _WINDOW = 16
 _SKIPS = 4
 _STRETCH = 1.05
