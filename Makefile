@@ -11,7 +11,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-ci core proto demo test test-python test-native test-sanitizers \
-  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-training docs wheel clean
+  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-training bench-placement docs wheel clean
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -112,6 +112,9 @@ bench: setup  ## push_pull against gloo, on this host
 bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped links (root; a quarter of an hour)
 	@$(PYTHON) bench/training.py
 	@$(PYTHON) bench/training_gpt.py
+
+bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
+	@$(PYTHON) bench/placement.py
 
 docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/config.md

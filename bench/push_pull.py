@@ -132,11 +132,11 @@ def _measured(arguments: argparse.Namespace, lab: Lab | None) -> tuple[Setup, li
         options = RunOptions(command, setup.workers, setup.servers, quiet=True)
         if code := run_job(options) if lab is None else run_in_lab(lab, options):
             sys.exit(code)
-        ranks = [_read(Path(folder) / f"rank{rank}.jsonl") for rank in range(setup.workers)]
+        ranks = [read_operations(Path(folder) / f"rank{rank}.jsonl") for rank in range(setup.workers)]
     return setup, list(rows(setup, ranks))
 
 
-def _read(path: Path) -> list[Operation]:
+def read_operations(path: Path) -> list[Operation]:
     return [Operation(**json.loads(line)) for line in path.read_text().splitlines()]
 
 

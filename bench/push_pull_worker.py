@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from push_pull_plan import OURS, Operation, Plan
+from push_pull_plan import OURS, RING, Operation, Plan
 from report import interleave
 
 LONG = 4 << 20
@@ -61,7 +61,7 @@ class Bench:
     def _contender(self, name: str, memory: str, tensor: torch.Tensor) -> Callable[[], float]:
         pattern = torch.arange(tensor.numel(), dtype=torch.float32).remainder_(1021)
         expected = pattern * self.size + sum(range(self.size))
-        reduce = _push_pull(f"{memory}-{tensor.nbytes}") if name == OURS else _all_reduce
+        reduce = _reduction(name, f"{memory}-{tensor.nbytes}")
 
         def operate() -> float:
             torch.add(pattern, self.rank, out=tensor)
@@ -110,6 +110,25 @@ def session_worker() -> Any:
     from byteps_like.torch import runtime
 
     return runtime.current().worker
+
+
+def _reduction(contender: str, name: str) -> Callable[[torch.Tensor], None]:
+    if contender == OURS:
+        return _push_pull(name)
+    return _ring(name) if contender == RING else _all_reduce
+
+
+def _ring(name: str) -> Callable[[torch.Tensor], None]:
+    from byteps_like.collectives.api import CallOptions
+    from byteps_like.dtypes import DType, Op
+
+    group, ring = session_worker().group(f"ring-{name}"), CallOptions(algorithm="ring")
+
+    def reduce(tensor: torch.Tensor) -> None:
+        place = tensor.data_ptr()
+        group.all_reduce(place, place, tensor.numel(), DType.FLOAT32, Op.SUM, ring).wait()
+
+    return reduce
 
 
 def _push_pull(name: str) -> Callable[[torch.Tensor], None]:

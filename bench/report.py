@@ -8,6 +8,7 @@ from byteps_like.bench.report import (
     cores,
     interleave,
     plot_bars,
+    plot_curves,
     plot_lines,
     plot_points,
     print_table,
@@ -18,6 +19,6 @@ from byteps_like.bench.report import (
 )
 
 __all__ = [
-    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_bars", "plot_lines", "plot_points", "print_table",
-    "show_bytes", "show_spread", "show_time", "write_json_lines",
+    "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_bars", "plot_curves", "plot_lines", "plot_points",
+    "print_table", "show_bytes", "show_spread", "show_time", "write_json_lines",
 ]  # fmt: skip

@@ -47,6 +47,10 @@ class Config:
     link_gbps: float = _setting(
         0.0, "Rate of this host's network card, each way, by which servers are weighted; 0: what the kernel says of it."
     )
+    replan: bool = _setting(
+        True,
+        "The scheduler weights servers anew when hosts' cards turn out slower or faster than they were said to be.",
+    )
     port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
     rendezvous_host: str = _setting("", "torchrun's MASTER_ADDR: where rank 0 embeds a scheduler if none is named.")
     rendezvous_port: int = _setting(0, "torchrun's MASTER_PORT.")

@@ -17,6 +17,10 @@ app = typer.Typer(
     help="A cluster of network namespaces on this machine, with shaped links. Needs root.",
 )
 
+_RUN_EPILOG = """
+[bold]Example[/bold]  byteps-like lab run --hosts 4 --spare 2 --servers auto --rate 1gbit -- python train.py
+"""
+
 Hosts = Annotated[int, typer.Option("--hosts", min=1, help="Number of hosts.")]
 Rate = Annotated[str, typer.Option("--rate", help="Speed of every link, both ways: 1gbit, 100mbit, none.")]
 
@@ -33,25 +37,37 @@ def up(hosts: Hosts = 4, rate: Rate = "1gbit") -> None:
         signal.pause()
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, epilog=_RUN_EPILOG)
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What each worker runs.")],
     hosts: Hosts = 4,
     servers: Annotated[
-        int, typer.Option("--servers", "-s", min=0, help="Summation servers, on hosts of their own.")
-    ] = 1,
+        str,
+        typer.Option("--servers", "-s", help="Number of servers, on hosts of their own; auto: where they gain most."),
+    ] = "1",
+    spare: Annotated[int, typer.Option("--spare", min=0, help="With auto: hosts without workers.")] = 0,
     per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Workers on each host.")] = 1,
     rate: Rate = "1gbit",
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary line.")] = False,
 ) -> None:
     """Runs a job with workers and servers on hosts of their own; otherwise as `byteps-like run`."""
+    from byteps_like.cli.run import parse_servers
+    from byteps_like.launch.fleet import choose
     from byteps_like.launch.lab_job import run_in_lab
     from byteps_like.launch.options import RunOptions
 
-    options = RunOptions(command, hosts * per_host, servers, timeout=timeout, quiet=quiet)
-    with _explained(Console()), labs.Lab(hosts + servers, rate=split_rates(rate)) as lab:
-        code = run_in_lab(lab, options, per_host)
+    count = parse_servers(servers)
+    if count is not None and spare:
+        raise typer.BadParameter("hosts to spare need --servers auto", param_hint="--spare")
+    options = RunOptions(command, hosts * per_host, count or 0, timeout=timeout, quiet=quiet)
+    console = Console()
+    with _explained(console), labs.Lab(hosts + (count or spare), rate=split_rates(rate)) as lab:
+        fleet = None
+        if count is None:
+            fleet = choose([host.shape.rate or 1 for host in lab.hosts], hosts, per_host)
+            console.print(f"byteps-like: {fleet.why}")
+        code = run_in_lab(lab, options, per_host, fleet)
     raise typer.Exit(code)
 
 

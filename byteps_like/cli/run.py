@@ -16,6 +16,8 @@ _EXAMPLES = """
 
   byteps-like run -n 4 -s 2 --env BYTEPS_LIKE_STALL_TIMEOUT=30 --log-dir logs -- python train.py
 
+  byteps-like run -n 4 -s auto -- python train.py   (here: one server. On a cluster see docs/placement.md)
+
 The exit code is that of the process that failed first (128 + signal if a signal ended it), 124 after --timeout,
 130 after Ctrl-C. Ctrl-C once ends the workers in order (SIGINT), twice at once. Workers find their place in the
 job in the environment (BYTEPS_LIKE_RANK and others; see byteps-like config).
@@ -29,11 +31,22 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+def parse_servers(text: str) -> int | None:
+    """The number, None for "auto"."""
+    if text == "auto":
+        return None
+    if not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is neither a number nor auto", param_hint="--servers")
+    return int(text)
+
+
 @app.command(epilog=_EXAMPLES, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What each worker runs.")],
     workers: Annotated[int, typer.Option("-n", "--workers", min=1, help="Number of workers.")] = 1,
-    servers: Annotated[int, typer.Option("-s", "--servers", min=0, help="Number of summation servers.")] = 1,
+    servers: Annotated[
+        str, typer.Option("-s", "--servers", help="Number of summation servers; auto: as many as gain something.")
+    ] = "1",
     shards: Annotated[int | None, typer.Option(min=1, help="Threads of each server; by default by cores.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every process; repeatable.")] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Also write each process's output to a file here.")] = None,
@@ -47,15 +60,22 @@ def run(
 
     The first failure ends the job and is shown last, with its traceback. Nothing of the job outlives this command.
     """
+    from byteps_like.launch.fleet import choose
     from byteps_like.launch.options import RunOptions
     from byteps_like.launch.run import run_job
 
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
+    count = parse_servers(servers)
+    if count is None:
+        fleet = choose([1.0], 1, workers)
+        count = len(fleet.hosts)
+        if not quiet:
+            typer.echo(f"byteps-like: {fleet.why}", err=True)
     options = RunOptions(
         command=command,
         workers=workers,
-        servers=servers,
+        servers=count,
         shards=shards,
         environment=_environment(env or []),
         log_dir=log_dir,

@@ -96,7 +96,7 @@ class SchedulerServer:
     async def _start(self, listen: str) -> int:
         config = self._config
         membership = Membership(config.job, terms_of(config), patience_of(config))
-        self._service = SchedulerService(membership)
+        self._service = SchedulerService(membership, watch_rates=config.replan)
         verifier = Verifier(config.job, self._secret)
         silence = max(config.stall_timeout, 20.0)
         self._server, port, _ = await start_grpc(SERVICE, self._service.methods(), verifier, listen, silence)

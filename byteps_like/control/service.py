@@ -14,8 +14,9 @@ from byteps_like.control.declarations import Declarations
 from byteps_like.control.mailbox import Mailbox
 from byteps_like.control.membership import JobState, Membership
 from byteps_like.control.placement import Placer
+from byteps_like.control.rates import CardRates, CardReport
 from byteps_like.control.rpc import Stream, Unary, Write
-from byteps_like.control.seats import Notice, Seat, describe_all, ranks_text
+from byteps_like.control.seats import Notice, Seat, SeatState, describe_all, ranks_text
 from byteps_like.control.status import status_to_wire
 from byteps_like.control.types import Event, EventKind, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -35,8 +36,10 @@ _TIMER_SLACK = 0.03
 class SchedulerService:
     """Handlers of all methods. Time is `loop.time()`."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, *, watch_rates: bool = True) -> None:
         self.membership = membership
+        self._watch_rates = watch_rates
+        self._rates: CardRates | None = None
         self.ended = asyncio.Event()
         self._started = time.monotonic()
         self._loop = asyncio.get_running_loop()
@@ -105,6 +108,8 @@ class SchedulerService:
         """A sign of life."""
         waiting = wire.waiting_from_wire(request.waiting) if request.HasField("waiting") else None
         self.membership.heartbeat(request.member_id, waiting, dict(request.stats), self._loop.time())
+        if self._watch_rates and "card_gbps" in request.stats:
+            self._observe(request)
         if self.membership.outbox:
             self._after()
         return pb.HeartbeatReply()
@@ -194,6 +199,23 @@ class SchedulerService:
         self._follow_epoch()
         return seat
 
+    def _observe(self, request: pb.HeartbeatRequest) -> None:
+        """What a host has seen of its card; tensors are placed anew where that helps everybody."""
+        seat, now = self.membership.seat(request.member_id), self._loop.time()
+        if self.membership.state is not JobState.RUNNING or seat.state is not SeatState.RUNNING:
+            return
+        self._follow_epoch()
+        world = self._world()
+        if not world.servers or not all(worker.native for worker in world.workers):
+            return
+        self._rates = self._rates or CardRates(world, now)
+        report = CardReport(request.stats["card_gbps"], request.stats["card_duty"], now)
+        if self._rates.observe(seat.member.host_id, report):
+            rates = {_host_name(world, id): round(rate, 3) for id, rate in self._rates.rates.items()}
+            why = f"the hosts' cards carry (Gb/s): {rates}"
+            log.warning("servers are weighted anew: %s", why)
+            self._replan(why, weights=server_weights(world, self._rates.rates))
+
     def _table(self) -> Declarations:
         if self._declarations is None:
             world = self._world()
@@ -225,7 +247,7 @@ class SchedulerService:
 
     def _follow_epoch(self) -> None:
         if self._epoch != self.membership.number:
-            self._epoch, self._declarations = self.membership.number, None
+            self._epoch, self._declarations, self._rates = self.membership.number, None, None
             self._barriers = Barriers(worker.rank for worker in self._world().workers)
 
     def _check_nobody_left(self, name: str) -> None:
@@ -284,6 +306,10 @@ class SchedulerService:
         self._timer = None
         self.membership.tick(self._loop.time())
         self._after()
+
+
+def _host_name(world: World, host_id: str) -> str:
+    return next(member.host for member in [*world.servers, *world.workers] if member.host_id == host_id)
 
 
 def _resolve(call: asyncio.Future[None], failure: BytePSLikeError | None) -> None:

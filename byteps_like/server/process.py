@@ -17,7 +17,7 @@ import psutil
 from byteps_like import log as logs
 from byteps_like.config import Config
 from byteps_like.control.address import own_host
-from byteps_like.control.card import link_gbps
+from byteps_like.control.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
@@ -104,6 +104,7 @@ class ServerProcess:
         self._parts = ExitStack()
         self._door: Door | None = None
         self._traced: int | None = None
+        self._meter: CardMeter | None = None
         self.on_rank: Callable[[int], None] | None = None
         """Called with this server's rank when an epoch begins."""
 
@@ -123,6 +124,9 @@ class ServerProcess:
             self._admin = AdminServer(config, self._counters)
             admin = self._admin.start(host)
             parts.callback(self._admin.stop)
+            self._meter = open_meter(config, host)
+            if self._meter is not None:
+                parts.callback(self._meter.close)
             self._parts = parts.pop_all()
         door = self._door.url if self._door is not None else ""
         self._member = Member(
@@ -181,7 +185,7 @@ class ServerProcess:
         self._client.ready(world)
 
     def _counters(self) -> Mapping[str, float]:
-        return self._store.stats()
+        return {**self._store.stats(), **(self._meter.report() if self._meter is not None else {})}
 
     def _serve_metrics(self) -> None:
         if self._config.metrics_port:

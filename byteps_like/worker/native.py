@@ -12,6 +12,8 @@ import byteps_like._core as _core
 from byteps_like.collectives.api import Group
 from byteps_like.collectives.communicator import Communicator, Peer
 from byteps_like.config import Config
+from byteps_like.control.address import own_host
+from byteps_like.control.card import open_meter
 from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import server_urls
 from byteps_like.control.seats import Waiting
@@ -68,6 +70,9 @@ class NativeWorker:
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
         self._moves = Moves()
+        # Where there is a server on this host, it looks at the card.
+        beside = any(server.host_id == own_host_id for server in world.servers)
+        self._meter = None if beside or not world.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -207,10 +212,13 @@ class NativeWorker:
         among = self._communicator.counters()
         return {name: count + among[name] for name, count in self._engine.counters().items()}
 
-    def _counters(self) -> dict[str, int]:
+    def _counters(self) -> dict[str, float]:
         """For the scheduler's status. A step is taken when the name that is pushed most often is pushed again."""
+        if self._closed:
+            return {}
         newest = (number for number, _ in list(self._started.values()))
-        return {} if self._closed else {**self.stats(), **self._routes, "steps": max(newest, default=-1) + 1}
+        card = self._meter.report() if self._meter is not None else {}
+        return {**self.stats(), **self._routes, **card, "steps": max(newest, default=-1) + 1}
 
     def _names(self) -> dict[str, dict[int, Any]]:
         """For the timeline."""
@@ -224,6 +232,8 @@ class NativeWorker:
             self._closed = True
         recorder.remove_member(self.rank)
         self._engine.close()
+        if self._meter is not None:
+            self._meter.close()
         self._communicator.close()
         self._client.leave()
         # A thread that comes back from the core while the interpreter ends would bring the whole process down.

@@ -1,0 +1,74 @@
+"""`--servers auto`: on which hosts servers are worth starting, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from byteps_like.control.optimum import Host, card_time, shares
+from byteps_like.control.routes import default_shards
+
+MOST_SHARDS = 8
+"""Of one server: more threads gain nothing."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The servers of a job: on which hosts (by number), with how many shards, and a line that says why there.
+
+    A worker has one connection per shard, and the connections that share a card share it equally, as TCP does. So that
+    all servers are done at the same time, their shards are in proportion to their shares.
+    """
+
+    hosts: tuple[int, ...]
+    shards: tuple[int, ...]
+    why: str
+
+
+def choose(rates: Sequence[float], worker_hosts: int, per_host: int = 1) -> Fleet:
+    """Servers for `per_host` workers on each of the first `worker_hosts` of the hosts with these card rates.
+
+    The rest are spare. A host gets a server if its share in the optimum is more than nothing.
+    """
+    if worker_hosts == 1:
+        return _on_one_host(per_host)
+    everybody = [Host(per_host if place < worker_hosts else 0, True, rate) for place, rate in enumerate(rates)]
+    split = shares(everybody)
+    chosen = tuple(place for place, share in enumerate(split) if share > 0)
+    beside = [split[place] for place in chosen if place < worker_hosts]
+    spare = [split[place] for place in chosen if place >= worker_hosts]
+    where = [
+        *([f"beside the workers on {_hosts(beside)}"] if beside else []),
+        *([f"on {'spare ' if beside else ''}{_hosts(spare)}"] if spare else []),
+    ]
+    ring = card_time(
+        [Host(per_host, True, host.rate) for host in everybody[:worker_hosts]], [1 / worker_hosts] * worker_hosts
+    )
+    gain = ring / card_time(everybody, split)
+    return Fleet(
+        chosen,
+        links_for([split[place] for place in chosen]),
+        f"servers {' and '.join(where)}: the busiest card is done {gain:.2f} times as soon as in an all-reduce",
+    )
+
+
+def links_for(split: Sequence[float]) -> tuple[int, ...]:
+    """Numbers about in proportion to the shares `split`, the least of them 1, none above MOST_SHARDS."""
+    unit = max(min(split), max(split) / MOST_SHARDS)
+    return tuple(max(1, round(share / unit)) for share in split)
+
+
+def _on_one_host(workers: int) -> Fleet:
+    if workers == 1:
+        return Fleet((), (), "no server: one worker has nothing to sum")
+    return Fleet(
+        (0,),
+        (default_shards(),),
+        "one server: all workers are on this host, where it sums in place in their shared memory",
+    )
+
+
+def _hosts(split: Sequence[float]) -> str:
+    least, most = min(split), max(split)
+    each = f"{most:.1%}" if most - least < 5e-4 else f"{least:.1%} to {most:.1%}"
+    return f"{len(split)} host{'s' if len(split) > 1 else ''} ({each} of the sum{' each' if len(split) > 1 else ''})"
