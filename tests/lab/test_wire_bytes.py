@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from byteps_like.launch.fleet import choose
 from byteps_like.launch.lab import Lab
 from byteps_like.launch.lab_job import run_in_lab
 from byteps_like.launch.options import RunOptions
@@ -50,3 +51,25 @@ def _check_worker(rank: int, moved: dict[str, int]) -> None:
     assert moved["bytes_received"] - NBYTES < NBYTES * 0.001, text
     assert NBYTES <= moved["wire_tx"] <= NBYTES * OVERHEAD, text
     assert NBYTES <= moved["wire_rx"] <= NBYTES * OVERHEAD, text
+
+
+@pytest.mark.timeout(90)
+def test_servers_beside_workers_make_all_cards_carry_the_same(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    """n = 3, k = 1: servers beside workers sum a fifth each, the spare one two; each card carries 6/5 M each way."""
+    fleet = choose([1.0] * 4, 3)
+    assert fleet.hosts == (0, 1, 2, 3)
+    lab = make_lab(4, rate="2gbit")
+    command = [sys.executable, str(Path(__file__).with_name("count_bytes.py")), str(tmp_path), str(NBYTES)]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    before = [host.counters() for host in lab.hosts]
+    options = RunOptions(command, 3, environment=environment, quiet=True, timeout=60)
+    assert run_in_lab(lab, options, 1, fleet) == 0
+    for index, (host, start) in enumerate(zip(lab.hosts, before, strict=True)):
+        total = host.counters() - start
+        for way in (total.rx_bytes, total.tx_bytes):
+            assert 0.999 * 1.2 * NBYTES <= way <= 1.2 * NBYTES * OVERHEAD * 1.01, f"host {index}: {total}"
+    for rank in range(3):
+        moved = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert moved["wrong"] == 0
+        # What the server beside it sums, it reads in shared memory.
+        assert moved["payload_sent"] == pytest.approx(0.8 * NBYTES, rel=1e-5)
