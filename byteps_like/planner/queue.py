@@ -44,6 +44,7 @@ class PushQueue:
         self._queue: list[tuple[int, int, Push]] = []
         self._order = 0
         self._ahead = 0.0
+        self._flying: dict[int, Push] = {}
         self._lent = 0.0
         self._lending = False
         self._landed_at = 0.0
@@ -56,9 +57,10 @@ class PushQueue:
 
     def next_segment(self) -> Segment | None:
         """See link.Source."""
-        if not self._queue or not self._has_credit():
+        if not self._queue or not self._has_credit(self._queue[0][2]):
             return None
         push = self._queue[0][2]
+        self._flying[id(push)] = push
         length = min(push.nbytes - push.sent, self._segment_of(push))
         segment = Segment(push, push.sent, length)
         push.sent += length
@@ -79,6 +81,7 @@ class PushQueue:
         if self._ahead <= self._credit:
             self._lent = 0.0
         if push.landed == push.nbytes:
+            del self._flying[id(push)]
             push.done()
         if self._queue:
             self.link.kick()
@@ -90,13 +93,18 @@ class PushQueue:
         even = push.nbytes // SEGMENTS_PER_PART // SEGMENT_UNIT * SEGMENT_UNIT
         return min(self._segment_bytes, max(even, LEAST_SEGMENT))
 
-    def _has_credit(self) -> bool:
-        if self._ahead < self._credit + self._lent:
+    def _has_credit(self, push: Push) -> bool:
+        """What less urgent pushes have ahead doesn't count."""
+        credit = self._credit + self._lent
+        if self._ahead < credit or self._ahead_from(push.priority) < credit:
             return True
         if not self._lending:
             self._lending = True
             self._clock.at(self._clock.now + LEND_AFTER, self._lend)
         return False
+
+    def _ahead_from(self, priority: int) -> float:
+        return sum(push.sent - push.landed for push in self._flying.values() if push.priority >= priority)
 
     def _lend(self) -> None:
         """Workers that push in different orders would wait for each other for ever."""

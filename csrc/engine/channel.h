@@ -78,7 +78,8 @@ class Channel : private LinkHandler {
   Header HeaderFor(const Part& part, FrameType type) const;
   bool Contributes(const Part& part) const;
   size_t SegmentOf(const Part& part) const;
-  bool HasCredit();
+  bool HasCredit(const Part& part);
+  int64_t AheadFrom(int32_t priority) const;
   void LendCredit();
 
   Engine& engine_;

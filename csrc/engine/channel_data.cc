@@ -75,13 +75,23 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
 
 // Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much
 // waits, and leaves the wire to what the others are waiting for.
-bool Channel::HasCredit() {
-  if (ahead_ < static_cast<int64_t>(engine_.credit_bytes()) + lent_) return true;
+bool Channel::HasCredit(const Part& part) {
+  const int64_t credit = static_cast<int64_t>(engine_.credit_bytes()) + lent_;
+  if (ahead_ < credit || AheadFrom(part.priority) < credit) return true;
   if (!lending_armed_) {
     lending_armed_ = true;
     engine_.loop_.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
   }
   return false;
+}
+
+// What less urgent ones have ahead doesn't count: it may be the half of a partition that others have not begun, because
+// they are at this one already; they would wait for us as we for them.
+int64_t Channel::AheadFrom(int32_t priority) const {
+  int64_t ahead = 0;
+  for (const Part* const part : in_flight_)
+    if (part->streamed && part->priority >= priority && Contributes(*part)) ahead += int64_t{part->sent} - part->landed;
+  return ahead;
 }
 
 // Ranks that push in different orders would wait for each other for ever: when nothing comes, credit is given.
@@ -110,7 +120,7 @@ bool Channel::NextPush(Outgoing& next) {
   if (queue_.empty()) return false;
   Part& part = *queue_.top().part;
   if (Refer(part, next)) return true;
-  if (!HasCredit()) return false;
+  if (!HasCredit(part)) return false;
   part.streamed = true;
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
