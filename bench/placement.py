@@ -108,7 +108,7 @@ def measure(case: Case) -> list[dict[str, Any]]:
         measured = Measured(case, max(lab.goodput() for _ in range(3)))
         plan = Plan([case.size], [case.repeats], ["arena"], list(case.contenders), folder, "eth0")
         command = [sys.executable, str(Path(__file__).with_name("push_pull_worker.py")), str(plan.save())]
-        environment = {"BYTEPS_LIKE_REPLAN": str(case.told or case.live)}
+        environment = {"BYTEPS_LIKE_REPLAN": str(case.live)}
         options = RunOptions(command, case.workers, environment=environment, quiet=True)
         if code := run_in_lab(lab, options, 1, case.fleet, tell_rates=case.told):
             sys.exit(code)

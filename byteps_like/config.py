@@ -48,7 +48,7 @@ class Config:
         0.0, "Rate of this host's network card, each way, by which servers are weighted; 0: what the kernel says of it."
     )
     replan: bool = _setting(
-        True,
+        False,
         "The scheduler weights servers anew when hosts' cards turn out slower or faster than they were said to be.",
     )
     port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")

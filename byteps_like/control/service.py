@@ -36,7 +36,7 @@ _TIMER_SLACK = 0.03
 class SchedulerService:
     """Handlers of all methods. Time is `loop.time()`."""
 
-    def __init__(self, membership: Membership, *, watch_rates: bool = True) -> None:
+    def __init__(self, membership: Membership, *, watch_rates: bool = False) -> None:
         self.membership = membership
         self._watch_rates = watch_rates
         self._rates: CardRates | None = None

@@ -155,7 +155,7 @@ def test_a_server_whose_card_turns_out_slow_sums_less(monkeypatch: pytest.Monkey
     hosts = itertools.chain(["host 0", "host 1"], itertools.repeat(host_id()))
     monkeypatch.setattr(mixed_job, "host_id", lambda: next(hosts))
     monkeypatch.setattr(rates, "SETTLE", 0.1)
-    job = MixedJob([native_worker] * RANKS, heartbeat_interval=0.05)
+    job = MixedJob([native_worker] * RANKS, heartbeat_interval=0.05, replan=True)
     try:
         cards = [(server.client, server.client.member.rank) for server in job.servers]
         for client, rank in cards:
