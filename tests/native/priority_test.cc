@@ -81,7 +81,7 @@ std::string Name(const Header& header) {
 
 }  // namespace
 
-TEST_CASE("priority: one that finds the credit used up goes with the first segment that lands") {
+TEST_CASE("priority: of what waits for credit the most urgent goes before the rest of what was begun") {
   OwnServers servers(2, 2 * kSegment);
   const uint32_t low = servers.Declare(1, 1, 4 * kSegment, 0), high = servers.Declare(10, 1, 2 * kSegment, 0);
   const uint32_t mark = servers.Declare(20, 1, 64, 1);
@@ -100,6 +100,23 @@ TEST_CASE("priority: one that finds the credit used up goes with the first segme
   CHECK(Name(servers.Next(0)) == "10@1");
   servers.Answer(0, third);
   CHECK(Name(servers.Next(0)) == "1@2");
+}
+
+TEST_CASE("priority: credit that less urgent ones have used up holds up nobody") {
+  OwnServers servers(1, 2 * kSegment);
+  const uint32_t low = servers.Declare(1, 1, 4 * kSegment, 0), high = servers.Declare(10, 1, 4 * kSegment, 0);
+  servers.Submit(low, 1, 0);
+  Header nothing = servers.Next(0);
+  servers.Next(0);
+  servers.Submit(high, 1, 5);
+  nothing.length = 0;  // a sign of life that lands no byte: nothing comes back, and nothing is lent
+  for (int i = 0; i < 20 && servers.engine().counters().frames_sent < 4; ++i) {
+    servers.Answer(0, nothing);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  CHECK(servers.engine().counters().frames_sent == 4);
+  CHECK(Name(servers.Next(0)) == "10@0");
+  CHECK(Name(servers.Next(0)) == "10@1");
 }
 
 TEST_CASE("priority: each link has its own credit and order") {
