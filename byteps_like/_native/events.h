@@ -101,6 +101,7 @@ class EventQueue {
 };
 
 void BindBuffer(nanobind::module_& m);
+void BindCodec(nanobind::module_& m);
 void BindCommunicator(nanobind::module_& m);
 void BindEngine(nanobind::module_& m);
 void BindHost(nanobind::module_& m);

@@ -24,6 +24,7 @@ NB_MODULE(_core, m) {
   // A model that lives until the interpreter ends keeps its arena; that is no leak worth a page of warnings.
   nanobind::set_leak_warnings(false);
   byteps_like::BindBuffer(m);
+  byteps_like::BindCodec(m);
   byteps_like::BindEngine(m);
   byteps_like::BindHost(m);
   byteps_like::BindInprocLink(m);

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON_FLOORS: list[set[str]] = [
     {"errors", "config", "config_environment", "config_values", "dtypes", "log", "wire", "timeline", "_core"},
     {"worker.api", "collectives.api"},  # the seams: plain data types that all floors speak of
+    {"compression"},
     {"control"},
     {"server", "collectives"},
     {"worker"},
@@ -29,7 +30,7 @@ LATE: set[tuple[str, str]] = {("worker", "portable")}
 
 NATIVE_FLOORS: list[tuple[str, ...]] = [
     ("csrc/base",),
-    ("csrc/wire", "csrc/kernels"),
+    ("csrc/wire", "csrc/kernels", "csrc/codec"),
     ("csrc/transport",),
     ("csrc/engine",),
     ("compression",),

@@ -1,0 +1,55 @@
+"""All codecs by name. A new one is a file pair (byteps_like/compression/NAME.py and compression/NAME.cc) and a row here
+and in compression/registry.cc."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from byteps_like.compression.codec import Codec
+from byteps_like.compression.onebit import Onebit
+from byteps_like.compression.spec import parse
+from byteps_like.errors import InvalidArgumentError
+
+CODECS: tuple[type[Codec], ...] = (Onebit,)
+"""In the order of their ids."""
+
+SHORT: dict[str, Codec] = {}
+"""Names for a codec with parameters other than its defaults."""
+
+
+def codec_of(text: str) -> Codec:
+    """The codec that a name ("onebit"), a short name or a text with some parameters ("onebit:block=256") means.
+
+    Raises InvalidArgumentError, naming what there is.
+    """
+    if text in SHORT:
+        return SHORT[text]
+    try:
+        name, values = parse(text)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+    kinds = {kind.name: kind for kind in CODECS}
+    if name not in kinds:
+        raise InvalidArgumentError(f"there is no codec {name!r}; there are {', '.join([*kinds, *SHORT])}")
+    return _with(kinds[name], values, text)
+
+
+def _with(kind: type[Codec], values: dict[str, str], text: str) -> Codec:
+    known = {field.name: type(field.default) for field in fields(kind)}
+    unknown = sorted(values.keys() - known.keys())
+    if unknown:
+        raise InvalidArgumentError(
+            f"{unknown[0]!r} in {text!r} is no parameter of {kind.name}; it has {', '.join(known) or 'none'}"
+        )
+    try:
+        arguments: dict[str, Any] = {key: _value(known[key], value) for key, value in values.items()}
+        return kind(**arguments)
+    except ValueError as error:
+        raise InvalidArgumentError(f"codec {text!r}: {error}") from None
+
+
+def _value(kind: type, text: str) -> Any:
+    if kind is bool:
+        return {"0": False, "1": True, "false": False, "true": True}[text.lower()]
+    return kind(text)

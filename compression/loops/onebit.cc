@@ -1,0 +1,67 @@
+#include "compression/loops/onebit.h"
+
+namespace byteps_like {
+namespace BYTEPS_LIKE_ISA {
+namespace {
+
+constexpr size_t kLanes = 16;
+
+void Magnitude(const float* x, size_t count, double* lanes) {
+  double sums[kLanes];
+  for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] = lanes[lane];
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(__builtin_fabsf(x[i + lane]));
+  for (; i < count; ++i) sums[i % kLanes] += static_cast<double>(__builtin_fabsf(x[i]));
+  for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = sums[lane];
+}
+
+uint32_t SignOf(float value) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  return bits >> 31;
+}
+
+void Pack(const float* __restrict x, size_t count, uint32_t* __restrict words) {
+  const size_t whole = count / 32;
+  for (size_t word = 0; word < whole; ++word) {
+    uint32_t bits = 0;
+    for (uint32_t bit = 0; bit < 32; ++bit) bits |= SignOf(x[32 * word + bit]) << bit;
+    words[word] = bits;
+  }
+  if (count % 32 == 0) return;
+  uint32_t bits = 0;
+  for (size_t i = 32 * whole; i < count; ++i) bits |= SignOf(x[i]) << (i % 32);
+  words[whole] = bits;
+}
+
+float Signed(uint32_t word, uint32_t bit, uint32_t scale) {
+  const uint32_t bits = scale ^ (((word >> bit) & 1u) << 31);
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+template <bool kAdd>
+void UnpackInto(const uint32_t* __restrict words, size_t count, uint32_t scale, float* __restrict sum) {
+  for (size_t i = 0; i < count / 32 * 32; i += 32) {
+    const uint32_t word = words[i / 32];
+    for (uint32_t bit = 0; bit < 32; ++bit) sum[i + bit] = (kAdd ? sum[i + bit] : 0.0f) + Signed(word, bit, scale);
+  }
+  for (size_t i = count / 32 * 32; i < count; ++i)
+    sum[i] = (kAdd ? sum[i] : 0.0f) + Signed(words[i / 32], i % 32, scale);
+}
+
+void Unpack(const uint32_t* words, size_t count, float scale, bool add, float* sum) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &scale, sizeof(bits));
+  (add ? UnpackInto<true> : UnpackInto<false>)(words, count, bits, sum);
+}
+
+}  // namespace
+
+extern const OnebitLoops kOnebit;
+const OnebitLoops kOnebit = {Magnitude, Pack, Unpack};
+
+}  // namespace BYTEPS_LIKE_ISA
+}  // namespace byteps_like

@@ -1,0 +1,81 @@
+#include "compression/spec.h"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+
+namespace byteps_like {
+namespace {
+
+Status Invalid(const std::string& why) { return Status(Code::kInvalid, "codec " + why); }
+
+template <typename T>
+bool Number(const std::string& text, T* value) {
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && stopped == end;
+}
+
+}  // namespace
+
+Result<CodecSpec> CodecSpec::Parse(std::string_view text) {
+  CodecSpec spec;
+  spec.text_ = text;
+  const size_t colon = text.find(':');
+  spec.name_ = text.substr(0, colon);
+  std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos) return Invalid(spec.text_ + ": " + std::string(item) + " is no key=value");
+    const auto added = spec.values_.emplace(item.substr(0, equals), item.substr(equals + 1));
+    if (!added.second) return Invalid(spec.text_ + ": " + added.first->first + " comes twice");
+  }
+  return spec;
+}
+
+void CodecSpec::Refuse(const std::string& why) {
+  if (failure_.ok()) failure_ = Invalid(text_ + ": " + why);
+}
+
+std::string CodecSpec::Take(const std::string& key) {
+  const auto node = values_.extract(key);
+  if (node.empty()) Refuse(key + " is missing");
+  return node.empty() ? "" : node.mapped();
+}
+
+int64_t CodecSpec::Integer(const std::string& key, int64_t least, int64_t most) {
+  const std::string text = Take(key);
+  int64_t value = 0;
+  if (Number(text, &value) && value >= least && value <= most) return value;
+  Refuse(key + "=" + text + " must be a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  return least;
+}
+
+double CodecSpec::Real(const std::string& key, double least, double most) {
+  const std::string text = Take(key);
+  double value = 0;
+  if (Number(text, &value) && value >= least && value <= most) return value;
+  Refuse(key + "=" + text + " must be a number from " + std::to_string(least) + " to " + std::to_string(most));
+  return least;
+}
+
+std::string CodecSpec::Word(const std::string& key, std::initializer_list<const char*> choices) {
+  const std::string text = Take(key);
+  std::string known;
+  for (const char* const choice : choices) {
+    if (text == choice) return text;
+    known += (known.empty() ? "" : ", ") + std::string(choice);
+  }
+  Refuse(key + "=" + text + " must be one of " + known);
+  return *choices.begin();
+}
+
+Status CodecSpec::Done() const {
+  if (!failure_.ok()) return failure_;
+  if (!values_.empty()) return Invalid(text_ + ": there is no " + values_.begin()->first);
+  return Status();
+}
+
+}  // namespace byteps_like
