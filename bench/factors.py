@@ -9,20 +9,12 @@ there are. The gradients are compared with those of all batches in one process. 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import report
-
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
-from byteps_like.launch.options import RunOptions
+from lab_ranks import ranks_found
 
 WAYS: dict[str, bool | str] = {"matrix": False, "factors": True, "auto": "auto"}
 TARGET_TIME, TARGET_BYTES = 5.0, 14.0
@@ -42,15 +34,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
-    if arguments.worker:
-        worker(arguments)
-        return
-    with tempfile.TemporaryDirectory(prefix="factors-") as folder, Lab(arguments.hosts, rate=arguments.rate) as lab:
-        command = [sys.executable, str(Path(__file__)), *sys.argv[1:], "--worker", folder]
-        if code := run_in_lab(lab, RunOptions(command, arguments.hosts, 0, timeout=400.0)):
-            sys.exit(code)
-        ranks = [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(arguments.hosts)]
-    show(arguments, ranks)
+    show(arguments, ranks_found(arguments, worker))
 
 
 def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
@@ -79,7 +63,7 @@ def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
     report.write_json_lines(report.OUT / "factors.jsonl", vars(arguments), found.values())
 
 
-def worker(arguments: argparse.Namespace) -> None:
+def worker(arguments: argparse.Namespace) -> dict[str, Any]:
     """One rank."""
     import torch
 
@@ -88,9 +72,9 @@ def worker(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     bps.init()
     found = {way: measure(arguments, wanted) for way, wanted in WAYS.items()}
-    (Path(arguments.worker) / f"rank{os.environ['BYTEPS_LIKE_RANK']}.json").write_text(json.dumps(found))
     bps.barrier()
     bps.shutdown()
+    return found
 
 
 def measure(arguments: argparse.Namespace, wanted: bool | str) -> dict[str, Any]:

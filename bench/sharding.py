@@ -10,20 +10,12 @@ out/sharding.jsonl.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import report
-
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
-from byteps_like.launch.options import RunOptions
+from lab_ranks import ranks_found
 
 WAYS: dict[str, dict[str, Any]] = {"all-reduce, whole update": {}, "sharded": {"shard": "optimizer"}}
 TARGET = 0.85
@@ -44,16 +36,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
-    if arguments.worker:
-        worker(arguments)
-        return
-    with tempfile.TemporaryDirectory(prefix="sharding-") as folder, Lab(arguments.hosts, rate=arguments.rate) as lab:
-        command = [sys.executable, str(Path(__file__)), *sys.argv[1:], "--worker", folder]
-        environment = {"BYTEPS_LIKE_PARTITION_BYTES": str(arguments.partition_bytes)}
-        if code := run_in_lab(lab, RunOptions(command, arguments.hosts, 0, environment=environment, timeout=400.0)):
-            sys.exit(code)
-        ranks = [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(arguments.hosts)]
-    show(arguments, ranks)
+    environment = {"BYTEPS_LIKE_PARTITION_BYTES": str(arguments.partition_bytes)}
+    show(arguments, ranks_found(arguments, worker, environment))
 
 
 def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
@@ -78,7 +62,7 @@ def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
     report.write_json_lines(report.OUT / "sharding.jsonl", vars(arguments), rows)
 
 
-def worker(arguments: argparse.Namespace) -> None:
+def worker(arguments: argparse.Namespace) -> dict[str, Any]:
     """One rank."""
     import torch
 
@@ -102,9 +86,9 @@ def worker(arguments: argparse.Namespace) -> None:
         "times": times, "all_reduce": bare, "state": dict(zip(WAYS, (whole, sharded.state), strict=True)),
         "gradients": dict(zip(WAYS, (whole, sharded.gradients), strict=True)),
     }  # fmt: skip
-    (Path(arguments.worker) / f"rank{os.environ['BYTEPS_LIKE_RANK']}.json").write_text(json.dumps(found))
     bps.barrier()
     bps.shutdown()
+    return found
 
 
 def _agreed(bps: Any, seconds: float) -> float:

@@ -41,6 +41,10 @@ class Recorder:
     """See the module. Thread-safe, but for `step`, which belongs to the thread that trains."""
 
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        """Nothing is ordered and nobody is here, as at first."""
         self.active = False
         """Records now."""
         self.changed = False
@@ -145,6 +149,12 @@ class Recorder:
         if self._announce is not None and order.steps:
             self._announce(None)
 
+    def forget(self) -> None:
+        """Of a child after fork(), which has none of the threads, and maybe a lock that nobody will release."""
+        if self._core is not None:
+            self._core.trace_stop()
+        self._reset()
+
     def _start(self, order: Order) -> None:
         self._core = _native_core()
         self._written = {"texts": 0}
@@ -230,14 +240,7 @@ def _native_core() -> Any:
     return core if hasattr(core, "trace_start") else None
 
 
-def _after_fork() -> None:
-    """A child has none of the threads: it records nothing."""
-    if recorder._core is not None:
-        recorder._core.trace_stop()
-    recorder.__init__()  # type: ignore[misc]
-
-
 recorder = Recorder()
 """This process's."""
 atexit.register(recorder.stop)
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=recorder.forget)

@@ -71,8 +71,6 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         own.restart()
         return loss if closure is None else _averaged(loss, own)
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch would wrap it once more
-
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clips the norm of all gradients as one vector, as torch.nn.utils.clip_grad_norm_; returns the norm.
 

@@ -68,6 +68,8 @@ def _told(plain_step: Callable[..., Any]) -> Callable[..., Any]:
             call(self)
         return result
 
+    # Else load_state_dict() would have torch wrap it, and hooks, which the plain step runs already, run twice.
+    step.hooked = True  # type: ignore[attr-defined]
     return step
 
 

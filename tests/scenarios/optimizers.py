@@ -339,9 +339,25 @@ def convolutions(bps: Any, rank: int, size: int) -> None:
         assert distance(ours.grad, theirs.grad) < 1e-12
 
 
+def step_hooks_run_once(bps: Any, rank: int, size: int) -> None:
+    """Also after load_state_dict(), in which torch looks whether the class's step runs them."""
+    kinds: list[Any] = [bps.Average] if size & (size - 1) else [bps.Average, bps.Adasum]
+    for op in kinds:
+        model, calls = mlp(), []
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), op=op)
+        optimizer.register_step_pre_hook(lambda *_, calls=calls: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("after"))
+        for step in range(2):
+            backward(model, step, rank, size)
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+        assert calls == ["before", "after"] * 2, calls
+        optimizer.close()
+
+
 SCENARIOS = [
     every_class, zeroed_in_place, gradients_never_cleared, accumulation, closures, lbfgs, float_loss_closure,
     state_dict_both_ways, schedulers, compression, sums_and_predivision, synchronize_clip_step, grad_scaler,
-    step_after_synchronize_warns, not_to_be_copied, adasum, convolutions,
+    step_after_synchronize_warns, not_to_be_copied, adasum, convolutions, step_hooks_run_once,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

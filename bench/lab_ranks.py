@@ -1,0 +1,41 @@
+"""A benchmark's script as one rank on each host of a lab, and what every rank found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.options import RunOptions
+
+TIMEOUT = 400.0  # seconds for the whole job
+
+Worker = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+def ranks_found(
+    arguments: argparse.Namespace, worker: Worker, environment: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """What `worker` returns on each of `arguments.hosts` hosts with links of `arguments.rate`, rank by rank.
+
+    The ranks run this script again, with its own arguments and `--worker FOLDER`, and end in this call. A job that
+    fails ends the process with its exit code.
+    """
+    if arguments.worker:
+        found = json.dumps(worker(arguments))
+        (Path(arguments.worker) / f"rank{os.environ['BYTEPS_LIKE_RANK']}.json").write_text(found)
+        sys.exit()
+    name = f"{Path(sys.argv[0]).stem}-"
+    with tempfile.TemporaryDirectory(prefix=name) as folder, Lab(arguments.hosts, rate=arguments.rate) as lab:
+        command = [sys.executable, *sys.argv, "--worker", folder]
+        options = RunOptions(command, arguments.hosts, 0, environment=environment or {}, timeout=TIMEOUT)
+        if code := run_in_lab(lab, options):
+            sys.exit(code)
+        return [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(arguments.hosts)]
