@@ -23,6 +23,7 @@ from byteps_like.wire.door import Hello
 from byteps_like.worker.api import Declared, Handle, Partition, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_push_pull
+from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class PortableWorker:
         self._lock = threading.Lock()
         self._rounds: Counter[int] = Counter()
         self._started: dict[str, tuple[int, PortableHandle]] = {}  # name -> number and handle of the newest
-        self._error: BytePSLikeError | None = None
+        self._verdict = Verdict(self.rank, self._catalogue.name_keys)
         self._closed = False
         self._pump = Pump(options.channels(), self._on_lost, self._warn)
         self.last_progress = self._pump.last_progress
@@ -147,8 +148,9 @@ class PortableWorker:
             declared.spec.dtype, op, root, declared.spec.priority if priority is None else priority,
             contributes=op is not Op.BROADCAST or root == self.rank, handle=handle,
         )  # fmt: skip
+        self._verdict.check()
         with self._lock:
-            self._raise_error()
+            self._check_open()
             if not chosen:
                 return CompletedHandle()
             self._started[name] = (self._rounds[declared.partitions[0].key], handle)
@@ -187,9 +189,8 @@ class PortableWorker:
         return self._pump.counters()
 
     def fail(self, error: BytePSLikeError) -> None:
-        """The job has failed: all handles and all later calls raise `error`. Returns at once; the first error stays."""
-        with self._lock:
-            self._error = self._error or error
+        """The scheduler says that the job has failed: all handles and all later calls raise `error`. Never blocks."""
+        self._verdict.told(error)
         self._pump.fail(error)
 
     # What handles need (portable.handle.Waited)
@@ -205,8 +206,8 @@ class PortableWorker:
         self._client.waiting(None)
 
     def job_error(self, error: BytePSLikeError) -> BytePSLikeError:
-        """The job's error where there is one (it is better informed), else `error`; with names for keys."""
-        return self._with_names(self._error or error)
+        """The job's error where there is one, the scheduler's if possible, else `error`; with names for keys."""
+        return error if isinstance(error, ShutdownError) else self._verdict.explained(error)
 
     def _transfer(self, template: Transfer, part: Partition, address: int) -> Transfer:
         number = self._rounds[part.key]
@@ -214,27 +215,25 @@ class PortableWorker:
         return template.of(part, number, memory_at(address + part.offset, part.nbytes))
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._with_names(self._error)
+        self._verdict.check()
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._closed:
             raise ShutdownError("this worker has been shut down; call init() again")
 
     def _name_keys(self, text: str) -> str:
         return self._catalogue.name_keys(text)
 
-    def _with_names(self, error: BytePSLikeError) -> BytePSLikeError:
-        """A fresh error to raise, with names for the keys that are known by now."""
-        return from_code(error.code, self._name_keys(str(error)), rank=self.rank, peer=error.peer)
-
     def _warn(self, text: str) -> None:
         logger.warning("rank %d: %s", self.rank, self._name_keys(text))
 
     def _on_lost(self, error: BytePSLikeError) -> None:
-        told = self._with_names(from_code(error.code, f"rank {self.rank}: {error}", peer=error.peer))
-        logger.error("%s", told)
-        with self._lock:
-            self._error = self._error or told
-        self._client.report(told)
+        text = f"rank {self.rank}: {self._name_keys(str(error))}"
+        met = from_code(error.code, text, rank=self.rank, peer=error.peer)
+        logger.error("%s", met)
+        self._verdict.met(met)
+        self._client.report(met)
 
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:

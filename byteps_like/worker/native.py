@@ -25,10 +25,10 @@ from byteps_like.worker.api import Declared, Handle, Links, SharedMemory, Tensor
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_push_pull
 from byteps_like.worker.moves import Moves
+from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
-_VERDICT = 1.0  # seconds an error waits for the scheduler's explanation of it
 _REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
 _POLL = 1.0  # seconds between two looks whether to end, and two reports of the counters
 
@@ -76,8 +76,7 @@ class NativeWorker:
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._error: BytePSLikeError | None = None
-        self._verdict = threading.Event()  # the scheduler has told why the job failed
+        self._verdict = Verdict(rank, self._catalogue.name_keys)
         self._closed = False
         shards = [
             (server.rank, shard, server_urls(config.transport, server, own_host_id))
@@ -109,7 +108,7 @@ class NativeWorker:
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker.declare."""
-        self._raise_error()
+        self._verdict.check()
         declared = self._catalogue.declare(specs)
         with self._lock:
             for item in declared:
@@ -125,12 +124,12 @@ class NativeWorker:
 
     def empty_shared(self, nbytes: int) -> SharedMemory:
         """See worker.api.Worker.empty_shared."""
-        self._raise_error()
+        self._verdict.check()
         return self._communicator.empty_shared(nbytes)
 
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """See worker.api.Worker.group."""
-        self._raise_error()
+        self._verdict.check()
         return self._communicator.group(name, ranks)
 
     def push_pull(
@@ -144,7 +143,7 @@ class NativeWorker:
         priority: int | None = None,
     ) -> Handle:
         """See worker.api.Worker.push_pull."""
-        self._raise_error()
+        self._verdict.check()
         if parts is None:
             declared = self.placed(declared)
         check_push_pull(declared, address, op, parts)
@@ -179,7 +178,7 @@ class NativeWorker:
 
     def replan(self, why: str, *, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Has all tensors placed anew, on all ranks; see control.client.ControlClient.replan. Any one rank may call."""
-        self._raise_error()
+        self._verdict.check()
         return self._client.replan(why, partition_bytes=partition_bytes, weights=weights)
 
     def use(self, links: Links) -> None:
@@ -198,13 +197,13 @@ class NativeWorker:
 
     def barrier(self, timeout: float | None = None) -> None:
         """Blocks until every rank has come to its barrier."""
-        self._raise_error()
+        self._verdict.check()
         try:
             self._client.barrier("worker", self._settings.stall_timeout if timeout is None else timeout)
         except DeadlineError:
             raise
         except BytePSLikeError:
-            self._raise_error()
+            self._verdict.check()
             raise
 
     def stats(self) -> dict[str, int]:
@@ -273,22 +272,11 @@ class NativeWorker:
 
     # --- errors ---
 
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._verdict_or(self._error)
-
     def _explained(self, error: BytePSLikeError) -> BytePSLikeError:
         """What to raise for an error of the engine: it ends the job, or it is a caller's mistake."""
         if error.code in (Code.INVALID, Code.CLOSED):
             return from_code(error.code, f"rank {self.rank}: {self._catalogue.name_keys(str(error))}", rank=self.rank)
-        return self._verdict_or(error)
-
-    def _verdict_or(self, error: BytePSLikeError) -> BytePSLikeError:
-        """The scheduler's word on why the job failed, the same on all ranks; else what this rank saw of it."""
-        self._verdict.wait(_VERDICT)
-        known = self._error or error
-        text = self._catalogue.name_keys(str(known))
-        return from_code(known.code, text, rank=self.rank, peer=known.peer, key=known.key)
+        return self._verdict.explained(error)
 
     def _pump_events(self) -> None:
         """The core's events, on a thread of their own: the core never waits for Python."""
@@ -301,9 +289,8 @@ class NativeWorker:
         named = self._catalogue.name_keys(text)
         if not fatal:
             logger.warning("rank %d: %s", self.rank, named)
-        elif self._error is None:
-            self._error = from_code(code, f"rank {self.rank}: {named}", rank=self.rank)
-            self._client.report(self._error)
+        elif self._verdict.met(error := from_code(code, f"rank {self.rank}: {named}", rank=self.rank)):
+            self._client.report(error)
 
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:
@@ -312,10 +299,10 @@ class NativeWorker:
             logger.info("rank %d: %d tensors will move: %s", self.rank, len(event.moves), event.text)
             self._moves.hear(event.moves)
         elif event.kind is EventKind.FAILED and not self._closed:
-            self._error = event.error or BytePSLikeError(event.text)
-            self._verdict.set()
-            self._engine.fail(int(self._error.code), str(self._error))
-            self._communicator.fail(self._error)
+            error = event.error or BytePSLikeError(event.text)
+            self._verdict.told(error)
+            self._engine.fail(int(error.code), str(error))
+            self._communicator.fail(error)
 
     def _parts(self, declared: Declared) -> list[tuple[int, int, int, int]]:
         return [

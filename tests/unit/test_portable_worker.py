@@ -37,6 +37,9 @@ class FakeControl:
         self.slots, self.piece = slots, piece
         self.names: dict[str, int] = {}
         self.reported: list[BytePSLikeError] = []
+        self.callbacks: list = []
+        self.explains = True
+        self.heard = threading.Semaphore(0)
         self.waited: list = []
         self.left = 0
 
@@ -58,10 +61,18 @@ class FakeControl:
         self.waited.append(what)
 
     def on_event(self, callback) -> None:
-        self.tell = callback
+        self.callbacks.append(callback)
+
+    def tell(self, event: Event) -> None:
+        for callback in self.callbacks:
+            callback(event)
 
     def report(self, error: BytePSLikeError) -> None:
+        """A real scheduler then tells all why the job failed, once."""
         self.reported.append(error)
+        if len(self.reported) == 1 and self.explains:
+            self.tell(Event(EventKind.FAILED, "", error))
+        self.heard.release()
 
     def leave(self) -> None:
         self.left += 1
@@ -218,6 +229,21 @@ def test_an_error_from_outside_fails_what_is_under_way_and_all_that_follows():
         for call in (lambda: handle.wait(DEADLINE), lambda: start(one, np.zeros(10)), one.barrier):
             with pytest.raises(PeerLostError, match="worker 1 died"):
                 call()
+
+
+def test_an_error_has_names_also_for_a_rank_that_declares_too_late():
+    """The servers' error comes to a rank that doesn't know the key by name yet; the scheduler tells the name."""
+    control = FakeControl()
+    control.explains = False
+    with door_to(FakeStore(3)) as door, workers([door.url], 3, control) as (first, second, late):
+        start(first, np.zeros(10))
+        start(second, np.zeros(11))
+        for _ in range(3):
+            assert control.heard.acquire(timeout=DEADLINE)
+        named = MismatchError("the ranks disagree on 'x' (partition 0)")
+        threading.Timer(0.1, control.tell, [Event(EventKind.FAILED, "", named)]).start()
+        with pytest.raises(MismatchError, match="'x'"):
+            start(late, np.zeros(10))
 
 
 def test_deadlines():

@@ -40,9 +40,10 @@ def test_an_operation_that_a_joined_rank_misses_fails_on_both_sides():
 
 
 def test_a_rank_that_dies_ends_the_wait():
-    world = ThreadWorld(2)
+    world, ready = ThreadWorld(2), threading.Barrier(2)
 
     def body(bps, rank, size):
+        ready.wait(10)  # else rank 1 may die before rank 0 is in the world
         if rank == 0:
             with pytest.raises(PeerLostError, match="rank 1"):
                 bps.join()
