@@ -48,6 +48,13 @@ def socket_buffers() -> Row:
     return judged("TCP buffers", min(largest) >= 4 << 20, f"up to {min(largest) >> 20} MiB", fix)
 
 
+def pauses() -> Row:
+    """Whether TCP keeps its window while a step computes; only the host can say so, no socket can ask for it."""
+    kept = read_text("/proc/sys/net/ipv4/tcp_slow_start_after_idle", "0") == "0"
+    fix = "sysctl -w net.ipv4.tcp_slow_start_after_idle=0: each step's traffic then begins at the rate of the last"
+    return judged("TCP after a pause", kept, "keeps its window" if kept else "begins slowly again", fix)
+
+
 def laboratory() -> Row:
     """What `byteps-like lab` needs: root, ip, tc and network namespaces."""
     missing = [f"{tool} (apt-get install iproute2)" for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -57,4 +64,10 @@ def laboratory() -> Row:
     return judged("lab", not missing, "possible" if not missing else "not possible", fix)
 
 
-ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (interfaces, congestion_control, socket_buffers, laboratory)
+ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (
+    interfaces,
+    congestion_control,
+    socket_buffers,
+    pauses,
+    laboratory,
+)

@@ -27,6 +27,13 @@ def test_doctor_looks_at_everything_and_names_what_to_do():
     assert values["cores"].split()[0] == str(len(os.sched_getaffinity(0)))
 
 
+@pytest.mark.parametrize(("setting", "state"), [("0", State.OK), ("1", State.WARN)])
+def test_tcp_s_window_over_pauses(monkeypatch, setting, state):
+    monkeypatch.setattr(host_network, "read_text", lambda *_: setting)
+    row = host_network.pauses()
+    assert (row.state, "tcp_slow_start_after_idle=0" in row.fix) == (state, state is State.WARN)
+
+
 def test_a_check_that_fails_becomes_a_row():
     def broken():
         raise OSError("no such file")
