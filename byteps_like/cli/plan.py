@@ -54,7 +54,7 @@ def plan(
     batch: Annotated[int, typer.Option(min=0, help="Images or tokens per worker and step; 0: the model's.")] = 0,
     flops: Annotated[float, typer.Option(help="FLOP/s that a worker reaches.")] = 1e13,
     cross_barrier: Annotated[bool, typer.Option("--cross-barrier", help="The forward waits by layer.")] = False,
-    fifo: Annotated[bool, typer.Option("--fifo", help="No priorities.")] = False,
+    fifo: Annotated[bool, typer.Option("--fifo", help="No priorities across the barrier, either.")] = False,
     partition_bytes: Annotated[str, typer.Option(help="As in the settings: 512k, 4M.")] = "4M",
     credit_bytes: Annotated[str, typer.Option(help="As in the settings.")] = "1M",
     costs: Annotated[Path | None, typer.Option(metavar="FILE", help="What --calibrate has measured.")] = None,
@@ -157,7 +157,7 @@ def _workload(model: str, trace: Path | None, batch: int, compute_seconds: float
 def _settings(partition_bytes: str, credit_bytes: str, fifo: bool, cross_barrier: bool) -> Settings:
     from byteps_like.planner.cluster import Order, Settings
 
-    order = Order.FIFO if fifo else Order.PRIORITY
+    order = Order.FIFO if fifo else None
     sizes = parse_bytes(partition_bytes), parse_bytes(credit_bytes)
     return Settings(partition_bytes=sizes[0], credit_bytes=sizes[1], order=order, barrier=not cross_barrier)
 

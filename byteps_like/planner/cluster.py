@@ -85,19 +85,20 @@ class Order(StrEnum):
 class Settings:
     """How the job communicates; the defaults are the runtime's.
 
-    `barrier`: the next forward waits for all parameters, not for each layer's own. `overlap`: gradients leave from
-    within backward. `first_k`: the weight gradients of all but so many layers come after all else. `whole`: tensors are
-    not cut, and are answered once they are there whole: what is done without partitions. `proportional`: of a card each
-    link gets a share like that of its bytes, instead of an equal one. `unfairness`: how much more of a server's card
-    TCP gives to the luckiest worker than to the unluckiest, which then runs ahead by its credit. `algorithm`: of
-    collectives, "" for the runtime's own choice. `update`: seconds of the optimizer's step.
+    `barrier`: the next forward waits for all parameters, not for each layer's own. `order`: of partitions; None: as
+    they became ready under the barrier, else by priority. `overlap`: gradients leave from within backward. `first_k`:
+    the weight gradients of all but so many layers come after all else. `whole`: tensors are not cut, and are answered
+    once they are there whole: what is done without partitions. `proportional`: of a card each link gets a share like
+    that of its bytes, instead of an equal one. `unfairness`: how much more of a server's card TCP gives to the luckiest
+    worker than to the unluckiest, which then runs ahead by its credit. `algorithm`: of collectives, "" for the
+    runtime's own choice. `update`: seconds of the optimizer's step.
     """
 
     partition_bytes: int = _DEFAULTS.partition_bytes
     segment_bytes: int = _DEFAULTS.segment_bytes
     credit_bytes: float = _DEFAULTS.credit_bytes
     unsent_bytes: int = 256 << 10
-    order: Order = Order.PRIORITY
+    order: Order | None = None
     barrier: bool = True
     overlap: bool = True
     first_k: int | None = None
@@ -108,6 +109,11 @@ class Settings:
     update: float = 0.0
     bytes_factor: float = 1.0
     """Of what a codec leaves of each byte."""
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether layers near the input go first."""
+        return self.order is Order.PRIORITY or (self.order is None and not self.barrier)
 
 
 def _check_positive(of: object, names: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 
 from byteps_like.dtypes import DType
 from byteps_like.planner.clock import Clock, Gate, Process
-from byteps_like.planner.cluster import Order, Settings
+from byteps_like.planner.cluster import Settings
 from byteps_like.planner.route import Route
 from byteps_like.planner.workload import ITEMSIZE, Workload
 from byteps_like.worker.api import TensorSpec
@@ -145,7 +145,7 @@ class Trainer:
         for run in self._runs(parts):
             for part in run:
                 self._pending[part] = -1
-                priority = run.start if self._settings.order is Order.PRIORITY else 0
+                priority = run.start if self._settings.by_priority else 0
                 self._route.push_pull(self._worker, part, self._turn, priority, self._landing(part))
 
     def _runs(self, parts: list[int]) -> Iterator[range]:

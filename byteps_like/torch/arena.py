@@ -56,22 +56,29 @@ def _pieces(declared: Sequence[Declared]) -> list[Piece]:
 class Arena:
     """The gradients of `named`, all of one element type, in memory that the network reads and writes.
 
-    The buffer is cut into partitions when its names are declared: one, or with `fine` several, for finer partitions
-    towards its end (see layout.pieces). A partition is sent as soon as all gradients in it are `ready`; `finish` sends
-    the rest. At the tail are control elements, reduced with the gradients: one per
-    gradient that says "this rank had one", one per gradient "it was sparse", one "this rank throws the round away",
-    one "this rank takes part", which ranks that have joined do not.
+    The buffer is cut into partitions when its names are declared: one name, or with `crossing`, where the next forward
+    waits for its own layers only, several, for finer partitions towards its end (see layout.pieces). A partition is
+    sent as soon as all gradients in it are `ready`; `finish` sends the rest. At the tail are control elements, reduced
+    with the gradients: one per gradient that says "this rank had one", one per gradient "it was sparse", one "this rank
+    throws the round away", one "this rank takes part", which ranks that have joined do not.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
 
     def __init__(
-        self, route: Route, label: str, named: Sequence[Named], wire: torch.dtype, scaling: Scaling, fine: bool = False
+        self,
+        route: Route,
+        label: str,
+        named: Sequence[Named],
+        wire: torch.dtype,
+        scaling: Scaling,
+        crossing: bool = False,
     ) -> None:
         self.slots = [Slot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
         self._route = route
         self._worker = route.worker
         self._label = label
+        self._crossing = crossing
         self._before, self._op, self._after = scaling.steps(route.worker.size)
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
@@ -81,7 +88,7 @@ class Arena:
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
         total = lay_out(self._sizes(), self._order, self._itemsize).total
-        sizes = pieces(total, self._itemsize) if fine else [total]
+        sizes = pieces(total, self._itemsize) if crossing else [total]
         self._specs = [TensorSpec(f"{label}.{n}" if n else label, code, (size,)) for n, size in enumerate(sizes)]
         *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
@@ -203,7 +210,12 @@ class Arena:
                 self._sent[run.start : run.stop] = [True] * len(run)
 
     def priority(self, run: range) -> int:
-        """Later partitions hold layers nearer to the input, which the next forward needs first."""
+        """Where the next forward waits for its own layers only, those nearest to the input go first: later partitions.
+
+        Where it waits for all, what is ready first goes first, and nothing that is half sent is kept waiting.
+        """
+        if not self._crossing:
+            return 0
         return run.start + max(self.longest - len(self._starts), 0)
 
     @property

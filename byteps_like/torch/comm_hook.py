@@ -14,7 +14,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compression import Compression, Compressor, check_compression
-from byteps_like.torch.routes import Request, Route
+from byteps_like.torch.routes import Route
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tensors import spec_of
 from byteps_like.worker.api import Handle
@@ -70,8 +70,8 @@ class DDPHookState:
         # DDP puts the parameters into other buckets after the first step: another size is another name.
         name = f"{self._label}.bucket{index}.{wire.dtype}.{wire.numel()}".replace("torch.", "")
         (declared,) = route.declare([spec_of(name, wire)])
-        # Later buckets hold layers nearer to the input, which the next forward needs first.
-        return route.push_pull(declared, wire.data_ptr(), Op.AVERAGE, Request(priority=index)), wire
+        # The next forward waits for all buckets, so none goes before those that were ready earlier.
+        return route.push_pull(declared, wire.data_ptr(), Op.AVERAGE), wire
 
 
 def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

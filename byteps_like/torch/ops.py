@@ -28,7 +28,8 @@ class Adasum:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How one tensor is reduced. `root`, a world rank, counts for Op.BROADCAST; larger `priority` goes first."""
+    """How one tensor is reduced. `root`, a world rank, counts for Op.BROADCAST; larger `priority` goes first, 0 says
+    nothing: then it is that of `declare`."""
 
     op: Op
     priority: int = 0
@@ -96,7 +97,7 @@ def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scop
     op = wire_op(reduction.op, tensor.dtype)
     (declared,) = scope.route.declare([spec_of(full, tensor)])
     scale_in_place(tensor, reduction.prescale)
-    return scope.route.push_pull(declared, tensor.data_ptr(), op, Request(root, priority=reduction.priority))
+    return scope.route.push_pull(declared, tensor.data_ptr(), op, Request(root, priority=reduction.priority or None))
 
 
 def _start_adasum(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:

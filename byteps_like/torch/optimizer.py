@@ -224,7 +224,7 @@ def DistributedOptimizer(
         return twin_of(optimizer, AdasumOptimizerMixin, steps)
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     compressor = check_compression(compression)
-    options = ReducerOptions(compressor, scaling, route, process_set, sparse_as_dense, fine=cross_barrier)
+    options = ReducerOptions(compressor, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
     if shard:
         from byteps_like.torch.sharded_optimizer import sharded  # it builds upon this module
 

@@ -26,7 +26,7 @@ from byteps_like.torch.tracing import follow_recorder
 class ReducerOptions:
     """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks.
 
-    `fine` cuts arenas finer towards the layers nearest to the input (see layout.pieces).
+    `crossing`: the next forward waits for its own layers only, so those nearest to the input go first (see Arena).
     Sparse ones are made dense on the server route, with a warning, and with `sparse_as_dense`; else they are gathered.
     """
 
@@ -35,7 +35,7 @@ class ReducerOptions:
     route: str = "auto"
     process_set: object = None
     sparse_as_dense: bool = False
-    fine: bool = False
+    crossing: bool = False
 
 
 _owners: Any = WeakIdKeyDictionary()
@@ -150,7 +150,7 @@ class GradientReducer:
 
     def _make_arena(self, label: str, named: list[Named]) -> Arena:
         wire = self._options.compression.wire_dtype(named[0][1].dtype)
-        return Arena(self.route, label, named, wire, self._options.scaling, self._options.fine)
+        return Arena(self.route, label, named, wire, self._options.scaling, self._options.crossing)
 
     def _level(self) -> None:
         longest = max((arena.partitions for arena in self._arenas), default=0)

@@ -70,7 +70,36 @@ def test_each_partition_is_sent_once_and_most_within_backward(spy):
         assert everything == list(range(len(spy.declared.partitions)))
         # The control elements' partition waits for step(); in the first step the guess at the order may cost more.
         assert len(early) >= len(everything) - 1 - (step == 0)
-    assert spy.priorities[-1] == max(spy.priorities)
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+def test_layers_near_the_input_go_first_where_forward_waits_for_its_own_only(spy, crosses):
+    model = mlp(widths=(20, 40, 40, 40, 5))
+    more = {"cross_barrier": True, "model": model} if crosses else {}
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **more)
+    for step in range(2):
+        spy.sent.clear()
+        spy.priorities.clear()
+        one_backward(model, optimizer, step)
+        optimizer.step()
+    assert len(spy.sent) > 3
+    assert spy.priorities == ([parts[0] for parts in spy.sent] if crosses else [0] * len(spy.sent))
+
+
+def test_a_priority_that_is_asked_for_is_kept():
+    seen = {}
+
+    class Worker(LocalWorker):
+        def push_pull(self, declared, address, op, *, root=0, parts=None, priority=None):
+            seen[declared.spec.name] = declared.spec.priority if priority is None else priority
+            return super().push_pull(declared, address, op, root=root, parts=parts, priority=priority)
+
+    with runtime.bound(Worker()):
+        bps.declare("told", torch.ones(3), priority=7)
+        bps.push_pull(torch.ones(3), name="told")
+        bps.push_pull(torch.ones(3), name="asked", priority=5)
+        bps.push_pull(torch.ones(3), name="plain")
+    assert {name.rpartition(".")[2]: value for name, value in seen.items()} == {"told": 7, "asked": 5, "plain": 0}
 
 
 def test_layout_follows_backward(spy):
