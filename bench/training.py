@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import report
-from training_plan import CONTENDERS, Measured, Plan
+from training_plan import CONTENDERS, PLAIN, Measured, Plan
 
 from byteps_like.launch.lab import Lab
 from byteps_like.launch.lab_job import run_in_lab
@@ -28,7 +29,7 @@ from byteps_like.launch.options import RunOptions
 MODELS = ["vgg16", "resnet50", "bert-base", "gpt2"]
 DDP_BUCKET_MB = 25.0
 BASE = "gloo DDP"
-USUAL = [name for name in CONTENDERS if "deferred" not in name]  # whose search takes longer than all the others
+USUAL = [name for name in CONTENDERS if "deferred" not in name and "," not in name]  # searches and variants take long
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,7 +57,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     hosts = arguments.workers + arguments.servers
     with tempfile.TemporaryDirectory(prefix="training-") as folder, Lab(hosts, rate=arguments.rate) as lab:
         goodput = max(lab.goodput() for _ in range(3))
-        plan = plan_for(arguments, goodput, folder)
+        plan = plan_for(arguments, goodput, folder, plain_servers(lab, arguments))
         command = [sys.executable, str(Path(__file__).with_name("training_worker.py")), str(plan.save())]
         environment = {
             "BYTEPS_LIKE_PARTITION_BYTES": str(arguments.partition_bytes),
@@ -71,13 +72,26 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows(plan, goodput, ranks, arguments.workers)
 
 
-def plan_for(arguments: argparse.Namespace, goodput: float, folder: str) -> Plan:
+def plain_servers(lab: Lab, arguments: argparse.Namespace) -> list[str]:
+    """Starts them beside the servers, where they wait for their turn; their addresses."""
+    if PLAIN not in arguments.contenders:
+        return []
+    started = [
+        (host.address, host.popen(
+            [sys.executable, str(Path(__file__).with_name("plain_servers.py")), host.address, str(arguments.workers)],
+            stdout=subprocess.PIPE, text=True,
+        )) for host in lab.hosts[arguments.workers :]
+    ]  # fmt: skip
+    return [f"{address}:{process.stdout.readline().strip()}" for address, process in started]
+
+
+def plan_for(arguments: argparse.Namespace, goodput: float, folder: str, plain: list[str]) -> Plan:
     """DDP's buckets are scaled with the model, so that there are as many as in the true one."""
     total = int(arguments.megabytes * 1e6)
     return Plan(
         models=arguments.models, contenders=arguments.contenders, total_bytes=total,
         seconds=total / goodput / arguments.ratio, bucket_mb=max(1.0, DDP_BUCKET_MB * arguments.megabytes / 500),
-        warm_up=arguments.warm_up, steps=arguments.steps, rounds=arguments.rounds, folder=folder,
+        warm_up=arguments.warm_up, steps=arguments.steps, rounds=arguments.rounds, folder=folder, plain=plain,
     )  # fmt: skip
 
 
@@ -109,7 +123,7 @@ def rows(plan: Plan, goodput: float, ranks: list[list[Measured]], workers: int) 
 
 
 def show(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> None:
-    """A table for each model, with ratios to gloo's DDP and to first in, first out."""
+    """A table for each model, with ratios to gloo's DDP, to whole tensors first in, first out, and to partitions so."""
     for model in arguments.models:
         mine = [row for row in found if row["model"] == model]
         times = {row["contender"]: row["seconds"] for row in mine}
@@ -120,6 +134,7 @@ def show(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> None:
             cells.append((
                 name, report.show_time(row["seconds"]), f"{row['compute'] / row['seconds']:.2f}",
                 f"{row['per_second']:.0f}", f"{times[BASE] / row['seconds']:.2f}" if BASE in times else "",
+                f"{times[PLAIN] / row['seconds']:.2f}" if PLAIN in times else "",
                 f"{fifo / row['seconds']:.2f}" if fifo else "", report.show_time(row["processor"]),
             ))  # fmt: skip
         title = (
@@ -128,7 +143,7 @@ def show(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> None:
         )
         unit = f"{mine[0]['unit']}/s"
         report.print_table(
-            title, ("contender", "step", "compute/step", unit, "vs gloo DDP", "vs fifo", "processor"), cells
+            title, ("contender", "step", "compute/step", unit, "vs gloo DDP", "vs plain", "vs fifo", "processor"), cells
         )
 
 

@@ -20,30 +20,32 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from emulated import EmulatedLayer, emulate
-from training_plan import Measured, Plan
+from plain_servers import PlainServers
+from training_plan import PLAIN, VARIANTS, Measured, Plan, Variant
 
 import byteps_like.torch as bps
+from byteps_like.torch import runtime
 from byteps_like.torch.routes import Request, Route
-from byteps_like.worker.api import Declared, Handle
+from byteps_like.worker.api import Declared, Handle, Links
 
 RATE = 0.5
 
 
-class Unordered:
-    """An observer of a route that lets nothing go first."""
+class Ordered:
+    """An observer of a route that lets go first what the next forward needs first."""
 
     def push_pull(self, route: Route, declared: Declared, address: int, op: Any, how: Request) -> Handle:
-        """Launches it as if all priorities were the same."""
-        return route.launch(declared, address, op, replace(how, priority=0))
+        """Launches it with the priority that it would have without a barrier."""
+        return route.launch(declared, address, op, replace(how, priority=how.parts.start if how.parts else 0))
 
 
 @contextmanager
-def in_order_of_age(route: Route | None) -> Iterator[None]:
-    """Within the block nothing goes first on `route`."""
+def by_priority(route: Route | None) -> Iterator[None]:
+    """Within the block priorities hold on `route` even under the barrier."""
     if route is None:
         yield
         return
-    before, route.observer = route.observer, Unordered()
+    before, route.observer = route.observer, Ordered()
     try:
         yield
     finally:
@@ -53,11 +55,13 @@ def in_order_of_age(route: Route | None) -> Iterator[None]:
 class Contender:
     """A model with its optimizer, or whatever is to train it."""
 
-    def __init__(self, name: str, plan: Plan, model: str, rank: int, groups: dict[str, Any]) -> None:
+    def __init__(self, name: str, plan: Plan, model: str, groups: dict[str, Any]) -> None:
+        rank, size = dist.get_rank(), dist.get_world_size()
         self.name, self.model, self.made = name, model, 0
         self._module = emulate(plan.workload(model), float(rank + 1))
         self._wrapped: torch.nn.Module = self._module
-        self._unordered: Route | None = None
+        self._ordered: Route | None = None
+        self._variant = Variant()
         self._deferred: bps.DeferredBackward | None = None
         plain = torch.optim.SGD(self._module.parameters(), lr=RATE)
         route, _, way = name.partition(" ")
@@ -66,15 +70,21 @@ class Contender:
                 self._module, process_group=groups[route], bucket_cap_mb=plan.bucket_mb, gradient_as_bucket_view=True
             )
             self._optimizer: Any = plain
+        elif name == PLAIN:
+            self._optimizer = PlainServers(plain, plan.plain, size)
         else:
             self._optimizer = self._distributed(plain, "allreduce" if route == "ring" else "server", way)
 
     def _distributed(self, plain: torch.optim.Optimizer, route: str, way: str) -> Any:
+        way, _, variant = way.partition(", ")
         way, _, number = way.partition(" ")
         crosses = way in ("cross-barrier", "deferred")
         more = {"cross_barrier": True, "model": self._module} if crosses else {}
         optimizer = bps.DistributedOptimizer(plain, self._module.named_parameters(), route=route, **more)
-        self._unordered = optimizer._distribution.reducer.route if way == "fifo" else None
+        reducer = optimizer._distribution.reducer
+        self._ordered, self._variant = reducer.route if way == "priorities" else None, VARIANTS[variant]
+        if self._variant.partition_bytes:
+            reducer.recut(reducer.route, self._variant.partition_bytes)
         if way == "deferred":
             first_k: Any = int(number) if number else "auto"
             self._deferred = bps.DeferredBackward(self._module, first_k, layers=(EmulatedLayer,), steps=2)
@@ -82,7 +92,7 @@ class Contender:
 
     def run(self, steps: int) -> float:
         """Seconds per step."""
-        with in_order_of_age(self._unordered):
+        with by_priority(self._ordered), self._links():
             start = time.perf_counter()
             for _ in range(steps):
                 self._optimizer.zero_grad()
@@ -90,6 +100,15 @@ class Contender:
                 self._optimizer.step()
             self.made += steps
             return (time.perf_counter() - start) / steps
+
+    @contextmanager
+    def _links(self) -> Iterator[None]:
+        worker: Any = runtime.current().worker
+        worker.use(Links(credit_bytes=self._variant.credit_bytes))
+        try:
+            yield
+        finally:
+            worker.use(Links())
 
     def settle(self) -> None:
         """Searches what is to be searched, on all ranks alike."""
@@ -130,7 +149,7 @@ def main() -> None:
     groups = {"gloo": dist.group.WORLD, "byteps": dist.new_group(backend="byteps")}
     found = []
     for model in plan.models:
-        found += measure(plan, model, lambda name, of=model: Contender(name, plan, of, rank, groups), size)
+        found += measure(plan, model, lambda name, of=model: Contender(name, plan, of, groups), size)
     lines = (json.dumps(asdict(item)) + "\n" for item in found)
     (Path(plan.folder) / f"rank{rank}.jsonl").write_text("".join(lines))
     bps.shutdown()
