@@ -14,7 +14,6 @@ from byteps_like.torch.compression import Compression, Compressor
 from byteps_like.torch.cross_barrier_flight import Flight, refused_sparse
 from byteps_like.torch.cross_barrier_guards import Guards
 from byteps_like.torch.cross_barrier_step import PartialStep, check_class, check_hooks, checked
-from byteps_like.torch.ops import Adasum
 from byteps_like.torch.optimizer import (
     Closure,
     DistributedOptimizer,
@@ -156,15 +155,14 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
             super().close()
 
 
-def check_crossing(optimizer: torch.optim.Optimizer, model: object, op: object) -> None:
-    """Raises InvalidArgumentError if `optimizer` can't cross the barrier."""
+def check_crossing(optimizer: torch.optim.Optimizer, model: object) -> nn.Module:
+    """`model`. Raises InvalidArgumentError if `optimizer` can't cross the barrier, or `model` is no module."""
     check_class(optimizer)
-    if not isinstance(model, nn.Module):
-        raise InvalidArgumentError(
-            f"cross_barrier=True needs model=, the nn.Module whose forward waits for its parameters, not {model!r}"
-        )
-    if op is Adasum:
-        raise InvalidArgumentError("cross_barrier=True with op=Adasum: Adasum needs all gradients; choose one of them")
+    if isinstance(model, nn.Module):
+        return model
+    raise InvalidArgumentError(
+        f"cross_barrier=True needs model=, the nn.Module whose forward waits for its parameters, not {model!r}"
+    )
 
 
 def crossing(optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: nn.Module) -> Twin:

@@ -17,9 +17,10 @@ from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.arena import Scaling
 from byteps_like.torch.compression import Compression, Compressor, check_compression
 from byteps_like.torch.ops import Adasum, Average, resolve_op
+from byteps_like.torch.optimizer_choices import Choices, check_passes
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
-from byteps_like.torch.tuning import attach, check_tune
+from byteps_like.torch.tuning import attach
 from byteps_like.torch.twin import Twin, twin_of
 from byteps_like.tuner.setting import Setting
 from byteps_like.worker.api import TensorSpec
@@ -127,7 +128,7 @@ class DistributedOptimizerMixin(Twin):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Gradients are sent by the `passes`-th backward after a step. Call it between steps."""
-        _check_passes(passes)
+        check_passes(passes)
         if self._distribution.reducer.active:
             raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
         self._distribution.reducer.passes_per_step = passes
@@ -174,89 +175,63 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
 
-    Gradients live in one buffer per element type, in memory shared with servers on the same host, and are sent from
-    within backward; `step()` waits for them. Don't touch `p.grad` between backward and `synchronize()`, and don't keep
-    a reference to it over the next backward: its memory is used again.
+    Gradients live in one buffer per element type, are sent from within backward, and waited for by `step()`. Don't
+    touch `p.grad` between backward and `synchronize()`, nor keep it over the next backward: its memory is used again.
 
-    `named_parameters` gives names for error messages; with it, all parameters need one. `backward_passes_per_step=k`
-    sends after k backwards: their gradients are added up, not averaged, as PyTorch and Horovod do, so divide the loss
-    by k for a mean. `op` is Average, Sum, or Adasum (see adasum_optimizer), which needs a power of two of ranks.
-    `gradient_predivide_factor=f` divides by f before the sum and by size()/f after it. `process_set` averages over its
-    ranks only. `num_groups` and `groups` are Horovod's and accepted: fusion needs no advice here. Sparse gradients
-    are gathered, as indices and values, by `synchronize()`; over servers, and with `sparse_as_dense`, made dense.
-
-    `route` says which way gradients go: "server", "allreduce" (collectives among the workers), or "auto": servers if
-    the job has any. The optimizer's `route` and `route_why` say what it came to.
-
-    `cross_barrier` has step() return at once; the next forward of each module of `model` waits for its own parameters,
-    which are updated when their gradients have landed. See CrossBarrierMixin, and docs/scheduler.md for when it helps.
-
-    `shard="optimizer"`: each rank keeps the state and the reduced gradients of its share only, updates that, and hands
-    it to the others (ZeRO-2's memory, an all-reduce's traffic); for elementwise optimizers. See docs/sharding.md.
-
-    `tune="on"` tries settings of partition, credit, segment, route and algorithm in the first steps and keeps the best;
-    a path does, too, and saves it there, or uses what was saved there. Weights are the same as without. None: as the
-    setting `tune` says ("off"). The optimizer's `tuned` says what it came to. See docs/tuner.md.
-
-    `sufficient_factors="auto"` sends the weights' gradients of the Linear layers of `model` as input and grad_output,
-    in each step where that is fewer bytes and takes no longer; True wherever it is possible. See
-    docs/sufficient-factors.md.
+    `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16.
+    `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
+    `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
+    by size()/f after it. `process_set`: averages over its ranks only. `num_groups`, `groups`: Horovod's, not needed.
+    `sparse_as_dense`: see ReducerOptions. `route`: "server", "allreduce" (among the workers), or "auto": servers if the
+    job has any; the optimizer's `route` and `route_why` say what it came to.
+    `cross_barrier`: step() returns at once, each module of `model` waits for its own parameters: docs/scheduler.md.
+    `shard="optimizer"`: each rank keeps and updates its share of the state only (ZeRO-2's memory): docs/sharding.md.
+    `tune`: "on", or a path to save to or to read, finds the best settings while training: docs/tuner.md.
+    `sufficient_factors`: "auto" or True sends gradients of Linear weights as factors: docs/sufficient-factors.md.
 
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
-    float32), two elements per parameter, up and down. Raises InvalidArgumentError, MismatchError if the ranks' models
-    differ, NotInitializedError.
+    float32), two elements per parameter, up and down. Raises InvalidArgumentError for options that don't go together
+    (see optimizer_choices), MismatchError if the ranks' models differ, NotInitializedError.
     """
     del num_groups, groups
-    _check_passes(backward_passes_per_step)
-    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
-        raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
-    check_tune(tune, adasum=op is Adasum, shard=shard, cross_barrier=cross_barrier)
-    if cross_barrier:
-        _check_crossing(optimizer, model, op)
+    choices = Choices(op, gradient_predivide_factor, route, model, cross_barrier, shard, tune, sufficient_factors)
+    choices.check(optimizer, backward_passes_per_step)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    if shard not in ("", "optimizer") or (shard and (op is Adasum or cross_barrier)):
-        raise InvalidArgumentError(f"shard={shard!r} must be '' or 'optimizer', and '' with op=Adasum or cross_barrier")
-    if sufficient_factors and (shard or cross_barrier or op is Adasum or tune not in (None, "off")):
-        raise InvalidArgumentError("sufficient_factors goes with none of shard, cross_barrier, tune and op=Adasum")
-    if op is Adasum:
-        _check_adasum(gradient_predivide_factor, route)
-        steps = StepReducer(names, check_compression(compression), process_set)
-        return twin_of(optimizer, AdasumOptimizerMixin, steps)
-    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     compressor = check_compression(compression)
+    if op is Adasum:
+        return twin_of(optimizer, AdasumOptimizerMixin, StepReducer(names, compressor, process_set))
+    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     options = ReducerOptions(compressor, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
-    if shard:
-        from byteps_like.torch.sharded_optimizer import sharded  # it builds upon this module
+    return _made(optimizer, names, options, choices, backward_passes_per_step)
 
-        return sharded(optimizer, names, options, backward_passes_per_step)
-    reducer = _reducer(names, options, model, sufficient_factors)
-    reducer.passes_per_step = backward_passes_per_step
-    if not sufficient_factors:
-        attach(reducer, tune, cross_barrier=cross_barrier)
-    if cross_barrier:
-        return _crossing(optimizer, reducer, model)
+
+def _made(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, choices: Choices, passes: int
+) -> Any:
+    # Not at the top: what few need, and what builds upon this module.
+    if choices.shard:
+        from byteps_like.torch.sharded_optimizer import sharded
+
+        return sharded(optimizer, names, options, passes)
+    if choices.cross_barrier:
+        from byteps_like.torch.cross_barrier import check_crossing, crossing
+
+        model = check_crossing(optimizer, choices.model)
+    reducer = _reducer(names, options, choices)
+    reducer.passes_per_step = passes
+    if choices.cross_barrier:
+        return crossing(optimizer, reducer, model)
     return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))
 
 
-def _reducer(names: ParameterNames, options: ReducerOptions, model: object, factors: bool | str) -> GradientReducer:
-    if not factors:
-        return GradientReducer(names, options)
-    from byteps_like.torch.factors_reducer import factor_reducer  # few need it
+def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -> GradientReducer:
+    if choices.sufficient_factors:
+        from byteps_like.torch.factors_reducer import factor_reducer
 
-    return factor_reducer(names, options, model, factors)
-
-
-def _check_crossing(optimizer: torch.optim.Optimizer, model: object, op: Any) -> None:
-    # Not at the top, here and below: what crosses the barrier is a DistributedOptimizer, too.
-    from byteps_like.torch.cross_barrier import check_crossing
-
-    check_crossing(optimizer, model, op)
-
-
-def _crossing(optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: Any) -> Any:
-    from byteps_like.torch.cross_barrier import crossing
-
-    return crossing(optimizer, reducer, model)
+        return factor_reducer(names, options, choices.model, choices.sufficient_factors)
+    reducer = GradientReducer(names, options)
+    attach(reducer, choices.tune)
+    return reducer
 
 
 def _scaling(op: Op, predivide: float) -> Scaling:
@@ -265,19 +240,6 @@ def _scaling(op: Op, predivide: float) -> Scaling:
     if predivide <= 0.0 or (predivide != 1.0 and op is not Op.AVERAGE):
         raise InvalidArgumentError(f"gradient_predivide_factor={predivide} must be positive, and needs op=Average")
     return Scaling(op, predivide)
-
-
-def _check_adasum(predivide: float, route: str) -> None:
-    if predivide != 1.0 or route == "server":
-        raise InvalidArgumentError(
-            f"op=Adasum reduces steps among the workers: gradient_predivide_factor={predivide} must be 1.0, and"
-            f" route={route!r} not 'server'"
-        )
-
-
-def _check_passes(passes: int) -> None:
-    if not isinstance(passes, int) or passes < 1:
-        raise InvalidArgumentError(f"backward_passes_per_step={passes!r} must be at least 1")
 
 
 def _averaged(loss: Any, own: _Distribution) -> Any:

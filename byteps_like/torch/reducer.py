@@ -72,7 +72,7 @@ class GradientReducer:
         self.on_first: Callable[[], None] | None = None
         self.on_gradient: Callable[[torch.Tensor], None] | None = None
         self.on_round: Callable[[], None] | None = None
-        """Called at the end of each `synchronize`, with no round under way (see tuning)."""
+        """Called at the end of each `synchronize`, with no round under way, and of each `depart` (see tuning)."""
         self.tuning: Any = None
         self._source = source
         self._options = options
@@ -298,11 +298,12 @@ class GradientReducer:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
 
         `landed` must be called before any gradient of another round comes. None, and nothing has been done, if it can't
-        be so: for the first round of an arena, after which its gradients move, and for sparse gradients. Raises
-        InvalidArgumentError as `synchronize` does.
+        be so: for the first round of an arena, after which its gradients move, for sparse gradients, and where another
+        setting may follow (see tuning). Raises InvalidArgumentError as `synchronize` does.
         """
         self.refresh()
-        if self._sparse or not all(arena.settled for arena in self._arenas):
+        tuned = self.tuning is not None and self.tuning.waits
+        if tuned or self._sparse or not all(arena.settled for arena in self._arenas):
             return None
         try:
             with torch.no_grad():
@@ -313,9 +314,12 @@ class GradientReducer:
                     for arena in self._arenas:
                         arena.wait()
                     raise changed_in_flight(slot)
-            return [(arena, arena.depart()) for arena in self._arenas]
+            departed = [(arena, arena.depart()) for arena in self._arenas]
         finally:
             self._reset()
+        if self.on_round is not None:
+            self.on_round()
+        return departed
 
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""

@@ -38,9 +38,10 @@ class Tuning:
     """Varies how `reducer` sends gradients, over `pace.trials` settings, and keeps the best.
 
     `tune` is "on", or a path: what was saved there is used; if there is nothing, what is found will be saved there.
-    Rank 0 alone looks at the file and the clock. A round in which some rank took no part (it has joined) is not
-    counted; once all have joined, the best so far is kept. In another world it begins anew. Results don't change: the
-    same numbers are summed over the same ranks, in other pieces.
+    Rank 0 alone looks at the file and the clock. Where steps overlap (cross_barrier), the last of a setting waits, so
+    that nothing is in flight when the next comes into force; the median forgives it its time. A round in which some
+    rank took no part (it has joined) is not counted; once all have joined, the best so far is kept. In another world it
+    begins anew. Results don't change: the same numbers are summed over the same ranks, in other pieces.
 
     Raises ConfigError without Optuna or for a broken file, InvalidArgumentError for a worker that has nothing to tune.
     """
@@ -80,9 +81,9 @@ class Tuning:
                 self._search = search or ParzenSearch(self._space, Setting(*self._cut))
 
     @property
-    def saved(self) -> bool:
-        """Whether a saved setting is used; known on rank 0."""
-        return self._saved is not None
+    def waits(self) -> bool:
+        """Whether the step under way has to end with nothing in flight, for another setting may follow it."""
+        return not self.done and (self._rounds.last or _generation(self._runtime) != self._generation)
 
     @property
     def _path(self) -> Path | None:
@@ -159,36 +160,19 @@ def _generation(runtime: Any) -> int:
     return 0 if runtime.joiner is None else int(runtime.joiner.generation)
 
 
-def attach(reducer: GradientReducer, tune: Tune | None, *, cross_barrier: bool) -> None:
+def attach(reducer: GradientReducer, tune: Tune | None) -> None:
     """Tunes `reducer`, if that is asked for. One optimizer of a process is tuned: links are common to all."""
     runtime = reducer.runtime
     wanted = runtime.tune if tune is None else tune
-    if wanted == OFF or runtime.worker.size == 1 or (tune is None and cross_barrier):
+    if wanted == OFF or runtime.worker.size == 1:
         return
     if runtime.count("tuned"):
         logger.info("%s is not tuned: another optimizer is, and they share their links", reducer.label)
         return
-    tuning = Tuning(reducer, wanted)
-    if cross_barrier and not tuning.saved and runtime.worker.rank == 0:
-        raise _not_with_crossing(wanted)
+    Tuning(reducer, wanted)
 
 
-def check_tune(tune: Tune | None, *, adasum: bool, shard: str, cross_barrier: bool) -> None:
-    """Raises InvalidArgumentError for what can't be tuned."""
-    if tune is None or tune == OFF:
-        return
-    if not isinstance(tune, str | os.PathLike) or not str(tune):
+def check_tune(tune: Tune | None) -> None:
+    """Raises InvalidArgumentError for what is neither "off", "on" nor a path."""
+    if tune is not None and (not isinstance(tune, str | os.PathLike) or not str(tune)):
         raise InvalidArgumentError(f"tune={tune!r} must be 'off', 'on' or the path of a saved setting")
-    if adasum:
-        raise InvalidArgumentError(f"tune={tune!r} and op=Adasum: steps go whole and have nothing to tune")
-    if shard:
-        raise InvalidArgumentError(f"tune={tune!r} and shard={shard!r}: shares stay as they are cut; leave one out")
-    if cross_barrier and tune == ON:
-        raise _not_with_crossing(tune)
-
-
-def _not_with_crossing(tune: Tune) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"tune={tune!r} and cross_barrier=True: steps that overlap can't be timed one by one; tune without"
-        " cross_barrier, with a path, and give that path here"
-    )

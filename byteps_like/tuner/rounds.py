@@ -31,6 +31,11 @@ class Rounds:
             self.seconds.append(seconds)
         return self._left == 0
 
+    @property
+    def last(self) -> bool:
+        """Whether the round under way is the last of its setting."""
+        return self._left == 1
+
     def begin(self) -> None:
         """The next setting is in force."""
         self.seconds = []

@@ -7,6 +7,7 @@ import torch
 
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
 from byteps_like.torch.tuning import Tuning
+from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting, load, save
 from tests.fakes.thread_world import ThreadWorld, run_world
@@ -15,6 +16,8 @@ from tests.scenarios.tuned import GRID, PACE, STEPS
 
 
 def make(bps, model, grid=None, momentum=0.9, **options):
+    if options.get("cross_barrier"):
+        options["model"] = model
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum), model.named_parameters(), **options
     )
@@ -43,6 +46,34 @@ def run(size, grid, servers=True, **options):
         return weights, seen, tuning.log if tuning else None
 
     return run_world(size, body, world=ThreadWorld(size), servers=servers)
+
+
+@pytest.mark.parametrize("servers", [True, False])
+def test_steps_that_overlap_are_tuned_too(servers):
+    grid = GRID if servers else [Setting("allreduce", size) for size in (1024, 512, 2048)] * 2
+    pace = Pace(trials=len(grid), discard=1, measure=2)
+
+    def body(bps, rank, size):
+        model, seen, waited = mlp(), [], []
+        optimizer = make(bps, model, cross_barrier=True)
+        reducer = optimizer._distribution.reducer
+        Tuning(reducer, pace=pace, search=Listed(grid))
+        depart = reducer.depart
+        reducer.depart = lambda: waited.append((flight := depart()) is None) or flight
+        train(bps, rank, optimizer, model, 3 * pace.trials + 5, lambda _: seen.append(optimizer.tuned))
+        optimizer.synchronize()
+        return flat(model), seen, waited, len(reducer.tuning.log.trials)
+
+    (weights, seen, waited, trials), other = run_world(2, body, world=ThreadWorld(2), servers=servers)
+    expected = run_world(2, plainly, 3 * pace.trials + 5, world=ThreadWorld(2), servers=servers)[0]
+    assert torch.equal(weights, expected) and seen == other[1] and trials == pace.trials
+    assert seen[: 3 * pace.trials] == [setting for setting in grid for _ in range(3)]
+    assert [step for step, blocked in enumerate(waited) if blocked] == list(range(0, 3 * pace.trials + 1, 3))
+
+
+def plainly(bps, rank, size, steps):
+    model = mlp()
+    return train(bps, rank, make(bps, model), model, steps)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -188,7 +219,6 @@ def test_a_rank_that_fails_ends_the_tuning_of_all():
     [
         ({"tune": ""}, "path"),
         ({"tune": "on", "op": "Adasum"}, "Adasum"),
-        ({"tune": "on", "cross_barrier": True}, "tune without"),
         ({"tune": "on", "shard": "optimizer"}, "shard"),
         ({"tune": "on", "sufficient_factors": True}, "factors"),
     ],

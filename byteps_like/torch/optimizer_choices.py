@@ -1,0 +1,73 @@
+"""Which options of DistributedOptimizer go together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.ops import Adasum
+from byteps_like.torch.tuning import OFF, Tune, check_tune
+from byteps_like.torch.twin import Twin
+
+CONFLICTS = (
+    ("cross_barrier", "op=Adasum", "Adasum needs all gradients"),
+    ("cross_barrier", "shard", "shares are handed out by a step() that waits"),
+    ("cross_barrier", "sufficient_factors", "factors become gradients in a step() that waits"),
+    ("shard", "op=Adasum", "Adasum reduces whole steps"),
+    ("shard", "sufficient_factors", "factors are not summed by shares"),
+    ("shard", "tune", "shares stay as they are cut"),
+    ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
+    ("sufficient_factors", "tune", "what factors save depends on the route that is chosen for them"),
+    ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
+    ("gradient_predivide_factor", "op=Adasum", "Adasum is no sum that could be scaled"),
+    ("route='server'", "op=Adasum", "Adasum goes among the workers"),
+)
+"""Options that exclude each other, and why."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user has asked of DistributedOptimizer beside what every optimizer has. See there."""
+
+    op: object
+    predivide: float
+    route: str
+    model: torch.nn.Module | None
+    cross_barrier: bool
+    shard: str
+    tune: Tune | None
+    sufficient_factors: bool | str
+
+    def check(self, optimizer: object, passes: int) -> None:
+        """Raises InvalidArgumentError for what can't be, alone or together."""
+        check_passes(passes)
+        if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
+            raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
+        if self.shard not in ("", "optimizer"):
+            raise InvalidArgumentError(f"shard={self.shard!r} must be '' or 'optimizer'")
+        check_tune(self.tune)
+        chosen = self._chosen()
+        for one, other, why in CONFLICTS:
+            if one in chosen and other in chosen:
+                raise InvalidArgumentError(f"{one} and {other} don't go together: {why}; leave one of them out")
+
+    def _chosen(self) -> set[str]:
+        asked = {
+            "op=Adasum": self.op is Adasum,
+            "gradient_predivide_factor": self.predivide != 1.0,
+            "route='server'": self.route == "server",
+            "cross_barrier": self.cross_barrier,
+            "shard": bool(self.shard),
+            "tune": self.tune is not None and os.fspath(self.tune) != OFF,
+            "sufficient_factors": bool(self.sufficient_factors),
+        }
+        return {name for name, wanted in asked.items() if wanted}
+
+
+def check_passes(passes: object) -> None:
+    """Raises InvalidArgumentError for what is no number of backwards."""
+    if not isinstance(passes, int) or passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step={passes!r} must be at least 1")

@@ -1,0 +1,49 @@
+"""Options of DistributedOptimizer that exclude each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import byteps_like.torch as bps
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime
+from byteps_like.torch.optimizer_choices import CONFLICTS
+from byteps_like.worker.local import LocalWorker
+
+OPTIONS = {
+    "op=Adasum": {"op": bps.Adasum},
+    "gradient_predivide_factor": {"gradient_predivide_factor": 2.0},
+    "route='server'": {"route": "server"},
+    "cross_barrier": {"cross_barrier": True},
+    "shard": {"shard": "optimizer"},
+    "tune": {"tune": "on"},
+    "sufficient_factors": {"sufficient_factors": "auto"},
+}
+
+
+@pytest.mark.parametrize(("one", "other", "why"), CONFLICTS)
+def test_both_are_named_with_the_cause(one, other, why):
+    model = torch.nn.Linear(2, 2)
+    with runtime.bound(LocalWorker()), pytest.raises(InvalidArgumentError, match=re.escape(why)) as caught:
+        bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model=model, **OPTIONS[one], **OPTIONS[other]
+        )
+    assert one in str(caught.value) and other in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("cross_barrier", "tune"), ("cross_barrier", "gradient_predivide_factor")])
+def test_what_goes_together_is_made(names):
+    model = torch.nn.Linear(2, 2)
+    options = {key: value for name in names for key, value in OPTIONS[name].items()}
+    with runtime.bound(LocalWorker()):
+        bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model, **options).close()
+
+
+@pytest.mark.parametrize("options", [{"shard": "everything"}, {"tune": 3}, {"backward_passes_per_step": 0}])
+def test_what_makes_no_sense_alone(options):
+    model = torch.nn.Linear(2, 2)
+    with runtime.bound(LocalWorker()), pytest.raises(InvalidArgumentError, match=next(iter(options))):
+        bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)
