@@ -44,7 +44,8 @@ class EmulatedLayer(torch.nn.Module):
         return result
 
 
-# Backward takes as long for the input's gradient as for those of the weights, which DeferredBackward may put off.
+# Backward takes as long for the input's gradient as for those of the weights, which DeferredBackward may put off. A
+# layer without weights of its own, as one whose matrix is the embedding's, has nothing to put off.
 
 
 class _Input(torch.autograd.Function):
@@ -55,7 +56,8 @@ class _Input(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        ctx.module.clock.pass_by(ctx.module.layer.backward / 2)
+        layer = ctx.module.layer
+        ctx.module.clock.pass_by(layer.backward / 2 if layer.parameters else layer.backward)
         return gradient, None
 
 

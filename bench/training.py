@@ -56,7 +56,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per model and contender."""
     hosts = arguments.workers + arguments.servers
     with tempfile.TemporaryDirectory(prefix="training-") as folder, Lab(hosts, rate=arguments.rate) as lab:
-        goodput = max(lab.goodput() for _ in range(3))
+        goodput = statistics.median(lab.goodput() for _ in range(3))
         plan = plan_for(arguments, goodput, folder, plain_servers(lab, arguments))
         command = [sys.executable, str(Path(__file__).with_name("training_worker.py")), str(plan.save())]
         environment = {

@@ -3,7 +3,8 @@
 A multiply-add is two FLOPs. Backward is twice forward (gradient of the input, gradient of the weights), for a
 convolution at the input once. Normalisations, activations and softmax are not counted: they are well under 2 % of the
 sums. A layer here is one matrix multiplication or convolution with what belongs to it (bias, normalisation): the grain
-at which gradients become ready. `forward` and `backward` are FLOPs per unit, an image or a token.
+at which gradients become ready; a head whose matrix is the embedding's has none of its own. `forward` and `backward`
+are FLOPs per unit, an image or a token.
 
 Sources:
 - VGG-16: Simonyan and Zisserman 2015, table 1, column D; 224 x 224 images. 138,357,544 parameters.
@@ -91,7 +92,8 @@ def _bert(name: str, blocks: int, hidden: int, sequences: int) -> Workload:
     share = BERT_PREDICTED / BERT_SEQUENCE
     layers.append(_linear("transform", hidden, hidden, share=share, extra=_norm("LayerNorm", hidden)))
     words = 2.0 * hidden * BERT_WORDS * share  # the matrix is that of the word embeddings: ready with them
-    layers.append(Layer("predictions", (("decoder.bias", (BERT_WORDS,)),), words, 2 * words))
+    layers.append(Layer("predictions", (), words, 2 * words))
+    layers.append(Layer("decoder", (("decoder.bias", (BERT_WORDS,)),), 0.0, 0.0))
     layers.append(_linear("seq_relationship", hidden, 2, share=1 / BERT_SEQUENCE))
     return _workload(name, layers, sequences * BERT_SEQUENCE, "tokens")
 
@@ -103,7 +105,8 @@ def _gpt2() -> Workload:
     for block in range(12):
         layers += _transformer_block(f"h.{block}", hidden, GPT2_SEQUENCE, norm_first=True)
     words = 2.0 * hidden * GPT2_WORDS  # the matrix is wte, whose gradient is complete at the input only
-    layers.append(Layer("head", _norm("ln_f", hidden), words, 2 * words))
+    layers.append(Layer("ln_f", _norm("ln_f", hidden), 0.0, 0.0))
+    layers.append(Layer("head", (), words, 2 * words))
     return _workload("gpt2", layers, 8 * GPT2_SEQUENCE, "tokens")
 
 

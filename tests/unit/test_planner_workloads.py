@@ -38,6 +38,17 @@ def test_a_token_costs_two_flops_per_weight_it_meets(name: str, attention: int) 
     assert all(layer.backward == 2 * layer.forward for layer in blocks)
 
 
+@pytest.mark.parametrize(("name", "head", "words"), [("gpt2", "head", 50257), ("bert-base", "predictions", 30522)])
+def test_a_head_that_shares_the_words_has_nothing_that_could_be_put_off(name: str, head: str, words: int) -> None:
+    """Its matrix is the embedding's, whose gradient is complete at the input: backward goes through it in one piece."""
+    layers = {layer.name: layer for layer in workloads.load(name).layers}
+    assert not layers[head].parameters and layers[head].backward == 2 * layers[head].forward > 0
+    matrices = [
+        shape for layer in layers.values() for _, shape in layer.parameters if words in shape and len(shape) == 2
+    ]
+    assert matrices == [next(iter(layers.values())).parameters[0][1]]
+
+
 def test_names_of_parameters_are_unique() -> None:
     for name in workloads.names():
         found = [parameter for layer in workloads.load(name).layers for parameter, _ in layer.parameters]
