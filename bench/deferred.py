@@ -1,6 +1,6 @@
 """What deferring weight gradients does to a step: every so many first layers k, the k that is searched, and without.
 
-    python bench/deferred.py --model gpt2        4 workers, 4 spare servers at 100 Mb/s each (root: builds a lab)
+    python bench/deferred.py --model bert-base   4 workers, 4 spare servers at 100 Mb/s each (root: builds a lab)
 
 As bench/training.py, with contenders of its own: barrier and first in first out; crossing the barrier by priority; the
 same with deferral. Leaves out/deferred.jsonl and a PNG.
@@ -20,7 +20,7 @@ from byteps_like.planner.workloads import load
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--model", choices=training.MODELS, default="gpt2")
+    parser.add_argument("--model", choices=training.MODELS, default="bert-base")
     parser.add_argument("--route", choices=("servers", "ring"), default="servers")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=4, help="on hosts of their own")

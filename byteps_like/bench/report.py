@@ -144,7 +144,7 @@ def plot_bars(
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_xticks(range(len(groups)), groups)
         axis.set(title=title, ylabel=ylabel)
-        axis.legend(fontsize=8, ncols=2)
+        axis.figure.legend(loc="outside lower center", fontsize=8, ncols=min(len(series), 4), frameon=False)
 
     _plot(path, draw)
 
