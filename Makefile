@@ -10,7 +10,7 @@ READY := $(if $(wildcard $(PYTHON)),,setup-ci)
 export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-ci core proto demo test test-python test-native test-sanitizers \
+.PHONY: help setup setup-test setup-ci core proto configure-tests demo test test-python test-native test-sanitizers \
   test-python-versions fuzz check lint arm tidy tidy-files format bench bench-training bench-placement docs wheel clean
 
 help:  ## this list
@@ -45,11 +45,15 @@ test-python:  ## the Python tests alone, after `make setup`
 	@$(PYTHON) -m pytest -n $(JOBS) $(IN_ONE_PROCESS)
 	@$(PYTHON) -m pytest $(addprefix --ignore=,$(IN_ONE_PROCESS)) tests
 
-test-native:  ## the native tests alone, after `make setup`
-	@mkdir -p build
-	@$(CMAKE) -S . -B build/native -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF > build/configure-native.log
-	@$(CMAKE) --build build/native --target native_tests -j $(JOBS)
-	@build/native/native_tests
+# In the build folder of the core, which is compiled once for the Python module and the tests.
+CORE_BUILD = $(shell $(PYTHON) -c 'import sys; print("build/cmake-" + sys.implementation.cache_tag)')
+
+configure-tests: core
+	@$(CMAKE) -S . -B $(CORE_BUILD) -DBYTEPS_LIKE_TESTS=ON > build/configure-tests.log
+
+test-native: configure-tests  ## the native tests alone, after `make setup`
+	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
+	@$(CORE_BUILD)/native_tests
 
 # What has no threads of its own, or many bytes and nothing new: the thread sanitizer makes it ten times as slow.
 WITHOUT_THREADS := kernels*,host: a large tensor*
@@ -86,11 +90,9 @@ arm:
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
 # One stamp a file, so that only what has changed is looked at again.
-tidy:
-	@mkdir -p build
+tidy: core
 	@if command -v $(CLANG_TIDY) > /dev/null; then \
-	  $(CMAKE) -S . -B build/native -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF > build/configure-native.log && \
-	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files; \
+	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files CORE_BUILD=$(CORE_BUILD); \
 	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
 
 TIDY_SOURCES := $(wildcard csrc/*/*.cc server/*.cc collectives/*.cc)
@@ -98,7 +100,7 @@ tidy-files: $(TIDY_SOURCES:%.cc=build/tidy/%.ok)
 
 build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h server/*.h collectives/*.h) .clang-tidy
 	@mkdir -p $(@D)
-	@$(CLANG_TIDY) -p build/native --quiet $< 2> $@.log || { cat $@.log; exit 1; }
+	@$(CLANG_TIDY) -p $(CORE_BUILD) --quiet $< 2> $@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 format:  ## formats everything
