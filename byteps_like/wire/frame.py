@@ -40,11 +40,12 @@ class FrameType(IntEnum):
     ABORT = 13
     HURRY = 14
     FORGET = 15
+    CODEC = 16
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
 _SEGMENTS = _REFERABLE | {FrameType.DATA}
-_TEXTS = frozenset({FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT})
+_TEXTS = frozenset({FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT, FrameType.CODEC})
 _OF_PARTITION = frozenset({FrameType.PUSH, FrameType.RESULT, FrameType.RESUME, FrameType.RESUMED})
 
 
@@ -54,6 +55,10 @@ class FrameFlag(IntFlag):
     NONE = 0
     BY_REFERENCE = 1
     MOVABLE = 2
+    ENCODED = 4
+
+
+_FLAGS = FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE | FrameFlag.ENCODED
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def _checked(fields: tuple[int, ...]) -> Header:
         header = Header(FrameType(fields[1]), DType(fields[2]), Op(fields[3]), *fields[4:])
     except ValueError as unknown:
         raise CorruptError(f"frame header: {unknown}") from None
-    if header.flags & ~int(FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE):
+    if header.flags & ~int(_FLAGS):
         raise CorruptError(f"frame flags {header.flags:#x} are unknown")
     _check_bounds(header)
     return header
@@ -120,13 +125,23 @@ def _check_bounds(header: Header) -> None:
         raise CorruptError(f"frame offset {header.offset} is over the limit of {MAX_OFFSET}")
     if header.type in _TEXTS and header.length > MAX_TEXT:
         raise CorruptError(f"frame length {header.length} is over the limit of {MAX_TEXT} for a text")
+    _check_flags(header)
     by_reference = header.flags & FrameFlag.BY_REFERENCE
-    if header.flags and header.type not in _REFERABLE:
-        raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
     if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS):
         raise CorruptError(f"frame length {header.length} is not zero for this {header.type.name}")
-    if header.type in _OF_PARTITION and not by_reference and header.offset + header.length > header.total:
+    if header.type is FrameType.RESUME and header.flags & FrameFlag.ENCODED:
+        if header.offset > MAX_PARTITION:
+            raise CorruptError(f"frame offset {header.offset} is over the limit of {MAX_PARTITION} for a result")
+    elif header.type in _OF_PARTITION and not by_reference and header.offset + header.length > header.total:
         raise CorruptError(f"frame offset {header.offset} + length {header.length} is over its total {header.total}")
+
+
+def _check_flags(header: Header) -> None:
+    resumed = header.type is FrameType.RESUME and header.flags == FrameFlag.ENCODED
+    if header.flags and header.type not in _REFERABLE and not resumed:
+        raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
+    if header.flags & FrameFlag.BY_REFERENCE and header.flags & FrameFlag.ENCODED:
+        raise CorruptError(f"frame flags {header.flags} are encoded and by reference")
 
 
 def seal(header: Header, payload: Buffer) -> bytes:

@@ -39,7 +39,7 @@ Status CheckCodes(const std::byte* in) {
   const auto op = std::to_integer<uint8_t>(in[kOpAt]);
   if (op >= kOpCount) return Corrupt("op", op, "is unknown");
   const auto flags = std::to_integer<uint8_t>(in[kFlagsAt]);
-  if ((flags & ~(kByReference | kMovable)) != 0) return Corrupt("flags", flags, "has unknown bits");
+  if ((flags & ~(kByReference | kMovable | kEncoded)) != 0) return Corrupt("flags", flags, "has unknown bits");
   return {};
 }
 
@@ -70,7 +70,7 @@ bool CarriesPartition(FrameType type) {
 
 bool CarriesText(FrameType type) {
   return type == FrameType::kError || type == FrameType::kWarning || type == FrameType::kLaunch ||
-         type == FrameType::kAbort;
+         type == FrameType::kAbort || type == FrameType::kCodec;
 }
 
 // Which lengths go with which type: only segments and texts have a payload, and a reference replaces it.
@@ -78,7 +78,9 @@ Status CheckShape(const Header& header) {
   const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
   const bool segment = partition || header.type == FrameType::kData;
   const bool reference = (header.flags & kByReference) != 0;
-  if (header.flags != 0 && !partition) return Corrupt("flags", header.flags, "does not go with this type");
+  const bool flagged = partition || (header.type == FrameType::kResume && header.flags == kEncoded);
+  if (header.flags != 0 && !flagged) return Corrupt("flags", header.flags, "does not go with this type");
+  if (reference && (header.flags & kEncoded) != 0) return Corrupt("flags", header.flags, "is encoded and by reference");
   if (header.length == 0) return {};
   if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
   if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");
@@ -91,6 +93,10 @@ Status CheckBounds(const Header& header) {
   if (header.total > kMaxPartition) return Corrupt("total", header.total, "exceeds what a partition may hold");
   if (header.offset > kMaxOffset) return Corrupt("offset", header.offset, "is out of range");
   const bool reference = (header.flags & kByReference) != 0;
+  if (header.type == FrameType::kResume && (header.flags & kEncoded) != 0) {
+    if (header.offset > kMaxPartition) return Corrupt("offset", header.offset, "exceeds what a result may hold");
+    return {};
+  }
   if (CarriesPartition(header.type) && !reference && header.offset + header.length > header.total) {
     return Corrupt("offset", header.offset, "and length reach beyond total");
   }

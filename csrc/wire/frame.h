@@ -35,12 +35,14 @@ enum class FrameType : uint8_t {
   kAbort = 13,   // the call has failed; aux = Code, payload = UTF-8 text
   kHurry = 14,   // messages in a hurry share the line with what comes by this link: it should be paced for a second
   kForget = 15,  // worker -> server: this rank is done with `key` for ever; when all are, the server frees it
+  kCodec = 16,   // worker -> server: codec `aux` of this link; payload = UTF-8 text, its canonical spec
 };
-inline constexpr uint8_t kFrameTypeCount = 16;
+inline constexpr uint8_t kFrameTypeCount = 17;
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
   kMovable = 2,      // PUSH: the rank knows where the tensor goes after this round; RESULT: all ranks do, so it moves
+  kEncoded = 4,      // PUSH, RESULT, RESUME: bytes of a payload by codec `aux`; offset, length and total count those
 };
 
 struct Header {
@@ -57,7 +59,7 @@ struct Header {
   uint32_t length = 0;   // bytes of payload behind this header
   uint32_t total = 0;    // bytes of the whole partition
   uint32_t payload_crc = 0;
-  uint32_t aux = 0;   // region id (by reference, kRegion) or Code (kError, kGoodbye)
+  uint32_t aux = 0;   // region id (by reference, kRegion), codec (encoded, kCodec) or Code (kError, kGoodbye)
   uint32_t root = 0;  // rank whose bytes a kBroadcast hands out
 };
 
@@ -66,10 +68,11 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
 // Checks magic, checksum, codes and bounds; kCorrupt names the field that is wrong. What holds afterwards:
 //   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset
-//   PUSH, RESULT              offset + length <= total; by reference instead: length == 0
-//   RESUME, RESUMED           length == 0, offset <= total
+//   PUSH, RESULT              offset + length <= total; by reference instead: length == 0; encoded: not by reference
+//   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
+//                             may be larger than the payload
 //   REGION, GOODBYE, FORGET   length == 0
-//   ERROR, WARNING            length <= kMaxText; offset and total mean nothing
+//   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 
 }  // namespace byteps_like

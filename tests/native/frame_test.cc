@@ -85,6 +85,41 @@ std::vector<Golden> Goldens() {
   all.push_back({"an error with text", error,
                  "42504c3106000000000000000000000000000000000000000000000000000000"
                  "000000000000000005000000000000004cbb719a0300000000000000d0b41227"});
+  Header codec;
+  codec.type = FrameType::kCodec;
+  codec.epoch = 3;
+  codec.rank = 1;
+  codec.length = 6;
+  codec.payload_crc = kernels::Crc32c(0, "onebit", 6);
+  codec.aux = 2;
+  all.push_back({"a codec", codec,
+                 "42504c3110000000030000000100000000000000000000000000000000000000"
+                 "00000000000000000600000000000000e224ee480200000000000000829fc64c"});
+  Header encoded;
+  encoded.type = FrameType::kPush;
+  encoded.op = Op::kAverage;
+  encoded.flags = kEncoded | kMovable;
+  encoded.epoch = 3;
+  encoded.rank = 1;
+  encoded.key = 0x20001;
+  encoded.round = 4;
+  encoded.offset = 0x1000;
+  encoded.length = 9;
+  encoded.total = 0x1009;
+  encoded.payload_crc = 0xE3069283;
+  encoded.aux = 2;
+  all.push_back({"the end of an encoded contribution", encoded,
+                 "42504c3101000106030000000100000001000200000000000400000000000000"
+                 "00100000000000000900000009100000839206e302000000000000001e8ee3da"});
+  Header again = encoded;
+  again.type = FrameType::kResume;
+  again.flags = kEncoded;
+  again.offset = 0x2000;
+  again.length = 0;
+  again.payload_crc = 0;
+  all.push_back({"a resume of an encoded round whose result is larger than its payload", again,
+                 "42504c3103000104030000000100000001000200000000000400000000000000"
+                 "00200000000000000000000009100000000000000200000000000000856dcdd4"});
   Header goodbye;
   goodbye.type = FrameType::kGoodbye;
   all.push_back({"a goodbye", goodbye,
@@ -158,7 +193,8 @@ TEST_CASE("frame: every wrong field is refused by name") {
   CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
   CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
   CheckRefused(Mutant(6, kOpCount, 1), "op");
-  CheckRefused(Mutant(7, 4, 1), "flags");
+  CheckRefused(Mutant(7, 8, 1), "flags");
+  CheckRefused(Mutant(7, kEncoded | kByReference, 1), "flags");
   CheckRefused(Mutant(32, 1ull << 50, 8), "offset");
   CheckRefused(Mutant(32, ~0ull, 8), "offset");  // offset + length would wrap
   CheckRefused(Mutant(32, 0x400000 - 8, 8), "offset");
@@ -174,6 +210,16 @@ TEST_CASE("frame: every wrong field is refused by name") {
   text.length = 0;
   text.flags = kByReference;
   CheckRefused(Encode(text), "flags");
+  Header push;
+  push.type = FrameType::kPush;
+  push.flags = kEncoded | kByReference;
+  CheckRefused(Encode(push), "flags");
+  push.type = FrameType::kResumed;
+  push.flags = kEncoded;
+  CheckRefused(Encode(push), "flags");
+  push.type = FrameType::kResume;
+  push.offset = kMaxPartition + 1;
+  CheckRefused(Encode(push), "offset");
 }
 
 TEST_CASE("frame: any single wrong bit is noticed") {

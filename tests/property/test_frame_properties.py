@@ -18,7 +18,7 @@ u32 = st.integers(0, 2**32 - 1)
 def headers(draw) -> Header:
     kind = draw(st.sampled_from(FrameType))
     segment = kind in (FrameType.PUSH, FrameType.RESULT)
-    flags = draw(st.sampled_from([0, 1, 2, 3])) if segment else 0
+    flags = draw(st.sampled_from([0, 1, 2, 3, 4, 6])) if segment else 0
     total = draw(st.integers(0, MAX_PARTITION))
     offset = draw(st.integers(0, total))
     carries = (segment and not flags & 1) or kind in (FrameType.ERROR, FrameType.WARNING)
