@@ -11,6 +11,9 @@ from byteps_like.control.types import Move
 from byteps_like.errors import MismatchError
 from byteps_like.worker.api import Declared, TensorSpec
 
+PRELUDE = 1 << 63
+"""In the keys of rounds that agree on something before a codec encodes; never in those of tensors."""
+
 
 @dataclass
 class _Entry:
@@ -20,7 +23,7 @@ class _Entry:
 
 
 class Declarations:
-    """Table of one epoch. The first rank to declare a name decides; the others must agree in dtype and shape."""
+    """Table of one epoch. The first rank to declare a name decides; the others must agree in dtype, shape and codec."""
 
     def __init__(self, placer: Placer) -> None:
         self._placer = placer
@@ -57,7 +60,7 @@ class Declarations:
             entry = _Entry(self._place(spec))
             self._entries[spec.name] = entry
         first = entry.declared.spec
-        if (first.dtype, first.shape) != (spec.dtype, spec.shape):
+        if (first.dtype, first.shape, first.codec) != (spec.dtype, spec.shape, spec.codec):
             raise _mismatch(spec, rank, entry)
         if rank not in entry.ranks:
             entry.ranks.append(rank)
@@ -68,7 +71,7 @@ def name_keys(text: str, names: Mapping[int, str]) -> str:
     """`text` with what users know for each "key N" in it, given names by tensor id: "'layer.weight' (partition 3)"."""
 
     def describe(found: re.Match[str]) -> str:
-        key = int(found[1])
+        key = int(found[1]) & ~PRELUDE
         name = names.get(key >> 16)
         return found[0] if name is None else f"{name!r} (partition {key & 0xFFFF})"
 
@@ -89,4 +92,5 @@ def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:
 
 
 def _show(spec: TensorSpec) -> str:
-    return f"{spec.dtype.name.lower()} {list(spec.shape)}"
+    codec = f" by codec {spec.codec}" if spec.codec else ""
+    return f"{spec.dtype.name.lower()} {list(spec.shape)}{codec}"

@@ -164,6 +164,7 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
         shape=spec.shape,
         priority=spec.priority,
         partition_bytes=spec.partition_bytes,
+        codec=spec.codec,
     )
 
 
@@ -175,7 +176,9 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
         raise InvalidArgumentError(f"tensor {message.name!r} has unknown dtype code {message.dtype}") from None
     if any(extent < 0 for extent in message.shape):
         raise InvalidArgumentError(f"tensor {message.name!r} has shape {list(message.shape)}")
-    return TensorSpec(message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes)
+    return TensorSpec(
+        message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec
+    )
 
 
 def declared_to_wire(declared: Declared) -> pb.Placement:

@@ -20,9 +20,9 @@ from byteps_like.portable.handle import PortableHandle
 from byteps_like.portable.pump import Pump
 from byteps_like.portable.transfer import Transfer, memory_at
 from byteps_like.wire.door import Hello
-from byteps_like.worker.api import Declared, Handle, Partition, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Handle, Partition, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_push_pull
+from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -111,6 +111,8 @@ class PortableWorker:
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker.declare."""
         self._raise_error()
+        for spec in specs:
+            refuse_codec(spec, "in the portable worker, which has not the native core")
         return self._catalogue.declare(specs)
 
     def allocate(self, nbytes: int) -> PrivateMemory:
@@ -156,6 +158,13 @@ class PortableWorker:
             self._started[name] = (self._rounds[declared.partitions[0].key], handle)
             self._pump.submit(handle, [self._transfer(template, part, address) for part in chosen])
         return handle
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """Raises InvalidArgumentError: no tensor of a portable worker has a codec."""
+        check_feedback(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """Does nothing: no tensor is coded."""
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""

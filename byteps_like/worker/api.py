@@ -13,6 +13,8 @@ from typing import Protocol, runtime_checkable
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import DType, Op
 
+TWOWAY = "twoway "
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -24,6 +26,15 @@ class TensorSpec:
     priority: int = 0
     partition_bytes: int = 0
     """How large its partitions may be; 0: as large as the job's settings say. The first rank to declare decides."""
+    codec: str = ""
+    """How it is encoded on the way: the canonical text of a codec (`Codec.spec()`), "" for raw. With "twoway " before
+    it, servers keep an error feedback of their own for results that they encode again. Float32 only; all ranks alike.
+    """
+
+    @property
+    def codec_spec(self) -> str:
+        """The codec's own text."""
+        return self.codec.removeprefix(TWOWAY)
 
     @property
     def numel(self) -> int:
@@ -57,6 +68,25 @@ class Declared:
     spec: TensorSpec
     tensor_id: int
     partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What of a coded tensor comes back into its next round: addresses of fp32 arrays as long as it is, 0 for none.
+
+    The caller keeps them alive until `compensate(declared, None)` and the end of what is in flight, and leaves them
+    alone while a round is. Per element, before encoding: m = mu * m + g; g = g + mu * m with `nesterov`, else m;
+    g = g + e. After it: e = g - what was sent of it. Where that isn't finite, e = 0.
+    """
+
+    residual: int = 0
+    """e: error feedback (Karimireddy et al. 2019, section 4)."""
+    momentum: int = 0
+    """m: momentum correction (Deep Gradient Compression, Lin et al. 2018, section 3.1), instead of the optimizer's."""
+    mu: float = 0.9
+    nesterov: bool = False
+    masked: bool = False
+    """Momentum ends where the element was sent (the same, section 3.2). Needs both arrays."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +149,8 @@ class Worker(Protocol):
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on names with all ranks and places their partitions; blocks for one round trip, then cached.
 
-        A name that comes again with another dtype or shape raises MismatchError.
+        A name that comes again with another dtype, shape or codec raises MismatchError; a codec that doesn't exist,
+        can't be summed on this route, or isn't for this dtype InvalidArgumentError.
         """
 
     def allocate(self, nbytes: int) -> SharedMemory:
@@ -141,8 +172,16 @@ class Worker(Protocol):
         """Starts the reduction of `declared` in place at `address`; with `parts`, only of those partitions.
 
         Never blocks. Rounds are counted per key: the n-th call on one rank meets the n-th on the others.
-        For Op.BROADCAST the bytes of `root` land on every rank.
+        For Op.BROADCAST the bytes of `root` land on every rank. A tensor with a codec is encoded (not in the calling
+        thread), summed as its payloads are, and what comes back is decoded to `address`; Op.SUM and AVERAGE only, and
+        BROADCAST, which goes raw. What is at `address` meanwhile is undefined.
         """
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """Feedback for a tensor with a codec, from the next push_pull on; None ends it. Nothing of it is in flight."""
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """The residual is multiplied by `factor` once, when its next round is encoded: lr before / lr now."""
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """Where the next round of `declared` goes: its partitions may change while the job runs (another cut, others'
@@ -169,4 +208,7 @@ class Worker(Protocol):
         """Leaves the job in order. Idempotent; outstanding handles fail with ShutdownError."""
 
     def stats(self) -> dict[str, int]:
-        """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received."""
+        """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received.
+
+        Of what was encoded here: encoded_in (bytes before) and encoded_out (after).
+        """

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from byteps_like.control.declarations import name_keys
-from byteps_like.errors import MismatchError
 from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.local import check_codec, check_same
 
 Declare = Callable[[list[TensorSpec]], list[Declared]]
 
@@ -24,7 +24,7 @@ class Catalogue:
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """The entries of `specs`, in order; one round trip for all that are new.
 
-        Raises MismatchError for a name that comes again with another dtype or shape, here or on another rank.
+        Raises MismatchError for a name that comes again with another dtype, shape or codec, here or on another rank.
         """
         with self._lock:
             for spec in specs:
@@ -51,9 +51,6 @@ class Catalogue:
 
     def _check(self, spec: TensorSpec) -> None:
         known = self._known.get(spec.name)
-        if known is not None and (known.spec.dtype, known.spec.shape) != (spec.dtype, spec.shape):
-            raise MismatchError(
-                f"{spec.name!r} was declared as {known.spec.dtype.name.lower()} of shape {list(known.spec.shape)} and "
-                f"comes now as {spec.dtype.name.lower()} of shape {list(spec.shape)}: use another name",
-                key=spec.name,
-            )
+        if known is not None:
+            check_same(known.spec, spec)
+        check_codec(spec)

@@ -16,8 +16,8 @@ from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
-from byteps_like.worker.api import Declared, Handle, Links, Partition, SharedMemory, TensorSpec
-from byteps_like.worker.local import Catalogue, CompletedHandle, check_push_pull
+from byteps_like.worker.api import Declared, Feedback, Handle, Links, Partition, SharedMemory, TensorSpec
+from byteps_like.worker.local import Catalogue, CompletedHandle, check_feedback, check_push_pull, refuse_codec
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class CollectiveWorker:
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Cuts names into partitions; asks nobody. Raises MismatchError for a name of another dtype or shape here."""
         self._check_open()
+        for spec in specs:
+            refuse_codec(spec, "without servers")
         return [self._catalogue.declare(spec) for spec in specs]
 
     def allocate(self, nbytes: int) -> SharedMemory:
@@ -142,6 +144,13 @@ class CollectiveWorker:
         self._check_open()
         chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
         return self._base.group(f"{self._label}/{name}" if not self._owns else name, chosen)
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """Raises InvalidArgumentError: there is nothing to compensate."""
+        check_feedback(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """Does nothing: no tensor is coded."""
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""

@@ -23,7 +23,7 @@ from byteps_like.control import secret
 from byteps_like.control.address import join_address
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, InvalidArgumentError
-from byteps_like.worker.api import Declared, Handle, Links, SharedMemory, TensorSpec, Tunable, Worker
+from byteps_like.worker.api import Declared, Feedback, Handle, Links, SharedMemory, TensorSpec, Tunable, Worker
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +212,14 @@ class Owning:
     ) -> Handle:
         """See worker.api.Worker."""
         return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority)
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """See worker.api.Worker."""
+        self._worker.compensate(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """See worker.api.Worker."""
+        self._worker.rescale(declared, factor)
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker."""

@@ -1,4 +1,5 @@
-"""LocalWorker: a world of one. No threads, no processes; every result is the input, every check is still made."""
+"""LocalWorker: a world of one. No threads, no processes; what comes back is what went in, as its codec leaves it;
+every check is still made."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import threading
 from collections.abc import Sequence
 
 from byteps_like.collectives.api import Group
-from byteps_like.dtypes import Op
+from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError
-from byteps_like.worker.api import Declared, Partition, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Partition, TensorSpec
+from byteps_like.worker.local_coding import LocalCoding
 from byteps_like.worker.local_group import LocalGroup
 
 _PARTITION_BYTES = 4 << 20
+_CODED = (Op.SUM, Op.AVERAGE, Op.BROADCAST)
 
 
 class PrivateMemory:
@@ -49,7 +52,8 @@ class Catalogue:
         self._known: dict[str, Declared] = {}
 
     def declare(self, spec: TensorSpec) -> Declared:
-        """The entry of `spec`. Raises MismatchError if its name has another dtype or shape already."""
+        """The entry of `spec`. Raises MismatchError if its name has another dtype, shape or codec already."""
+        check_codec(spec)
         with self._lock:
             known = self._known.get(spec.name)
             if known is None:
@@ -75,6 +79,7 @@ class LocalWorker:
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         self._catalogue = Catalogue(partition_bytes)
         self._closed = False
+        self._coding = LocalCoding()
         self._groups: dict[str, LocalGroup] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -106,12 +111,31 @@ class LocalWorker:
         parts: range | None = None,
         priority: int | None = None,  # noqa: ARG002 - nothing waits here
     ) -> CompletedHandle:
-        """Checks its arguments; what is at `address` is the result already."""
+        """Checks its arguments; what is at `address` is the result already, or after encoding and decoding."""
         self._check_open()
         check_push_pull(declared, address, op, parts)
         if op is Op.BROADCAST and root != 0:
             raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
+        if declared.spec.codec:
+            self._code(declared, address, op, range(len(declared.partitions)) if parts is None else parts)
         return CompletedHandle()
+
+    def _code(self, declared: Declared, address: int, op: Op, parts: range) -> None:
+        for number in parts:
+            part = declared.partitions[number]
+            if op is Op.BROADCAST:
+                self._coding.skip(part)
+            else:
+                self._coding.round(declared, part, address)
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """See worker.api.Worker.compensate."""
+        check_feedback(declared, feedback)
+        self._coding.compensate(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """See worker.api.Worker.rescale."""
+        self._coding.rescale(declared, factor)
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
@@ -145,15 +169,50 @@ def check_push_pull(declared: Declared, address: int, op: Op, parts: range | Non
         raise InvalidArgumentError(f"{declared.spec.name!r} has {count} partitions; {parts} are not all among them")
     if not address and declared.spec.nbytes:
         raise InvalidArgumentError(f"{declared.spec.name!r} has {declared.spec.nbytes} bytes, but no address was given")
+    if declared.spec.codec and op not in _CODED:
+        raise InvalidArgumentError(
+            f"{declared.spec.name!r} has codec {declared.spec.codec!r}: it can be summed, averaged and broadcast, but"
+            f" has no {op.name}"
+        )
     if not op.supports(declared.spec.dtype):
         raise InvalidArgumentError(f"{declared.spec.name!r} is of {declared.spec.dtype.name}, which has no {op.name}")
 
 
 def check_same(known: TensorSpec, spec: TensorSpec) -> None:
-    """Raises MismatchError if one name stands for two shapes or element types."""
-    if (known.dtype, known.shape) != (spec.dtype, spec.shape):
+    """Raises MismatchError if one name stands for two shapes, element types or codecs."""
+    if (known.dtype, known.shape, known.codec) != (spec.dtype, spec.shape, spec.codec):
         raise MismatchError(
-            f"{spec.name!r} was declared as {known.dtype.name} {known.shape} and now as {spec.dtype.name} {spec.shape};"
-            " give a tensor of another shape or type its own name",
+            f"{spec.name!r} was declared as {describe(known)} and comes now as {describe(spec)}: use another name",
             key=spec.name,
+        )
+
+
+def describe(spec: TensorSpec) -> str:
+    """What ranks have to agree on, in words."""
+    codec = f" by codec {spec.codec}" if spec.codec else ""
+    return f"{spec.dtype.name.lower()} of shape {list(spec.shape)}{codec}"
+
+
+def check_codec(spec: TensorSpec) -> None:
+    """Raises InvalidArgumentError for a codec on anything but fp32."""
+    if spec.codec and spec.dtype is not DType.FLOAT32:
+        raise InvalidArgumentError(
+            f"{spec.name!r} is of {spec.dtype.name.lower()} and codec {spec.codec!r} encodes float32 only"
+        )
+
+
+def check_feedback(declared: Declared, feedback: Feedback | None) -> None:
+    """Raises InvalidArgumentError for feedback that this tensor can't have."""
+    name = declared.spec.name
+    if not declared.spec.codec:
+        raise InvalidArgumentError(f"{name!r} has no codec, so nothing is lost that feedback could give back")
+    if feedback is not None and feedback.masked and not (feedback.residual and feedback.momentum):
+        raise InvalidArgumentError(f"{name!r}: masking needs the addresses of a residual and of a momentum")
+
+
+def refuse_codec(spec: TensorSpec, where: str) -> None:
+    """Raises InvalidArgumentError for a tensor with a codec: this worker has none."""
+    if spec.codec:
+        raise InvalidArgumentError(
+            f"{spec.name!r} has codec {spec.codec!r}, but there are none {where}: use fp16 or bf16 casting, or none"
         )

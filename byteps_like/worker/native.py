@@ -21,9 +21,9 @@ from byteps_like.control.types import Event, EventKind, Member, World
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
-from byteps_like.worker.api import Declared, Handle, Links, SharedMemory, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Handle, Links, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.local import CompletedHandle, check_push_pull
+from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.moves import Moves
 from byteps_like.worker.verdict import Verdict
 
@@ -109,6 +109,8 @@ class NativeWorker:
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker.declare."""
         self._verdict.check()
+        for spec in specs:
+            refuse_codec(spec, "in the engine yet")
         declared = self._catalogue.declare(specs)
         with self._lock:
             for item in declared:
@@ -162,6 +164,13 @@ class NativeWorker:
             newest = self._started.get(declared.spec.name, (-1, None))[0]
             self._started[declared.spec.name] = (newest + 1, operation)
         return NativeHandle(self, operation, declared)
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """See worker.api.Worker.compensate."""
+        check_feedback(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """See worker.api.Worker.rescale."""
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker.placed."""

@@ -19,9 +19,9 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
 from byteps_like.torch import runtime
-from byteps_like.worker.api import Declared, Links, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Links, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
-from byteps_like.worker.local import Catalogue, PrivateMemory, check_push_pull, check_same
+from byteps_like.worker.local import Catalogue, PrivateMemory, check_feedback, check_push_pull, check_same
 from tests.fakes.reduction import reduce
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
 
@@ -190,6 +190,12 @@ class ThreadWorker:
         self._check()
         chosen = tuple(range(self.size)) if ranks is None else tuple(ranks)
         return self._groups.setdefault((name, chosen), ThreadGroup(self.world.groups, name, chosen, self.rank))
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        check_feedback(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        pass
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         return declared

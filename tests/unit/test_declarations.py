@@ -3,7 +3,7 @@
 import pytest
 
 from byteps_like.control.barriers import Barriers
-from byteps_like.control.declarations import Declarations
+from byteps_like.control.declarations import Declarations, name_keys
 from byteps_like.control.placement import Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError, MismatchError
@@ -33,6 +33,17 @@ def test_a_mismatch_names_the_ranks_and_what_each_declared(other: TensorSpec) ->
     shown = f"{other.dtype.name.lower()} {list(other.shape)}"
     assert f"'w': rank 1 declared {shown}, but ranks 0, 2 declared float32 [3, 4]" in str(caught.value)
     assert (caught.value.key, caught.value.rank) == ("w", 1)
+
+
+def test_a_codec_is_agreed_on_and_named():
+    table = Declarations(Placer([1], 4096))
+    table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,), codec="onebit:block=512")])
+    with pytest.raises(MismatchError, match=r"rank 1 declared float32 \[3\], but rank 0 declared .* by codec onebit"):
+        table.declare(1, [TensorSpec("w", DType.FLOAT32, (3,))])
+
+
+def test_keys_of_preludes_have_the_names_of_their_partitions():
+    assert name_keys(f"key {1 << 63 | 2 << 16 | 5}", {2: "w"}) == "'w' (partition 5)"
 
 
 def test_reuse_of_a_name_on_one_rank() -> None:

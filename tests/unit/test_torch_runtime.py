@@ -97,7 +97,7 @@ class TestLocalWorker:
     def test_checks(self):
         worker = LocalWorker(partition_bytes=64)
         (declared,) = worker.declare([TensorSpec("a", DType.FLOAT32, (32,))])
-        with pytest.raises(MismatchError, match="FLOAT32"):
+        with pytest.raises(MismatchError, match="float32"):
             worker.declare([TensorSpec("a", DType.INT32, (32,))])
         address = worker.allocate(128).address
         with pytest.raises(InvalidArgumentError, match="partitions"):
