@@ -85,7 +85,7 @@ class LocalCoding:
 
 def _floats(address: int, part: Partition) -> Floats:
     memory = (ctypes.c_float * (part.nbytes // 4)).from_address(address + part.offset)
-    return np.frombuffer(memory, np.float32)
+    return np.ctypeslib.as_array(memory)
 
 
 def _settle(x: Floats, error: Floats, residual: Floats | None, momentum: Floats | None, masked: bool) -> None:
