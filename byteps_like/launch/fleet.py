@@ -6,22 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from byteps_like.control.optimum import Host, card_time, shares
-from byteps_like.control.routes import default_shards
-
-MOST_SHARDS = 4
-"""Of one server: with six, and 22 connections to share a card, the time was far above what it should be."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The servers of a job: on which hosts (by number), with how many shards, and a line that says why there.
-
-    A worker has one connection per shard, and the connections that share a card share it equally, as TCP does. So that
-    all servers are done at the same time, their shards are in proportion to their shares.
-    """
+    """The servers of a job: on which hosts (by number), and a line that says why there."""
 
     hosts: tuple[int, ...]
-    shards: tuple[int, ...]
     why: str
 
 
@@ -47,23 +38,15 @@ def choose(rates: Sequence[float], worker_hosts: int, per_host: int = 1) -> Flee
     gain = ring / card_time(everybody, split)
     return Fleet(
         chosen,
-        links_for([split[place] for place in chosen]),
         f"servers {' and '.join(where)}: the busiest card is done {gain:.2f} times as soon as in an all-reduce",
     )
 
 
-def links_for(split: Sequence[float]) -> tuple[int, ...]:
-    """Numbers about in proportion to the shares `split`, the least of them 1, none above MOST_SHARDS."""
-    unit = max(min(split), max(split) / MOST_SHARDS)
-    return tuple(max(1, round(share / unit)) for share in split)
-
-
 def _on_one_host(workers: int) -> Fleet:
     if workers == 1:
-        return Fleet((), (), "no server: one worker has nothing to sum")
+        return Fleet((), "no server: one worker has nothing to sum")
     return Fleet(
         (0,),
-        (default_shards(),),
         "one server: all workers are on this host, where it sums in place in their shared memory",
     )
 

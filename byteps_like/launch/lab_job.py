@@ -16,15 +16,12 @@ from byteps_like.launch.run import run_job
 class LabPlacement:
     """Workers on the first hosts, `per_host` on each; server i on host `server_hosts[i]`; the scheduler on host 0.
 
-    `shards` are those of each server, none: as everywhere.
-
     With `tell_rates` all are told the rate of their host's card, as a real card tells the kernel.
     """
 
     lab: Lab
     per_host: int
     server_hosts: tuple[int, ...]
-    shards: tuple[int, ...] = ()
     tell_rates: bool = True
 
     def host_of(self, part: Part) -> Host:
@@ -39,8 +36,6 @@ class LabPlacement:
         own = {"BYTEPS_LIKE_HOST": host.address}
         if self.tell_rates and host.shape.rate:
             own["BYTEPS_LIKE_LINK_GBPS"] = str(host.shape.rate / 1e9)
-        if part.role == "server" and self.shards:
-            own["BYTEPS_LIKE_SHARDS"] = str(self.shards[part.rank])
         if part.role == "scheduler":
             own["BYTEPS_LIKE_SCHEDULER"] = f"{host.address}:0"
         if part.role == "worker":
@@ -64,5 +59,5 @@ def run_in_lab(
     needed = max([worker_hosts, *(host + 1 for host in hosts)])
     if len(lab.hosts) < needed:
         raise ConfigError(f"the job needs {needed} hosts, the lab has {len(lab.hosts)}")
-    place = LabPlacement(lab, per_host, hosts, fleet.shards if fleet else (), tell_rates)
+    place = LabPlacement(lab, per_host, hosts, tell_rates)
     return run_job(replace(options, servers=len(hosts), place=place))

@@ -20,7 +20,8 @@ Status ShutDown() { return Status(Code::kClosed, "this rank was shut down while 
 
 }  // namespace
 
-Channel::Channel(Engine& engine, ShardAddress address) : engine_(engine), address_(std::move(address)) {}
+Channel::Channel(Engine& engine, ShardAddress address, size_t index)
+    : engine_(engine), address_(std::move(address)), index_(index) {}
 
 Channel::~Channel() {
   ending_ = true;
@@ -89,6 +90,7 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   stream->LimitQueue(engine_.options_.kernel_queue_bytes);
   link_ = MakeStreamLink(engine_.loop_, std::move(stream), *this);
   for (Part* part : in_flight_) Resume(*part);
+  Announce();
   link_->Start();
   link_->Kick();
 }
@@ -118,6 +120,7 @@ void Channel::OnClosed(Link& link, const Status& why) {
     return;
   }
   link_.reset();
+  Announce();
   if (!ending_) return Reconnect(why);
   FinishAll(ShutDown());
   engine_.OnChannelClosed();
@@ -127,6 +130,7 @@ void Channel::OnClosed(Link& link, const Status& why) {
 
 void Channel::FinishAll(const Status& status) {
   queue_ = {};
+  Announce();
   while (!in_flight_.empty()) Finish(*in_flight_.back(), status);
 }
 
@@ -152,6 +156,7 @@ void Channel::Forget(const Part& part) {
 void Channel::Goodbye() {
   ending_ = true;
   queue_ = {};
+  Announce();
   if (!link_) return FinishAll(ShutDown());
   Header header;
   header.type = FrameType::kGoodbye;

@@ -22,7 +22,7 @@ namespace byteps_like {
 
 class Channel : private LinkHandler {
  public:
-  Channel(Engine& engine, ShardAddress address);
+  Channel(Engine& engine, ShardAddress address, size_t index);
   ~Channel() override;
 
   Status Connect(Deadline deadline);  // before the loop runs; blocks
@@ -35,6 +35,9 @@ class Channel : private LinkHandler {
   void Goodbye();                 // tells the server; what is in flight ends with the link, when that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }
+  size_t index() const { return index_; }  // among the engine's channels
+  bool held() const { return held_; }      // it has something to send, but is ahead of the others
+  void LetGo();                            // if it no longer is
   Deadline last_heard() const { return last_heard_; }
   void Heard() { last_heard_ = Clock::now(); }
   uint32_t warnings = 0;  // since it was last heard of
@@ -64,6 +67,8 @@ class Channel : private LinkHandler {
   void Install(std::unique_ptr<Stream> stream);
   void Resume(Part& part);
   void Queue(Part& part);
+  Part* Next();     // what it would send next; nullptr: nothing
+  void Announce();  // to the others, whether it has something to send
   bool NextPush(Outgoing& next);
   bool Refer(Part& part, Outgoing& next);
   Part* Expected(const Header& header);
@@ -79,11 +84,13 @@ class Channel : private LinkHandler {
   bool Contributes(const Part& part) const;
   size_t SegmentOf(const Part& part) const;
   bool HasCredit(const Part& part);
+  bool IsInStep();
   int64_t AheadFrom(int32_t priority) const;
   void LendCredit();
 
   Engine& engine_;
   const ShardAddress address_;
+  const size_t index_;
   std::atomic<size_t> url_{0};            // the one in use
   std::unique_ptr<Stream> first_stream_;  // connected, not on the loop yet
   bool established_ = false;              // there was a link: from now on only this address will do
@@ -99,6 +106,7 @@ class Channel : private LinkHandler {
   int64_t ahead_ = 0;                  // bytes of contributions that went out and whose results have not come
   int64_t lent_ = 0;                   // credit beyond the limit, while nothing comes
   bool lending_armed_ = false;
+  bool held_ = false;
   Deadline last_landing_{};
   Deadline last_heard_{};
   std::vector<std::byte> scratch_;  // texts, and payloads nobody waits for any more

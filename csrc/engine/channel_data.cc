@@ -9,6 +9,7 @@ namespace {
 
 constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without results, until credit is lent
 constexpr size_t kSegmentsPerPart = 8;                      // at least, unless they would become smaller than:
+constexpr size_t kLeadOfCredit = 2;  // all links together may be ahead of the last by credit over this
 constexpr size_t kLeastSegment = 16 << 10;
 constexpr size_t kSegmentUnit = 4 << 10;
 
@@ -31,6 +32,7 @@ void Channel::Queue(Part& part) {
   if (part.queued) return;
   part.queued = true;
   queue_.push({part.priority, part.order, &part});
+  Announce();
   if (link_) link_->Kick();
 }
 
@@ -112,15 +114,39 @@ bool Channel::Contributes(const Part& part) const {
   return part.op != Op::kBroadcast || part.root == engine_.options_.rank;
 }
 
-bool Channel::NextPush(Outgoing& next) {
+Part* Channel::Next() {
   while (!queue_.empty() && (!queue_.top().part->queued || queue_.top().part->resuming)) {
     queue_.top().part->queued = false;
     queue_.pop();
   }
-  if (queue_.empty()) return false;
-  Part& part = *queue_.top().part;
+  return queue_.empty() ? nullptr : queue_.top().part;
+}
+
+// Shared memory takes nothing from the card that the others share.
+void Channel::Announce() {
+  const Part* const next = link_ && !link_->shares_memory() ? Next() : nullptr;
+  if (next != nullptr) return engine_.in_step_.Wants(index_, next->priority);
+  held_ = false;
+  engine_.in_step_.Rests(index_);
+  engine_.LetGo();
+}
+
+bool Channel::IsInStep() {
+  if (link_->shares_memory()) return true;
+  held_ = !engine_.in_step_.MayGo(index_, static_cast<int64_t>(engine_.credit_bytes() / kLeadOfCredit));
+  return !held_;
+}
+
+void Channel::LetGo() {
+  if (IsInStep()) link_->Kick();
+}
+
+bool Channel::NextPush(Outgoing& next) {
+  Part* const first = Next();
+  if (first == nullptr) return false;
+  Part& part = *first;
   if (Refer(part, next)) return true;
-  if (!HasCredit(part)) return false;
+  if (!HasCredit(part) || !IsInStep()) return false;
   part.streamed = true;
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
@@ -132,12 +158,15 @@ bool Channel::NextPush(Outgoing& next) {
     next.payload = part.address + part.sent;
     part.sent += next.header.length;
     ahead_ += next.header.length;
+    engine_.in_step_.Sent(index_, next.header.length);
   }
   part.begun = true;
   if (part.sent == part.total) {
     part.queued = false;
     queue_.pop();
   }
+  Announce();
+  engine_.LetGo();
   return true;
 }
 

@@ -31,7 +31,8 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector
   const auto wait = std::chrono::duration<double>(engine->options_.connect_timeout);
   const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
   for (ShardAddress& shard : shards) {
-    engine->channels_.push_back(std::make_unique<Channel>(*engine, std::move(shard)));
+    const size_t index = engine->in_step_.Add();
+    engine->channels_.push_back(std::make_unique<Channel>(*engine, std::move(shard), index));
     Status connected = engine->channels_.back()->Connect(deadline);
     if (!connected.ok()) return connected;
   }
@@ -63,14 +64,19 @@ uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitio
     part->channel = channels_.at(spec.channel).get();
     tensor.parts.push_back(std::move(part));
   }
+  loop_.Post([this, partitions] {
+    for (const PartitionSpec& spec : partitions) in_step_.Place(spec.channel, spec.bytes);
+  });
   return static_cast<uint32_t>(tensors_.size() - 1);
 }
 
 void Engine::Retire(uint32_t tensor) {
   loop_.Post([this, tensor] {
     std::lock_guard lock(mutex_);
-    for (const auto& part : tensors_.at(tensor).parts)
+    for (const auto& part : tensors_.at(tensor).parts) {
+      in_step_.Place(part->channel->index(), -int64_t{part->total});
       if (!part->operation) part->channel->Forget(*part);
+    }
   });
 }
 
@@ -245,6 +251,11 @@ void Engine::OnChannelClosed() {
   for (auto& channel : channels_)
     if (!channel->closed()) return;
   if (on_closed_) std::exchange(on_closed_, nullptr)();
+}
+
+void Engine::LetGo() {
+  for (auto& channel : channels_)
+    if (channel->held()) channel->LetGo();
 }
 
 LinkCounters Engine::counters() const {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/engine/in_step.h"
 #include "csrc/engine/operation.h"
 #include "csrc/transport/event_loop.h"
 #include "csrc/transport/handshake.h"
@@ -118,6 +119,7 @@ class Engine {
   const SharedRegion* RegionOf(const std::byte* address, size_t bytes);
   void CloseOnLoop(std::function<void()> done);
   void OnChannelClosed();
+  void LetGo();  // of channels that were held back, and are in step now
 
   const EngineOptions options_;
   std::atomic<size_t> credit_bytes_, segment_bytes_;  // in force now
@@ -132,7 +134,8 @@ class Engine {
   Status failure_;
   bool closed_ = false;
 
-  std::vector<Part*> taken_;  // the I/O thread's
+  std::vector<Part*> taken_;  // the I/O thread's, as what follows
+  InStep in_step_;            // links by index of their channel
   uint64_t order_ = 0;
   bool silence_check_armed_ = false;
   std::function<void()> on_closed_;

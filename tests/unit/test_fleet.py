@@ -5,15 +5,14 @@ import typer
 
 from byteps_like.cli.run import parse_servers
 from byteps_like.launch.child import Part
-from byteps_like.launch.fleet import choose, links_for
+from byteps_like.launch.fleet import choose
 from byteps_like.launch.lab import Lab
 from byteps_like.launch.lab_job import LabPlacement
 
 
 def test_beside_workers_and_on_spare_hosts() -> None:
     few = choose([1.0] * 5, 4)
-    assert (few.hosts, few.shards) == ((0, 1, 2, 3, 4), (1, 1, 1, 1, 2))
-    assert [choose([1.0] * (4 + spare), 4).shards[-1] for spare in (2, 3, 4)] == [3, 4, 1]
+    assert few.hosts == (0, 1, 2, 3, 4)
     assert "beside the workers on 4 hosts (16.7% of the sum each) and on spare 1 host (33.3% of the sum)" in few.why
     assert "1.12 times" in few.why
     many = choose([1.0] * 8, 4)
@@ -23,11 +22,6 @@ def test_beside_workers_and_on_spare_hosts() -> None:
 
 def test_a_slow_host_gets_none() -> None:
     assert choose([1.0, 1.0, 1.0, 0.25], 4).hosts == (0, 1, 2)
-
-
-def test_shards_are_in_proportion() -> None:
-    assert links_for([0.1, 0.2, 0.3]) == (1, 2, 3)
-    assert links_for([0.5, 0.5, 0.001]) == (4, 4, 1)
 
 
 def test_one_host() -> None:
@@ -43,10 +37,10 @@ def test_the_number_is_read() -> None:
 
 def test_processes_of_a_lab_are_told_where_they_are() -> None:
     lab = Lab(3, rate=["1gbit", "none", "250mbit"])
-    place = LabPlacement(lab, 1, (0, 2), (1, 6))
+    place = LabPlacement(lab, 1, (0, 2))
     hosts = [place.host_of(part).index for part in (Part("worker", 1), Part("server", 0), Part("server", 1))]
     assert hosts == [1, 0, 2]
     _, slow = place(Part("server", 1), ["true"], {})
-    assert slow["BYTEPS_LIKE_LINK_GBPS"] == "0.25" and slow["BYTEPS_LIKE_SHARDS"] == "6"
+    assert slow["BYTEPS_LIKE_LINK_GBPS"] == "0.25"
     assert "BYTEPS_LIKE_LINK_GBPS" not in place(Part("worker", 1), ["true"], {})[1]
     assert "BYTEPS_LIKE_LINK_GBPS" not in LabPlacement(lab, 1, (0, 2), tell_rates=False)(Part("server", 1), [], {})[1]
