@@ -11,6 +11,7 @@ from byteps_like.bench.report import (
     plot_curves,
     plot_lines,
     plot_points,
+    plot_scatter,
     print_table,
     show_bytes,
     show_spread,
@@ -20,5 +21,5 @@ from byteps_like.bench.report import (
 
 __all__ = [
     "OUT", "ROOT", "Spread", "context", "cores", "interleave", "plot_bars", "plot_curves", "plot_lines", "plot_points",
-    "print_table", "show_bytes", "show_spread", "show_time", "write_json_lines",
+    "plot_scatter", "print_table", "show_bytes", "show_spread", "show_time", "write_json_lines",
 ]  # fmt: skip

@@ -115,6 +115,19 @@ def plot_points(
     _plot_lines(path, {**series, "limit: equal": (ends, ends)}, settings, "o")
 
 
+def plot_scatter(path: Path, title: str, axes: tuple[str, str], points: Mapping[str, tuple[float, float]]) -> None:
+    """A PNG of single points with their names beside them, both axes logarithmic."""
+
+    def draw(axis: Any) -> None:
+        for name, (x, y) in points.items():
+            axis.plot([x], [y], "o")
+            axis.annotate(name, (x, y), textcoords="offset points", xytext=(5, 3), fontsize=8)
+        axis.set(title=title, xlabel=axes[0], ylabel=axes[1], xscale="log", yscale="log")
+        axis.grid(which="major", alpha=0.3)
+
+    _plot(path, draw)
+
+
 def _plot_lines(
     path: Path,
     series: Mapping[str, tuple[list[float], list[float]]],

@@ -97,6 +97,8 @@ class Group(Protocol):
     rank: int
     size: int
     ranks: tuple[int, ...]
+    hosts: tuple[int, ...]
+    """By group rank, a number for the host it is on."""
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT

@@ -37,6 +37,7 @@ class NativeGroup:
         world_rank: int, layout: Layout, shares: bool, timeout: float,
     ) -> None:  # fmt: skip
         self.name, self.ranks, self.lane, self.layout = name, ranks, lane, layout
+        self.hosts = layout.hosts
         self.rank, self.size = ranks.index(world_rank), len(ranks)
         self.timeout = timeout
         self._core, self._notifier, self._world_rank = core, notifier, world_rank

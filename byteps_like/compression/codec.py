@@ -78,6 +78,8 @@ class Codec(ABC):
     trait: ClassVar[Trait]
     biased: ClassVar[bool] = True
     """Whether the expectation of what comes out differs from what went in: error feedback helps such codecs."""
+    variable: ClassVar[bool] = False
+    """Whether payloads and results may be shorter than the plan says."""
     source: ClassVar[str]
     """The paper it is from."""
 

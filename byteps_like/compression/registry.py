@@ -3,10 +3,10 @@ and in compression/registry.cc."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from byteps_like.compression.codec import Codec
+from byteps_like.compression.codec import Codec, Trait
 from byteps_like.compression.onebit import Onebit
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
@@ -53,3 +53,26 @@ def _value(kind: type, text: str) -> Any:
     if kind is bool:
         return {"0": False, "1": True, "false": False, "true": True}[text.lower()]
     return kind(text)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """A codec by its canonical text as a tensor's spec has it; "twoway " before it asks who sums for error feedback."""
+
+    spec: str
+    two_way: bool
+    trait: Trait
+    variable: bool
+
+    @classmethod
+    def of(cls, text: str) -> Coding:
+        """Raises InvalidArgumentError for a codec that there isn't, or that can't do two-way feedback."""
+        spec = text.removeprefix("twoway ")
+        codec = codec_of(spec)
+        if codec.trait is Trait.OPAQUE:
+            raise InvalidArgumentError(f"codec {spec}: its payloads can't be summed, only gathered or sent to one")
+        if spec != text and codec.trait is not Trait.REENCODE:
+            raise InvalidArgumentError(
+                f"{codec.name} needs no error feedback where it is summed: its sums lose nothing"
+            )
+        return cls(spec, spec != text, codec.trait, codec.variable)

@@ -64,6 +64,7 @@ class _Ended:
 
     def __init__(self, group: Group, why: str) -> None:
         self.rank, self.size, self.ranks, self.name = group.rank, group.size, group.ranks, group.name
+        self.hosts = group.hosts
         self._why = why
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
-from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
 from byteps_like.worker.api import Declared, Feedback, Handle, Links, Partition, SharedMemory, TensorSpec
-from byteps_like.worker.local import Catalogue, CompletedHandle, check_feedback, check_push_pull, refuse_codec
+from byteps_like.worker.coded import CodedLanes
+from byteps_like.worker.local import Catalogue, CompletedHandle, check_codec, check_feedback, check_push_pull
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class CollectiveWorker:
         self._label = label
         self._catalogue = Catalogue(partition_bytes)
         self._lanes: dict[int, Group] = {}
+        self._coded = CodedLanes()
         self._agreed: set[int] = set()
         self._lock = threading.Lock()
         self._links = Links()
@@ -77,7 +80,7 @@ class CollectiveWorker:
         """Cuts names into partitions; asks nobody. Raises MismatchError for a name of another dtype or shape here."""
         self._check_open()
         for spec in specs:
-            refuse_codec(spec, "without servers")
+            check_codec(spec)
         return [self._catalogue.declare(spec) for spec in specs]
 
     def allocate(self, nbytes: int) -> SharedMemory:
@@ -112,8 +115,10 @@ class CollectiveWorker:
 
     def _launch(
         self, declared: Declared, part: Partition, address: int, op: Op, root: int, options: CallOptions
-    ) -> Operation:
+    ) -> Waitable:
         lane = self._lane(declared, part)
+        if declared.spec.codec and op is not Op.BROADCAST:
+            return self._coded.launch(declared, part, (lane, partial(self._sublane, lane.name)), address, op, options)
         dtype = declared.spec.dtype
         count = part.nbytes // dtype.itemsize
         if op is Op.BROADCAST:
@@ -129,6 +134,9 @@ class CollectiveWorker:
             lane = self._lanes[part.key] = self._base.group(name, self.ranks)
         return lane
 
+    def _sublane(self, lane: str, name: str, ranks: Sequence[int]) -> Group:
+        return self._base.group(f"{lane}/{name}", [self.ranks[rank] for rank in ranks])
+
     def _agreement(self, declared: Declared) -> list[Agreement]:
         """The first use of a name compares its dtype and shape over the ranks."""
         with self._lock:
@@ -137,7 +145,8 @@ class CollectiveWorker:
             self._agreed.add(declared.tensor_id)
         spec = declared.spec
         lane = self._base.group(f"{self._label}/{spec.name}/agreement", self.ranks)
-        return [Agreement(lane, repr(spec.name), f"{spec.dtype.name.lower()} {list(spec.shape)}")]
+        kind = f"{spec.dtype.name.lower()} {list(spec.shape)}" + (f" by codec {spec.codec}" if spec.codec else "")
+        return [Agreement(lane, repr(spec.name), kind)]
 
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """Some of its ranks (in its own numbers), for collectives. See worker.api.Worker.group."""
@@ -145,16 +154,18 @@ class CollectiveWorker:
         chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
         return self._base.group(f"{self._label}/{name}" if not self._owns else name, chosen)
 
-    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
-        """Raises InvalidArgumentError: there is nothing to compensate."""
-        check_feedback(declared, feedback)
-
-    def rescale(self, declared: Declared, factor: float) -> None:
-        """Does nothing: no tensor is coded."""
-
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
         return declared
+
+    def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
+        """See worker.api.Worker.compensate."""
+        check_feedback(declared, feedback)
+        self._coded.compensate(declared, feedback)
+
+    def rescale(self, declared: Declared, factor: float) -> None:
+        """See worker.api.Worker.rescale."""
+        self._coded.rescale(declared, factor)
 
     def use(self, links: Links) -> None:
         """See worker.api.Tunable. There is no credit here: a rank can't run ahead in a collective."""
@@ -162,6 +173,7 @@ class CollectiveWorker:
 
     def retire(self, declared: Declared) -> None:
         """See worker.api.Tunable."""
+        self._coded.retire(declared)
         for part in declared.partitions:
             lane = self._lanes.pop(part.key, None)
             if lane is not None:
@@ -186,6 +198,7 @@ class CollectiveWorker:
     def close(self) -> None:
         """Leaves the job, if it is the world; operations in flight fail with ShutdownError. Idempotent."""
         self._closed = True
+        self._coded.close()
         if self._owns:
             self._base.close()
 

@@ -7,13 +7,17 @@ import ctypes
 import mmap
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from byteps_like.collectives.api import Group
+from byteps_like.compression.registry import Coding
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError
 from byteps_like.worker.api import Declared, Feedback, Partition, TensorSpec
-from byteps_like.worker.local_coding import LocalCoding
 from byteps_like.worker.local_group import LocalGroup
+
+if TYPE_CHECKING:
+    from byteps_like.worker.coded import CodedLanes
 
 _PARTITION_BYTES = 4 << 20
 _CODED = (Op.SUM, Op.AVERAGE, Op.BROADCAST)
@@ -79,7 +83,7 @@ class LocalWorker:
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         self._catalogue = Catalogue(partition_bytes)
         self._closed = False
-        self._coding = LocalCoding()
+        self._coded: CodedLanes | None = None
         self._groups: dict[str, LocalGroup] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -116,26 +120,26 @@ class LocalWorker:
         check_push_pull(declared, address, op, parts)
         if op is Op.BROADCAST and root != 0:
             raise InvalidArgumentError(f"broadcast of {declared.spec.name!r} from rank {root} in a world of 1")
-        if declared.spec.codec:
-            self._code(declared, address, op, range(len(declared.partitions)) if parts is None else parts)
+        if declared.spec.codec and op is not Op.BROADCAST:
+            for part in declared.partitions if parts is None else declared.partitions[parts.start : parts.stop]:
+                self._coding().run(declared, part, LocalGroup(declared.spec.name), address + part.offset, op)
         return CompletedHandle()
 
-    def _code(self, declared: Declared, address: int, op: Op, parts: range) -> None:
-        for number in parts:
-            part = declared.partitions[number]
-            if op is Op.BROADCAST:
-                self._coding.skip(part)
-            else:
-                self._coding.round(declared, part, address)
+    def _coding(self) -> CodedLanes:
+        if self._coded is None:
+            from byteps_like.worker.coded import CodedLanes  # it needs the native core
+
+            self._coded = CodedLanes()
+        return self._coded
 
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """See worker.api.Worker.compensate."""
         check_feedback(declared, feedback)
-        self._coding.compensate(declared, feedback)
+        self._coding().compensate(declared, feedback)
 
     def rescale(self, declared: Declared, factor: float) -> None:
         """See worker.api.Worker.rescale."""
-        self._coding.rescale(declared, factor)
+        self._coding().rescale(declared, factor)
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
@@ -194,7 +198,9 @@ def describe(spec: TensorSpec) -> str:
 
 
 def check_codec(spec: TensorSpec) -> None:
-    """Raises InvalidArgumentError for a codec on anything but fp32."""
+    """Raises InvalidArgumentError for a codec that there isn't, whose payloads can't be summed, or not on fp32."""
+    if spec.codec:
+        Coding.of(spec.codec)
     if spec.codec and spec.dtype is not DType.FLOAT32:
         raise InvalidArgumentError(
             f"{spec.name!r} is of {spec.dtype.name.lower()} and codec {spec.codec!r} encodes float32 only"

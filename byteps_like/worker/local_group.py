@@ -99,6 +99,7 @@ class LocalGroup:
     rank = 0
     size = 1
     ranks: tuple[int, ...] = (0,)
+    hosts: tuple[int, ...] = (0,)
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -92,6 +92,7 @@ class GroupWorld:
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.failure: BytePSLikeError | None = None
+        self.per_host = 1
         self.launched: Counter[str] = Counter()
         self._calls: dict[tuple[str, tuple[int, ...], int], _Call] = {}
         self._sent: dict[tuple[str, int, int], list[tuple[int, bytes]]] = defaultdict(list)
@@ -189,6 +190,7 @@ class ThreadGroup:
             raise InvalidArgumentError(f"rank {world_rank} is not in group {name!r} of ranks {ranks}")
         self.name, self.ranks, self.size = name, ranks, len(ranks)
         self.rank = ranks.index(world_rank)
+        self.hosts = tuple(rank // world.per_host for rank in ranks)
         self._world = world
         self._calls = 0
 
@@ -277,7 +279,8 @@ class ThreadGroup:
             [counts] * self.size if isinstance(counts, int) else counts for counts in (send_counts, receive_counts)
         )
         spans = _spans(source, send, dtype), _spans(target, receive, dtype)
-        return self._join(f"all_to_all {dtype.name.lower()}", *spans, combine, options)
+        equal = send_counts if isinstance(send_counts, int) else ""
+        return self._join(f"all_to_all {dtype.name.lower()}[{equal}]", *spans, combine, options)
 
     def release(self) -> None:
         pass
