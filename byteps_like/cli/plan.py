@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from byteps_like.cli.bench import parse_bytes
+from byteps_like.cli.plan_codecs import EXAMPLES as CODECS_EXAMPLES
+from byteps_like.cli.plan_codecs import codecs
 from byteps_like.cli.plan_shift import shift
 from byteps_like.errors import InvalidArgumentError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
 app.command(no_args_is_help=True)(shift)
+app.command(epilog=CODECS_EXAMPLES)(codecs)
 
 MOST_ROWS = 9
 _LEAST_WIDTH = 110
