@@ -89,9 +89,10 @@ class Settings:
     they became ready under the barrier, else by priority. `overlap`: gradients leave from within backward. `first_k`:
     the weight gradients of all but so many layers come after all else. `whole`: tensors are not cut, and are answered
     once they are there whole: what is done without partitions. `proportional`: of a card each link gets a share like
-    that of its bytes, instead of an equal one. `unfairness`: how much more of a server's card TCP gives to the luckiest
-    worker than to the unluckiest, which then runs ahead by its credit. `algorithm`: of collectives, "" for the
-    runtime's own choice. `update`: seconds of the optimizer's step.
+    that of its bytes, instead of an equal one; None: where servers' shares differ, as the engine keeps its links in
+    step. `unfairness`: how much more of a server's card TCP gives to the luckiest worker than to the unluckiest, which
+    then runs ahead by its credit. `algorithm`: of collectives, "" for the runtime's own choice. `update`: seconds of
+    the optimizer's step.
     """
 
     partition_bytes: int = _DEFAULTS.partition_bytes
@@ -103,7 +104,7 @@ class Settings:
     overlap: bool = True
     first_k: int | None = None
     whole: bool = False
-    proportional: bool = False
+    proportional: bool | None = None
     unfairness: float = 2.0
     algorithm: str = ""
     update: float = 0.0

@@ -21,6 +21,9 @@ Slot = tuple[int, int]
 """Server and shard. Servers beside workers come first."""
 
 
+_UNEQUAL = 1.2
+
+
 class ServerRoute:
     """See Route. Not `exact`: one worker stands for all, and one server for all that are beside workers.
 
@@ -43,6 +46,8 @@ class ServerRoute:
         self._loads: Counter[Slot] = Counter()
         for slot, part in zip(self._slots, self.partitions, strict=True):
             self._loads[slot] += part.nbytes
+        differ = max(self._loads.values()) > _UNEQUAL * min(self._loads.values())
+        self._proportional = differ if settings.proportional is None else settings.proportional
         self.cards = [card for host in self._hosts + self._spare for card in (host.up, host.down)]
         self.shards: list[Shard] = []
         self._queues: dict[tuple[int, Slot], PushQueue] = {}
@@ -88,8 +93,7 @@ class ServerRoute:
         near, far, links = self._alike(beside)
         results = shard.worker(far if not beside else near)
         latency = 0.0 if inside else self._cluster.costs.latency
-        unsent, share = settings.unsent_bytes, float(self._loads[slot]) if settings.proportional else links
-
+        unsent, share = settings.unsent_bytes, float(self._loads[slot]) if self._proportional else links
         cards = (here.up, there.down) if not inside else here.inside
         luck = 1.0 + (settings.unfairness - 1.0) * ((worker + slot[0]) % self.workers) / max(self.workers - 1, 1)
         queue.link = Link(cards, queue, lambda segment: shard.receive(worker, segment), latency=latency,

@@ -63,7 +63,7 @@ def test_equal_shares_of_a_card_miss_the_optimum() -> None:
     """The links to spare servers have more to carry than those to servers beside workers."""
     cluster = Cluster(4, 1, rate=B, costs=IDEAL, colocated=True, shards=1)
     by_need = predict(cluster, SUM, Settings(unsent_bytes=0, proportional=True))
-    equal = predict(cluster, SUM, Settings(unsent_bytes=0))
+    equal = predict(cluster, SUM, Settings(unsent_bytes=0, proportional=False))
     assert equal.step > 1.25 * by_need.step
 
 
