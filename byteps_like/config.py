@@ -83,6 +83,12 @@ class Config:
         "off",
         "Tunes how gradients travel while training runs: off, on, or the path of a saved setting (docs/tuner.md).",
     )
+    compression: str = _setting(
+        "", "How gradients travel where nobody says: fp16, a codec, or rules 'embed* -> topk; * -> thc4'; empty: raw."
+    )
+    min_compress_bytes: int = _setting(
+        64 << 10, "Parameters of fewer bytes in float32 take no codec, unless a rule names them."
+    )
     collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
@@ -176,7 +182,7 @@ def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "shards": 0, "server_memory_limit": 0,
-        "port": 0, "metrics_port": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
+        "port": 0, "metrics_port": 0, "min_compress_bytes": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

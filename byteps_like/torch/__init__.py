@@ -25,6 +25,7 @@ from byteps_like.errors import (
 )
 from byteps_like.torch import backend as _backend
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
+from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.cross_barrier import CrossBarrier
 from byteps_like.torch.ddp import DistributedDataParallel
@@ -112,6 +113,7 @@ __all__ = [
     "Average",
     "BytePSLikeError",
     "CapacityError",
+    "Compress",
     "Compression",
     "ConfigError",
     "CorruptError",

@@ -14,7 +14,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.adasum import check_ranks
 from byteps_like.torch.arena import Named
-from byteps_like.torch.compression import Compressor
+from byteps_like.torch.casts import Compressor
 from byteps_like.torch.grouped import grouped_allreduce_async
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import Adasum

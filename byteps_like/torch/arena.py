@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import MismatchError
+from byteps_like.errors import BytePSLikeError, MismatchError
+from byteps_like.torch.coding import Coding, Memory, Rates
+from byteps_like.torch.compress import Compress
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype
 from byteps_like.worker.api import Declared, Handle, TensorSpec, Tunable
-from byteps_like.worker.layout import CONTROLS, FLAGS, lay_out, partitions_of, pieces, runs
+from byteps_like.worker.layout import CONTROLS, FLAGS, Layout, lay_out, partitions_of, pieces, runs
 
 Named = tuple[str, torch.Tensor]
 Flown = tuple[range, Handle]
@@ -54,13 +57,14 @@ def _pieces(declared: Sequence[Declared]) -> list[Piece]:
 
 
 class Arena:
-    """The gradients of `named`, all of one element type, in memory that the network reads and writes.
+    """The gradients of `named`, all of one element type and `way`, in memory that the network reads and writes.
 
     The buffer is cut into partitions when its names are declared: one name, or with `crossing`, where the next forward
     waits for its own layers only, several, for finer partitions towards its end (see layout.pieces). A partition is
     sent as soon as all gradients in it are `ready`; `finish` sends the rest. At the tail are control elements, reduced
     with the gradients: one per gradient that says "this rank had one", one per gradient "it was sparse", one "this rank
-    throws the round away", one "this rank takes part", which ranks that have joined do not.
+    throws the round away", one "this rank takes part", which ranks that have joined do not. Where gradients are coded,
+    the control elements are a tensor of their own, which goes raw.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
@@ -70,14 +74,16 @@ class Arena:
         route: Route,
         label: str,
         named: Sequence[Named],
-        wire: torch.dtype,
+        way: Compress,
         scaling: Scaling,
         crossing: bool = False,
     ) -> None:
-        self.slots = [Slot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
+        wire = way.wire_dtype(named[0][1].dtype)
+        limit = way.clip / route.worker.size**0.5
+        self.slots = [Slot(name, parameter, index, wire, limit) for index, (name, parameter) in enumerate(named)]
         self._route = route
         self._worker = route.worker
-        self._label = label
+        self.label = label
         self._crossing = crossing
         self._before, self._op, self._after = scaling.steps(route.worker.size)
         self._order = list(range(len(named)))
@@ -87,21 +93,37 @@ class Arena:
         """Whether all ranks took part in the round that has landed; the same on all that did."""
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
-        total = lay_out(self._sizes(), self._order, self._itemsize).total
-        sizes = pieces(total, self._itemsize) if crossing else [total]
-        self._specs = [TensorSpec(f"{label}.{n}" if n else label, code, (size,)) for n, size in enumerate(sizes)]
+        layout = lay_out(self._sizes(), self._order, self._itemsize)
+        self.coding = Coding(way, layout.tail) if way.is_coded else None
+        self.rates: Rates | None = None
+        """Learning rates of its parameters; for error feedback."""
+        self._specs = self._named(layout, code)
         *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
-        self._departed = False
+        self._departed = self._discarded = False
         self._version = 0
         self.longest = 0
         """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
         self._cut(declared)
-        self.data = tensor_over(self._worker.allocate(total * self._itemsize), wire)
+        self.data = tensor_over(self._worker.allocate(layout.total * self._itemsize), wire)
         self._sent = [False] * len(self._starts)
+        self._began = False
         self._pending: list[int] = []
         self._place()
         self.reset()
+
+    def _named(self, layout: Layout, code: DType) -> list[TensorSpec]:
+        """The tensors it is declared as. Where the gradients are coded, the last is the control elements'."""
+        body = layout.total if self.coding is None else layout.tail
+        sizes = pieces(body, self._itemsize) if self._crossing else [body]
+        text = "" if self.coding is None else self.coding.way.text(0)
+        specs = [
+            TensorSpec(f"{self.label}.{n}" if n else self.label, code, (size,), codec=text)
+            for n, size in enumerate(sizes)
+        ]
+        if self.coding is not None:
+            specs.append(TensorSpec(f"{self.label}.control", code, (layout.total - body,)))
+        return specs
 
     def _sizes(self) -> list[int]:
         return [slot.parameter.numel() for slot in self.slots]
@@ -110,10 +132,12 @@ class Arena:
         """An empty tensor whose shape is a checksum of all names and shapes: ranks with other models don't match."""
         text = repr([(slot.name, tuple(slot.parameter.shape)) for slot in self.slots])
         shape = (0, len(self.slots), zlib.crc32(text.encode()))
-        return TensorSpec(f"{self._label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
+        return TensorSpec(f"{self.label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
 
     def _cut(self, declared: Sequence[Declared]) -> None:
         self._pieces = _pieces(declared)
+        if self.coding is not None:
+            self.coding.attach(self._worker, self._pieces)
         self._starts = [piece.offset + part.offset for piece in self._pieces for part in piece.declared.partitions]
 
     def _place(self) -> None:
@@ -122,6 +146,8 @@ class Arena:
             slot.place(self.data, offset)
             begin = offset * self._itemsize
             slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
+        if self.coding is not None:
+            self.coding.place(self.slots, layout.offsets)
         self._control = self.data[layout.tail : layout.tail + FLAGS * len(self.slots) + CONTROLS]
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
 
@@ -132,15 +158,17 @@ class Arena:
         was held for the old ones is freed. Blocks for one round trip.
         """
         left, before = [piece.declared for piece in self._pieces], self._worker
+        if self.coding is not None:
+            self.coding.detach(before, self._pieces)
         self._version += 1
         ending = f"/{self._version}"
         specs = [replace(spec, name=spec.name + ending, partition_bytes=partition_bytes) for spec in self._specs]
+        moves, self._route, self._worker = route is not self._route, route, route.worker
         self._cut(route.declare(specs))
         if isinstance(before, Tunable):
             for declared in left:
                 before.retire(declared)
-        if route is not self._route:
-            self._route, self._worker = route, route.worker
+        if moves:
             data = tensor_over(self._worker.allocate(self.data.numel() * self._itemsize), self.data.dtype)
             self.data = data.copy_(self.data)
         self._place()
@@ -148,10 +176,28 @@ class Arena:
             slot.rebind()
         self.reset()
 
+    def recode(self, rounds: int) -> None:
+        """Between rounds, on all ranks alike: the codec that is due after so many, if it is another. See Compress."""
+        if self.coding is None or self._specs[0].codec == (text := self.coding.way.text(rounds)):
+            return
+        self._specs[:-1] = [replace(spec, codec=text) for spec in self._specs[:-1]]
+        self.recut(self._route, self._pieces[0].declared.spec.partition_bytes)
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether its gradients are encoded in the next round."""
+        return bool(self._specs[0].codec)
+
     def reset(self) -> None:
         """A new round begins; the one before has landed, or has departed."""
         if not self._departed:
             self._follow()
+            if self.coding is not None:
+                self.coding.clear_gaps(self.data)
+                if self._discarded:
+                    self.coding.forget()
+        self._discarded = False
+        self._began = False
         for slot in self.slots:
             slot.reset()
         if self._observed is not None:
@@ -188,6 +234,7 @@ class Arena:
 
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
+        self._discarded = discard
         for slot in self.slots:
             if slot.ready:
                 continue
@@ -201,6 +248,9 @@ class Arena:
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
+        if not self._began and self.coding is not None and self.rates is not None:
+            self.coding.rescale(self._worker, self._pieces, self.slots, self.rates)
+        self._began = True
         for piece in self._pieces:
             for run in runs([part for part in parts if part in piece.parts]):
                 first = piece.parts.start
@@ -217,6 +267,25 @@ class Arena:
         if not self._crossing:
             return 0
         return run.start + max(self.longest - len(self._starts), 0)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its gradients are encoded, at some time or always."""
+        return self.coding is not None
+
+    def recall(self) -> dict[str, Memory]:
+        """Copies of what its codec remembers, by the parameters' names. With no round under way, as below."""
+        return {} if self.coding is None else self.coding.recall(self.slots)
+
+    def remember(self, memories: Mapping[str, Memory]) -> None:
+        """Takes what is there for its parameters; the rest is left alone."""
+        if self.coding is not None:
+            self.coding.remember(self.slots, memories)
+
+    def forget(self) -> None:
+        """What its codec remembers."""
+        if self.coding is not None:
+            self.coding.forget()
 
     @property
     def partitions(self) -> int:
@@ -269,7 +338,7 @@ class Arena:
                 "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
                 " all ranks must make the same calls in the same order",
                 rank=self._worker.rank,
-                key=self._label,
+                key=self.label,
             )
 
     def land(self) -> None:
@@ -310,7 +379,7 @@ class Arena:
 
     def _agreed(self, order: list[int]) -> list[int]:
         buffer = torch.tensor(order, dtype=torch.int64)
-        spec = TensorSpec(f"{self._label}.order", DType.INT64, (len(order),))
+        spec = TensorSpec(f"{self.label}.order", DType.INT64, (len(order),))
         (declared,) = self._route.declare([spec])
         self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()
         return [int(index) for index in buffer]
@@ -327,19 +396,22 @@ class Arena:
 
     def abandon(self) -> None:
         """Forgets the arena. What is still in flight keeps the memory until it has landed."""
+        if self.coding is not None and all(handle.done() for _, handle in self._flights):
+            with suppress(BytePSLikeError):  # the job has ended
+                self.coding.detach(self._worker, self._pieces)
         self._forget_flights()
 
     def _forget_flights(self) -> None:
         handles = [handle for _, handle in self._flights]
         if not all(handle.done() for handle in handles):
-            park(handles, self.data)
+            park(handles, (self.data, self.coding))
         self._flights = []
 
 
-_parked: list[tuple[list[Handle], torch.Tensor]] = []
+_parked: list[tuple[list[Handle], object]] = []
 
 
-def park(handles: list[Handle], data: torch.Tensor) -> None:
+def park(handles: list[Handle], data: object) -> None:
     """Keeps `data` alive until `handles` are done; looked at again with the next arena that is abandoned."""
     _parked[:] = [item for item in _parked if not all(handle.done() for handle in item[0])]
     _parked.append((handles, data))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.coding import Memory
+from byteps_like.torch.compression_rules import Rules, rules_for_averages, rules_of
+from byteps_like.torch.hook_buckets import Bucket
 from byteps_like.torch.routes import Route
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tensors import spec_of
@@ -27,18 +31,23 @@ class DDPHookState:
     """What `ddp_hook` needs to know of one model; give each model its own, made in the same order on all ranks.
 
     `route` and `process_set` as for DistributedOptimizer, which must be the ranks of the model's process group;
-    `compression` casts what travels. `error` is the typed error after backward has raised one.
+    `compression` too, but for rules by names, which DDP doesn't hand on; error feedback is off where nobody asks for
+    it, since the optimizer isn't known here. `error` is the typed error after backward has raised one.
     """
 
-    def __init__(
-        self, route: str = "auto", compression: type[Compressor] = Compression.none, process_set: object = None
-    ) -> None:
-        self._compression = check_compression(compression)
+    def __init__(self, route: str = "auto", compression: object = None, process_set: object = None) -> None:
+        self._compression = compression
+        if compression is not None:
+            _checked(rules_of(compression))
         self.error: BytePSLikeError | None = None
         self._runtime: Runtime | None = None
         self._wanted, self._process_set = route, process_set
         self._route: Route | None = None
         self._label = ""
+        self._rules = Rules()
+        self._buckets: dict[int, Bucket] = {}
+        self._layouts = 0
+        self._left: dict[int, Memory] = {}
 
     @property
     def route(self) -> str:
@@ -48,6 +57,8 @@ class DDPHookState:
     def _find_route(self) -> Route:
         if self._route is None or self._runtime is None or self._runtime.closed:
             runtime = self._runtime = _runtime.current()
+            self._rules = _checked(rules_for_averages(self._compression))
+            self._buckets.clear()
             scope = runtime.scope(self._process_set)
             self._route = scope.route if scope.number else runtime.route_for(self._wanted)
             self._label = f"ddp.{runtime.count(f'{scope.prefix}ddp')}"
@@ -63,15 +74,50 @@ class DDPHookState:
             self.error = error
             raise
 
-    def start(self, index: int, buffer: torch.Tensor) -> tuple[Handle, torch.Tensor]:
-        """Starts averaging bucket `index`; what is in flight, and the memory it lands in."""
+    def start(self, bucket: GradBucket) -> tuple[Handle, Callable[[], object]]:
+        """Starts averaging `bucket`; what is in flight, and what is to be done when it has landed."""
         route = self._find_route()
-        wire = buffer.to(self._compression.wire_dtype(buffer.dtype))
+        if not self._rules.codecs:
+            return self._start_whole(route, bucket.index(), bucket.buffer())
+        own, gradients = self._bucket(route, bucket), bucket.gradients()
+        return own.start(gradients, bucket.index()), partial(own.land, gradients)
+
+    def _start_whole(self, route: Route, index: int, buffer: torch.Tensor) -> tuple[Handle, Callable[[], object]]:
+        cast = self._rules.of("", buffer).cast
+        wire = buffer.to(cast.wire_dtype(buffer.dtype))
         # DDP puts the parameters into other buckets after the first step: another size is another name.
         name = f"{self._label}.bucket{index}.{wire.dtype}.{wire.numel()}".replace("torch.", "")
         (declared,) = route.declare([spec_of(name, wire)])
         # The next forward waits for all buckets, so none goes before those that were ready earlier.
-        return route.push_pull(declared, wire.data_ptr(), Op.AVERAGE), wire
+        handle = route.push_pull(declared, wire.data_ptr(), Op.AVERAGE)
+        return handle, (lambda: None) if wire is buffer else partial(buffer.copy_, wire)
+
+    def _bucket(self, route: Route, bucket: GradBucket) -> Bucket:
+        """As it is cut now. What codecs remember goes with the parameters when they are dealt out anew."""
+        index, parameters = bucket.index(), bucket.parameters()
+        known = self._buckets.get(index)
+        if known is None or known.parameters != [id(item) for item in parameters]:
+            if known is not None:
+                for load, _ in itertools.chain.from_iterable(item.loads for item in self._buckets.values()):
+                    load.leave(self._left)
+                self._buckets.clear()
+                self._layouts += 1
+            known = Bucket(route, f"{self._label}.bucket{index}.{self._layouts}", self._rules, parameters)
+            self._buckets[index] = known
+            for load, _ in known.loads:
+                load.follow(self._left)
+        return known
+
+
+def _checked(rules: Rules) -> Rules:
+    if rules.by_name:
+        raise InvalidArgumentError(
+            "compression: torch's DDP tells a hook no names of parameters; give one codec, or use"
+            " byteps_like.torch.DistributedDataParallel or DistributedOptimizer"
+        )
+    if any(way.low_rank or way.warmup for _, way in rules.ways):
+        raise InvalidArgumentError("compression: PowerSGD and codecs with a warm-up need DistributedOptimizer")
+    return rules
 
 
 def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -84,13 +130,14 @@ def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Fu
     known = state if state is not None else _default_state()
     buffer = bucket.buffer()
     with known.noting():
-        handle, wire = known.start(bucket.index(), buffer)
+        handle, finish = known.start(bucket)
     ended: torch.futures.Future[Any] = torch.futures.Future()
 
     def land(_: object) -> torch.Tensor:
         with known.noting():
             handle.wait()
-        return buffer if wire is buffer else buffer.copy_(wire)
+        finish()
+        return buffer
 
     # DDP dies of a Python future with an exception set; one that `then` makes fails as C++ expects.
     result = ended.then(land)

@@ -1,69 +1,86 @@
-"""What gradients and tensors look like on the wire. Here only casts; they cost no state and can be summed as they are.
-
-A compressor has Horovod's two functions, for single tensors, and `wire_dtype`, from which a gradient arena takes the
-element type of its shared memory.
-"""
+"""`Compression`: what users pass as `compression=`, by the names of BytePS, Horovod and the registry of codecs."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
 
+from byteps_like.compression.codec import Codec
+from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.casts import BF16Compressor, FP16Compressor, NoneCompressor
+from byteps_like.torch.compress import Compress, LowRank
+
+DGC_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
+"""Shares of the gradient that are sent in the stages before the last, as in the paper."""
+
+_WRAPPERS = {field.name for field in fields(Compress)} - {"codec"}
 
 
-class Compressor:
-    """Base of all: sends tensors as they are."""
+class _ByName(type):
+    """Gives `Compression` a factory for each codec of the registry."""
 
-    @classmethod
-    def wire_dtype(cls, dtype: torch.dtype) -> torch.dtype:
-        """The element type in which a tensor of `dtype` travels."""
-        return dtype
+    def __getattr__(cls, name: str) -> Callable[..., Compress]:
+        for kind in CODECS:
+            if kind.name == name:
+                return lambda *values, **named: _made(kind, values, named)
+        raise AttributeError(f"there is no codec {name!r}; there are {', '.join(kind.name for kind in CODECS)}")
 
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
-        """The tensor to send, and what `decompress` needs to know. Differentiable."""
-        return tensor.to(cls.wire_dtype(tensor.dtype)), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: torch.Tensor, context: torch.dtype) -> torch.Tensor:
-        """The received tensor in its own element type. Differentiable."""
-        return tensor.to(context)
+    def __dir__(cls) -> list[str]:
+        return [*super().__dir__(), *(kind.name for kind in CODECS)]
 
 
-class NoneCompressor(Compressor):
-    """No compression."""
+class Compression(metaclass=_ByName):
+    """`Compression.none`, `.fp16`, `.bf16` are casts; `Compression.NAME(...)` is the codec NAME of the registry.
 
-
-class FP16Compressor(Compressor):
-    """Floating-point tensors travel as IEEE half: 11 bits of precision, overflow above 65504."""
-
-    @classmethod
-    def wire_dtype(cls, dtype: torch.dtype) -> torch.dtype:
-        """float16 for float32 and float64; other types as they are."""
-        return torch.float16 if dtype in (torch.float32, torch.float64) else dtype
-
-
-class BF16Compressor(Compressor):
-    """Floating-point tensors travel as bfloat16: 8 bits of precision, the range of float32."""
-
-    @classmethod
-    def wire_dtype(cls, dtype: torch.dtype) -> torch.dtype:
-        """bfloat16 for float32 and float64; other types as they are."""
-        return torch.bfloat16 if dtype in (torch.float32, torch.float64) else dtype
-
-
-class Compression:
-    """The compressors by the names that BytePS and Horovod gave them."""
+    Its arguments are the codec's parameters, in order or by name, and those of Compress by name:
+    `Compression.topk(0.01, feedback=True)`, `Compression.onebit(two_way=True)`.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
 
+    @staticmethod
+    def dgc(
+        ratio: float = 0.001,
+        momentum: float = 0.9,
+        *,
+        warmup: Sequence[float] = DGC_WARMUP,
+        steps: int = 0,
+        clip: float = 0.0,
+        nesterov: bool = False,
+    ) -> Compress:
+        """Deep Gradient Compression (Lin et al., ICLR 2018): the largest `ratio` of the accumulated velocity is sent.
 
-def check_compression(compression: object) -> type[Compressor]:
-    """`compression` if it is one of ours. Raises InvalidArgumentError, since any other can't fill an arena."""
-    if isinstance(compression, type) and issubclass(compression, Compressor):
-        return compression
-    raise InvalidArgumentError(
-        f"compression={compression!r} is not a compressor; use Compression.none, Compression.fp16 or Compression.bf16"
-    )
+        `momentum` stands for the optimizer's own, which must be 0; it is corrected and masked. With `steps`, the shares
+        `warmup` are sent for so many steps each, before `ratio` is. `clip` scales each parameter's gradient down to
+        this norm over the root of the number of ranks; the paper's norm is that of all gradients together.
+        """
+        early = tuple((steps, _topk(share)) for share in warmup) if steps else ()
+        codec = _topk(ratio)
+        return Compress(codec, True, momentum, nesterov, masked=True, clip=clip, warmup=early)
+
+    @staticmethod
+    def powersgd(rank: int = 4, *, feedback: bool = True) -> Compress:
+        """PowerSGD (Vogels et al., NeurIPS 2019): a gradient of two or more dimensions travels as two factors.
+
+        32 rank (rows + columns) bits. Linear: two rounds of plain sums, on any route. What saves less than half, and
+        what has one dimension, goes as it is.
+        """
+        return Compress(LowRank(rank), feedback)
+
+
+def _topk(ratio: float) -> Codec:
+    return codec_of(f"topk:ratio={ratio}")
+
+
+def _made(kind: type[Codec], values: tuple[Any, ...], named: dict[str, Any]) -> Compress:
+    wrappers = _WRAPPERS - {field.name for field in fields(kind)}
+    own = {name: value for name, value in named.items() if name not in wrappers}
+    try:
+        codec = kind(*values, **own)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"Compression.{kind.name}: {error}") from None
+    return Compress(codec, **{name: value for name, value in named.items() if name in wrappers})

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.compression import Compression, Compressor
 from byteps_like.torch.cross_barrier_flight import Flight, refused_sparse
 from byteps_like.torch.cross_barrier_guards import Guards
 from byteps_like.torch.cross_barrier_step import PartialStep, check_class, check_hooks, checked
@@ -175,7 +174,7 @@ def CrossBarrier(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | int | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: object = None,
     backward_passes_per_step: int = 1,
     num_steps: int | None = None,
     **options: Any,

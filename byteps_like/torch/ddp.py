@@ -12,7 +12,7 @@ from torch.utils import _pytree
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.compression_rules import rules_for_averages
 from byteps_like.torch.packed import broadcast_buffers
 from byteps_like.torch.parameters import broadcast_parameters
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
@@ -26,7 +26,9 @@ class DistributedDataParallel(torch.nn.Module):
     unused parameters need no advice: `find_unused_parameters`, and torch's other tuning arguments, are accepted and
     not needed. `broadcast_buffers`: rank 0's buffers are handed to all before each forward in training; once rank 0 has
     joined (see join), each rank keeps its own. Don't keep a
-    reference to a `p.grad` over the next backward: its memory is used again. `route` as for DistributedOptimizer.
+    reference to a `p.grad` over the next backward: its memory is used again. `route` and
+    `compression` as for DistributedOptimizer; error feedback is off where nobody asks for it, since the optimizer isn't
+    known here, and what it keeps is in no state_dict.
 
     Names in `state_dict()` begin with `module.`, as torch's do. Blocks in the constructor. Raises MismatchError if
     the ranks' modules differ, InvalidArgumentError for parameters that are not on the CPU.
@@ -37,7 +39,7 @@ class DistributedDataParallel(torch.nn.Module):
         module: torch.nn.Module,
         device_ids: object = None,
         broadcast_buffers: bool = True,
-        compression: type[Compressor] = Compression.none,
+        compression: object = None,
         *,
         find_unused_parameters: bool = False,
         route: str = "auto",
@@ -49,9 +51,9 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
         self.module = module
         self.broadcast_buffers = broadcast_buffers
-        self._reducer = GradientReducer(
-            module.named_parameters, ReducerOptions(check_compression(compression), route=route)
-        )
+        rules = rules_for_averages(compression)
+        rules.check_names(name for name, _ in module.named_parameters())
+        self._reducer = GradientReducer(module.named_parameters, ReducerOptions(rules, route=route))
         self._end = _EndOfBackward(self._reducer)
         self._reducer.on_first = self._end.arm
 

@@ -9,12 +9,15 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.casts import Float32Compressor
+from byteps_like.torch.compression import Compression
+from byteps_like.torch.compression_rules import check_compression, way_of
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import (
     Reduction,
     broadcast_async_,
     copied,
+    encoded,
     push_pull_async_inplace,
     resolve,
     start,
@@ -28,7 +31,7 @@ def push_pull(
     name: str | None = None,
     version: int = 0,  # noqa: ARG001 - BytePS's
     priority: int = 0,
-    compression: type[Compressor] = Compression.none,
+    compression: object = Compression.none,
     *,
     op: object = None,
     prescale_factor: float = 1.0,
@@ -45,14 +48,19 @@ def push_pull(
     the order in which they are made. Of two operations that wait, the larger `priority` goes first. `version` is
     BytePS's and ignored. Differentiable for Sum and Average: the gradient is reduced as the tensor was.
 
+    `compression`: a cast, or a codec as for DistributedOptimizer, without feedback: it takes Sum and Average only, of
+    floating-point tensors, which it makes float32.
+
     On the wire: `tensor.nbytes` (fewer with compression) up and down per rank.
     Raises InvalidArgumentError, MismatchError (a rank came with another shape, dtype or operation), StalledError (a
     rank didn't come), PeerLostError.
     """
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
     check_strided_cpu(tensor, "push_pull")
-    compressed, context = check_compression(compression).compress(tensor)
-    return compression.decompress(_reduce(compressed, name, reduction, process_set), context)
+    way = way_of(compression)
+    cast = Float32Compressor if way.is_coded else check_compression(compression)
+    compressed, context = cast.compress(tensor)
+    return cast.decompress(_reduce(compressed, name, encoded(reduction, way), process_set), context)
 
 
 def push_pull_inplace(

@@ -11,7 +11,6 @@ from torch import nn
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.arena import Named
-from byteps_like.torch.compression import Compression
 from byteps_like.torch.factors import Factors
 from byteps_like.torch.factors_layer import FactorLayer
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
@@ -159,6 +158,6 @@ def factor_reducer(
         raise InvalidArgumentError(
             f"sufficient_factors={wanted!r} needs model=, the nn.Module with the Linear layers, not {model!r}"
         )
-    if options.compression is not Compression.none:
+    if not options.rules.none:
         raise InvalidArgumentError("sufficient_factors takes no compression=: choose one of them")
     return FactorReducer(source, options, model, wanted)

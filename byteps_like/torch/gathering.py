@@ -11,7 +11,8 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.compression import Compression
+from byteps_like.torch.compression_rules import check_compression
 from byteps_like.torch.gathers import Rows, shares, start_allgather, start_alltoall, start_reducescatter
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import Average, Reduction, resolve
@@ -72,7 +73,7 @@ def alltoall_async(
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: object = Compression.none,
     op: object = Average,
     process_set: object = None,
     prescale_factor: float = 1.0,
@@ -104,7 +105,7 @@ def reducescatter_async(
 def grouped_reducescatter(
     tensors: Tensors,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: object = Compression.none,
     op: object = Average,
     process_set: object = None,
     prescale_factor: float = 1.0,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression, Compressor
+from byteps_like.torch.compression import Compression
 from byteps_like.torch.differentiable import push_pull
 from byteps_like.torch.handles import Operation, synchronize, table
 from byteps_like.torch.ops import Reduction, resolve, start
@@ -21,7 +21,7 @@ def grouped_allreduce(
     tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: object = Compression.none,
     op: object = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,

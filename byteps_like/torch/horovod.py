@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression, Compressor
+from byteps_like.torch.compression import Compression
 from byteps_like.torch.differentiable import push_pull, push_pull_inplace
 from byteps_like.torch.ops import push_pull_async, push_pull_async_inplace
 
@@ -14,7 +14,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: object = Compression.none,
     op: object = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,

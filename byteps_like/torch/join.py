@@ -82,6 +82,7 @@ class Joiner:
         with self._lock:
             notice = {
                 "route": number, "name": name, "dtype": int(declared.spec.dtype), "shape": declared.spec.shape,
+                "codec": declared.spec.codec,
                 "op": int(op), "root": how.root, "parts": [parts.start, parts.stop],
                 "use": self._uses[number, name, parts.start],
             }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -10,6 +10,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import adasum
 from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.compress import Compress
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.tensors import check_in_place, check_strided_cpu, mark_changed, spec_of, wire_dtype, wire_op
@@ -37,6 +38,8 @@ class Reduction:
     prescale: float = 1.0
     postscale: float = 1.0
     adasum: bool = False
+    codec: str = ""
+    """TensorSpec.codec."""
 
     @property
     def kind(self) -> str:
@@ -65,6 +68,23 @@ def resolve(
     return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
 
 
+def encoded(reduction: Reduction, way: Compress) -> Reduction:
+    """`reduction`, by the codec of `way`. Raises InvalidArgumentError for what single tensors can't have."""
+    if not way.is_coded:
+        return reduction
+    if reduction.adasum or reduction.op not in (Op.SUM, Op.AVERAGE):
+        named = "Adasum" if reduction.adasum else reduction.op.name
+        raise InvalidArgumentError(
+            f"{way.name} can be summed and averaged; op={named} needs compression=Compression.none"
+        )
+    if way.feedback or way.momentum or way.clip or way.warmup:
+        raise InvalidArgumentError(
+            f"{way}: what a codec remembers belongs to a parameter's gradient; leave out feedback, momentum, clip and"
+            " warm-up, or use DistributedOptimizer"
+        )
+    return replace(reduction, codec=way.text(0))
+
+
 def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object = None) -> int:
     """Starts `reduction` in the memory of `tensor`; the caller leaves it alone until the handle is synchronized."""
     runtime = _runtime.current()
@@ -89,13 +109,14 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
 def _signature(tensor: torch.Tensor, reduction: Reduction) -> str:
     """What unnamed calls must have in common to meet."""
     op = "ADASUM" if reduction.adasum else reduction.op.name
-    return f"{op}.{str(tensor.dtype).removeprefix('torch.')}.{'x'.join(map(str, tensor.shape))}"
+    codec = f".{reduction.codec}" if reduction.codec else ""
+    return f"{op}.{str(tensor.dtype).removeprefix('torch.')}.{'x'.join(map(str, tensor.shape))}{codec}"
 
 
 def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
     root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
     op = wire_op(reduction.op, tensor.dtype)
-    (declared,) = scope.route.declare([spec_of(full, tensor)])
+    (declared,) = scope.route.declare([replace(spec_of(full, tensor), codec=reduction.codec)])
     scale_in_place(tensor, reduction.prescale)
     return scope.route.push_pull(declared, tensor.data_ptr(), op, Request(root, priority=reduction.priority or None))
 

@@ -13,9 +13,11 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.arena import Scaling
-from byteps_like.torch.compression import Compression, Compressor, check_compression
+from byteps_like.torch.coding_state import MEMORY, restore, saved
+from byteps_like.torch.compression_rules import Rules, check_compression, rules_of
 from byteps_like.torch.ops import Adasum, Average, resolve_op
 from byteps_like.torch.optimizer_choices import Choices, check_passes
 from byteps_like.torch.parameter_names import ParameterNames
@@ -126,6 +128,17 @@ class DistributedOptimizerMixin(Twin):
         super().add_param_group(param_group)
         self._distribution.reducer.refresh()
 
+    def state_dict(self) -> dict[str, Any]:
+        """The plain optimizer's, and under "byteps_like" what codecs remember: see docs/compression.md."""
+        state: dict[str, Any] = super().state_dict()
+        memory = saved(self._distribution.reducer)
+        return {**state, MEMORY: memory} if memory else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The plain optimizer's; what codecs remembered is taken where this rank of as many ranks has saved it."""
+        super().load_state_dict(state_dict)
+        restore(self._distribution.reducer, state_dict.get(MEMORY))
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Gradients are sent by the `passes`-th backward after a step. Call it between steps."""
         check_passes(passes)
@@ -157,7 +170,7 @@ class DistributedOptimizerMixin(Twin):
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: object = None,
     backward_passes_per_step: int = 1,
     op: Any = Average,
     gradient_predivide_factor: float = 1.0,
@@ -178,7 +191,9 @@ def DistributedOptimizer(
     Gradients live in one buffer per element type, are sent from within backward, and waited for by `step()`. Don't
     touch `p.grad` between backward and `synchronize()`, nor keep it over the next backward: its memory is used again.
 
-    `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16.
+    `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16, a
+    codec ("thc4", Compression.topk(0.01)), BytePS's dictionary, or rules by names: docs/compression.md. None: as the
+    setting says.
     `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
     `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
     by size()/f after it. `process_set`: averages over its ranks only. `num_groups`, `groups`: Horovod's, not needed.
@@ -194,14 +209,17 @@ def DistributedOptimizer(
     (see optimizer_choices), MismatchError if the ranks' models differ, NotInitializedError.
     """
     del num_groups, groups
-    choices = Choices(op, gradient_predivide_factor, route, model, cross_barrier, shard, tune, sufficient_factors)
+    whole = op is Adasum or bool(shard or sufficient_factors)
+    rules = _rules(optimizer, compression, whole)
+    choices = Choices(
+        op, gradient_predivide_factor, route, model, cross_barrier, shard, tune, sufficient_factors, rules
+    )
     choices.check(optimizer, backward_passes_per_step)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    compressor = check_compression(compression)
     if op is Adasum:
-        return twin_of(optimizer, AdasumOptimizerMixin, StepReducer(names, compressor, process_set))
+        return twin_of(optimizer, AdasumOptimizerMixin, StepReducer(names, check_compression(compression), process_set))
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
-    options = ReducerOptions(compressor, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
+    options = ReducerOptions(rules, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
     return _made(optimizer, names, options, choices, backward_passes_per_step)
 
 
@@ -229,9 +247,20 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
         from byteps_like.torch.factors_reducer import factor_reducer
 
         return factor_reducer(names, options, choices.model, choices.sufficient_factors)
+    options.rules.check_names(name for name, _ in names())
     reducer = GradientReducer(names, options)
+    reducer.take_rates(names.rates)
     attach(reducer, choices.tune)
     return reducer
+
+
+def _rules(optimizer: object, compression: object, whole: bool) -> Rules:
+    """What was asked for, else the setting: of gradients that go by themselves, not `whole` in another way."""
+    runtime = _runtime.current()
+    if compression is None and not whole:
+        compression = runtime.compression
+    plain = isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD)
+    return rules_of(compression, plain=plain, min_bytes=runtime.min_compress_bytes)
 
 
 def _scaling(op: Op, predivide: float) -> Scaling:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.compression_rules import Rules
 from byteps_like.torch.ops import Adasum
 from byteps_like.torch.tuning import OFF, Tune, check_tune
 from byteps_like.torch.twin import Twin
@@ -21,6 +22,10 @@ CONFLICTS = (
     ("shard", "tune", "shares stay as they are cut"),
     ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
     ("sufficient_factors", "tune", "what factors save depends on the route that is chosen for them"),
+    ("a codec", "op=Adasum", "Adasum needs whole steps"),
+    ("powersgd", "cross_barrier", "its second factor is made when the first has landed, so step() has to wait"),
+    ("a codec's warm-up", "cross_barrier", "codecs change between rounds, of which one is always under way"),
+    ("momentum before a codec", "the optimizer's momentum", "it would count twice: set the optimizer's to 0"),
     ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
     ("gradient_predivide_factor", "op=Adasum", "Adasum is no sum that could be scaled"),
     ("route='server'", "op=Adasum", "Adasum goes among the workers"),
@@ -40,6 +45,7 @@ class Choices:
     shard: str
     tune: Tune | None
     sufficient_factors: bool | str
+    rules: Rules
 
     def check(self, optimizer: object, passes: int) -> None:
         """Raises InvalidArgumentError for what can't be, alone or together."""
@@ -49,12 +55,13 @@ class Choices:
         if self.shard not in ("", "optimizer"):
             raise InvalidArgumentError(f"shard={self.shard!r} must be '' or 'optimizer'")
         check_tune(self.tune)
-        chosen = self._chosen()
+        chosen = self._chosen(optimizer)
         for one, other, why in CONFLICTS:
             if one in chosen and other in chosen:
                 raise InvalidArgumentError(f"{one} and {other} don't go together: {why}; leave one of them out")
 
-    def _chosen(self) -> set[str]:
+    def _chosen(self, optimizer: torch.optim.Optimizer) -> set[str]:
+        ways = [way for _, way in self.rules.ways]
         asked = {
             "op=Adasum": self.op is Adasum,
             "gradient_predivide_factor": self.predivide != 1.0,
@@ -63,6 +70,11 @@ class Choices:
             "shard": bool(self.shard),
             "tune": self.tune is not None and os.fspath(self.tune) != OFF,
             "sufficient_factors": bool(self.sufficient_factors),
+            "a codec": self.rules.codecs,
+            "powersgd": any(way.low_rank for way in ways),
+            "a codec's warm-up": any(way.warmup for way in ways),
+            "momentum before a codec": any(way.momentum for way in ways),
+            "the optimizer's momentum": any(group.get("momentum") for group in optimizer.param_groups),
         }
         return {name for name, wanted in asked.items() if wanted}
 

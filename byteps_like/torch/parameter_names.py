@@ -30,6 +30,11 @@ class ParameterNames:
             for place, parameter in enumerate(group["params"]):
                 yield self._names.get(id(parameter), f"group{number}.parameter{place}"), parameter
 
+    def rates(self) -> dict[int, float]:
+        """The learning rate of each parameter, by its id; 1 where a group has none."""
+        groups = self._attributes["param_groups"]
+        return {id(parameter): float(group.get("lr", 1.0)) for group in groups for parameter in group["params"]}
+
     def _check_complete(self) -> None:
         missing = sum(id(parameter) not in self._names for _, parameter in self())
         if missing:

@@ -10,6 +10,7 @@ from torch.utils import _pytree
 
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.coding_state import without_residuals
 from byteps_like.torch.objects import allgather_object, broadcast_object
 from byteps_like.torch.packed import broadcast_packed
 
@@ -93,7 +94,7 @@ def broadcast_optimizer_state(
     scope.root(root_rank)
     if scope.size == 1:
         return
-    state = _broadcast_tree(optimizer.state_dict(), root_rank, process_set)
+    state = _broadcast_tree(without_residuals(optimizer.state_dict()), root_rank, process_set)
     if runtime.worker.rank != root_rank:
         optimizer.load_state_dict(state)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Arena, Flown, Named, Scaling
-from byteps_like.torch.compression import Compression, Compressor
+from byteps_like.torch.coding import Memory, Rates
+from byteps_like.torch.compress import Compress
+from byteps_like.torch.compression_rules import Rules
 from byteps_like.torch.routes import Route
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
@@ -30,7 +33,7 @@ class ReducerOptions:
     Sparse ones are made dense on the server route, with a warning, and with `sparse_as_dense`; else they are gathered.
     """
 
-    compression: type[Compressor] = Compression.none
+    rules: Rules = field(default_factory=Rules)
     scaling: Scaling = field(default_factory=Scaling)
     route: str = "auto"
     process_set: object = None
@@ -74,6 +77,13 @@ class GradientReducer:
         self.on_round: Callable[[], None] | None = None
         """Called at the end of each `synchronize`, with no round under way, and of each `depart` (see tuning)."""
         self.tuning: Any = None
+        self.rates: Rates | None = None
+        """Learning rates of parameters, by which what codecs have left out is rescaled."""
+        self.transform: Callable[[Arena, Slot], None] | None = None
+        """What is made of a staged gradient before it is sent (see onebit_adam)."""
+        self.rounds = 0
+        """How many all ranks took part in: ranks that have joined don't count them, nor do the others then."""
+        self._left: dict[str, Memory] = {}
         self._source = source
         self._options = options
         self._arenas: list[Arena] = []
@@ -103,6 +113,7 @@ class GradientReducer:
         if recorder.changed:
             follow_recorder()
         if self._runtime.closed:
+            self._left.update(self.recall())
             self._drop()
             self._start()
         if self._sparse:
@@ -117,6 +128,7 @@ class GradientReducer:
                 self._hook(parameter)
         if kept < sum(len(arena.slots) for arena in self._arenas) and not self.active:
             known = [item for item in self._dense() if item[1].requires_grad or id(item[1]) in self._slots]
+            self._left.update(self.recall())
             self._drop()
             added = known
         if added:
@@ -129,28 +141,36 @@ class GradientReducer:
         return [item for item in self._source() if item[1] not in self._sparse] if self._sparse else self._source()
 
     def _add(self, named: list[Named]) -> None:
-        by_dtype: dict[torch.dtype, list[Named]] = {}
+        groups: dict[tuple[torch.dtype, Compress], list[Named]] = {}
         for name, parameter in reversed(named):
             self._claim(name, parameter)
-            by_dtype.setdefault(parameter.dtype, []).append((name, parameter))
-        for dtype, group in by_dtype.items():
+            way = self._options.rules.of(name, parameter)
+            groups.setdefault((parameter.dtype, way), []).append((name, parameter))
+        for number, ((dtype, way), group) in enumerate(groups.items()):
             label = f"{self.label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
-            arena = self._make_arena(label, group)
-            if self._partition_bytes:
-                arena.recut(self.route, self._partition_bytes)
-            for slot in arena.slots:
-                slot.warns_sparse = not (self._options.sparse_as_dense or self.gathers)
-            self._arenas.append(arena)
-            self._runtime.arenas[label] = arena
-            self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
-            for slot in arena.slots:
-                self._hook(slot.parameter)
+            self._adopt(self._make_arena(f"{label}.{number}.{way.name}" if way.name else label, group, way))
         self._generation += 1
         self._level()
 
-    def _make_arena(self, label: str, named: list[Named]) -> Arena:
-        wire = self._options.compression.wire_dtype(named[0][1].dtype)
-        return Arena(self.route, label, named, wire, self._options.scaling, self._options.crossing)
+    def _make_arena(self, label: str, named: list[Named], way: Compress) -> Arena:
+        arena = Arena(self.route, label, named, way, self._options.scaling, self._options.crossing)
+        arena.rates = self.rates
+        arena.remember(self._left)
+        arena.recode(self.rounds)
+        if self._partition_bytes:
+            arena.recut(self.route, self._partition_bytes)
+        for slot in arena.slots:
+            slot.transform = None if self.transform is None else partial(self.transform, arena)
+        return arena
+
+    def _adopt(self, arena: Arena) -> None:
+        for slot in arena.slots:
+            slot.warns_sparse = not (self._options.sparse_as_dense or self.gathers)
+        self._arenas.append(arena)
+        self._runtime.arenas[arena.label] = arena
+        self._slots.update((id(slot.parameter), (arena, slot)) for slot in arena.slots)
+        for slot in arena.slots:
+            self._hook(slot.parameter)
 
     def _level(self) -> None:
         longest = max((arena.partitions for arena in self._arenas), default=0)
@@ -290,9 +310,41 @@ class GradientReducer:
         with torch.no_grad():
             self.refresh()
             self._round(discard=False)
+            self.recode(self.rounds + self.complete)
             self.refresh()
             if self.on_round is not None:
                 self.on_round()
+
+    # What codecs remember
+
+    def take_rates(self, rates: Rates) -> None:
+        """From now on residuals are rescaled when learning rates change."""
+        self.rates = rates
+        for arena in self.coded:
+            arena.rates = rates
+
+    @property
+    def coded(self) -> list[Arena]:
+        """The arenas whose gradients are encoded, at some time or always."""
+        return [arena for arena in self._arenas if arena.remembers]
+
+    def recode(self, rounds: int) -> None:
+        """Between rounds, on all ranks alike: the codecs that are due after so many rounds."""
+        self.rounds = rounds
+        for arena in self.coded:
+            arena.recode(rounds)
+        self._level()
+
+    def recall(self) -> dict[str, Memory]:
+        """Copies of what codecs remember of each gradient. With no round under way, as below."""
+        return {name: memory for arena in self.coded for name, memory in arena.recall().items()}
+
+    def remember(self, memories: Mapping[str, Memory]) -> None:
+        """Begins anew with `memories`, of parameters by name."""
+        self._left = dict(memories)
+        for arena in self.coded:
+            arena.forget()
+            arena.remember(memories)
 
     def depart(self) -> list[tuple[Arena, list[Flown]]] | None:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.

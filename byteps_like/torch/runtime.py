@@ -29,10 +29,13 @@ _PARTITION_BYTES = 4 << 20
 class Runtime:
     """A worker, and what belongs to its membership of one epoch: declared names, names in flight, counters."""
 
-    def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES, tune: str = "off") -> None:
+    def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES, config: Config | None = None) -> None:
+        settings = config or Config()
         self.worker = worker
-        self.tune = tune
-        """Config.tune: what optimizers that aren't told do."""
+        self.tune = settings.tune
+        """Config.tune: what optimizers that aren't told do. So is `compression`."""
+        self.compression = settings.compression
+        self.min_compress_bytes = settings.min_compress_bytes
         self.route = Route(worker)
         self.names = NameTable()
         self.bulk_lock = threading.Lock()
@@ -219,7 +222,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     with _lock:
         if _process is None and _bound.get() is None:
             found = config or Config.from_env(**settings)
-            _process = Runtime(_connect(found), found.partition_bytes, found.tune)
+            _process = Runtime(_connect(found), found.partition_bytes, found)
             _process.pace(found)
             follow_recorder()
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.

@@ -43,7 +43,7 @@ class Shadows:
             raise InvalidArgumentError(
                 f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
             )
-        route, spec = self._routes[number], TensorSpec(name, DType(notice["dtype"]), tuple(notice["shape"]))
+        route, spec = self._routes[number], _spec(notice)
         declared = route.worker.placed(route.declare([spec])[0], follows=False)
         buffer = self._buffers.setdefault((number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8))
         for part in due:
@@ -71,3 +71,7 @@ class Shadows:
             for (_, name), buffer in self._buffers.items()
             if name.endswith(ORDER)
         ]
+
+
+def _spec(notice: Message) -> TensorSpec:
+    return TensorSpec(notice["name"], DType(notice["dtype"]), tuple(notice["shape"]), codec=notice["codec"])

@@ -41,7 +41,7 @@ class ShardArena:
 
     def __init__(self, route: Route, label: str, named: Sequence[Named], scaling: Scaling) -> None:
         self.slots = [ShardSlot(name, parameter, index) for index, (name, parameter) in enumerate(named)]
-        self._route, self._label = route, label
+        self._route, self.label = route, label
         self.rank, self.size = route.worker.rank, route.worker.size
         self._before, self._op, self._after = scaling.steps(self.size)
         dtype = named[0][1].dtype
@@ -66,10 +66,10 @@ class ShardArena:
         """Asks the ranks whether they have the same parameters, and the job for the size of its partitions."""
         text = repr([(slot.name, tuple(slot.parameter.shape)) for slot in self.slots])
         shape = (0, len(self.slots), zlib.crc32(text.encode()))
-        name = f"{self._label}.(0, parameters, checksum of their names and shapes)"
+        name = f"{self.label}.(0, parameters, checksum of their names and shapes)"
         sizes = [slot.parameter.numel() for slot in self.slots]
         total = lay_out_shards(sizes, self.code.itemsize, 1 << 62, self.size).total
-        specs = [TensorSpec(name, DType.UINT8, shape), TensorSpec(self._label, self.code, (total,))]
+        specs = [TensorSpec(name, DType.UINT8, shape), TensorSpec(self.label, self.code, (total,))]
         signature, cut = self._route.declare(specs)
         self._route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         chunk_bytes = cut.partitions[0].nbytes if cut.partitions else 1
@@ -146,7 +146,7 @@ class ShardArena:
                 "some ranks cleared their gradients after backward() while others went on to step();"
                 " all ranks must make the same calls in the same order",
                 rank=self.rank,
-                key=self._label,
+                key=self.label,
             )
 
     def wait(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.compression import Compression
 from byteps_like.torch.objects import allgather_object
 from byteps_like.torch.optimizer import DistributedOptimizerMixin, _averaged, _Distribution
 from byteps_like.torch.parameter_names import ParameterNames
@@ -140,7 +139,7 @@ def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: Re
             "shard='optimizer' goes by collectives among the workers (beside the servers, if there are any), not by"
             " route='server': leave out route"
         )
-    if options.compression is not Compression.none:
+    if not options.rules.none:
         raise InvalidArgumentError("shard='optimizer' takes no compression=; bf16 parameters halve the bytes")
     check_elementwise(optimizer)
     reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))

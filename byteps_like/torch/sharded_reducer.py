@@ -11,6 +11,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.arena import Named
+from byteps_like.torch.compress import Compress
 from byteps_like.torch.reducer import GradientReducer
 from byteps_like.torch.sharded_arena import ShardArena
 from byteps_like.torch.sharded_gradient import ShardSlot
@@ -48,8 +49,13 @@ class ShardReducer(GradientReducer):
             if id(parameter) in self._slots:
                 self._hook(parameter)
 
-    def _make_arena(self, label: str, named: list[Named]) -> Any:
+    def _make_arena(self, label: str, named: list[Named], way: Compress) -> Any:  # noqa: ARG002 - no codec here
         return ShardArena(self.route, label, named, self._options.scaling)
+
+    @property
+    def coded(self) -> list[Any]:
+        """None."""
+        return []
 
     # Rounds
 

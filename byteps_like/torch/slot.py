@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -23,13 +24,19 @@ class Slot:
     afresh (because `p.grad` was None, torch's default after `zero_grad`) is copied in and `p.grad` bound to its place:
     one read and one write, where clearing the arena and accumulating into it would be two writes and two reads.
     With compression `p.grad` stays what autograd made, and is cast into the arena and back.
+
+    A gradient whose norm is above `limit` is scaled down to it, where that isn't 0.
     """
 
-    def __init__(self, name: str, parameter: torch.Tensor, index: int, wire: torch.dtype) -> None:
+    transform: Callable[[Slot], None] | None = None
+    """What is made of the gradient in `region` before it is sent (see onebit_adam)."""
+
+    def __init__(self, name: str, parameter: torch.Tensor, index: int, wire: torch.dtype, limit: float = 0.0) -> None:
         self.name = name
         self.parameter = parameter
         self.dtype = parameter.dtype
         self.index = index
+        self.limit = limit
         self.is_view = wire is parameter.dtype
         self.region = torch.empty(0)
         self.parts = range(0)
@@ -67,6 +74,7 @@ class Slot:
         self.ready = True
         if grad is None:
             self.region.zero_()
+            self._shape(factor)
             self.bound = None
             return
         if grad.layout is not torch.strided:
@@ -78,12 +86,20 @@ class Slot:
             self.region.copy_(grad.detach())
             if self.is_view:
                 grad = self.view()
-        if factor != 1.0:
-            self.region.mul_(factor)
+        self._shape(factor)
         if grad is not self.parameter.grad:
             self.parameter.grad = grad
         self.bound = grad
         self._version = grad._version
+
+    def _shape(self, factor: float) -> None:
+        if self.limit:
+            norm = float(torch.linalg.vector_norm(self.region, dtype=torch.float64))
+            self.region.mul_(self.limit / norm if norm > self.limit else 1.0)
+        if self.transform is not None:
+            self.transform(self)
+        if factor != 1.0:
+            self.region.mul_(factor)
 
     def leave(self) -> None:
         """Takes `p.grad` out of the arena, whose content is about to be overwritten by a round that counts nothing."""

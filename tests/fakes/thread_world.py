@@ -23,6 +23,7 @@ from byteps_like.worker.api import Declared, Feedback, Links, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_feedback, check_push_pull, check_same
 from tests.fakes.reduction import reduce
+from tests.fakes.thread_codecs import Contribution, RankCodecs, WorldCodecs
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
 
 _GARBAGE = 0xA5
@@ -35,7 +36,7 @@ class _Round:
 
     op: Op
     root: int
-    contributions: dict[int, bytes] = field(default_factory=dict)
+    contributions: dict[int, Any] = field(default_factory=dict)
     result: bytes | None = None
 
 
@@ -53,6 +54,7 @@ class ThreadWorld:
         self._barrier = threading.Barrier(size)
         self._seen: dict[str, tuple[int, TensorSpec]] = {}
         self.groups = GroupWorld()
+        self.codecs = WorldCodecs()
 
     def fail(self, error: Exception) -> None:
         with self.changed:
@@ -75,8 +77,10 @@ class ThreadWorld:
         self.check()
         raise AssertionError
 
-    def contribute(self, rank: int, key: int, number: int, data: bytes, like: tuple[DType, Op, int]) -> None:
-        dtype, op, root = like
+    def contribute(
+        self, rank: int, key: int, number: int, data: bytes | Contribution, like: tuple[DType, Op, int, str]
+    ) -> None:
+        dtype, op, root, codec = like
         with self.changed:
             item = self.rounds.setdefault((key, number), _Round(op, root))
             if (item.op, item.root) != (op, root):
@@ -84,7 +88,10 @@ class ThreadWorld:
             item.contributions[rank] = data
             if len(item.contributions) == self.size:
                 ordered = [item.contributions[rank] for rank in range(self.size)]
-                item.result = reduce(ordered, dtype, op, root)
+                coded = isinstance(data, Contribution)
+                item.result = (
+                    self.codecs.round(codec, op, ordered, key, number) if coded else reduce(ordered, dtype, op, root)
+                )
                 item.contributions.clear()
                 self.changed.notify_all()
 
@@ -141,6 +148,8 @@ class ThreadWorker:
         self._rounds: Counter[int] = Counter()
         self._groups: dict[tuple[str, tuple[int, ...]], ThreadGroup] = {}
         self._closed = False
+        self.codecs = RankCodecs()
+        self.compensate, self.rescale = self.codecs.compensate, self.codecs.rescale
         self.links: list[Links] = []
         self.retired: list[str] = []
 
@@ -176,9 +185,12 @@ class ThreadWorker:
         for part in declared.partitions if parts is None else [declared.partitions[part] for part in parts]:
             number = self._rounds[part.key]
             self._rounds[part.key] += 1
-            data = ctypes.string_at(address + part.offset, part.nbytes)
+            data: Any = ctypes.string_at(address + part.offset, part.nbytes)
+            if declared.spec.codec and op is not Op.BROADCAST:
+                data = self.codecs.contribution(declared, part, data)
             ctypes.memset(address + part.offset, _GARBAGE, part.nbytes)
-            self.world.contribute(self.rank, part.key, number, data, (declared.spec.dtype, op, root))
+            like = (declared.spec.dtype, op, root, declared.spec.codec)
+            self.world.contribute(self.rank, part.key, number, data, like)
             self.world.pushed[declared.spec.name] += 1
             pieces.append(((part.key, number), address + part.offset))
         return ThreadHandle(self.world, declared.spec.name, pieces)

@@ -189,7 +189,7 @@ def wrong_arguments(bps: Any, rank: int, size: int) -> None:
         lambda: bps.push_pull(ones, average=True, op=bps.Sum),
         lambda: bps.push_pull(ones, op="sum"),
         lambda: bps.push_pull(ones, process_set=3),
-        lambda: bps.push_pull(ones, compression="fp16"),
+        lambda: bps.push_pull(ones, compression="fp17"),
         lambda: bps.push_pull_inplace(torch.ones(2, 3).t()),
         lambda: bps.push_pull(torch.ones(2, dtype=torch.int32), postscale_factor=2.0),
         lambda: bps.broadcast(ones, size),

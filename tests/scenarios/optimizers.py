@@ -276,7 +276,7 @@ def not_to_be_copied(bps: Any, rank: int, size: int) -> None:
     names = list(fresh.named_parameters())
     options: list[dict[str, Any]] = [
         {"named_parameters": names[:-1]}, {"named_parameters": [*names[:-1], (names[0][0], names[-1][1])]},
-        {"named_parameters": list(fresh.parameters())}, {"op": bps.Max}, {"compression": None},
+        {"named_parameters": list(fresh.parameters())}, {"op": bps.Max}, {"compression": 7},
         {"op": bps.Adasum, "gradient_predivide_factor": 2.0}, {"op": bps.Adasum, "route": "server"},
         {"backward_passes_per_step": 0}, {"process_set": 2}, {"op": bps.Sum, "gradient_predivide_factor": 2.0},
     ]  # fmt: skip

@@ -21,16 +21,20 @@ OPTIONS = {
     "shard": {"shard": "optimizer"},
     "tune": {"tune": "on"},
     "sufficient_factors": {"sufficient_factors": "auto"},
+    "a codec": {"compression": "onebit"},
+    "powersgd": {"compression": bps.Compression.powersgd()},
+    "a codec's warm-up": {"compression": bps.Compress("onebit", warmup=((5, None),))},
+    "momentum before a codec": {"compression": bps.Compress("onebit", momentum=0.9)},
+    "the optimizer's momentum": {},
 }
 
 
 @pytest.mark.parametrize(("one", "other", "why"), CONFLICTS)
 def test_both_are_named_with_the_cause(one, other, why):
     model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with runtime.bound(LocalWorker()), pytest.raises(InvalidArgumentError, match=re.escape(why)) as caught:
-        bps.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), model=model, **OPTIONS[one], **OPTIONS[other]
-        )
+        bps.DistributedOptimizer(optimizer, model=model, **OPTIONS[one], **OPTIONS[other])
     assert one in str(caught.value) and other in str(caught.value)
 
 

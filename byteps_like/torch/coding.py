@@ -1,0 +1,133 @@
+"""What an arena with a codec remembers between rounds: error feedback and momentum, laid out as its gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from byteps_like.torch.compress import Compress
+from byteps_like.torch.slot import Slot
+from byteps_like.worker.api import Declared, Feedback, Worker
+
+Memory = dict[str, torch.Tensor]
+"""What is remembered for one parameter: kind -> tensor of its shape."""
+
+RESIDUAL, MOMENTUM = "residual", "momentum"
+
+Rates = Callable[[], dict[int, float]]
+"""The learning rates of parameters as they are now, by the parameters' ids."""
+
+
+class HasPlace(Protocol):
+    """A part of an arena that is declared by itself, and its offset in bytes: an arena's Piece."""
+
+    @property
+    def declared(self) -> Declared:
+        """Its name and partitions."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins."""
+
+
+class Coding:
+    """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes.
+
+    Not to be touched while a round is in flight.
+    """
+
+    def __init__(self, way: Compress, total: int) -> None:
+        self.way = way
+        self.total = total
+        kinds = ([RESIDUAL] if way.feedback else []) + ([MOMENTUM] if way.momentum else [])
+        self._buffers = {kind: torch.zeros(total) for kind in kinds}
+        self._offsets: list[int] = []
+        self._gaps = torch.empty(0, dtype=torch.int64)
+        self._rates: dict[int, float] = {}
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is anything to remember."""
+        return bool(self._buffers)
+
+    def place(self, slots: Sequence[Slot], offsets: Sequence[int]) -> None:
+        """The gradients lie at these elements from now on. What is remembered goes with them."""
+        before = self.recall(slots) if self._offsets else {}
+        self._offsets = list(offsets)
+        taken = torch.zeros(self.total, dtype=torch.bool)
+        for slot, offset in zip(slots, offsets, strict=True):
+            taken[offset : offset + slot.parameter.numel()] = True
+        self._gaps = taken.logical_not().nonzero().flatten()
+        for buffer in self._buffers.values():
+            buffer.zero_()
+        self.remember(slots, before)
+
+    def clear_gaps(self, data: torch.Tensor) -> None:
+        """Zeros between the gradients: what was decoded there would be sent again."""
+        data.index_fill_(0, self._gaps, 0.0)
+
+    def recall(self, slots: Sequence[Slot]) -> dict[str, Memory]:
+        """Copies of what is remembered, by the parameters' names."""
+        return {
+            slot.name: {kind: view.clone() for kind, view in self._views(slot).items()} for slot in slots if self.keeps
+        }
+
+    def remember(self, slots: Sequence[Slot], memories: Mapping[str, Memory]) -> None:
+        """Takes what is in `memories`; what isn't there, or has another shape, is left alone."""
+        for slot in slots:
+            found = memories.get(slot.name, {})
+            for kind, view in self._views(slot).items():
+                if kind in found and found[kind].shape == view.shape:
+                    view.copy_(found[kind])
+
+    def forget(self) -> None:
+        """As at the beginning: for rounds that were thrown away, or whose gradients were no numbers."""
+        for buffer in self._buffers.values():
+            buffer.zero_()
+
+    def _views(self, slot: Slot) -> Memory:
+        offset = self._offsets[slot.index]
+        flat = (buffer[offset : offset + slot.parameter.numel()] for buffer in self._buffers.values())
+        strided = (part.as_strided(slot.region.shape, slot.region.stride()) for part in flat)
+        return dict(zip(self._buffers, strided, strict=True))
+
+    # The worker's side
+
+    def attach(self, worker: Worker, pieces: Sequence[HasPlace]) -> None:
+        """Tells `worker` where the buffers of `pieces` are; None for those without a codec."""
+        for piece in pieces:
+            if piece.declared.spec.codec and self.keeps:
+                worker.compensate(piece.declared, self._feedback(piece.offset))
+
+    def detach(self, worker: Worker, pieces: Sequence[HasPlace]) -> None:
+        """The buffers may be freed."""
+        for piece in pieces:
+            if piece.declared.spec.codec and self.keeps:
+                worker.compensate(piece.declared, None)
+
+    def _feedback(self, offset: int) -> Feedback:
+        addresses = {kind: buffer.data_ptr() + offset for kind, buffer in self._buffers.items()}
+        way = self.way
+        residual, momentum = addresses.get(RESIDUAL, 0), addresses.get(MOMENTUM, 0)
+        return Feedback(residual, momentum, mu=way.momentum, nesterov=way.nesterov, masked=way.masked)
+
+    def rescale(self, worker: Worker, pieces: Sequence[HasPlace], slots: Sequence[Slot], rates: Rates) -> None:
+        """Before a round: the residual in terms of the learning rates that its updates will be made with."""
+        if RESIDUAL not in self._buffers:
+            return
+        known = rates()
+        now = {slot.index: known.get(id(slot.parameter), 0.0) for slot in slots}
+        factors = {index: self._rates[index] / value for index, value in now.items() if value and index in self._rates}
+        self._rates.update((index, value) for index, value in now.items() if value)
+        if len(factors) == len(slots) and len(set(factors.values())) == 1:
+            factor = factors[0]
+            for piece in pieces if factor != 1.0 else ():
+                if piece.declared.spec.codec:
+                    worker.rescale(piece.declared, factor)
+            return
+        for slot in slots:
+            factor = factors.get(slot.index, 1.0)
+            if factor != 1.0:
+                self._views(slot)[RESIDUAL].mul_(factor)

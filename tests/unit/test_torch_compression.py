@@ -1,0 +1,247 @@
+"""compression= of DistributedOptimizer and of single tensors: what arrives is what the codecs' references say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import byteps_like.torch as bps
+from byteps_like.compression.codec import Trait
+from byteps_like.compression.registry import codec_of
+from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios import compression as scenario
+from tests.scenarios.models import batch, distance, loss_of, mlp, share
+
+SIZE = 3
+NAMED = {"w": "onebit:block=64"}
+"""By a rule of its own, since it is small."""
+
+
+def expected(rates, feedback=True, scaled=True):
+    """Values after each step by the reference; the key is that of the second tensor that is declared."""
+    codec = codec_of("onebit:block=64")
+    reference, value, last = scenario.Reference(codec, SIZE, feedback), scenario.start(), rates[0]
+    for step, rate in enumerate(rates):
+        average = reference.average(step, 0, last / rate if scaled else 1.0)
+        value, last = value - rate * torch.from_numpy(average), rate
+        yield value
+
+
+@pytest.mark.parametrize("feedback", [None, False])
+def test_steps_are_those_of_the_reference(feedback):
+    way = bps.Compress("onebit:block=64", feedback=feedback)
+    results = run_world(SIZE, scenario.matrix_steps, {"w": way}, [0.1] * 6)
+    for ours, theirs in zip(results[0][0], expected([0.1] * 6, feedback is None), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(a, b) for other, _ in results[1:] for a, b in zip(results[0][0], other, strict=True))
+
+
+def test_learning_rates_rescale_what_was_left_out():
+    rates = [0.1, 0.1, 0.05, 0.2, 0.2, 0.02]
+    results = run_world(SIZE, scenario.matrix_steps, NAMED, rates)
+    for ours, theirs in zip(results[0][0], expected(rates), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def left_of(results):
+    """What the ranks have not sent, on average."""
+    residuals = [state["byteps_like"]["parameters"]["w"]["residual"] for _, state in results]
+    return torch.stack(residuals).double().mean(0).reshape(-1)
+
+
+def test_telescoping_over_20_steps_of_other_rates():
+    """What was applied and what is left add up to all gradients, in terms of the rates they were applied with."""
+    rates = [0.1 * 0.9**step * (2 if step == 7 else 1) for step in range(20)]
+    results = run_world(1, scenario.matrix_steps, NAMED, rates)
+    total = sum(rate * scenario.gradient(step, 0).double() for step, rate in enumerate(rates))
+    applied = scenario.start().double() - results[0][0][-1].double()
+    assert distance(applied + rates[-1] * left_of(results), total) < 1e-5
+
+
+@pytest.mark.parametrize("two_way", [False, True])
+def test_telescoping_needs_feedback_on_servers_where_they_encode_again(two_way):
+    way = bps.Compress("onebit:block=64", feedback=True, two_way=two_way)
+    world = ThreadWorld(SIZE)
+    results = run_world(SIZE, scenario.matrix_steps, {"w": way}, [0.1] * 20, world=world)
+    total = 0.1 * sum(scenario.gradient(step, rank).double() for step in range(20) for rank in range(SIZE)) / SIZE
+    applied = scenario.start().double() - results[0][0][-1].double()
+    owed = sum(torch.from_numpy(item).double() for item in world.codecs.owed.values()) / SIZE
+    error = distance(applied + 0.1 * (left_of(results) + owed), total)
+    assert error < 1e-5 if two_way else error > 1e-2
+
+
+def test_defaults_of_feedback_follow_the_optimizer():
+    def body(bps, rank, size, make):
+        model = mlp(torch.float32, widths=(128, 128, 5))
+        optimizer = bps.DistributedOptimizer(make(model.parameters()), compression="onebit")
+        return bool(optimizer.state_dict().get("byteps_like"))
+
+    for make, wanted in ((torch.optim.SGD, True), (torch.optim.AdamW, False), (torch.optim.RMSprop, False)):
+        assert run_world(1, body, make) == [wanted]
+
+
+def test_half_precision_gradients_are_encoded_as_float32():
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (8, 20)}, torch.bfloat16)
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), compression=NAMED
+        )
+        model({"w": scenario.gradient(0, rank, (8, 20)).bfloat16()}).backward()
+        optimizer.synchronize()
+        return model.w.grad.clone()
+
+    found = run_world(SIZE, body)[0]
+    xs = [scenario.gradient(0, rank).bfloat16().float().numpy() for rank in range(SIZE)]
+    out = scenario.by_reference(codec_of("onebit:block=64"), xs, 0, 0, 1 / SIZE).out
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found.float().reshape(-1), torch.from_numpy(np.float32(out)).bfloat16().float())
+
+
+def test_memory_follows_parameters_when_arenas_are_built_anew():
+    """Another order after the first step, a parameter frozen, another one added: nothing is forgotten."""
+
+    def body(bps, rank, size, disturbed):
+        shapes = {"a": (20, 30), "w": (8, 20), "b": (25, 10)}
+        model = scenario.Given(shapes)
+        rules = {"*w": "onebit:block=64", "a": "onebit:block=32"}
+        inner = torch.optim.SGD([model.w, model.a], lr=0.1)
+        optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules)
+        for step in range(6):
+            optimizer.zero_grad()
+            if disturbed and step == 2:
+                optimizer.add_param_group({"params": [model.b]})
+            if disturbed and step == 4:
+                optimizer.param_groups[1]["params"].clear()
+            names = [name for name in ("w", "a") if step % 2 or name == "w"]
+            model({name: scenario.gradient(step, rank, shapes[name]) for name in names}).backward()
+            optimizer.step()
+        return model.w.detach().clone()
+
+    world = [ThreadWorld(SIZE, partition_bytes=256) for _ in range(2)]
+    plain, disturbed = (run_world(SIZE, body, flag, world=world[flag])[0] for flag in (False, True))
+    torch.testing.assert_close(plain, disturbed)
+
+
+def test_a_round_thrown_away_leaves_nothing_behind():
+    def body(bps, rank, size, disturbed):
+        model = scenario.Given({"w": (8, 20)})
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=NAMED
+        )
+        if disturbed:
+            model({"w": 1e6 * scenario.gradient(9, rank, (8, 20))}).backward()
+            optimizer.zero_grad()
+        model({"w": scenario.gradient(0, rank, (8, 20))}).backward()
+        optimizer.step()
+        return model.w.detach().clone()
+
+    assert torch.equal(*(run_world(2, body, flag)[0] for flag in (False, True)))
+
+
+def test_state_dict_goes_round():
+    """Five steps at once, and three, a checkpoint per rank, and two: the same weights. Other ranks' is dropped."""
+
+    def body(bps, rank, size, cut, other=0):
+        def made():
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            return bps.DistributedOptimizer(optimizer, model.named_parameters(), compression=NAMED)
+
+        model = scenario.Given({"w": (8, 20)})
+        optimizer = made()
+        for step in range(5):
+            if step == cut:
+                state = optimizer.state_dict()
+                optimizer.close()
+                torch.optim.SGD(model.parameters(), lr=0.1).load_state_dict(state)
+                optimizer = made()
+                state["byteps_like"]["rank"] += other
+                optimizer.load_state_dict(state)
+            optimizer.zero_grad()
+            model({"w": scenario.gradient(step, rank, (8, 20))}).backward()
+            optimizer.step()
+        return model.w.detach().clone()
+
+    whole, resumed, dropped = (run_world(2, body, *arguments)[0] for arguments in ((-1,), (3,), (3, 1)))
+    assert torch.equal(whole, resumed) and not torch.equal(whole, dropped)
+
+
+def test_push_pull_by_a_codec():
+    def body(bps, rank, size):
+        tensor = scenario.gradient(0, rank).double()
+        found = bps.push_pull(tensor, name="x", compression="onebit:block=64")
+        summed = bps.allreduce(tensor.float(), op=bps.Sum, name="y", compression=bps.Compression.onebit(block=64))
+        for wrong in ({"op": bps.Max}, {"op": bps.Adasum}):
+            with pytest.raises(bps.InvalidArgumentError, match="onebit"):
+                bps.push_pull(tensor, compression="onebit", **wrong)
+        with pytest.raises(bps.InvalidArgumentError, match="remembers"):
+            bps.push_pull(tensor, compression=bps.Compress("onebit", feedback=True))
+        return found, summed
+
+    xs = [scenario.gradient(0, rank).numpy() for rank in range(SIZE)]
+    out = torch.from_numpy(np.float32(scenario.by_reference(codec_of("onebit:block=64"), xs, 0, 0, 1 / SIZE).out))
+    for found, summed in run_world(SIZE, body):
+        assert found.dtype is torch.float64
+        torch.testing.assert_close(found.float(), out)
+        torch.testing.assert_close(summed, SIZE * out)
+
+
+def test_replicas_and_crossing_the_barrier():
+    def trained(bps, rank, size, how):
+        model = mlp(torch.float32, widths=(20, 40, 40, 5))
+        wrapped, rules = model, {"*.weight": bps.Compress("onebit", feedback=True)}
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        if how == "ddp":
+            wrapped, optimizer = bps.DistributedDataParallel(model, compression=rules), inner
+        else:
+            options = {"cross_barrier": True, "model": model} if how == "crossing" else {}
+            optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules, **options)
+        for step in range(6):
+            optimizer.zero_grad()
+            x, y = batch(step)
+            loss_of(wrapped, share(x, rank, size), share(y, rank, size)).backward()
+            optimizer.step()
+        optimizer.state_dict()  # waits for the last update
+        return [value.clone() for value in model.state_dict().values()]
+
+    plain, ddp, crossing = (run_world(2, trained, how) for how in ("plain", "ddp", "crossing"))
+    for other in (ddp, crossing):
+        for a, b in zip(plain[0], other[0], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert all(torch.equal(a, b) for a, b in zip(other[0], other[1], strict=True))
+
+
+def test_joined_ranks_encode_zeros():
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (8, 20)})
+        rules = {"w": bps.Compress("onebit", feedback=False)}
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules)
+        for _ in range(1 + rank):
+            optimizer.zero_grad()
+            model({"w": torch.ones(8, 20)}).backward()
+            optimizer.step()
+        last = bps.join()
+        return last, model.w.detach().clone()
+
+    first, second = run_world(2, body)
+    assert first[0] == second[0] == 1
+    # Two steps of ones: in the first by both, in the second by one of two, so half of it.
+    torch.testing.assert_close(second[1].reshape(-1), scenario.start() - 0.1 * 1.5)
+
+
+def test_ranks_with_other_codecs_are_told():
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (8, 20)})
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        bps.DistributedOptimizer(inner, model.named_parameters(), compression={"w": f"onebit:block={32 << rank}"})
+
+    with pytest.raises(bps.MismatchError, match="onebit"):
+        run_world(2, body)
+
+
+def test_codecs_of_the_registry_have_factories():
+    assert bps.Compression.onebit(64).codec == codec_of("onebit:block=64")
+    assert bps.Compression.onebit(two_way=True).codec.trait is Trait.REENCODE
+    with pytest.raises(AttributeError, match="onebit"):
+        bps.Compression.twobit  # noqa: B018
