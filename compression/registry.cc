@@ -4,7 +4,11 @@
 
 namespace byteps_like {
 
+Result<CodecPointer> MakeInt(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeOnebit(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeQsgd(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeTernary(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeDithering(CodecSpec& spec, uint32_t world);
 
 namespace {
 
@@ -15,7 +19,8 @@ struct Row {
 
 // In the order of their ids.
 constexpr Row kRows[] = {
-    {"onebit", MakeOnebit},
+    {"int", MakeInt},         {"onebit", MakeOnebit},       {"qsgd", MakeQsgd},
+    {"ternary", MakeTernary}, {"dithering", MakeDithering},
 };
 
 }  // namespace

@@ -7,14 +7,27 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from byteps_like.compression.codec import Codec, Trait
+from byteps_like.compression.dithering import Dithering
+from byteps_like.compression.int import Int
 from byteps_like.compression.onebit import Onebit
+from byteps_like.compression.qsgd import Qsgd
 from byteps_like.compression.spec import parse
+from byteps_like.compression.ternary import Ternary
 from byteps_like.errors import InvalidArgumentError
 
-CODECS: tuple[type[Codec], ...] = (Onebit,)
+CODECS: tuple[type[Codec], ...] = (
+    Int,
+    Onebit,
+    Qsgd,
+    Ternary,
+    Dithering,
+)
 """In the order of their ids."""
 
-SHORT: dict[str, Codec] = {}
+SHORT: dict[str, Codec] = {
+    "int8": Int(),
+    "int4": Int(bits=4, rounding="stochastic"),
+}
 """Names for a codec with parameters other than its defaults."""
 
 

@@ -46,7 +46,7 @@ struct CodecPlan {
   Op prelude_op = Op::kMax;               // and how it is reduced
   uint32_t payload = 0;                   // of one rank
   uint32_t result = 0;                    // of the sum; kDense: as `payload`
-  std::optional<DType> dense;             // kDense only: the elements
+  std::optional<DType> dense = {};        // kDense only: the elements
   uint64_t accumulator = 0;               // on the server; kDense: 0
   uint64_t workspace = 0;                 // for every call below; nothing in it need survive from one to the next, but
                                           // from Prepare to Encode to Residual of one round

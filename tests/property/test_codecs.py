@@ -19,7 +19,11 @@ from tests.fakes.codec_rounds import Native, by_reference, natively
 
 PROTO = Path(__file__).resolve().parents[2] / "proto" / "byteps_like" / "v1" / "codec.proto"
 
-VARIANTS: tuple[str, ...] = ("onebit:block=64",)
+VARIANTS: tuple[str, ...] = (
+    "int:bits=8,rounding=stochastic,scale=shared", "int:bits=4,scale=shared", "int:bits=2,block=128", "onebit:block=64",
+    "qsgd:norm=l2,levels=127", "qsgd:scale=shared", "ternary:scale=shared", "ternary:clip=0,block=1024",
+    "dithering:partition=natural", "dithering:partition=natural,levels=127,norm=l2",
+)  # fmt: skip
 """Texts of codecs to try beside all defaults and short names."""
 
 ALL = [kind() for kind in CODECS] + [codec for codec in SHORT.values()] + [codec_of(text) for text in VARIANTS]
@@ -143,7 +147,7 @@ def test_the_registry_is_the_enum_s() -> None:
     for kind in CODECS:
         if kind.name in _core.codec_names():
             native = _core.Codec(kind().spec(), 2)
-            assert (native.id, native.trait, native.spec) == (kind.id, int(kind.trait), kind().spec())
+            assert (native.id, native.trait, native.spec) == (kind.id, int(kind().trait), kind().spec())
     ids = [kind.id for kind in CODECS]
     assert ids == sorted(set(ids))
 
