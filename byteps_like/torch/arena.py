@@ -11,8 +11,9 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, MismatchError
-from byteps_like.torch.coding import Coding, Memory, Rates
+from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
+from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import tensor_over, wire_dtype

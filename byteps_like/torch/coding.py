@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from byteps_like.torch.compress import Compress
+from byteps_like.torch.rescaling import Rates, Rescaling
 from byteps_like.torch.slot import Slot
 from byteps_like.worker.api import Declared, Feedback, Worker
 
@@ -15,9 +16,6 @@ Memory = dict[str, torch.Tensor]
 """What is remembered for one parameter: kind -> tensor of its shape."""
 
 RESIDUAL, MOMENTUM = "residual", "momentum"
-
-Rates = Callable[[], dict[int, float]]
-"""The learning rates of parameters as they are now, by the parameters' ids."""
 
 
 class HasPlace(Protocol):
@@ -45,7 +43,7 @@ class Coding:
         self._buffers = {kind: torch.zeros(total) for kind in kinds}
         self._offsets: list[int] = []
         self._gaps = torch.empty(0, dtype=torch.int64)
-        self._rates: dict[int, float] = {}
+        self._rescaling = Rescaling()
 
     @property
     def keeps(self) -> bool:
@@ -117,17 +115,12 @@ class Coding:
         """Before a round: the residual in terms of the learning rates that its updates will be made with."""
         if RESIDUAL not in self._buffers:
             return
-        known = rates()
-        now = {slot.index: known.get(id(slot.parameter), 0.0) for slot in slots}
-        factors = {index: self._rates[index] / value for index, value in now.items() if value and index in self._rates}
-        self._rates.update((index, value) for index, value in now.items() if value)
-        if len(factors) == len(slots) and len(set(factors.values())) == 1:
-            factor = factors[0]
-            for piece in pieces if factor != 1.0 else ():
+        factors = self._rescaling.factors(slots, rates)
+        if len(set(factors.values())) == 1:
+            for piece in pieces if factors[0] != 1.0 else ():
                 if piece.declared.spec.codec:
-                    worker.rescale(piece.declared, factor)
+                    worker.rescale(piece.declared, factors[0])
             return
         for slot in slots:
-            factor = factors.get(slot.index, 1.0)
-            if factor != 1.0:
-                self._views(slot)[RESIDUAL].mul_(factor)
+            if factors[slot.index] != 1.0:
+                self._views(slot)[RESIDUAL].mul_(factors[slot.index])

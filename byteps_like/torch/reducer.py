@@ -16,9 +16,11 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Arena, Flown, Named, Scaling
-from byteps_like.torch.coding import Memory, Rates
+from byteps_like.torch.coding import Memory
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression_rules import Rules
+from byteps_like.torch.low_rank import LowRankArena
+from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Route
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
@@ -152,8 +154,13 @@ class GradientReducer:
         self._generation += 1
         self._level()
 
-    def _make_arena(self, label: str, named: list[Named], way: Compress) -> Arena:
-        arena = Arena(self.route, label, named, way, self._options.scaling, self._options.crossing)
+    def _make_arena(self, label: str, named: list[Named], way: Compress) -> Any:
+        arena: Any
+        if way.low_rank is None:
+            arena = Arena(self.route, label, named, way, self._options.scaling, self._options.crossing)
+        else:
+            arena = LowRankArena(self.route, label, named, way, self._options.scaling)
+            self._runtime.arenas.update((part.label, part) for part in arena.parts)
         arena.rates = self.rates
         arena.remember(self._left)
         arena.recode(self.rounds)

@@ -52,7 +52,7 @@ class ThreadWorld:
         self.pushed: Counter[str] = Counter()
         self._catalogue = Catalogue(partition_bytes)
         self._barrier = threading.Barrier(size)
-        self._seen: dict[str, tuple[int, TensorSpec]] = {}
+        self.seen: dict[str, tuple[int, TensorSpec]] = {}
         self.groups = GroupWorld()
         self.codecs = WorldCodecs()
 
@@ -68,7 +68,7 @@ class ThreadWorld:
             raise self.failure
 
     def declare(self, rank: int, spec: TensorSpec) -> Declared:
-        first, known = self._seen.setdefault(spec.name, (rank, spec))
+        first, known = self.seen.setdefault(spec.name, (rank, spec))
         try:
             check_same(known, spec)
             return self._catalogue.declare(spec)

@@ -245,3 +245,78 @@ def test_codecs_of_the_registry_have_factories():
     assert bps.Compression.onebit(two_way=True).codec.trait is Trait.REENCODE
     with pytest.raises(AttributeError, match="onebit"):
         bps.Compression.twobit  # noqa: B018
+
+
+def power_sgd(gradients, left, factor):
+    """One round for one matrix, with NumPy: the mean's approximation, what each rank has left, the next factor."""
+    matrices = [gradient + rest for gradient, rest in zip(gradients, left, strict=True)]
+    basis = np.linalg.qr(np.mean([matrix @ factor for matrix in matrices], 0))[0]
+    factors = [matrix.T @ basis for matrix in matrices]
+    rests = [matrix - basis @ own.T for matrix, own in zip(matrices, factors, strict=True)]
+    return basis @ np.mean(factors, 0).T, rests, np.mean(factors, 0)
+
+
+@pytest.mark.parametrize("servers", [True, False])
+def test_powersgd_is_that_of_the_paper(servers):
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (24, 5, 6), "bias": (24,)})
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), compression={"w": "powersgd:rank=2"}
+        )
+        begin = optimizer.state_dict()["byteps_like"]["parameters"]["w"]["factor"]
+        found = []
+        for step in range(4):
+            optimizer.zero_grad()
+            values = {"w": scenario.gradient(step, rank, (24, 5, 6)), "bias": torch.full((24,), float(rank))}
+            model({name: value for name, value in values.items() if name != "w" or (rank, step) != (1, 2)}).backward()
+            optimizer.synchronize()
+            found.append(model.w.grad.double().reshape(24, 30).numpy())
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        assert float(model.bias.grad[0]) == 1.0
+        return begin.double().numpy(), found
+
+    results = run_world(SIZE, body, servers=servers)
+    factor, found = results[0]
+    left = [np.zeros((24, 30))] * SIZE
+    for step in range(2):
+        gradients = [scenario.gradient(step, rank, (24, 5, 6)).double().reshape(24, 30).numpy() for rank in range(SIZE)]
+        mean, left, factor = power_sgd(gradients, left, factor)
+        np.testing.assert_allclose(found[step], mean, rtol=1e-3, atol=1e-4)
+    assert all(np.array_equal(a, b) for _, other in results[1:] for a, b in zip(found, other, strict=True))
+
+
+def test_powersgd_sends_its_factors_and_telescopes():
+    world = ThreadWorld(SIZE)
+    results = run_world(SIZE, scenario.matrix_steps, {"w": "powersgd:rank=1"}, [0.1] * 20, (16, 10), world=world)
+    sent = [spec.numel for _, spec in world.seen.values() if spec.name.endswith((".p", ".q"))]
+    assert sorted(sent) == [16 + 16, 16 + 16]  # factors of 16 and 10 elements, to the next 16, and control elements
+    applied = scenario.Given({"w": (16, 10)}).w.detach().reshape(-1).double() - results[0][0][-1].double()
+    total = (
+        0.1
+        * sum(
+            scenario.gradient(step, rank, (16, 10)).double().reshape(-1) for step in range(20) for rank in range(SIZE)
+        )
+        / SIZE
+    )
+    assert distance(applied + 0.1 * left_of(results), total) < 1e-5
+
+
+def test_powersgd_survives_zeros_and_what_is_no_number():
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (32, 32)})
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters(), compression={"w": "powersgd:rank=4"}
+        )
+        exact = scenario.gradient(0, 0, (32, 1)) @ scenario.gradient(1, 0, (1, 32))
+        found = []
+        for value in (torch.zeros(32, 32), torch.full((32, 32), float("nan")), exact, exact):
+            optimizer.zero_grad()
+            model({"w": value}).backward()
+            optimizer.synchronize()
+            found.append(model.w.grad.clone())
+        return *found, exact
+
+    for zeros, nothing, _, last, exact in run_world(2, body):
+        assert not zeros.any() and nothing.isnan().any()
+        torch.testing.assert_close(last, exact, rtol=1e-3, atol=1e-4)
