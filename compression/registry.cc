@@ -9,6 +9,8 @@ Result<CodecPointer> MakeOnebit(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeQsgd(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeTernary(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeDithering(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeEden(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeThc(CodecSpec& spec, uint32_t world);
 
 namespace {
 
@@ -20,7 +22,8 @@ struct Row {
 // In the order of their ids.
 constexpr Row kRows[] = {
     {"int", MakeInt},         {"onebit", MakeOnebit},       {"qsgd", MakeQsgd},
-    {"ternary", MakeTernary}, {"dithering", MakeDithering},
+    {"ternary", MakeTernary}, {"dithering", MakeDithering}, {"eden", MakeEden},
+    {"thc", MakeThc},
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ class CodecSpec {
   int64_t Integer(const std::string& key, int64_t least, int64_t most);
   double Real(const std::string& key, double least, double most);
   std::string Word(const std::string& key, std::initializer_list<const char*> choices);
+  std::string Text(const std::string& key) { return Take(key); }
   uint64_t Seed() { return static_cast<uint64_t>(Integer("seed", 0, INT64_MAX)); }
 
   // kInvalid if anything was wrong, or if a key is left that nobody asked for.

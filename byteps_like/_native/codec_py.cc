@@ -109,6 +109,14 @@ class PyCodec {
     ThrowIfFailed(status);
   }
 
+  uint32_t Clamped(FloatSource x, DrawTuple draw, Source agreed) const {
+    const CodecPlan plan = Planned(x.size());
+    Need("agreed", agreed.nbytes(), plan.prelude);
+    std::byte* const workspace = Workspace(plan.workspace);
+    const nb::gil_scoped_release release;
+    return codec_->Clamped(SpanOf(x), DrawOf(draw), DataOf(agreed), workspace);
+  }
+
   void Reset(uint32_t numel, Array accumulator) const {
     Need("accumulator", accumulator.nbytes(), Planned(numel).accumulator);
     codec_->Reset(numel, DataOf(accumulator));
@@ -177,6 +185,7 @@ void BindCodec(nb::module_& m) {
            nb::arg("payload"), nb::arg("residual"))
       .def("decode", &PyCodec::Decode, nb::arg("result"), nb::arg("count"), nb::arg("draw"), nb::arg("agreed"),
            nb::arg("factor"), nb::arg("out"))
+      .def("clamped", &PyCodec::Clamped, nb::arg("x"), nb::arg("draw"), nb::arg("agreed"))
       .def("reset", &PyCodec::Reset, nb::arg("numel"), nb::arg("accumulator"))
       .def("accumulate", &PyCodec::Accumulate, nb::arg("numel"), nb::arg("payload"), nb::arg("accumulator"))
       .def("emit", &PyCodec::Emit, nb::arg("numel"), nb::arg("count"), nb::arg("draw"), nb::arg("accumulator"),

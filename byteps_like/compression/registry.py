@@ -8,11 +8,13 @@ from typing import Any
 
 from byteps_like.compression.codec import Codec, Trait
 from byteps_like.compression.dithering import Dithering
+from byteps_like.compression.eden import Eden
 from byteps_like.compression.int import Int
 from byteps_like.compression.onebit import Onebit
 from byteps_like.compression.qsgd import Qsgd
 from byteps_like.compression.spec import parse
 from byteps_like.compression.ternary import Ternary
+from byteps_like.compression.thc import Thc
 from byteps_like.errors import InvalidArgumentError
 
 CODECS: tuple[type[Codec], ...] = (
@@ -21,12 +23,22 @@ CODECS: tuple[type[Codec], ...] = (
     Qsgd,
     Ternary,
     Dithering,
+    Eden,
+    Thc,
 )
 """In the order of their ids."""
 
 SHORT: dict[str, Codec] = {
     "int8": Int(),
     "int4": Int(bits=4, rounding="stochastic"),
+    "eden4": Eden(),
+    "eden3": Eden(bits=3),
+    "eden2": Eden(bits=2),
+    "eden1": Eden(bits=1),
+    "thc4": Thc(),
+    "thc3": Thc(bits=3),
+    "thc2": Thc(bits=2, clamp=16),
+    "uhc4": Thc(table="uniform"),
 }
 """Names for a codec with parameters other than its defaults."""
 

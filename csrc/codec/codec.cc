@@ -6,6 +6,7 @@ namespace byteps_like {
 
 void Codec::Prepare(std::span<const float>, const Draw&, std::byte*, std::byte*) const {}
 void Codec::Reset(uint32_t, std::byte*) const {}
+uint32_t Codec::Clamped(std::span<const float>, const Draw&, const std::byte*, std::byte*) const { return 0; }
 
 Status Codec::Accumulate(uint32_t, Bytes, std::byte*, std::byte*) const {
   return Status(Code::kInvalid, spec_ + " is not summed by servers");

@@ -81,6 +81,9 @@ class Codec {
   // come. `draw.rank` means nothing.
   virtual Status Decode(Bytes result, uint32_t count, const Draw& draw, const std::byte* agreed, std::byte* workspace,
                         float factor, std::span<float> out) const = 0;
+  // For metrics: how many elements the codec cuts off, because they are beyond its range.
+  virtual uint32_t Clamped(std::span<const float> x, const Draw& draw, const std::byte* agreed,
+                           std::byte* workspace) const;
 
   // The server's. `accumulator` is aligned to 64 bytes, Plan().accumulator long; not called for kDense and kOpaque.
   virtual void Reset(uint32_t numel, std::byte* accumulator) const;

@@ -100,11 +100,13 @@ class Native:
         size = self.core.emit(numel, len(payloads), (draw.key, draw.round, draw.rank), accumulator, result)
         return result[:size].tobytes()
 
-    def decode(self, result: bytes, draw: Draw, agreed: NDArray[Any], numel: int, factor: float = 1.0) -> Floats:
-        """The sum of `world` contributions, times `factor`."""
+    def decode(
+        self, result: bytes, draw: Draw, agreed: NDArray[Any], numel: int, factor: float = 1.0, count: int = 0
+    ) -> Floats:
+        """The sum of `count` contributions (0: `world`), times `factor`."""
         out = np.full(numel, np.nan, np.float32)
         where = (draw.key, draw.round, draw.rank)
-        self.core.decode(np.frombuffer(result, np.uint8), self.world, where, agreed, factor, out)
+        self.core.decode(np.frombuffer(result, np.uint8), count or self.world, where, agreed, factor, out)
         return out
 
 

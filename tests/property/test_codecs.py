@@ -23,6 +23,9 @@ VARIANTS: tuple[str, ...] = (
     "int:bits=8,rounding=stochastic,scale=shared", "int:bits=4,scale=shared", "int:bits=2,block=128", "onebit:block=64",
     "qsgd:norm=l2,levels=127", "qsgd:scale=shared", "ternary:scale=shared", "ternary:clip=0,block=1024",
     "dithering:partition=natural", "dithering:partition=natural,levels=127,norm=l2",
+    "thc:table=0.22.41.58.74.89.103.117.131.145.159.174.190.207.226.248",  # sums of 16 bits
+    "thc:bits=3,clamp=64,table=0.9.15.20.25.30.36.100",
+    "thc:bits=2,table=uniform,seed=5",
 )  # fmt: skip
 """Texts of codecs to try beside all defaults and short names."""
 

@@ -122,7 +122,7 @@ def test_make_recipes_that_are_named_exist() -> None:
 
 
 def source() -> str:
-    folders = [ROOT / name for name in ("byteps_like", "collectives", "csrc", "server", "proto")]
+    folders = [ROOT / name for name in ("byteps_like", "collectives", "compression", "csrc", "server", "proto")]
     files = [path for folder in folders for kind in CODE for path in folder.rglob(kind) if "/v1/" not in str(path)]
     files += list((ROOT / "proto").rglob("*.proto"))
     return "\n".join(path.read_text() for path in files)
