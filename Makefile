@@ -11,7 +11,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-ci core proto configure-tests demo test test-python test-native test-sanitizers \
-  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-training bench-placement docs wheel clean
+  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement docs wheel clean
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -117,6 +117,9 @@ bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped 
 
 bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
 	@$(PYTHON) bench/placement.py
+
+bench-codecs: setup  ## what every codec costs on one core, against streaming, a sum of fp32 and a cast to bf16
+	@$(PYTHON) bench/codecs.py
 
 docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/config.md
