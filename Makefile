@@ -84,9 +84,12 @@ lint:
 	@git ls-files '*.cc' '*.h' | xargs $(dir $(PYTHON))clang-format --dry-run -Werror
 	@$(PYTHON) -m pytest tests/package/test_layering.py
 
+ARM_CHECK = xargs -P $(JOBS) -n 1 $(ARM_CXX) -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I.
+
 arm:
 	@if command -v $(ARM_CXX) > /dev/null; then \
-	  printf '%s\n' csrc/kernels/*.cc | xargs -P $(JOBS) -n 1 $(ARM_CXX) -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I.; \
+	  printf '%s\n' csrc/kernels/*.cc | $(ARM_CHECK) && \
+	  printf '%s\n' compression/loops/*.cc | $(ARM_CHECK) -Wno-psabi -DBYTEPS_LIKE_ISA=scalar; \
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
 # One stamp a file, so that only what has changed is looked at again.
