@@ -11,7 +11,8 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-ci core proto configure-tests demo test test-python test-native test-sanitizers \
-  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement docs wheel clean
+  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
+  bench-compression docs wheel clean
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -117,6 +118,11 @@ bench: setup  ## push_pull against gloo, on this host
 bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped links (root; a quarter of an hour)
 	@$(PYTHON) bench/training.py
 	@$(PYTHON) bench/training_gpt.py
+
+bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training with them, on a lab (root; half an hour)
+	@$(PYTHON) bench/compression.py
+	@$(PYTHON) bench/compression.py --route allreduce --rates 400mbit
+	@$(PYTHON) bench/compression_training.py
 
 bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
 	@$(PYTHON) bench/placement.py

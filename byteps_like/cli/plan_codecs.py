@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 GOODPUT = 0.956  # of a line's bits in TCP segments of full frames
 SIZES = tuple(1 << power for power in range(16, 27, 2))  # bytes of fp32
 DEFAULT = "onebit"
+_LEAST_WIDTH = 110
 _RATES = tuple(0.05 * 1.25**step for step in range(45))  # Gb/s, to 1000
 EXAMPLES = (
     "[bold]Examples[/bold]  byteps-like plan codecs --workers 8 --servers 8 --gbps 10  ·  "
@@ -46,7 +47,8 @@ def codecs(
         ]
         print(jsons.dumps({"rows": rows, "pays_below_gbps": limits}, indent=1))
     else:
-        Console().print(show(decisions, path, gbps), _told(limits))
+        width = Console().width
+        Console(width=max(width, _LEAST_WIDTH)).print(show(decisions, path, gbps), _told(limits))
 
 
 def _ways(names: list[str], world: int) -> dict[str, Way]:
