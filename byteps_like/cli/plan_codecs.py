@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 GOODPUT = 0.956  # of a line's bits in TCP segments of full frames
 SIZES = tuple(1 << power for power in range(16, 27, 2))  # bytes of fp32
-DEFAULT = "onebit"
+DEFAULT = "int8,thc4,onebit"
 _LEAST_WIDTH = 110
 _RATES = tuple(0.05 * 1.25**step for step in range(45))  # Gb/s, to 1000
 EXAMPLES = (
