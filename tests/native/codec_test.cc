@@ -1,0 +1,136 @@
+// The codecs under sanitizers: buffers of exactly the sizes that the plan says, every instruction set, payloads and
+// results of any bytes. What comes out is checked against NumPy in tests/property/test_codecs.py.
+#include "csrc/codec/codec.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "compression/registry.h"
+#include "csrc/kernels/kernels.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr uint32_t kWorld = 3;
+constexpr const char* kSpecs[] = {
+    "int:bits=8,block=256,rounding=nearest,scale=own,seed=0",
+    "int:bits=4,block=256,rounding=stochastic,scale=own,seed=0",
+    "int:bits=4,block=256,rounding=stochastic,scale=shared,seed=0",
+    "onebit:block=32768",
+    "qsgd:block=512,levels=7,norm=max,scale=own,seed=0",
+    "ternary:block=0,clip=2.5,scale=own,seed=0",
+    "dithering:block=0,levels=7,norm=max,partition=linear,seed=0",
+    "eden:bits=1,seed=0",
+    "eden:bits=4,seed=0",
+    "thc:bits=2,clamp=16,seed=0,table=auto",
+    "thc:bits=3,clamp=32,seed=0,table=auto",
+    "thc:bits=4,clamp=32,seed=0,table=auto",
+    "thc:bits=4,clamp=32,seed=0,table=0.22.41.58.74.89.103.117.131.145.159.174.190.207.226.248",
+};
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// Aligned to 64 bytes, and not a byte longer than it says: what is beyond is the sanitizer's.
+class Buffer {
+ public:
+  explicit Buffer(size_t size) : size_(size) {
+    void* memory = nullptr;
+    REQUIRE(posix_memalign(&memory, 64, size == 0 ? 1 : size) == 0);
+    memory_.reset(static_cast<std::byte*>(memory));
+  }
+  std::byte* data() { return memory_.get(); }
+  std::span<std::byte> bytes() { return {memory_.get(), size_}; }
+  std::span<float> floats() { return {reinterpret_cast<float*>(memory_.get()), size_ / sizeof(float)}; }
+
+ private:
+  size_t size_;
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+// A round of one contribution, and then what comes of arbitrary bytes in the places of payload and result.
+class OneRound {
+ public:
+  OneRound(const Codec& codec, uint32_t numel)
+      : codec_(codec),
+        numel_(numel),
+        plan_(codec.Plan(numel)),
+        x_(numel * sizeof(float)),
+        out_(numel * sizeof(float)),
+        prelude_(plan_.prelude),
+        workspace_(plan_.workspace),
+        accumulator_(plan_.accumulator),
+        random_(numel) {
+    std::normal_distribution<float> normal;
+    for (float& value : x_.floats()) value = normal(random_);
+  }
+
+  void Check() {
+    Buffer payload(plan_.payload);
+    if (plan_.prelude != 0) codec_.Prepare(x_.floats(), kDraw, workspace_.data(), prelude_.data());
+    const uint32_t sent = codec_.Encode(x_.floats(), kDraw, prelude_.data(), workspace_.data(), payload.data());
+    REQUIRE(sent <= plan_.payload);
+    codec_.Residual(x_.floats(), kDraw, prelude_.data(), workspace_.data(), payload.bytes().first(sent),
+                    out_.floats().data());
+    CHECK(codec_.Clamped(x_.floats(), kDraw, prelude_.data(), workspace_.data()) <= plan_.payload * 8);
+    CHECK(Sum(payload.bytes().first(sent)));
+    for (int turn = 0; turn < 20; ++turn) Arbitrary(sent);
+  }
+
+ private:
+  static constexpr Draw kDraw = {.key = 7, .round = 3, .rank = 1};
+
+  // Whether the payload and what becomes of it were accepted.
+  bool Sum(Bytes payload) {
+    if (codec_.trait() == Trait::kDense) return Decode(payload);
+    codec_.Reset(numel_, accumulator_.data());
+    if (!codec_.Accumulate(numel_, payload, workspace_.data(), accumulator_.data()).ok()) return false;
+    Buffer result(plan_.result);
+    const uint32_t size = codec_.Emit(numel_, 1, kDraw, workspace_.data(), accumulator_.data(), result.data());
+    REQUIRE(size <= plan_.result);
+    return Decode(result.bytes().first(size));
+  }
+
+  bool Decode(Bytes result) {
+    return codec_.Decode(result, 1, kDraw, prelude_.data(), workspace_.data(), 0.5f, out_.floats()).ok();
+  }
+
+  void Arbitrary(uint32_t sent) {
+    const size_t sizes[] = {sent, plan_.result, random_() % (sent + 9)};
+    Buffer bytes(sizes[random_() % 3]);
+    for (std::byte& byte : bytes.bytes()) byte = static_cast<std::byte>(random_());
+    Sum(bytes.bytes());
+    Decode(bytes.bytes());
+  }
+
+  const Codec& codec_;
+  const uint32_t numel_;
+  const CodecPlan plan_;
+  Buffer x_, out_, prelude_, workspace_, accumulator_;
+  std::mt19937 random_;
+};
+
+}  // namespace
+
+TEST_CASE("codecs: buffers as the plan says, any bytes decoded or refused") {
+  const std::string best(kernels::InstructionSet());
+  for (const char* isa : {"avx512", "avx2", "neon", "scalar"}) {
+    if (!kernels::SelectInstructionSet(isa)) continue;
+    for (const char* spec : kSpecs) {
+      CAPTURE(isa);
+      CAPTURE(spec);
+      auto made = MakeCodec(spec, kWorld);
+      REQUIRE_MESSAGE(made.ok(), made.status().message());
+      for (const uint32_t numel : {1u, 31u, 256u, 257u, 5000u, 33000u}) OneRound(**made, numel).Check();
+    }
+  }
+  kernels::SelectInstructionSet(best);
+}
+
+}  // namespace byteps_like
