@@ -57,7 +57,7 @@ test-native: configure-tests  ## the native tests alone, after `make setup`
 	@$(CORE_BUILD)/native_tests
 
 # What has no threads of its own, or many bytes and nothing new: the thread sanitizer makes it ten times as slow.
-WITHOUT_THREADS := kernels*,host: a large tensor*
+WITHOUT_THREADS := kernels*,codecs*,host: a large tensor*
 
 test-sanitizers: $(READY)  ## the native tests under address+undefined and thread sanitizers
 	@for kind in address,undefined thread; do \
