@@ -14,7 +14,7 @@ namespace byteps_like {
 struct QuantisedOptions {
   uint8_t id = 0;
   uint32_t block = 0;  // elements, a multiple of 128; 0: the partition
-  Grid grid;
+  Grid grid = {};
   bool shared = false;
   bool euclidean = false;  // the range is the block's Euclidean norm, else its greatest magnitude,
   float clip = 0;          // but at most this many times the root of its mean square; 0: no limit

@@ -4,9 +4,15 @@
 
 namespace byteps_like {
 
+Result<CodecPointer> MakeFp16(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeBf16(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeFp8(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeFixed(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeInt(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeOnebit(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeSign(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeQsgd(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeNatural(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeTernary(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeDithering(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeEden(CodecSpec& spec, uint32_t world);
@@ -21,8 +27,18 @@ struct Row {
 
 // In the order of their ids.
 constexpr Row kRows[] = {
-    {"int", MakeInt},         {"onebit", MakeOnebit},       {"qsgd", MakeQsgd},
-    {"ternary", MakeTernary}, {"dithering", MakeDithering}, {"eden", MakeEden},
+    {"fp16", MakeFp16},
+    {"bf16", MakeBf16},
+    {"fp8", MakeFp8},
+    {"fixed", MakeFixed},
+    {"int", MakeInt},
+    {"onebit", MakeOnebit},
+    {"sign", MakeSign},
+    {"qsgd", MakeQsgd},
+    {"natural", MakeNatural},
+    {"ternary", MakeTernary},
+    {"dithering", MakeDithering},
+    {"eden", MakeEden},
     {"thc", MakeThc},
 };
 

@@ -62,8 +62,9 @@ class Grid:
             return self._within(((scaled + self.units) + to_unit(words)).astype(np.int32))
         magnitude = scaled.view(np.uint32) & np.uint32(0x7FFFFFFF)
         above = ((magnitude + (words >> np.uint32(9))) >> np.uint32(23)).astype(np.int32) - 127 + self.levels
-        below = (magnitude.view(np.float32) * np.float32(2.0 ** (self.levels - 1)) + to_unit(words)).astype(np.int32)
         is_above = (magnitude >> np.uint32(23)).astype(np.int32) - 127 + self.levels >= 1
+        low = np.where(is_above, np.float32(0), magnitude.view(np.float32))
+        below = (low * np.float32(2.0 ** (self.levels - 1)) + to_unit(words)).astype(np.int32)
         level = np.minimum(np.where(is_above, above, below), self.levels)
         return self._within(np.where(np.signbit(scaled), -level, level) + self.levels)
 

@@ -6,21 +6,32 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from byteps_like.compression.casts import Bf16, Fp16
 from byteps_like.compression.codec import Codec, Trait
 from byteps_like.compression.dithering import Dithering
 from byteps_like.compression.eden import Eden
+from byteps_like.compression.fixed import Fixed
+from byteps_like.compression.fp8 import Fp8
 from byteps_like.compression.int import Int
+from byteps_like.compression.natural import Natural
 from byteps_like.compression.onebit import Onebit
 from byteps_like.compression.qsgd import Qsgd
+from byteps_like.compression.sign import Sign
 from byteps_like.compression.spec import parse
 from byteps_like.compression.ternary import Ternary
 from byteps_like.compression.thc import Thc
 from byteps_like.errors import InvalidArgumentError
 
 CODECS: tuple[type[Codec], ...] = (
+    Fp16,
+    Bf16,
+    Fp8,
+    Fixed,
     Int,
     Onebit,
+    Sign,
     Qsgd,
+    Natural,
     Ternary,
     Dithering,
     Eden,
@@ -29,6 +40,9 @@ CODECS: tuple[type[Codec], ...] = (
 """In the order of their ids."""
 
 SHORT: dict[str, Codec] = {
+    "fp8-e5m2": Fp8(format="e5m2"),
+    "fixed32": Fixed(),
+    "fixed16": Fixed(bits=16),
     "int8": Int(),
     "int4": Int(bits=4, rounding="stochastic"),
     "eden4": Eden(),

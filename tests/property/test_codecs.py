@@ -20,6 +20,7 @@ from tests.fakes.codec_rounds import Native, by_reference, natively
 PROTO = Path(__file__).resolve().parents[2] / "proto" / "byteps_like" / "v1" / "codec.proto"
 
 VARIANTS: tuple[str, ...] = (
+    "fp8:block=256", "fixed:block=100,bits=16", "sign:block=64,magnitude=unit",
     "int:bits=8,rounding=stochastic,scale=shared", "int:bits=4,scale=shared", "int:bits=2,block=128", "onebit:block=64",
     "qsgd:norm=l2,levels=127", "qsgd:scale=shared", "ternary:scale=shared", "ternary:clip=0,block=1024",
     "dithering:partition=natural", "dithering:partition=natural,levels=127,norm=l2",
@@ -29,7 +30,7 @@ VARIANTS: tuple[str, ...] = (
 )  # fmt: skip
 """Texts of codecs to try beside all defaults and short names."""
 
-ALL = [kind() for kind in CODECS] + [codec for codec in SHORT.values()] + [codec_of(text) for text in VARIANTS]
+ALL = list(dict.fromkeys([*(kind() for kind in CODECS), *SHORT.values(), *map(codec_of, VARIANTS)]))
 KINDS = ("gauss", "lognormal", "zeros", "sparse", "denormal", "same", "not finite")
 SIZES = (1, 31, 256, 1000, 33000)
 
