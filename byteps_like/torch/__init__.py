@@ -71,6 +71,7 @@ from byteps_like.torch.horovod import (
 )
 from byteps_like.torch.join import join
 from byteps_like.torch.objects import allgather_object, broadcast_object
+from byteps_like.torch.onebit_adam import OnebitAdam
 from byteps_like.torch.ops import (
     Adasum,
     Average,
@@ -129,6 +130,7 @@ __all__ = [
     "Min",
     "MismatchError",
     "NotInitializedError",
+    "OnebitAdam",
     "PeerLostError",
     "ProcessSet",
     "Product",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from byteps_like.compression.codec import Codec
-from byteps_like.compression.registry import CODECS, codec_of
+from byteps_like.compression.registry import CODECS, SHORT, codec_of
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.casts import BF16Compressor, FP16Compressor, NoneCompressor
 from byteps_like.torch.compress import Compress, LowRank
@@ -24,18 +25,21 @@ class _ByName(type):
     def __getattr__(cls, name: str) -> Callable[..., Compress]:
         for kind in CODECS:
             if kind.name == name:
-                return lambda *values, **named: _made(kind, values, named)
-        raise AttributeError(f"there is no codec {name!r}; there are {', '.join(kind.name for kind in CODECS)}")
+                return partial(_made, kind)
+        if name in SHORT:
+            return partial(Compress, SHORT[name])
+        raise AttributeError(f"there is no codec {name!r}; there are {', '.join(_names())}")
 
     def __dir__(cls) -> list[str]:
-        return [*super().__dir__(), *(kind.name for kind in CODECS)]
+        return [*super().__dir__(), *_names()]
 
 
 class Compression(metaclass=_ByName):
     """`Compression.none`, `.fp16`, `.bf16` are casts; `Compression.NAME(...)` is the codec NAME of the registry.
 
     Its arguments are the codec's parameters, in order or by name, and those of Compress by name:
-    `Compression.topk(0.01, feedback=True)`, `Compression.onebit(two_way=True)`.
+    `Compression.topk(0.01, feedback=True)`, `Compression.onebit(two_way=True)`; short names take the latter only:
+    `Compression.int8(feedback=False)`.
     """
 
     none = NoneCompressor
@@ -76,7 +80,11 @@ def _topk(ratio: float) -> Codec:
     return codec_of(f"topk:ratio={ratio}")
 
 
-def _made(kind: type[Codec], values: tuple[Any, ...], named: dict[str, Any]) -> Compress:
+def _names() -> list[str]:
+    return [*(kind.name for kind in CODECS), *SHORT]
+
+
+def _made(kind: type[Codec], *values: Any, **named: Any) -> Compress:
     wrappers = _WRAPPERS - {field.name for field in fields(kind)}
     own = {name: value for name, value in named.items() if name not in wrappers}
     try:

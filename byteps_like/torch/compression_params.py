@@ -4,7 +4,8 @@
     {"compressor": "topk" | "randomk", "k": 0.01, "seed": 1, ...}
     {"compressor": "dithering", "k": 8, "partition": "linear" | "natural", "normalize": "max" | "l2"}
 
-Its servers keep feedback of their own where workers do; so do ours, for codecs that they encode again.
+`k` below 1 is a share of the elements. Its servers keep feedback of their own where workers do; so do ours, for codecs
+that they encode again. `seed` is randomk's; other random numbers here are drawn by counters and need none.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from byteps_like.compression.registry import codec_of
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compress import Compress
 
+PARTITION = 1_024_000
+"""Elements of a partition of BytePS, of which it sends k, where k is a count."""
+
 _KEYS = {
-    "compressor", "k", "ef", "momentum", "momentum_mu", "scaling", "seed", "partition", "normalize", "fp16",
+    "compressor", "k", "ef", "momentum", "momentum_mu", "scaling", "seed", "partition", "normalize",
 }  # fmt: skip
 
 _ATTRIBUTES = {
@@ -78,26 +82,30 @@ def _onebit(params: Mapping[str, Any]) -> str:
     return "onebit"
 
 
-def _sparse(codec: str) -> Callable[[Mapping[str, Any]], str]:
-    def text(params: Mapping[str, Any]) -> str:
-        k = float(_needed(params, "k", codec))
-        return f"{codec}:{f'ratio={k}' if k < 1.0 else f'k={int(k)}'}{_seed(params) if codec == 'randomk' else ''}"
+def _topk(params: Mapping[str, Any]) -> str:
+    return f"topk:ratio={_ratio(params, 'topk')}"
 
-    return text
+
+def _randomk(params: Mapping[str, Any]) -> str:
+    # Without feedback it has to be unbiased.
+    scale = int(not _one_of(params, "ef", "vanilla"))
+    return f"randomk:ratio={_ratio(params, 'randomk')},scale={scale},seed={int(params.get('seed') or 0)}"
+
+
+def _ratio(params: Mapping[str, Any], codec: str) -> float:
+    k = float(_needed(params, "k", codec))
+    return k if k < 1.0 else min(k / PARTITION, 1.0)
 
 
 def _dithering(params: Mapping[str, Any]) -> str:
-    kind, norm = str(params.get("partition", "linear")), str(params.get("normalize", "max"))
     levels = int(float(_needed(params, "k", "dithering")))
-    return f"dithering:levels={levels},natural={int(kind == 'natural')},norm={norm}{_seed(params)}"
-
-
-def _seed(params: Mapping[str, Any]) -> str:
-    return f",seed={int(params['seed'])}" if params.get("seed") is not None else ""
+    return (
+        f"dithering:levels={levels},partition={params.get('partition', 'linear')},norm={params.get('normalize', 'max')}"
+    )
 
 
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "onebit": _onebit, "topk": _sparse("topk"), "randomk": _sparse("randomk"), "dithering": _dithering,
+    "onebit": _onebit, "topk": _topk, "randomk": _randomk, "dithering": _dithering,
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.arena import Scaling
 from byteps_like.torch.coding_state import MEMORY, restore, saved
 from byteps_like.torch.compression_rules import Rules, check_compression, rules_of
+from byteps_like.torch.onebit_adam import OnebitAdam
 from byteps_like.torch.ops import Adasum, Average, resolve_op
 from byteps_like.torch.optimizer_choices import Choices, check_passes
 from byteps_like.torch.parameter_names import ParameterNames
@@ -220,6 +222,8 @@ def DistributedOptimizer(
         return twin_of(optimizer, AdasumOptimizerMixin, StepReducer(names, check_compression(compression), process_set))
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     options = ReducerOptions(rules, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
+    if isinstance(optimizer, OnebitAdam):
+        options = replace(options, transform=optimizer.to_momentum)
     return _made(optimizer, names, options, choices, backward_passes_per_step)
 
 
@@ -249,7 +253,8 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
         return factor_reducer(names, options, choices.model, choices.sufficient_factors)
     options.rules.check_names(name for name, _ in names())
     reducer = GradientReducer(names, options)
-    reducer.take_rates(names.rates)
+    if options.transform is None:
+        reducer.take_rates(names.rates)
     attach(reducer, choices.tune)
     return reducer
 
@@ -257,7 +262,9 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
 def _rules(optimizer: object, compression: object, whole: bool) -> Rules:
     """What was asked for, else the setting: of gradients that go by themselves, not `whole` in another way."""
     runtime = _runtime.current()
-    if compression is None and not whole:
+    if isinstance(optimizer, OnebitAdam):
+        compression = optimizer.way(compression)
+    elif compression is None and not whole:
         compression = runtime.compression
     plain = isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD)
     return rules_of(compression, plain=plain, min_bytes=runtime.min_compress_bytes)

@@ -41,6 +41,8 @@ class ReducerOptions:
     process_set: object = None
     sparse_as_dense: bool = False
     crossing: bool = False
+    transform: Callable[[Arena, Slot], None] | None = None
+    """What is made of a gradient before it is sent (see onebit_adam)."""
 
 
 _owners: Any = WeakIdKeyDictionary()
@@ -81,8 +83,6 @@ class GradientReducer:
         self.tuning: Any = None
         self.rates: Rates | None = None
         """Learning rates of parameters, by which what codecs have left out is rescaled."""
-        self.transform: Callable[[Arena, Slot], None] | None = None
-        """What is made of a staged gradient before it is sent (see onebit_adam)."""
         self.rounds = 0
         """How many all ranks took part in: ranks that have joined don't count them, nor do the others then."""
         self._left: dict[str, Memory] = {}
@@ -166,8 +166,10 @@ class GradientReducer:
         arena.recode(self.rounds)
         if self._partition_bytes:
             arena.recut(self.route, self._partition_bytes)
-        for slot in arena.slots:
-            slot.transform = None if self.transform is None else partial(self.transform, arena)
+        transform = self._options.transform
+        if transform is not None:
+            for slot in arena.slots:
+                slot.transform = partial(transform, arena)
         return arena
 
     def _adopt(self, arena: Arena) -> None:
