@@ -15,6 +15,7 @@ BYTEPS_LIKE_DECLARE_LOOPS(OnebitLoops, kOnebit)
 namespace {
 
 constexpr uint32_t kLanes = 16;
+constexpr size_t kPiece = 1024;  // elements that are read twice while they are in the L1 cache
 
 class Onebit : public ReencodeCodec {
  public:
@@ -30,10 +31,10 @@ class Onebit : public ReencodeCodec {
                   std::byte* payload) const override {
     const auto numel = static_cast<uint32_t>(x.size());
     const OnebitLoops& loops = Pick_kOnebit();
-    loops.pack(x.data(), numel, reinterpret_cast<uint32_t*>(payload));
+    auto* const words = reinterpret_cast<uint32_t*>(payload);
     std::byte* scales = payload + SignBytes(numel);
     for (uint32_t begin = 0; begin < numel; begin += block_, scales += sizeof(float)) {
-      const float scale = Scale(loops, x.subspan(begin, std::min(block_, numel - begin)));
+      const float scale = EncodeBlock(loops, x.subspan(begin, std::min(block_, numel - begin)), words + begin / 32);
       std::memcpy(scales, &scale, sizeof(scale));
     }
     return static_cast<uint32_t>(scales - payload);
@@ -57,9 +58,14 @@ class Onebit : public ReencodeCodec {
   static uint32_t SignBytes(uint32_t numel) { return (numel + 31) / 32 * 4; }
   uint32_t Blocks(uint32_t numel) const { return (numel + block_ - 1) / block_; }
 
-  static float Scale(const OnebitLoops& loops, std::span<const float> x) {
+  // Writes the signs and returns the scale.
+  static float EncodeBlock(const OnebitLoops& loops, std::span<const float> x, uint32_t* words) {
     double lanes[kLanes] = {};
-    loops.magnitude(x.data(), x.size(), lanes);
+    for (size_t begin = 0; begin < x.size(); begin += kPiece) {
+      const std::span<const float> piece = x.subspan(begin, std::min<size_t>(kPiece, x.size() - begin));
+      loops.magnitude(piece.data(), piece.size(), lanes);
+      loops.pack(piece.data(), piece.size(), words + begin / 32);
+    }
     double sum = 0;
     for (const double lane : lanes) sum += lane;
     return static_cast<float>(sum / static_cast<double>(x.size()));

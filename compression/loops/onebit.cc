@@ -1,5 +1,7 @@
 #include "compression/loops/onebit.h"
 
+#include "compression/loops/vectors.h"
+
 namespace byteps_like {
 namespace BYTEPS_LIKE_ISA {
 namespace {
@@ -22,13 +24,21 @@ uint32_t SignOf(float value) {
   return bits >> 31;
 }
 
+// Of 32 elements.
+BYTEPS_LIKE_INLINE uint32_t SignsOf(const float* x) {
+  uint32_t bits = 0;
+#ifdef __AVX__
+  for (uint32_t row = 0; row < 4; ++row)
+    bits |= static_cast<uint32_t>(__builtin_ia32_movmskps256(Load<Floats>(x + row * kWidth))) << (row * kWidth);
+#else
+  for (uint32_t bit = 0; bit < 32; ++bit) bits |= SignOf(x[bit]) << bit;
+#endif
+  return bits;
+}
+
 void Pack(const float* __restrict x, size_t count, uint32_t* __restrict words) {
   const size_t whole = count / 32;
-  for (size_t word = 0; word < whole; ++word) {
-    uint32_t bits = 0;
-    for (uint32_t bit = 0; bit < 32; ++bit) bits |= SignOf(x[32 * word + bit]) << bit;
-    words[word] = bits;
-  }
+  for (size_t word = 0; word < whole; ++word) words[word] = SignsOf(x + 32 * word);
   if (count % 32 == 0) return;
   uint32_t bits = 0;
   for (size_t i = 32 * whole; i < count; ++i) bits |= SignOf(x[i]) << (i % 32);
