@@ -15,8 +15,15 @@ Result<CodecPointer> MakeQsgd(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeNatural(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeTernary(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeDithering(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeTopK(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeRandomK(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeChunkTopK(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeEden(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeThc(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeBitmap(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeSketch(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeBlockSparse(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeCoo(CodecSpec& spec, uint32_t world);
 
 namespace {
 
@@ -38,8 +45,15 @@ constexpr Row kRows[] = {
     {"natural", MakeNatural},
     {"ternary", MakeTernary},
     {"dithering", MakeDithering},
+    {"topk", MakeTopK},
+    {"randomk", MakeRandomK},
+    {"chunktopk", MakeChunkTopK},
     {"eden", MakeEden},
     {"thc", MakeThc},
+    {"bitmap", MakeBitmap},
+    {"sketch", MakeSketch},
+    {"blocksparse", MakeBlockSparse},
+    {"coo", MakeCoo},
 };
 
 }  // namespace

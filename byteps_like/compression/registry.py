@@ -6,8 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from byteps_like.compression.bitmap import Bitmap
+from byteps_like.compression.blocksparse import BlockSparse
 from byteps_like.compression.casts import Bf16, Fp16
+from byteps_like.compression.chunktopk import ChunkTopK
 from byteps_like.compression.codec import Codec, Trait
+from byteps_like.compression.coo import Coo
 from byteps_like.compression.dithering import Dithering
 from byteps_like.compression.eden import Eden
 from byteps_like.compression.fixed import Fixed
@@ -16,10 +20,13 @@ from byteps_like.compression.int import Int
 from byteps_like.compression.natural import Natural
 from byteps_like.compression.onebit import Onebit
 from byteps_like.compression.qsgd import Qsgd
+from byteps_like.compression.randomk import RandomK
 from byteps_like.compression.sign import Sign
+from byteps_like.compression.sketch import Sketch
 from byteps_like.compression.spec import parse
 from byteps_like.compression.ternary import Ternary
 from byteps_like.compression.thc import Thc
+from byteps_like.compression.topk import TopK
 from byteps_like.errors import InvalidArgumentError
 
 CODECS: tuple[type[Codec], ...] = (
@@ -34,8 +41,15 @@ CODECS: tuple[type[Codec], ...] = (
     Natural,
     Ternary,
     Dithering,
+    TopK,
+    RandomK,
+    ChunkTopK,
     Eden,
     Thc,
+    Bitmap,
+    Sketch,
+    BlockSparse,
+    Coo,
 )
 """In the order of their ids."""
 

@@ -15,7 +15,8 @@ from byteps_like.dtypes import DType, Op
 
 NUMPY = {
     DType.FLOAT32: np.float32, DType.FLOAT16: np.float16, DType.UINT8: np.uint8, DType.INT8: np.int8,
-    DType.INT16: np.int16, DType.INT32: np.int32, DType.UINT16: np.uint16, DType.BFLOAT16: np.uint16,
+    DType.INT16: np.int16, DType.INT32: np.int32, DType.UINT16: np.uint16, DType.UINT32: np.uint32,
+    DType.BFLOAT16: np.uint16,
 }  # fmt: skip
 """The arrays that hold elements of a dtype; bfloat16 as its bits."""
 

@@ -27,6 +27,8 @@ VARIANTS: tuple[str, ...] = (
     "thc:table=0.22.41.58.74.89.103.117.131.145.159.174.190.207.226.248",  # sums of 16 bits
     "thc:bits=3,clamp=64,table=0.9.15.20.25.30.36.100",
     "thc:bits=2,table=uniform,seed=5",
+    "topk:ratio=0.3", "topk:ratio=0.1,select=sampled", "randomk:ratio=0.3,scale=1", "chunktopk:chunk=20,ratio=0.4",
+    "blocksparse:block=16", "blocksparse:block=1",
 )  # fmt: skip
 """Texts of codecs to try beside all defaults and short names."""
 
