@@ -31,6 +31,7 @@ from byteps_like.torch.cross_barrier import CrossBarrier
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.deferred import DeferredBackward
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
+from byteps_like.torch.fsdp import compress_fsdp, ranks_per_host
 from byteps_like.torch.gathering import (
     allgather,
     allgather_async,
@@ -159,6 +160,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "compress_fsdp",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -193,6 +195,7 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
+    "ranks_per_host",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",

@@ -60,8 +60,11 @@ def collected(own: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight for part in parts for name, weight in part.items()}
 
 
-def run(main: Callable[..., Result], alone: Callable[[], Result], *variants: str) -> None:
-    """Runs an example as one rank of the job that torchrun has started, and says how close it is to one process."""
+def run(main: Callable[..., Result], alone: Callable[[], Result], *variants: str, allowed: float | None = None) -> None:
+    """Runs an example as one rank of the job that torchrun has started, and says how close it is to one process.
+
+    `allowed`: the largest difference, where the numbers are not meant to be the same.
+    """
     page = inspect.getdoc(inspect.getmodule(main))
     parser = argparse.ArgumentParser(description=page, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="byteps", help="byteps or gloo (default byteps)")
@@ -73,13 +76,13 @@ def run(main: Callable[..., Result], alone: Callable[[], Result], *variants: str
     one = alone()
     for variant in variants or [""]:
         result = main(variant) if variant else main()
-        report(variant or Path(inspect.getfile(main)).stem, result, one)
+        report(variant or Path(inspect.getfile(main)).stem, result, one, allowed)
     dist.destroy_process_group()
 
 
-def report(name: str, result: Result, one: Result) -> None:
+def report(name: str, result: Result, one: Result, allowed: float | None = None) -> None:
     """Prints the result line of an example, and ends it if the numbers are not those of one process."""
-    difference, limit = result.difference(one), TOLERANCE[torch.get_default_dtype()]
+    difference, limit = result.difference(one), allowed or TOLERANCE[torch.get_default_dtype()]
     if dist.get_rank() == 0:
         shown = " ".join(f"{loss:.3f}" for loss in result.losses)
         print(f"{name}: {dist.get_world_size()} ranks, backend {dist.get_backend()}, losses {shown}")

@@ -13,6 +13,7 @@ CASES = [
     (4, "ddp"),
     (2, "fsdp2"),
     (4, "fsdp2"),
+    (4, "fsdp2_compressed"),
     (4, "hsdp"),
     (2, "tensor_parallel"),
     (4, "tensor_parallel"),
