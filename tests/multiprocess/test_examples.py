@@ -21,6 +21,10 @@ IN_ONE_JOB = {
     "from_horovod.py": ("--epochs 2", r"epoch 2: training accuracy [6-9]\d[^~]*points per rank; rank \d was the last"),
     "ddp_style.py": ("--steps 20", r"rank [01]: same weights on all 2 ranks"),
     "cross_barrier.py": ("--steps 30", r"rank [01]: same weights with and without the barrier"),
+    "compression.py": (
+        "--steps 20 --route allreduce",
+        r"rank [01]: thc4: 0\.[1-4]\d of the bytes, training accuracy [2-9]\d",
+    ),
     "clipping_amp.py": ("--steps 20", r"rank [01]: same gradients on all 2 ranks"),
     "sharded_optimizer.py": ("--steps 20", r"rank [01] of 2: \d+ of \d+ bytes of state"),
     "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),

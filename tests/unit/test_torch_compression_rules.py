@@ -36,6 +36,18 @@ ONEBIT = codec_of("onebit")
         ("powersgd:rank=2,feedback=0", Compress(LowRank(2), False)),
         ({"compressor": "onebit", "ef": "vanilla"}, Compress(Onebit(), True, two_way=True)),
         (
+            {"compressor": "topk", "k": 0.01, "ef": "vanilla"},
+            Compress("topk:ratio=0.01", True, two_way=True),
+        ),
+        ({"compressor": "topk", "k": 1024}, Compress("topk:ratio=0.001", False)),
+        ({"compressor": "randomk", "k": 0.5, "seed": 7}, Compress("randomk:ratio=0.5,scale=1,seed=7", False)),
+        (
+            {"compressor": "dithering", "k": 3, "partition": "natural", "normalize": "l2"},
+            Compress("dithering:levels=3,partition=natural,norm=l2", False),
+        ),
+        (bps.Compression.topk(0.5), Compress("topk:ratio=0.5")),
+        (bps.Compression.int8(feedback=False), Compress("int8", False)),
+        (
             {"compressor": "onebit", "scaling": "true", "momentum": "nesterov", "momentum_mu": 0.9},
             Compress(Onebit(), False, 0.9),
         ),
