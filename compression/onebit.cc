@@ -15,7 +15,6 @@ BYTEPS_LIKE_DECLARE_LOOPS(OnebitLoops, kOnebit)
 namespace {
 
 constexpr uint32_t kLanes = 16;
-constexpr size_t kPiece = 1024;  // elements that are read twice while they are in the L1 cache
 
 class Onebit : public ReencodeCodec {
  public:
@@ -31,10 +30,10 @@ class Onebit : public ReencodeCodec {
                   std::byte* payload) const override {
     const auto numel = static_cast<uint32_t>(x.size());
     const OnebitLoops& loops = Pick_kOnebit();
-    auto* const words = reinterpret_cast<uint32_t*>(payload);
     std::byte* scales = payload + SignBytes(numel);
     for (uint32_t begin = 0; begin < numel; begin += block_, scales += sizeof(float)) {
-      const float scale = EncodeBlock(loops, x.subspan(begin, std::min(block_, numel - begin)), words + begin / 32);
+      auto* const words = reinterpret_cast<uint32_t*>(payload) + begin / 32;
+      const float scale = Pack(loops, x.subspan(begin, std::min(block_, numel - begin)), words);
       std::memcpy(scales, &scale, sizeof(scale));
     }
     return static_cast<uint32_t>(scales - payload);
@@ -58,14 +57,10 @@ class Onebit : public ReencodeCodec {
   static uint32_t SignBytes(uint32_t numel) { return (numel + 31) / 32 * 4; }
   uint32_t Blocks(uint32_t numel) const { return (numel + block_ - 1) / block_; }
 
-  // Writes the signs and returns the scale.
-  static float EncodeBlock(const OnebitLoops& loops, std::span<const float> x, uint32_t* words) {
+  // Returns the mean magnitude.
+  static float Pack(const OnebitLoops& loops, std::span<const float> x, uint32_t* words) {
     double lanes[kLanes] = {};
-    for (size_t begin = 0; begin < x.size(); begin += kPiece) {
-      const std::span<const float> piece = x.subspan(begin, std::min<size_t>(kPiece, x.size() - begin));
-      loops.magnitude(piece.data(), piece.size(), lanes);
-      loops.pack(piece.data(), piece.size(), words + begin / 32);
-    }
+    loops.pack_and_sum(x.data(), x.size(), words, lanes);
     double sum = 0;
     for (const double lane : lanes) sum += lane;
     return static_cast<float>(sum / static_cast<double>(x.size()));

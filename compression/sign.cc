@@ -47,10 +47,9 @@ class Sign : public Codec {
   uint32_t Encode(std::span<const float> x, const Draw&, const std::byte*, std::byte*,
                   std::byte* payload) const override {
     const auto numel = static_cast<uint32_t>(x.size());
-    Pick_kOnebit().pack(x.data(), numel, reinterpret_cast<uint32_t*>(payload));
     std::byte* scales = payload + SignBytes(numel);
     EachBlock(numel, [&](uint32_t first, uint32_t count) {
-      const float scale = Scale(x.subspan(first, count));
+      const float scale = Pack(x.subspan(first, count), reinterpret_cast<uint32_t*>(payload) + first / 32);
       std::memcpy(scales, &scale, sizeof(scale));
       scales += sizeof(scale);
     });
@@ -113,9 +112,10 @@ class Sign : public Codec {
     return std::max(a, b);
   }
 
-  float Scale(std::span<const float> x) const {
+  // Returns the magnitude.
+  float Pack(std::span<const float> x, uint32_t* words) const {
     double lanes[16] = {}, sum = 0;
-    Pick_kOnebit().magnitude(x.data(), x.size(), lanes);
+    Pick_kOnebit().pack_and_sum(x.data(), x.size(), words, lanes);
     for (const double lane : lanes) sum += lane;
     const auto mean = static_cast<float>(sum / static_cast<double>(x.size()));
     if (!std::isfinite(mean)) return std::numeric_limits<float>::quiet_NaN();

@@ -56,7 +56,7 @@ class Grid:
         scaled = x * inverse
         if self.rounding == "nearest":
             whole = (scaled + np.float32(1.5 * 2**23)).view(np.int32) - np.int32(0x4B400000)
-            return self._within(whole + np.int32(self.levels))
+            return whole + np.int32(self.levels)
         words = random_words(stream, x.size)
         if self.rounding == "stochastic":
             return self._within(((scaled + self.units) + to_unit(words)).astype(np.int32))

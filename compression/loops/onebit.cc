@@ -45,6 +45,15 @@ void Pack(const float* __restrict x, size_t count, uint32_t* __restrict words) {
   words[whole] = bits;
 }
 
+void PackAndSum(const float* x, size_t count, uint32_t* words, double* lanes) {
+  constexpr size_t kStretch = 1024;
+  for (size_t i = 0; i < count; i += kStretch) {
+    const size_t size = count - i < kStretch ? count - i : kStretch;
+    Pack(x + i, size, words + i / 32);
+    Magnitude(x + i, size, lanes);
+  }
+}
+
 float Signed(uint32_t word, uint32_t bit, uint32_t scale) {
   const uint32_t bits = scale ^ (((word >> bit) & 1u) << 31);
   float value;
@@ -71,7 +80,7 @@ void Unpack(const uint32_t* words, size_t count, float scale, bool add, float* s
 }  // namespace
 
 extern const OnebitLoops kOnebit;
-const OnebitLoops kOnebit = {Magnitude, Pack, Unpack};
+const OnebitLoops kOnebit = {Pack, PackAndSum, Unpack};
 
 }  // namespace BYTEPS_LIKE_ISA
 }  // namespace byteps_like

@@ -7,10 +7,10 @@
 namespace byteps_like {
 
 struct OnebitLoops {
-  // Sums of |x[i]| in 16 lanes by i mod 16, in fp64, added to `lanes`.
-  void (*magnitude)(const float* x, size_t count, double* lanes);
   // A bit is set for a sign bit: -0 is negative. `count` in elements; the last word's spare bits are 0.
   void (*pack)(const float* x, size_t count, uint32_t* words);
+  // The same, and sums of |x[i]| in 16 lanes by i mod 16, in fp64, added to `lanes`: x comes from memory once.
+  void (*pack_and_sum)(const float* x, size_t count, uint32_t* words, double* lanes);
   // sum[i] = (add ? sum[i] : 0) +- scale.
   void (*unpack)(const uint32_t* words, size_t count, float scale, bool add, float* sum);
 };

@@ -44,8 +44,8 @@ struct Nearest {
   int32_t levels;
   BYTEPS_LIKE_LOOP uint32_t operator()(float x, uint32_t) const {
     // Adding 1.5 * 2^23 leaves the nearest whole number (ties to even) in the low bits.
-    const auto whole = static_cast<int32_t>(BitsOf(x * inverse + 0x1.8p23f) - 0x4B400000u);
-    return Within(whole + levels, 2 * levels);
+    // No element is beyond the range, and none is rounded to more than `levels`.
+    return BitsOf(x * inverse + 0x1.8p23f) - 0x4B400000u + static_cast<uint32_t>(levels);
   }
 };
 
@@ -69,9 +69,10 @@ struct Natural {
     const uint32_t bits = BitsOf(x * inverse);
     const uint32_t magnitude = bits & 0x7FFFFFFFu;
     const int32_t above = static_cast<int32_t>((magnitude + (word >> 9)) >> 23) - 127 + levels;
-    const auto below = static_cast<int32_t>(FloatOf(magnitude) * least + Unit(word));
     // By mask: a choice would keep the compiler from computing both, and from making vectors.
     const int32_t is_below = (static_cast<int32_t>(magnitude >> 23) - 128 + levels) >> 31;
+    const float low_part = FloatOf(magnitude & static_cast<uint32_t>(is_below));
+    const auto below = static_cast<int32_t>(low_part * least + Unit(word));
     const int32_t level = (above & ~is_below) | (below & is_below);
     const int32_t held = level > levels ? levels : level;
     return static_cast<uint32_t>(levels + (bits >> 31 ? -held : held));
