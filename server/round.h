@@ -1,45 +1,44 @@
-// One round of one key: contributions come in (as segments of a stream, or by reference in shared memory), ranges that
-// everybody has contributed to are finished at once (cut-through), results are read from here.
+// One round of one key, and the bookkeeping that all kinds of rounds share: which rank has begun, what of its
+// contribution has been counted, what of the result was sent to it, who has acknowledged. How contributions become a
+// result is the kind's: dense_round.h adds arrays while they come, encoded_round.h sums what a codec made of them.
 //
 // Exactly once: what of a rank's contribution has been counted is a prefix, `counted`; bytes below it are ignored when
-// they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes of the wire type unless named
-// otherwise.
+// they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes as they are on the wire.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "csrc/base/status.h"
 #include "csrc/transport/stream.h"
 #include "csrc/wire/frame.h"
 
 namespace byteps_like {
 
 class Link;
+struct ServerCodec;
 
-// Cache-line aligned memory that is counted against the server's budget by its owner.
-class AlignedBuffer {
- public:
-  AlignedBuffer() = default;
-  void Allocate(size_t bytes);  // keeps what is there if it is large enough
-  std::byte* data() const { return data_.get(); }
-  size_t size() const { return size_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(4096)); }
-  };
-  std::unique_ptr<std::byte[], Free> data_;
-  size_t size_ = 0;
+// What all contributions to a round have in common. Encoded ones differ in length: `total` is 0.
+struct Terms {
+  DType dtype = DType::kFloat32;
+  Op op = Op::kSum;
+  uint32_t root = 0;  // of a broadcast
+  uint32_t total = 0;
+  const ServerCodec* codec = nullptr;  // of an encoded round
+  bool operator==(const Terms&) const = default;
 };
+Terms TermsOf(const Header& push, const ServerCodec* codec);
+std::string Describe(const Terms& terms);  // "average of 4096 bytes of float32", "sum encoded by onebit:block=1024"
 
 struct Contribution {
   bool begun = false;              // the rank takes part in this round (its first frame has come)
-  uint32_t counted = 0;            // prefix of its bytes that is in the sum
+  uint32_t total = 0;              // bytes of it, since it has begun
+  uint32_t counted = 0;            // prefix of its bytes that has been counted
   std::byte* reference = nullptr;  // where all of it lies, and its result goes, in shared memory
+  uint32_t codec = 0;              // how its link calls the codec
   bool acknowledged = false;       // the rank has moved on to the next round: it has its result
   bool queued = false;             // in its link's queue of results to send
   uint32_t sent = 0;               // prefix of the result handed to its link
@@ -48,88 +47,80 @@ struct Contribution {
 
 class Round {
  public:
-  // Starts a round for `world_size` ranks with what the first frame says (dtype, op, root, total).
-  void Begin(const Header& first, uint32_t world_size);
-  void Release();  // all ranks have their result; memory is kept for the next round
+  Round() = default;
+  virtual ~Round() = default;
+  Round(const Round&) = delete;
+  Round& operator=(const Round&) = delete;
+
+  // Starts a round for `world_size` ranks with what the first frame says.
+  virtual void Begin(const Header& first, const Terms& terms, uint32_t world_size);
+  virtual void Release() { active_ = false; }  // all ranks have their result
 
   bool active() const { return active_; }
-  bool finished() const { return complete_ == total_ && begun_ == ranks_.size(); }
+  bool finished() const { return total_ != 0 && complete_ == total_ && begun_ == ranks_.size(); }
+  const Terms& terms() const { return terms_; }
   uint32_t number() const { return number_; }
-  uint32_t total() const { return total_; }
-  uint32_t complete() const { return complete_; }
+  uint32_t total() const { return total_; }        // of the result; 0 while nobody knows
+  uint32_t complete() const { return complete_; }  // prefix of it that may be sent
   int32_t priority() const { return priority_; }
   uint32_t segment() const { return segment_; }  // the longest of a contribution so far; 0: none came as a stream
   Contribution& of(uint32_t rank) { return ranks_[rank]; }
   std::span<const Contribution> ranks() const { return ranks_; }
-  bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == total_; }  // all of its part
-  const std::byte* result() const { return AccumulatorOf(work_) == work_ ? accumulator_.data() : result_.data(); }
-  size_t NeededMemory() const;  // for a round to which some contributions come as streams
-  void Reserve();
-  size_t memory() const { return accumulator_.size() + result_.size(); }
+  bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == ranks_[rank].total; }  // all
   Deadline last_progress() const { return last_progress_; }
   int64_t began = 0;  // TraceClock at Begin; 0 while nobody records
 
-  Header Describe() const;  // number, dtype, op, root, total, priority: what all its frames have in common
+  Header Describe() const;  // number, dtype, op, root, total, priority, flags: what all its results have in common
   // True the first time this is called with so many warnings since the last progress.
   bool WarnOnce(uint32_t warnings);
+  // "" if this push agrees with the round, else what differs, with both sides.
+  std::string Disagreement(const Header& push, const Terms& terms) const;
+  std::string WaitingFor() const;  // "waiting for rank 1, 3; have rank 0, 2"
 
-  // "" if this frame agrees with the round, else what differs, with both sides.
-  std::string Disagreement(const Header& header) const;
-
-  // Memory for the next segment of `rank`, or nullptr if it must go through scratch: someone else's bytes are being
-  // received there, the range is partly summed, the type is widened, or nothing of this rank counts. `link` is
-  // remembered until Landed or Abandon.
-  std::byte* PlaceDirect(Link& link, const Header& header);
-  void Abandon(const Link& link);  // the link died or was redirected
-
-  // The link that receives into a range which this whole segment, come through scratch, is the first to fill; the
-  // caller redirects it to its own scratch and abandons it. Else nullptr.
-  Link* InTheWay(const Link& link, const Header& header) const;
-
-  // A segment has come whole, at `payload` (in place, or in scratch). Counts it, once.
-  void Landed(const Link& link, const Header& header, const std::byte* payload);
+  // Contributions without bytes of their own here.
   void Refer(uint32_t rank, std::byte* memory);  // the whole contribution, by reference
   void Subscribe(uint32_t rank);                 // begins; contributes nothing (broadcast, not the root)
   // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
-  void Note(const Header& header) { movable_ = movable_ && (header.flags & kMovable) != 0; }
+  void Note(const Header& push);
   bool movable() const { return movable_; }
   bool delivered() const;  // it is over, and its whole result has been handed to the link of every rank
 
-  // Finishes every byte that all ranks have contributed to; true if there is more result than before.
-  bool Advance();
+  // Memory for this push: before Place and Land. kCapacity.
+  virtual Status Reserve(const Header& push) = 0;
+  // Memory for the next segment of a contribution, or nullptr if it must go through scratch. `link` is remembered
+  // until Land or Abandon.
+  virtual std::byte* Place(Link& link, const Header& push) = 0;
+  virtual void Abandon(const Link& link);  // the link died or was redirected
+  // The link that receives into a range which this whole segment, come through scratch, is the first to fill; the
+  // caller redirects it to its own scratch and abandons it. Else nullptr.
+  virtual Link* InTheWay(const Link& link, const Header& push) const;
+  // A segment has come whole, at `payload` (in place, or in scratch). Counts it, once. kCorrupt and kMismatch name the
+  // rank.
+  virtual Status Land(const Link& link, const Header& push, const std::byte* payload) = 0;
+  // Finishes what can be finished of the result; true if there is more of it than before. kCapacity.
+  virtual Result<bool> Advance() = 0;
+  virtual const std::byte* result() const = 0;
 
-  std::string WaitingFor() const;  // "waiting for rank 1, 3; have rank 0, 2"
+ protected:
+  void MarkBegun(Contribution& contribution, uint32_t total);
+  void Touch();  // progress
+
+  uint32_t total_ = 0, complete_ = 0;
+  uint32_t begun_ = 0, references_ = 0;
+  std::vector<Contribution> ranks_;
 
  private:
-  void Count(uint32_t offset, const std::byte* payload, uint32_t length);
-  void MarkBegun(Contribution& contribution);
-  void Touch();
-  uint32_t Ready() const;
-  void Finish(uint32_t from, uint32_t to);
-  void FinishReferences(uint32_t from, uint32_t to);
-  size_t Widened(uint32_t bytes) const;  // offset in the accumulator of an offset in the wire type
-
   bool active_ = false;
-  uint32_t number_ = 0, total_ = 0, root_ = 0;
-  uint32_t opened_by_ = 0;         // the rank whose frame began it
-  DType dtype_ = DType::kFloat32;  // as declared
-  DType work_ = DType::kFloat32;   // as summed: a broadcast moves bytes, whatever they mean
-  Op op_ = Op::kSum;
+  uint32_t number_ = 0;
+  Terms terms_;
+  uint32_t opened_by_ = 0;  // the rank whose frame began it
   int32_t priority_ = 0;
   bool movable_ = false;  // all that have begun know where the tensor goes after this round
   uint32_t segment_ = 0;
-  uint32_t begun_ = 0, references_ = 0;
-  uint32_t accumulated_ = 0;  // prefix of the accumulator that holds somebody's bytes
-  uint32_t complete_ = 0;     // prefix that is finished
-  Link* direct_ = nullptr;    // receives into the accumulator from accumulated_ on
   Deadline last_progress_{};
   uint32_t warnings_ = 0;
-  AlignedBuffer accumulator_, result_;
-  std::vector<Contribution> ranks_;
-  std::vector<const void*> sources_;  // reused: nothing is allocated per round
-  std::vector<void*> destinations_;
 };
 
-std::string DescribeHeader(const Header& header);  // "average of 4096 bytes of float32"
+std::string JoinRanks(const std::vector<uint32_t>& ranks);  // "rank 3", "ranks 0, 2"
 
 }  // namespace byteps_like

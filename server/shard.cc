@@ -12,7 +12,10 @@ constexpr size_t kMaxControl = 1u << 16;
 
 }  // namespace
 
-Shard::Shard(Options options) : options_(std::move(options)), thread_([this] { loop_.Run(); }) {}
+Shard::Shard(Options options)
+    : options_(std::move(options)),
+      memory_("server shard " + std::to_string(options_.index), options_.memory_limit, stats_.memory),
+      thread_([this] { loop_.Run(); }) {}
 
 Shard::~Shard() { Stop(); }
 
@@ -41,7 +44,10 @@ void Shard::Fail(Code code, const std::string& text) {
 
 void Shard::Reset(const ShardWorld& world) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
+  memory_.Refund(keys_.size() * kKeyBytes);
   keys_.clear();
+  memory_.Trim();
+  codecs_.Reset(world.size);
   peers_.clear();
   world_ = world;
   failure_ = Status();
@@ -50,7 +56,7 @@ void Shard::Reset(const ShardWorld& world) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = rank;
   }
-  stats_.memory = stats_.keys = stats_.open_rounds = 0;
+  stats_.keys = stats_.open_rounds = 0;
 }
 
 void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch, uint64_t number) {
@@ -71,10 +77,11 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.control.clear();
   peer.control_under_way = false;
   peer.results = {};
+  peer.codecs.clear();
   for (auto& [id, key] : keys_)
-    for (Round& round : key->rounds) {
-      if (peer.link) round.Abandon(*peer.link);
-      if (round.active()) round.of(peer.rank).queued = false;
+    for (auto& round : key->rounds) {
+      if (peer.link) round->Abandon(*peer.link);
+      if (round->active()) round->of(peer.rank).queued = false;
     }
   if (!peer.link) return;
   by_link_.erase(peer.link.get());
@@ -104,6 +111,10 @@ void Shard::FailOnLoop(Code code, const std::string& text) {
 
 void Shard::Blame(const Peer& peer, const std::string& what) {
   FailOnLoop(Code::kCorrupt, "rank " + std::to_string(peer.rank) + " broke the protocol: " + what);
+}
+
+void Shard::FailRound(const Key& key, const Round& round, const Status& why) {
+  FailOnLoop(why.code(), KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " + why.message());
 }
 
 void Shard::SendText(Peer& peer, FrameType type, Code code, const std::string& text) {
@@ -147,7 +158,7 @@ std::byte* Shard::PlaceFor(Link& link, const Header& header) {
   if (header.type == FrameType::kPush && header.rank == peer->rank && header.epoch == world_.epoch && failure_.ok()) {
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
-    std::byte* const place = round == nullptr ? nullptr : round->PlaceDirect(link, header);
+    std::byte* const place = round == nullptr ? nullptr : round->Place(link, header);
     if (place != nullptr) return place;
   }
   return peer->scratch.data();
@@ -160,6 +171,7 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
   if (peer == nullptr || header.epoch != world_.epoch || !failure_.ok()) return;
   if (header.rank != peer->rank) return Blame(*peer, "a frame bears another rank than its link");
   if (peer->control.size() > kMaxControl) return Blame(*peer, "it asks for more answers than it reads");
+  const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
   switch (header.type) {
     case FrameType::kPush:
       return OnPush(*peer, header, payload);
@@ -167,12 +179,12 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
       return OnResume(*peer, header);
     case FrameType::kRegion:
       return OnRegion(*peer, header);
+    case FrameType::kCodec:
+      return OnCodec(*peer, header, text);
     case FrameType::kForget:
       return OnForget(*peer, header);
-    case FrameType::kError: {
-      const auto* text = reinterpret_cast<const char*>(payload);
-      return FailOnLoop(static_cast<Code>(header.aux), std::string(text, header.length));
-    }
+    case FrameType::kError:
+      return FailOnLoop(static_cast<Code>(header.aux), std::string(text));
     case FrameType::kGoodbye:
       peer->left = true;
       ++left_;

@@ -19,6 +19,9 @@
 #include "csrc/transport/handshake.h"
 #include "csrc/transport/link.h"
 #include "csrc/transport/shared_buffer.h"
+#include "server/codecs.h"
+#include "server/encoded_round.h"
+#include "server/memory.h"
 #include "server/round.h"
 
 namespace byteps_like {
@@ -40,13 +43,14 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> frames_received{0}, frames_sent{0}, payload_received{0}, payload_sent{0};
   std::atomic<uint64_t> referenced{0};  // bytes summed in shared memory, that no link carried
   std::atomic<uint64_t> repeated{0};    // payload that came again after a broken link and was not counted twice
+  std::atomic<uint64_t> encoded{0};     // bytes of encoded contributions that were summed, each once
 };
 
 class Shard : private LinkHandler {
  public:
   struct Options {
     uint32_t index = 0;
-    uint64_t memory_limit = 0;  // bytes of accumulators and results, 0: unlimited
+    uint64_t memory_limit = 0;  // bytes of accumulators, payloads, results and feedback, 0: unlimited
     size_t segment_bytes = kDefaultSegment;
     uint32_t kernel_queue_bytes = kDefaultKernelQueue;
     ShardEvent on_event;
@@ -80,22 +84,27 @@ class Shard : private LinkHandler {
   void Reset(const ShardWorld& world);
   void FailOnLoop(Code code, const std::string& text);
   void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let
+  void FailRound(const Key& key, const Round& round, const Status& why);
   void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
 
   // shard_push.cc: contributions in
+  const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
   bool MakesSense(const Peer& peer, const Header& header);
   Round* RoundFor(Peer& peer, const Header& header, Key** key);
   Key* FindOrMake(const Header& header);
-  bool Join(Key& key, Round& round, const Header& header);
+  bool Join(Key& key, Round& round, const Header& header, const Terms& terms);
+  bool Reserve(Key& key, Round& round, const Header& header);
   bool Acknowledge(Key& key, const Header& header);
   void OnPush(Peer& peer, const Header& header, const std::byte* payload);
+  void OnSegment(Peer& peer, Key& key, Round& round, const Header& header, const std::byte* payload);
   void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
+  void Progress(Key& key, Round& round);
+
+  // shard_notices.cc: what workers say beside their contributions
   void OnResume(Peer& peer, const Header& header);
   void OnRegion(Peer& peer, const Header& header);
+  void OnCodec(Peer& peer, const Header& header, std::string_view text);
   void OnForget(Peer& peer, const Header& header);
-  void Progress(Key& key, Round& round);
-  bool Reserve(Key& key, Round& round, const Header& header);
-  bool Fits(uint64_t key, size_t more);
 
   // shard_results.cc: results out, stalls
   void Offer(Key& key, Round& round, uint32_t rank);
@@ -111,6 +120,8 @@ class Shard : private LinkHandler {
   const Options options_;
   EventLoop loop_;  // before the links, which watch it
   ShardStats stats_;
+  Memory memory_;        // before the keys, which use it
+  ServerCodecs codecs_;  // likewise
   ShardWorld world_;
   Status failure_;
   bool stall_check_armed_ = false;
@@ -122,6 +133,11 @@ class Shard : private LinkHandler {
   std::vector<std::unique_ptr<Link>> closing_;
   std::thread thread_;
 };
+
+inline constexpr size_t kKeyBytes = 1024;  // what a key takes beside its sums, about, in a small world
+
+// How errors call a key: workers put the tensor's name in its place.
+std::string KeyText(uint64_t key);
 
 // A result, or more of one, that a worker's link may send.
 struct Shard::Sendable {
@@ -135,10 +151,18 @@ struct Shard::Sendable {
 };
 
 struct Shard::Key {
-  uint64_t key = 0;
-  uint32_t next = 0;            // the round that has not begun yet
-  std::array<Round, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
-  std::vector<bool> forgotten;  // by rank; empty while nobody has
+  Key(uint64_t number, Memory& memory);
+
+  Round& of(uint32_t round) { return *rounds[round & 1]; }
+  // The same, of the kind that these terms want. It must not be active.
+  Round& Renew(uint32_t round, const Terms& terms);
+
+  const uint64_t key;
+  Memory& memory;
+  uint32_t next = 0;                             // the round that has not begun yet
+  ServerFeedback feedback;                       // before the rounds, which use it
+  std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
+  std::vector<bool> forgotten;                   // by rank; empty while nobody has
 };
 
 struct Shard::Peer {  // one worker and its link
@@ -147,6 +171,7 @@ struct Shard::Peer {  // one worker and its link
   uint64_t link_number = 0;    // of the newest so far
   std::vector<std::byte> scratch;
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
+  std::vector<const ServerCodec*> codecs;  // as this link has numbered them
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;

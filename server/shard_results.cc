@@ -27,7 +27,7 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
   header.epoch = world_.epoch;
   header.rank = peer.rank;
   header.key = item.key;
-  header.flags = round.movable() ? kMovable : 0;
+  if ((header.flags & kEncoded) != 0) header.aux = contribution.codec;
   if (contribution.reference != nullptr) {
     header.flags |= kByReference;
     contribution.answered = Tracing() ? TraceClock() : 0;
@@ -52,7 +52,7 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
 void Shard::TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const {
   TraceSince(begin, {.kind = kind,
                      .key = key,
-                     .bytes = round.total(),
+                     .bytes = kind == TraceKind::kArrived ? round.ranks()[peer].total : round.total(),
                      .round = round.number(),
                      .priority = round.priority(),
                      .member = kTraceServers + world_.server,
@@ -71,8 +71,8 @@ void Shard::CheckStalls() {
   stall_check_armed_ = false;
   for (auto& peer : peers_) peer->warned = false;
   for (auto& [id, key] : keys_)
-    for (Round& round : key->rounds)
-      if (failure_.ok() && round.active() && !round.finished()) CheckStall(*key, round);
+    for (auto& round : key->rounds)
+      if (failure_.ok() && round->active() && !round->finished()) CheckStall(*key, *round);
   if (failure_.ok() && stats_.open_rounds > 0) ArmStallCheck();
 }
 
@@ -81,8 +81,8 @@ void Shard::CheckStall(Key& key, Round& round) {
   if (age.count() < world_.stall_warning && age.count() < world_.stall_timeout) return;
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f s", age.count());
-  const std::string text = "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) + ": " +
-                           round.WaitingFor() + " for " + seconds;
+  const std::string text =
+      KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " + round.WaitingFor() + " for " + seconds;
   if (age.count() >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
   // Again every so often, so that those who wait know that this server is alive.
   const auto warnings = static_cast<uint32_t>(age.count() / world_.stall_warning);
@@ -104,15 +104,15 @@ void Shard::Warn(const Round& round, const std::string& text) {
 // Nobody has to wait for a deadline for somebody who has said goodbye.
 void Shard::FailWhatWaitsFor(const Peer& gone) {
   for (auto& [id, key] : keys_)
-    for (Round& round : key->rounds)
-      if (round.active() && !round.finished() && !round.Has(gone.rank) && FailIfGone(*key, round)) return;
+    for (auto& round : key->rounds)
+      if (round->active() && !round->finished() && !round->Has(gone.rank) && FailIfGone(*key, *round)) return;
 }
 
 bool Shard::FailIfGone(const Key& key, const Round& round) {
   for (const auto& peer : peers_)
     if (peer->left && !round.Has(peer->rank)) {
-      FailOnLoop(Code::kPeerLost, "key " + std::to_string(key.key) + ", round " + std::to_string(round.number()) +
-                                      ": " + round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
+      FailOnLoop(Code::kPeerLost, KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " +
+                                      round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
                                       " has left the job and will not contribute");
       return true;
     }

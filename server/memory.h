@@ -1,0 +1,76 @@
+// The memory of one shard: aligned, counted, within a limit. Buffers that are given back are kept for whoever asks for
+// about as much next, so that rounds allocate nothing once they repeat. Belongs to one thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+class Memory;
+
+// Some of it, aligned to a page, not cleared; goes back when this dies. Its Memory lives longer.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(owner_, other.owner_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Buffer() { Release(); }
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }  // as asked for, or more; 0: none
+  void Release();
+
+ private:
+  friend class Memory;
+  Memory* owner_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+class Memory {
+ public:
+  // `owner`: for errors. `limit` in bytes, 0: none. `held`: bytes of all buffers, in use or kept; other threads may
+  // read it.
+  Memory(std::string owner, uint64_t limit, std::atomic<uint64_t>& held)
+      : owner_(std::move(owner)), limit_(limit), held_(held) {}
+  ~Memory() { Trim(); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  // A buffer of `bytes`, or up to an eighth more; of none if that is over the limit or the system has none.
+  Buffer Take(size_t bytes);
+  // What is not in buffers, but counts; false if it is over the limit.
+  bool Charge(size_t bytes);
+  void Refund(size_t bytes) { charged_ -= bytes; }
+  void Trim();               // frees what is kept
+  Status Exhausted() const;  // kCapacity: what to say where there was none
+
+ private:
+  friend class Buffer;
+  struct Kept {
+    std::byte* data;
+    size_t size;
+  };
+  bool Fits(size_t more);
+  void Give(std::byte* data, size_t size);
+
+  const std::string owner_;
+  const uint64_t limit_;
+  std::atomic<uint64_t>& held_;
+  uint64_t charged_ = 0;
+  std::vector<Kept> kept_;  // by size, ascending
+};
+
+}  // namespace byteps_like

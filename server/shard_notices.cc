@@ -1,0 +1,68 @@
+// What workers say beside their contributions: where shared memory and codecs are, what a new link resumes, which keys
+// have gone.
+#include <algorithm>
+#include <utility>
+
+#include "server/shard.h"
+
+namespace byteps_like {
+
+void Shard::OnRegion(Peer& peer, const Header& header) {
+  auto buffer = peer.link->TakeBuffer();
+  if (!buffer.ok() || (*buffer)->size() < header.offset)
+    return Blame(peer, "memory was announced but not shared: " + buffer.status().message());
+  // Announced again over a new link it is the same memory; rounds refer to it where it was mapped first.
+  peer.regions.try_emplace(header.aux, *buffer);
+}
+
+// The key has moved: no rank will push it again, and each that says so has the result of its last round.
+void Shard::OnForget(Peer& peer, const Header& header) {
+  const auto found = keys_.find(header.key);
+  if (found == keys_.end()) return;
+  Key& key = *found->second;
+  key.forgotten.resize(peers_.size());
+  key.forgotten[peer.rank] = true;
+  if (!std::all_of(key.forgotten.begin(), key.forgotten.end(), [](bool one) { return one; })) return;
+  for (const auto& round : key.rounds)
+    if (!round->delivered()) return Blame(peer, KeyText(key.key) + ": all forget it before all have its result");
+  --stats_.keys;
+  memory_.Refund(kKeyBytes);
+  keys_.erase(found);
+  memory_.Trim();  // what comes in its place is of other sizes
+}
+
+// A new link of this rank: says what of its contribution is in the sum, and goes on with the result from what it has.
+void Shard::OnResume(Peer& peer, const Header& header) {
+  Header answer = header;
+  answer.type = FrameType::kResumed;
+  answer.flags = 0;
+  answer.offset = 0;
+  const auto found = keys_.find(header.key);
+  Round* const round = found == keys_.end() ? nullptr : &found->second->of(header.round);
+  // Of who disagrees nothing has been counted: it hears so, and is told why when it pushes.
+  if (round != nullptr && round->active() && round->number() == header.round && round->of(peer.rank).begun) {
+    Contribution& contribution = round->of(peer.rank);
+    if (header.offset > round->complete())
+      return Blame(peer, KeyText(header.key) + ": it resumes behind the end of the result");
+    if (header.total != contribution.total)
+      return Blame(peer, KeyText(header.key) + ": it resumes what it has not begun");
+    answer.offset = contribution.counted;
+    contribution.sent = static_cast<uint32_t>(header.offset);
+    Offer(*found->second, *round, peer.rank);
+  }
+  peer.control.emplace_back(answer, std::string());
+  peer.link->Kick();
+}
+
+// Refused at once: whoever pushes with it would wait for a result that never comes.
+void Shard::OnCodec(Peer& peer, const Header& header, std::string_view text) {
+  if (header.aux >= kMaxCodecs) return Blame(peer, "it numbers a codec " + std::to_string(header.aux));
+  auto codec = codecs_.Find(text);
+  if (!codec.ok())
+    return FailOnLoop(codec.status().code(),
+                      "rank " + std::to_string(peer.rank) + " announced a codec: " + codec.status().message());
+  if (peer.codecs.size() <= header.aux) peer.codecs.resize(header.aux + 1);
+  peer.codecs[header.aux] = *codec;
+}
+
+}  // namespace byteps_like
