@@ -25,7 +25,7 @@ size_t DenseRound::Widened(uint32_t bytes) const { return bytes / SizeOf(work_) 
 
 Status DenseRound::Reserve(const Header& push) {
   if ((push.flags & kByReference) != 0) return {};
-  const auto grow = [this](Buffer& buffer, size_t bytes) {
+  const auto grow = [this](ShardBuffer& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return true;
     buffer.Release();
     buffer = memory_.Take(bytes);

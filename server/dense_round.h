@@ -11,7 +11,7 @@ namespace byteps_like {
 
 class DenseRound final : public Round {
  public:
-  explicit DenseRound(Memory& memory) : memory_(memory) {}  // which lives longer
+  explicit DenseRound(ShardMemory& memory) : memory_(memory) {}  // which lives longer
 
   void Begin(const Header& first, const Terms& terms, uint32_t world_size) override;
   Status Reserve(const Header& push) override;
@@ -33,11 +33,11 @@ class DenseRound final : public Round {
   bool widened() const { return AccumulatorOf(work_) != work_; }
   size_t Widened(uint32_t bytes) const;  // offset in the accumulator of an offset in the wire type
 
-  Memory& memory_;
+  ShardMemory& memory_;
   DType work_ = DType::kFloat32;      // as summed: a broadcast moves bytes, whatever they mean
   uint32_t accumulated_ = 0;          // prefix of the accumulator that holds somebody's bytes
   Link* direct_ = nullptr;            // receives into the accumulator from accumulated_ on
-  Buffer accumulator_, result_;       // kept for the next round
+  ShardBuffer accumulator_, result_;  // kept for the next round
   std::vector<const void*> sources_;  // reused: nothing is allocated per round
   std::vector<void*> destinations_;
 };

@@ -34,7 +34,7 @@ Status EncodedRound::Reserve(const Header& push) {
   if (contribution.begun && contribution.total != push.total)
     return Nonsense(push.rank,
                     "it has " + std::to_string(push.total) + " bytes, and had " + std::to_string(contribution.total));
-  Buffer& payload = payloads_[push.rank];
+  ShardBuffer& payload = payloads_[push.rank];
   if (contribution.counted == push.total || payload.size() >= push.total) return {};
   payload.Release();
   payload = memory_.Take(push.total);
@@ -53,7 +53,7 @@ Status EncodedRound::Land(const Link&, const Header& push, const std::byte* payl
   const auto begin = static_cast<uint32_t>(push.offset);
   const uint32_t end = begin + push.length;
   if (end <= contribution.counted) return {};  // a repetition after a new link
-  Buffer& whole = payloads_[push.rank];
+  ShardBuffer& whole = payloads_[push.rank];
   const uint32_t fresh = contribution.counted - begin;  // the first of them that is new
   if (payload + fresh != whole.data() + contribution.counted)
     std::memcpy(whole.data() + contribution.counted, payload + fresh, push.length - fresh);
@@ -75,7 +75,7 @@ Status EncodedRound::Add(uint32_t rank, Bytes payload) {
   if (body.size() > plan_.payload)
     return Nonsense(rank, std::to_string(body.size()) + " bytes are more than " + codec_->codec->spec() + " makes of " +
                               std::to_string(numel_) + " elements");
-  const Buffer workspace = memory_.Take(plan_.workspace);
+  const ShardBuffer workspace = memory_.Take(plan_.workspace);
   if (workspace.size() < plan_.workspace) return memory_.Exhausted();
   const Status added = codec_->codec->Accumulate(numel_, body, workspace.data(), sum_.data());
   if (!added.ok()) return Nonsense(rank, added.message());
@@ -121,7 +121,7 @@ Result<bool> EncodedRound::Advance() {
 Status EncodedRound::Emit() {
   const Codec& codec = *codec_->codec;
   const Draw draw{key_, number(), kServerRank};
-  const Buffer workspace = memory_.Take(plan_.workspace);
+  const ShardBuffer workspace = memory_.Take(plan_.workspace);
   result_ = memory_.Take(kPayloadHeader + plan_.result);
   if (workspace.size() < plan_.workspace || result_.size() == 0) return memory_.Exhausted();
   if (codec_->two_way) {
@@ -139,7 +139,7 @@ Status EncodedRound::Emit() {
   return {};
 }
 
-Status ServerFeedback::Begin(Memory& memory, const ServerCodec& codec, std::span<float> sum) {
+Status ServerFeedback::Begin(ShardMemory& memory, const ServerCodec& codec, std::span<float> sum) {
   const auto numel = static_cast<uint32_t>(sum.size());
   if (codec_ != &codec || numel_ != numel) {
     buffer_.Release();

@@ -18,7 +18,7 @@ namespace byteps_like {
 class ServerFeedback {
  public:
   // Adds what was left out to `sum`, and remembers the total. kCapacity.
-  Status Begin(Memory& memory, const ServerCodec& codec, std::span<float> sum);
+  Status Begin(ShardMemory& memory, const ServerCodec& codec, std::span<float> sum);
   // `result`: what was made of that sum.
   void End(const ServerCodec& codec, const Draw& draw, std::byte* workspace, Bytes result);
   std::span<const float> residual() const { return {values(), numel_}; }
@@ -26,7 +26,7 @@ class ServerFeedback {
  private:
   float* values() const { return reinterpret_cast<float*>(buffer_.data()); }
 
-  Buffer buffer_;
+  ShardBuffer buffer_;
   uint32_t numel_ = 0;                  // 0: nothing yet
   const ServerCodec* codec_ = nullptr;  // whose results left it out
 };
@@ -34,7 +34,7 @@ class ServerFeedback {
 class EncodedRound final : public Round {
  public:
   // `memory` and `feedback` live longer.
-  EncodedRound(uint64_t key, Memory& memory, ServerFeedback& feedback)
+  EncodedRound(uint64_t key, ShardMemory& memory, ServerFeedback& feedback)
       : key_(key), memory_(memory), feedback_(feedback) {}
 
   void Begin(const Header& first, const Terms& terms, uint32_t world_size) override;
@@ -54,14 +54,14 @@ class EncodedRound final : public Round {
   Status Emit();
 
   const uint64_t key_;
-  Memory& memory_;
+  ShardMemory& memory_;
   ServerFeedback& feedback_;
   const ServerCodec* codec_ = nullptr;
-  std::vector<Buffer> payloads_;  // by rank; of none before it begins and once it is summed
-  uint32_t numel_ = 0;            // of the partition; 0 until the first payload is whole
-  uint32_t summed_ = 0;           // payloads
+  std::vector<ShardBuffer> payloads_;  // by rank; of none before it begins and once it is summed
+  uint32_t numel_ = 0;                 // of the partition; 0 until the first payload is whole
+  uint32_t summed_ = 0;                // payloads
   CodecPlan plan_;
-  Buffer sum_, result_;
+  ShardBuffer sum_, result_;
 };
 
 }  // namespace byteps_like

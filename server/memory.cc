@@ -17,15 +17,15 @@ size_t Rounded(size_t bytes) {
 
 }  // namespace
 
-void Buffer::Release() {
+void ShardBuffer::Release() {
   if (owner_ != nullptr) owner_->Give(data_, size_);
   owner_ = nullptr;
   data_ = nullptr;
   size_ = 0;
 }
 
-Buffer Memory::Take(size_t bytes) {
-  Buffer buffer;
+ShardBuffer ShardMemory::Take(size_t bytes) {
+  ShardBuffer buffer;
   if (bytes == 0) return buffer;
   const size_t size = Rounded(bytes);
   const auto found = std::lower_bound(kept_.begin(), kept_.end(), size,
@@ -44,32 +44,32 @@ Buffer Memory::Take(size_t bytes) {
   return buffer;
 }
 
-void Memory::Give(std::byte* data, size_t size) {
+void ShardMemory::Give(std::byte* data, size_t size) {
   const auto place = std::upper_bound(kept_.begin(), kept_.end(), size,
                                       [](size_t given, const Kept& kept) { return given < kept.size; });
   kept_.insert(place, {data, size});
 }
 
-bool Memory::Charge(size_t bytes) {
+bool ShardMemory::Charge(size_t bytes) {
   if (!Fits(bytes)) return false;
   charged_ += bytes;
   return true;
 }
 
-bool Memory::Fits(size_t more) {
+bool ShardMemory::Fits(size_t more) {
   const auto fits = [this, more] { return limit_ == 0 || held_ + charged_ + more <= limit_; };
   if (fits()) return true;
   Trim();
   return fits();
 }
 
-Status Memory::Exhausted() const {
+Status ShardMemory::Exhausted() const {
   const std::string most = limit_ == 0 ? "there is" : "its " + std::to_string(limit_) + " bytes";
   return Status(Code::kCapacity,
                 owner_ + " needs more than " + most + " of memory: raise server_memory_limit or add servers");
 }
 
-void Memory::Trim() {
+void ShardMemory::Trim() {
   for (const Kept& kept : kept_) {
     held_ -= kept.size;
     ::operator delete[](kept.data, kAlignment);

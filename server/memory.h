@@ -13,44 +13,44 @@
 
 namespace byteps_like {
 
-class Memory;
+class ShardMemory;
 
-// Some of it, aligned to a page, not cleared; goes back when this dies. Its Memory lives longer.
-class Buffer {
+// Some of it, aligned to a page, not cleared; goes back when this dies. Its ShardMemory lives longer.
+class ShardBuffer {
  public:
-  Buffer() = default;
-  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
+  ShardBuffer() = default;
+  ShardBuffer(ShardBuffer&& other) noexcept { *this = std::move(other); }
+  ShardBuffer& operator=(ShardBuffer&& other) noexcept {
     std::swap(owner_, other.owner_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
   }
-  ~Buffer() { Release(); }
+  ~ShardBuffer() { Release(); }
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }  // as asked for, or more; 0: none
   void Release();
 
  private:
-  friend class Memory;
-  Memory* owner_ = nullptr;
+  friend class ShardMemory;
+  ShardMemory* owner_ = nullptr;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
 
-class Memory {
+class ShardMemory {
  public:
   // `owner`: for errors. `limit` in bytes, 0: none. `held`: bytes of all buffers, in use or kept; other threads may
   // read it.
-  Memory(std::string owner, uint64_t limit, std::atomic<uint64_t>& held)
+  ShardMemory(std::string owner, uint64_t limit, std::atomic<uint64_t>& held)
       : owner_(std::move(owner)), limit_(limit), held_(held) {}
-  ~Memory() { Trim(); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  ~ShardMemory() { Trim(); }
+  ShardMemory(const ShardMemory&) = delete;
+  ShardMemory& operator=(const ShardMemory&) = delete;
 
   // A buffer of `bytes`, or up to an eighth more; of none if that is over the limit or the system has none.
-  Buffer Take(size_t bytes);
+  ShardBuffer Take(size_t bytes);
   // What is not in buffers, but counts; false if it is over the limit.
   bool Charge(size_t bytes);
   void Refund(size_t bytes) { charged_ -= bytes; }
@@ -58,7 +58,7 @@ class Memory {
   Status Exhausted() const;  // kCapacity: what to say where there was none
 
  private:
-  friend class Buffer;
+  friend class ShardBuffer;
   struct Kept {
     std::byte* data;
     size_t size;

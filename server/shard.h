@@ -120,7 +120,7 @@ class Shard : private LinkHandler {
   const Options options_;
   EventLoop loop_;  // before the links, which watch it
   ShardStats stats_;
-  Memory memory_;        // before the keys, which use it
+  ShardMemory memory_;   // before the keys, which use it
   ServerCodecs codecs_;  // likewise
   ShardWorld world_;
   Status failure_;
@@ -151,14 +151,14 @@ struct Shard::Sendable {
 };
 
 struct Shard::Key {
-  Key(uint64_t number, Memory& memory);
+  Key(uint64_t number, ShardMemory& memory);
 
   Round& of(uint32_t round) { return *rounds[round & 1]; }
   // The same, of the kind that these terms want. It must not be active.
   Round& Renew(uint32_t round, const Terms& terms);
 
   const uint64_t key;
-  Memory& memory;
+  ShardMemory& memory;
   uint32_t next = 0;                             // the round that has not begun yet
   ServerFeedback feedback;                       // before the rounds, which use it
   std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough

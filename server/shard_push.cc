@@ -7,9 +7,17 @@
 
 namespace byteps_like {
 
-std::string KeyText(uint64_t key) { return "key " + std::to_string(key); }
+namespace {
 
-Shard::Key::Key(uint64_t number, Memory& memory) : key(number), memory(memory) {
+constexpr uint64_t kPrelude = uint64_t{1} << 63;  // in the keys of preludes
+
+}  // namespace
+
+std::string KeyText(uint64_t key) {
+  return ((key & kPrelude) != 0 ? "the prelude of key " : "key ") + std::to_string(key & ~kPrelude);
+}
+
+Shard::Key::Key(uint64_t number, ShardMemory& memory) : key(number), memory(memory) {
   for (auto& round : rounds) round = std::make_unique<DenseRound>(memory);
 }
 

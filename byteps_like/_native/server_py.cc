@@ -58,7 +58,8 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
           {"payload_received", stats.payload_received},
           {"payload_sent", stats.payload_sent},
           {"referenced", stats.referenced},
-          {"repeated", stats.repeated}};
+          {"repeated", stats.repeated},
+          {"encoded", stats.encoded}};
 }
 
 PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::string> urls, uint32_t shards,

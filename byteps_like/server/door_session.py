@@ -73,6 +73,8 @@ class Session:
             raise CorruptError(f"frame for shard {shard} of {len(self.links)}")
         if header.rank != self.rank:
             raise CorruptError(f"frame of rank {header.rank} in the session of rank {self.rank}")
+        if header.type is FrameType.CODEC or header.flags & FrameFlag.ENCODED:
+            raise CorruptError("encoded rounds can't pass the door: portable workers push and pull what is raw or cast")
         if header.type not in _ALLOWED or header.flags & FrameFlag.BY_REFERENCE:
             raise CorruptError(f"{header.type.name} frame (flags {header.flags}) can't pass the door")
         if header.length > SEGMENT:

@@ -55,7 +55,11 @@ class NativeServer:
         self._core.fail(int(error.code), str(error))
 
     def shard_stats(self) -> list[dict[str, int]]:
-        """Counters of each shard: memory, keys, rounds, links, frames and payload each way, repeated, referenced."""
+        """Counters of each shard.
+
+        Bytes of `memory`; `keys`, `rounds`, `open_rounds`, `links`; frames and payload each way; bytes `referenced`
+        in shared memory, `repeated` after broken links, and of `encoded` contributions that were summed.
+        """
         return [dict(shard) for shard in self._core.stats()]
 
     def stats(self) -> dict[str, int]:

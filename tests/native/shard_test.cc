@@ -5,36 +5,10 @@
 
 #include <cstring>
 
-#include "server/server.h"
-#include "tests/native/raw_worker.h"
+#include "tests/native/test_server.h"
 
 namespace byteps_like::testing {
 namespace {
-
-class TestServer {
- public:
-  explicit TestServer(uint32_t workers, uint64_t memory_limit = 0, ShardWorld world = {}) {
-    Server::Options options;
-    options.job = "job";
-    options.secret = std::string(32, 's');
-    options.urls = {FreshUrl("shm")};
-    options.memory_limit = memory_limit;
-    auto started = Server::Start(std::move(options));
-    if (!started.ok()) throw std::runtime_error(started.status().message());
-    server_ = std::move(*started);
-    world.epoch = 1;
-    world.size = workers;
-    server_->SetWorld(world);
-  }
-  RawLink Connect(uint32_t rank) { return RawLink::Connect(server_->urls().front(), rank); }
-  Server& operator*() { return *server_; }
-  const ShardStats& stats() { return server_->shards()[0]->stats(); }
-
- private:
-  std::unique_ptr<Server> server_;
-};
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Header Reference(uint32_t rank, uint64_t key, uint32_t total) {
   Header header = PushHeader(rank, key, 0, total);
