@@ -132,7 +132,10 @@ void CheckRounds(const std::string& text, uint32_t workers, uint32_t numel, size
 }  // namespace
 
 TEST_CASE("encoded: results are what direct calls of the codec give, with the count of contributions") {
-  for (const char* text : {"onebit:block=1024", "onebit:block=64", "twoway onebit:block=64"})
+  for (const char* text :
+       {"onebit:block=1024", "twoway onebit:block=64", "int:bits=4,block=256,rounding=stochastic,scale=shared,seed=0",
+        "twoway int:bits=8,block=256,rounding=stochastic,scale=own,seed=0", "eden:bits=1,seed=0",
+        "thc:bits=4,clamp=32,seed=0,table=auto"})
     for (const uint32_t workers : {1u, 3u})
       for (const uint32_t numel : {1u, 31u, 1000u, 33000u}) {
         CAPTURE(text);
