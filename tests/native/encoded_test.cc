@@ -315,6 +315,8 @@ TEST_CASE("encoded: a codec that servers can't sum is refused when it is announc
   CHECK(error_of("nonesuch:x=1") == "rank 0 announced a codec: there is no codec nonesuch");
   CHECK(Contains(error_of("onebit:block=33"), "block must be a multiple of 32"));
   CHECK(Contains(error_of("onebit:block=\xff\x01"), "not plain"));
+  CHECK(Contains(error_of("bf16"), "its payloads are plain arrays"));
+  CHECK(Contains(error_of("twoway thc:bits=4,clamp=32,seed=0,table=auto"), "needs no feedback at the server"));
   CHECK(Contains(error_of("twoway twoway onebit:block=32"), "there is no codec twoway onebit"));
 }
 
