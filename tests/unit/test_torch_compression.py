@@ -9,6 +9,8 @@ import torch
 import byteps_like.torch as bps
 from byteps_like.compression.codec import Trait
 from byteps_like.compression.registry import codec_of
+from byteps_like.torch import runtime
+from byteps_like.worker.local import LocalWorker
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import compression as scenario
@@ -333,3 +335,55 @@ def test_telescoping_over_the_native_cores_collectives(way):
     applied = scenario.Given({"w": shape}).w.detach().reshape(-1).double() - results[0][0][-1].double()
     assert distance(applied + 0.1 * left_of(results), total) < 1e-5
     assert all(torch.equal(found[-1], results[0][0][-1]) for found, _ in results)
+
+
+def test_other_partitions_while_training_change_nothing():
+    def body(bps, rank, size, disturbed):
+        model = scenario.Given({"w": (8, 20), "a": (16, 8)})
+        rules = {"w": "onebit:block=64", "a": bps.Compress("onebit:block=32", feedback=True, momentum=0.5)}
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules)
+        for step in range(6):
+            optimizer.zero_grad()
+            model({"w": scenario.gradient(step, rank, (8, 20)), "a": scenario.gradient(step, rank, (16, 8))}).backward()
+            optimizer.step()
+            if disturbed and step in (1, 3):
+                reducer = optimizer._distribution.reducer
+                reducer.recut(reducer.route, 256 if step == 1 else 0)
+        return torch.cat([model.w.detach().reshape(-1), model.a.detach().reshape(-1)])
+
+    assert torch.equal(*(run_world(2, body, flag)[0] for flag in (False, True)))
+
+
+def test_what_was_left_out_goes_with_its_parameter_into_another_world():
+    def steps(optimizer, model, numbers):
+        for step in numbers:
+            optimizer.zero_grad()
+            model({"w": scenario.gradient(step, 0, (8, 20))}).backward()
+            optimizer.step()
+
+    values = []
+    for worlds in ([range(6)], [range(3), range(3, 6)]):
+        model, optimizer = scenario.Given({"w": (8, 20)}), None
+        for numbers in worlds:
+            with runtime.bound(LocalWorker()):
+                inner = torch.optim.SGD(model.parameters(), lr=0.1)
+                optimizer = optimizer or bps.DistributedOptimizer(inner, model.named_parameters(), compression=NAMED)
+                steps(optimizer, model, numbers)
+        values.append(model.w.detach().clone())
+    assert torch.equal(*values)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_gradient_that_is_no_number_is_seen_and_not_remembered():
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (8, 20)})
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=NAMED)
+        for value in (float("inf"), 1.0):
+            optimizer.zero_grad()
+            model({"w": torch.full((8, 20), value if rank == 0 else 1.0)}).backward()
+            optimizer.synchronize()
+            yield model.w.grad.isfinite().all().item()
+
+    assert run_world(2, lambda *arguments: list(body(*arguments))) == [[False, True]] * 2
