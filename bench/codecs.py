@@ -96,7 +96,7 @@ class Subject:
         self.results = [zeros(plan["result"]) for _ in range(count)]
         self.dense = DType(plan["dense"]) if "dense" in plan else None
         size = plan["accumulator"]
-        if self.dense:
+        if self.dense is not None:
             size = plan["payload"] // self.dense.itemsize * self.dense.accumulator.itemsize
         self.sums = [zeros(size) for _ in range(count)]
         self.out = np.zeros(PARTITION, np.float32)
@@ -116,23 +116,23 @@ class Subject:
 
     def reset(self, i: int) -> None:
         """A sum of one contribution."""
-        if self.dense:
-            kernels.widen(self.dense, self.sums[i], self.sent(i))
+        if self.dense is not None:
+            kernels.widen(self.dense, self.summed(i), self.sent(i))
         else:
             self.core.reset(PARTITION, self.sums[i])
             self.accumulate(i)
 
     def accumulate(self, i: int) -> None:
         """What a server does with a contribution."""
-        if self.dense:
-            kernels.accumulate(Op.SUM, self.dense, self.sums[i], self.sent(i))
+        if self.dense is not None:
+            kernels.accumulate(Op.SUM, self.dense, self.summed(i), self.sent(i))
         else:
             self.core.accumulate(PARTITION, self.sent(i), self.sums[i])
 
     def emit(self, i: int) -> None:
         """What it does with the sum."""
-        if self.dense:
-            kernels.finalize(self.dense, self.results[i], self.sums[i], 1)
+        if self.dense is not None:
+            kernels.finalize(self.dense, self.results[i][: self.sizes[i][1]], self.summed(i), 1)
         else:
             size = self.core.emit(PARTITION, 2, self.draw(i), self.sums[i], self.results[i])
             self.sizes[i] = (self.sizes[i][0], size)
@@ -141,6 +141,11 @@ class Subject:
         """What a worker does with that."""
         result = self.results[i][: self.sizes[i][1]]
         self.core.decode(result, 2, self.draw(i), self.agreed[i], 0.5, self.out)
+
+    def summed(self, i: int) -> Bytes:
+        """The accumulator of a DENSE payload."""
+        assert self.dense is not None
+        return self.sums[i][: self.sizes[i][0] // self.dense.itemsize * self.dense.accumulator.itemsize]
 
     def sent(self, i: int) -> Bytes:
         """The payload."""

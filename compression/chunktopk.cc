@@ -28,7 +28,7 @@ class ChunkTopK : public Codec {
             .payload = bytes,
             .result = bytes,
             .dense = DType::kFloat32,
-            .workspace = uint64_t{Chunks(numel)} * 8};
+            .workspace = Selection::Bytes(Chunks(numel))};
   }
 
   void Prepare(std::span<const float> x, const Draw&, std::byte*, std::byte* prelude) const override {
@@ -83,7 +83,7 @@ class ChunkTopK : public Codec {
   uint32_t LengthOf(uint32_t chunk, uint32_t numel) const { return std::min(chunk_, numel - chunk * chunk_); }
 
   std::span<const uint32_t> Choose(uint32_t numel, const std::byte* agreed, std::byte* workspace) const {
-    SelectLargest({AsFloats(agreed), Chunks(numel)}, Chosen(numel), AsWords(workspace));
+    SelectLargest({AsFloats(agreed), Chunks(numel)}, Chosen(numel), Selection(AsWords(workspace), Chunks(numel)));
     return {AsWords(workspace), Chosen(numel)};
   }
 

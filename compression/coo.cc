@@ -26,7 +26,7 @@ class Coo : public Codec {
                   std::byte* payload) const override {
     const auto numel = static_cast<uint32_t>(x.size());
     uint32_t* const indices = AsWords(payload + kHead);
-    const auto count = static_cast<uint32_t>(Pick_kSparse().at_least(x.data(), numel, 1, indices));
+    const auto count = static_cast<uint32_t>(Pick_kSparse().at_least(x.data(), numel, 1, indices, nullptr));
     if (IsDense(count, numel)) return StoreWhole(x.data(), numel, payload);
     return StoreValues(x.data(), count, payload);
   }

@@ -6,12 +6,21 @@
 
 namespace byteps_like {
 
-// Writes the indices of the k largest of x, ascending. 1 <= k <= x.size(). `indices` has room for twice as many as x
-// has elements. One pass over x where a sample tells well enough how large the k-th is.
-void SelectLargest(std::span<const float> x, uint32_t k, uint32_t* indices);
+// Elements of x, in the order of their indices. Each of the three has room for as many as x has.
+struct Selection {
+  explicit Selection(uint32_t* room, size_t numel) : indices(room), values(room + numel), sample(room + 2 * numel) {}
+  static constexpr uint64_t Bytes(uint32_t numel) { return uint64_t{numel} * 12; }
+
+  uint32_t* const indices;
+  uint32_t* const values;  // fp32 as bits
+  uint32_t* const sample;  // scratch
+};
+
+// The k largest of x, 1 <= k <= x.size(): one pass over x where a sample tells well enough how large the k-th is.
+void SelectLargest(std::span<const float> x, uint32_t k, const Selection& selection);
 
 // The same for about k, 0.8 to 1.3 of it, by a threshold from the sample alone; zeros are never taken. After ten tries:
 // exactly k. Returns how many.
-uint32_t SelectAbout(std::span<const float> x, uint32_t k, uint32_t* indices);
+uint32_t SelectAbout(std::span<const float> x, uint32_t k, const Selection& selection);
 
 }  // namespace byteps_like

@@ -19,22 +19,21 @@ class TopK : public ReencodeCodec {
     return {.payload = most,
             .result = most,
             .accumulator = uint64_t{numel} * sizeof(float),
-            .workspace = uint64_t{numel} * 2 * sizeof(uint32_t)};
+            .workspace = Selection::Bytes(numel)};
   }
 
   uint32_t Encode(std::span<const float> x, const Draw&, const std::byte*, std::byte* workspace,
                   std::byte* payload) const override {
-    uint32_t* const indices = AsWords(workspace);
+    const Selection selection(AsWords(workspace), x.size());
     uint32_t count = Wanted(static_cast<uint32_t>(x.size()));
     if (sampled_) {
-      count = SelectAbout(x, count, indices);
+      count = SelectAbout(x, count, selection);
       std::memcpy(payload, &count, sizeof(count));
     } else {
-      SelectLargest(x, count, indices);
+      SelectLargest(x, count, selection);
     }
-    std::memcpy(payload + Head(), indices, size_t{count} * 4);
-    float* const values = AsFloats(payload + Head()) + count;
-    for (uint32_t i = 0; i < count; ++i) values[i] = x[indices[i]];
+    std::memcpy(payload + Head(), selection.indices, size_t{count} * 4);
+    std::memcpy(payload + Head() + size_t{count} * 4, selection.values, size_t{count} * 4);
     return Head() + 8 * count;
   }
 

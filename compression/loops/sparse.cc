@@ -90,34 +90,40 @@ uint32_t Largest(const float* x, size_t count) {
 }
 
 // Without a branch that depends on the elements: writes go one past what is kept, never past `count`.
-size_t AtLeastFrom(const float* x, size_t begin, size_t count, uint32_t least, uint32_t* indices, size_t found) {
+template <bool kValues>
+size_t AtLeastFrom(const float* x, size_t begin, size_t count, uint32_t least, uint32_t* indices, uint32_t* values,
+                   size_t found) {
   for (size_t i = begin; i < count; ++i) {
     indices[found] = static_cast<uint32_t>(i);
+    if (kValues) __builtin_memcpy(values + found, x + i, sizeof(float));
     found += MagnitudeOf(x[i]) >= least;
   }
   return found;
 }
 
 #if defined(__AVX512F__)
-size_t AtLeast(const float* x, size_t count, uint32_t least, uint32_t* indices) {
+template <bool kValues>
+size_t AtLeastInto(const float* x, size_t count, uint32_t least, uint32_t* indices, uint32_t* values) {
   const __m512i magnitude = _mm512_set1_epi32(static_cast<int>(kMagnitude));
   const __m512i bound = _mm512_set1_epi32(static_cast<int>(least));
   const __m512i step = _mm512_set1_epi32(16);
   __m512i index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   size_t found = 0, i = 0;
   for (; i + 16 <= count; i += 16) {
-    const __m512i key = _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude);
-    const __mmask16 chosen = _mm512_cmpge_epu32_mask(key, bound);
+    const __m512i bits = _mm512_loadu_si512(x + i);
+    const __mmask16 chosen = _mm512_cmpge_epu32_mask(_mm512_and_si512(bits, magnitude), bound);
     const auto number = static_cast<uint32_t>(__builtin_popcount(chosen));
     const auto room = static_cast<__mmask16>(LowBits(number));
     _mm512_mask_storeu_epi32(indices + found, room, _mm512_maskz_compress_epi32(chosen, index));
+    if (kValues) _mm512_mask_storeu_epi32(values + found, room, _mm512_maskz_compress_epi32(chosen, bits));
     found += number;
     index = _mm512_add_epi32(index, step);
   }
-  return AtLeastFrom(x, i, count, least, indices, found);
+  return AtLeastFrom<kValues>(x, i, count, least, indices, values, found);
 }
 #elif defined(__AVX2__)
-size_t AtLeast(const float* x, size_t count, uint32_t least, uint32_t* indices) {
+template <bool kValues>
+size_t AtLeastInto(const float* x, size_t count, uint32_t least, uint32_t* indices, uint32_t* values) {
   const __m256i magnitude = _mm256_set1_epi32(static_cast<int>(kMagnitude));
   const __m256i below = _mm256_set1_epi32(static_cast<int>(least) - 1);  // magnitudes are positive as signed numbers
   size_t found = 0, i = 0;
@@ -125,26 +131,24 @@ size_t AtLeast(const float* x, size_t count, uint32_t least, uint32_t* indices) 
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
     const __m256i chosen = _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below);
     auto left = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(chosen)));
-    for (; left != 0; left &= left - 1) indices[found++] = static_cast<uint32_t>(i) + __builtin_ctz(left);
+    for (; left != 0; left &= left - 1) {
+      const size_t at = i + static_cast<uint32_t>(__builtin_ctz(left));
+      indices[found] = static_cast<uint32_t>(at);
+      if (kValues) __builtin_memcpy(values + found, x + at, sizeof(float));
+      ++found;
+    }
   }
-  return AtLeastFrom(x, i, count, least, indices, found);
+  return AtLeastFrom<kValues>(x, i, count, least, indices, values, found);
 }
 #else
-size_t AtLeast(const float* x, size_t count, uint32_t least, uint32_t* indices) {
-  return AtLeastFrom(x, 0, count, least, indices, 0);
+template <bool kValues>
+size_t AtLeastInto(const float* x, size_t count, uint32_t least, uint32_t* indices, uint32_t* values) {
+  return AtLeastFrom<kValues>(x, 0, count, least, indices, values, 0);
 }
 #endif
 
-size_t CountAtLeast(const float* x, size_t count, uint32_t least) {
-  constexpr size_t kStretch = size_t{1} << 20;
-  size_t found = 0;
-  for (size_t begin = 0; begin < count; begin += kStretch) {
-    const size_t end = begin + kStretch < count ? begin + kStretch : count;
-    uint32_t part = 0;
-    for (size_t i = begin; i < end; ++i) part += MagnitudeOf(x[i]) >= least;
-    found += part;
-  }
-  return found;
+size_t AtLeast(const float* x, size_t count, uint32_t least, uint32_t* indices, uint32_t* values) {
+  return (values == nullptr ? AtLeastInto<false> : AtLeastInto<true>)(x, count, least, indices, values);
 }
 
 size_t PickWord(const float* x, uint32_t word, float* values) {
@@ -242,7 +246,7 @@ void Squares(const float* x, size_t count, double* lanes) {
 }  // namespace
 
 extern const SparseLoops kSparse;
-const SparseLoops kSparse = {Nonzero, Any, Largest, AtLeast, CountAtLeast, Pick, Spread, Scaled, Squares};
+const SparseLoops kSparse = {Nonzero, Any, Largest, AtLeast, Pick, Spread, Scaled, Squares};
 
 }  // namespace BYTEPS_LIKE_ISA
 }  // namespace byteps_like

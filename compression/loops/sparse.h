@@ -18,11 +18,9 @@ struct SparseLoops {
   bool (*any)(const float* x, size_t count);
   // The largest magnitude.
   uint32_t (*largest)(const float* x, size_t count);
-  // Writes the indices whose magnitude is at least `least`, ascending, and returns how many. `indices` has room for
-  // `count`.
-  size_t (*at_least)(const float* x, size_t count, uint32_t least, uint32_t* indices);
-  // How many have a magnitude of at least `least`.
-  size_t (*count_at_least)(const float* x, size_t count, uint32_t least);
+  // Writes the indices whose magnitude is at least `least`, ascending, and unless it is null their `values` as bits;
+  // returns how many. Both have room for `count`.
+  size_t (*at_least)(const float* x, size_t count, uint32_t least, uint32_t* indices, uint32_t* values);
   // Those elements of x whose bit is set, one after another; returns how many.
   size_t (*pick)(const float* x, const uint32_t* words, size_t count, float* values);
   // out[i] = 0 + factor * (the next value) where the bit is set, else 0. Returns how many values it took.
