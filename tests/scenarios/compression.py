@@ -10,7 +10,8 @@ from torch import nn
 
 from byteps_like.compression.codec import Codec
 from tests.fakes.codec_rounds import by_reference
-from tests.scenarios.models import fill
+from tests.scenarios.checks import same_everywhere
+from tests.scenarios.models import distance, fill
 
 NUMEL = 160
 
@@ -80,3 +81,38 @@ class Reference:
         done = by_reference(self.codec, xs, key, step, 1.0 / self.size)
         self.left = done.residuals
         return done.out.astype(np.float32)
+
+
+def telescopes(bps: Any, rank: int, size: int) -> None:
+    """Codecs whose sums are exact: what was applied and what is left add up to all gradients, in real partitions."""
+    shape, steps = (32, 40), 12
+    for way in ("thc4", "randomk:ratio=0.1", "powersgd:rank=2", bps.Compression.chunktopk(feedback=True)):
+        values, state = matrix_steps(bps, rank, size, {"w": way}, [0.1] * steps, shape)
+        left = bps.allreduce(state["byteps_like"]["parameters"]["w"]["residual"].double(), name=f"left.{way}")
+        gradients = [gradient(step, other, shape).double() for step in range(steps) for other in range(size)]
+        applied = Given({"w": shape}).w.detach().double() - values[-1].double().reshape(shape)
+        assert distance(applied + 0.1 * left, 0.1 * sum(gradients) / size) < 1e-5, way
+        same_everywhere(bps, values[-1])
+
+
+def trains_by(bps: Any, rank: int, size: int) -> None:
+    """Codecs whose sums are encoded again, momentum before them, and a warm-up: the same weights, that get better."""
+    ways = [
+        {"compressor": "onebit", "ef": "vanilla", "momentum": "nesterov", "momentum_mu": 0.5},
+        bps.Compression.dgc(0.1, momentum=0.5, warmup=(0.5,), steps=10),
+        "int8",
+        {"w": "blocksparse"},
+    ]
+    for way in ways:
+        model, target = Given({"w": (32, 40)}), gradient(0, 7, (32, 40))
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        rules = way if isinstance(way, dict) and "w" in way else {"w": way}
+        optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules)
+        begin = distance(model.w.detach(), target)
+        for _ in range(40):
+            optimizer.zero_grad()
+            (0.5 * (model.w - target).square().sum() * 2.0 * (rank + 1) / (size + 1)).backward()
+            optimizer.step()
+        assert distance(model.w.detach(), target) < 0.5 * begin, way
+        same_everywhere(bps, model.w.detach())
+        optimizer.close()

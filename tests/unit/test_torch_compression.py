@@ -325,16 +325,9 @@ def test_powersgd_survives_zeros_and_what_is_no_number():
         torch.testing.assert_close(last, exact, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", [bps.Compress("thc4", feedback=True), "powersgd:rank=1"])
-def test_telescoping_over_the_native_cores_collectives(way):
-    shape = (16, 10)
-    results = run_native_world(SIZE, scenario.matrix_steps, {"w": way}, [0.1] * 20, shape)
-    total = 0.1 * sum(
-        scenario.gradient(step, rank, shape).double().reshape(-1) for step in range(20) for rank in range(SIZE)
-    ) / SIZE  # fmt: skip
-    applied = scenario.Given({"w": shape}).w.detach().reshape(-1).double() - results[0][0][-1].double()
-    assert distance(applied + 0.1 * left_of(results), total) < 1e-5
-    assert all(torch.equal(found[-1], results[0][0][-1]) for found, _ in results)
+@pytest.mark.parametrize("body", [scenario.telescopes, scenario.trains_by])
+def test_over_the_native_cores_collectives(body):
+    run_native_world(SIZE, body, partition_bytes=1024)
 
 
 def test_other_partitions_while_training_change_nothing():
