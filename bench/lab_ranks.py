@@ -1,4 +1,4 @@
-"""A benchmark's script as one rank on each host of a lab, and what every rank found."""
+"""A benchmark's script as the ranks on the hosts of a lab, and what every rank found."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ Worker = Callable[[argparse.Namespace], dict[str, Any]]
 
 
 def ranks_found(
-    arguments: argparse.Namespace, worker: Worker, environment: Mapping[str, str] | None = None
+    arguments: argparse.Namespace, worker: Worker, environment: Mapping[str, str] | None = None, per_host: int = 1
 ) -> list[dict[str, Any]]:
     """What `worker` returns on each of `arguments.hosts` hosts with links of `arguments.rate`, rank by rank.
+
+    `per_host`: ranks on each.
 
     The ranks run this script again, with its own arguments and `--worker FOLDER`, and end in this call. A job that
     fails ends the process with its exit code.
@@ -35,7 +37,8 @@ def ranks_found(
     name = f"{Path(sys.argv[0]).stem}-"
     with tempfile.TemporaryDirectory(prefix=name) as folder, Lab(arguments.hosts, rate=arguments.rate) as lab:
         command = [sys.executable, *sys.argv, "--worker", folder]
-        options = RunOptions(command, arguments.hosts, 0, environment=environment or {}, timeout=TIMEOUT)
-        if code := run_in_lab(lab, options):
+        ranks = arguments.hosts * per_host
+        options = RunOptions(command, ranks, 0, environment=environment or {}, timeout=TIMEOUT)
+        if code := run_in_lab(lab, options, per_host):
             sys.exit(code)
-        return [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(arguments.hosts)]
+        return [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(ranks)]
