@@ -10,6 +10,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.casts import Float32Compressor
+from byteps_like.torch.compress import RAW
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_rules import check_compression, way_of
 from byteps_like.torch.handles import synchronize
@@ -21,6 +22,7 @@ from byteps_like.torch.ops import (
     push_pull_async_inplace,
     resolve,
     start,
+    start_copied,
 )
 from byteps_like.torch.tensors import check_strided_cpu
 
@@ -51,13 +53,22 @@ def push_pull(
     `compression`: a cast, or a codec as for DistributedOptimizer, without feedback: it takes Sum and Average only, of
     floating-point tensors, which it makes float32.
 
+    A sparse COO tensor may have other entries on each rank, none too, and gives a coalesced one; what travels, see
+    sparse.start_sparse. Sum and Average only, of numbers, without compression, not differentiable.
+
     On the wire: `tensor.nbytes` (fewer with compression) up and down per rank.
     Raises InvalidArgumentError, MismatchError (a rank came with another shape, dtype or operation), StalledError (a
     rank didn't come), PeerLostError.
     """
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
-    check_strided_cpu(tensor, "push_pull")
     way = way_of(compression)
+    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
+        if way != RAW:
+            raise InvalidArgumentError(
+                f"{way.name or 'a cast'}: sparse tensors travel as they are; leave compression out"
+            )
+        return _reduce(tensor, name, reduction, process_set)
+    check_strided_cpu(tensor, "push_pull")
     cast = Float32Compressor if way.is_coded else check_compression(compression)
     compressed, context = cast.compress(tensor)
     return cast.decompress(_reduce(compressed, name, encoded(reduction, way), process_set), context)
@@ -97,10 +108,10 @@ def broadcast_(
 
 def _reduce(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object) -> torch.Tensor:
     result: torch.Tensor
-    if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+    if torch.is_grad_enabled() and getattr(tensor, "requires_grad", False) and tensor.layout is torch.strided:
         result = _Reduce.apply(tensor, name, reduction, process_set)  # type: ignore[no-untyped-call]
     else:
-        result = synchronize(start(copied(tensor, reduction.kind), name, reduction, process_set))
+        result = synchronize(start_copied(tensor, name, reduction, process_set))
     return result
 
 

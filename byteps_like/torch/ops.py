@@ -162,7 +162,16 @@ def push_pull_async(
     which a new name is agreed on, else not at all. Raises as `push_pull` does, or later from `synchronize`.
     """
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
-    return start(copied(tensor, "push_pull"), name, reduction, process_set)
+    return start_copied(tensor, name, reduction, process_set)
+
+
+def start_copied(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object) -> int:
+    """Starts `reduction` of a copy of `tensor`, which may be sparse, and returns its handle."""
+    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and reduction.op is not Op.BROADCAST:
+        from byteps_like.torch.sparse import start_sparse  # not at the top: it stands on this module
+
+        return start_sparse(tensor, name, reduction, process_set)
+    return start(copied(tensor, reduction.kind), name, reduction, process_set)
 
 
 def push_pull_async_inplace(

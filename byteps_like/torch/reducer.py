@@ -32,7 +32,8 @@ class ReducerOptions:
     """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks.
 
     `crossing`: the next forward waits for its own layers only, so those nearest to the input go first (see Arena).
-    Sparse ones are made dense on the server route, with a warning, and with `sparse_as_dense`; else they are gathered.
+    Sparse ones travel by their rows (sparse), beside the arenas; but as dense ones with `sparse_as_dense`, and, with a
+    warning, over servers in steps that cross the barrier, and where there are no collectives (portable workers).
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -104,7 +105,9 @@ class GradientReducer:
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._generation = 0
         self._partition_bytes = 0
-        self.gathers = not self._options.sparse_as_dense and self.route.name != "server"
+        able = self.route.name == "none" or self._runtime.joiner is not None  # else there are no collectives
+        waits = self.route.name != "server" or not self._options.crossing
+        self.gathers = not self._options.sparse_as_dense and able and waits
         self._sparse = SparseGradients(self.label, self._options.scaling.op, self._options.process_set)
         self.route.report(self.label)
 
@@ -271,7 +274,7 @@ class GradientReducer:
 
     @property
     def sparse(self) -> list[str]:
-        """Names of the gradients that are gathered as sparse ones; the same on all ranks after a round."""
+        """Names of the gradients that travel by rows; the same on all ranks after a round."""
         return self._sparse.names()
 
     @property

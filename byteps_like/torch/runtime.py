@@ -17,6 +17,7 @@ from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch.naming import NameTable
 from byteps_like.torch.routes import ROUTES, Route, Scope
+from byteps_like.torch.sparse_choice import Seen
 from byteps_like.worker.api import Declared, TensorSpec, Worker
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
@@ -47,6 +48,8 @@ class Runtime:
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
         self.hook_state: Any = None
         """Of DDP hooks that were registered without a state (see comm_hook)."""
+        self.sparse_seen: dict[str, Seen] = {}
+        """By name, the last sum of a sparse tensor."""
         self._paced: Any = None
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes

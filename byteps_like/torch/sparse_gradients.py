@@ -1,4 +1,4 @@
-"""Gradients that are sparse: each is gathered from all ranks as it is, beside the arenas, at the end of a round."""
+"""Gradients that are sparse: each is summed by rows (see sparse), beside the arenas, at the end of a round."""
 
 from __future__ import annotations
 

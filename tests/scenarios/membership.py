@@ -128,7 +128,7 @@ def mixed_types_and_sparse(bps: Any, rank: int, size: int) -> None:
         optimizer.synchronize()
         for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
             expected = theirs.grad.to_dense()
-            sparse = name.startswith("table") and optimizer.route != "server"
+            sparse = name.startswith("table")
             assert ours.grad.dtype == ours.dtype and ours.grad.is_sparse == sparse
             found, scale = ours.grad.to_dense(), float(expected.abs().max() if expected.numel() else 0)
             torch.testing.assert_close(found, expected, rtol=0.05, atol=0.01 * scale, msg=name)
@@ -166,7 +166,7 @@ def sparse_gradients(bps: Any, rank: int, size: int) -> None:
                     parameter.grad = parameter.grad / factor
             optimizer.step()
             reference.step()
-            assert ours[0].weight.grad.is_sparse == (optimizer.route != "server" and len(options) != 1)
+            assert ours[0].weight.grad.is_sparse == (len(options) != 1)
         matches(bps, nn.ModuleList(ours), nn.ModuleList(theirs))
         optimizer.close()
 

@@ -169,12 +169,13 @@ def test_compressed_gradients_stay_outside_the_arena(spy):
     assert len({p.grad.untyped_storage().data_ptr() for p in model.parameters()}) > 1
 
 
-def test_sparse_gradients_are_made_dense_over_servers_with_one_warning(monkeypatch):
+def test_sparse_gradients_that_cross_servers_barrier_are_made_dense_with_one_warning(monkeypatch):
     monkeypatch.setattr(slot, "_warned_sparse", False)
 
     def body(bps, rank, size):
         table = torch.nn.Embedding(10, 3, sparse=True)
-        optimizer = bps.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1))
+        plain = torch.optim.SGD(table.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(plain, cross_barrier=True, model=table)
         for _ in range(3):
             optimizer.zero_grad()
             table(torch.tensor([1, 2, 2])).sum().backward()
