@@ -180,7 +180,6 @@ def test_sparse_gradients_that_cross_servers_barrier_are_made_dense_with_one_war
             optimizer.zero_grad()
             table(torch.tensor([1, 2, 2])).sum().backward()
             optimizer.step()
-            assert not table.weight.grad.is_sparse
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
