@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -12,6 +13,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 
 core = pytest.importorskip("byteps_like._core")
+pytest.importorskip("byteps_like.control")  # which looks after forks
 
 SECRET = b"s" * 32
 
@@ -72,3 +74,27 @@ def test_child_drops_what_it_inherits_and_the_parent_goes_on() -> None:
     assert values[99] == 99
     engine.close()  # type: ignore[attr-defined]
     server.stop()  # type: ignore[attr-defined]
+
+
+def test_a_forked_child_takes_no_inherited_garbage_apart() -> None:
+    """What owns threads or connections may be garbage of the parent; the child has none of the threads."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            if os.getpid() != parent:
+                os._exit(3)
+
+    parent = os.getpid()
+    gc.disable()
+    try:
+        Cycle()
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(0)
+    finally:
+        gc.enable()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
