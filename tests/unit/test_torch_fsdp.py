@@ -13,8 +13,8 @@ from torch import Tensor
 from byteps_like.collectives.algorithms.two_level import carrier
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.collectives.shape import Shape
-from byteps_like.compression.codec import Codec, Draw, Floats, ReencodeCodec
-from byteps_like.compression.registry import codec_of
+from byteps_like.compression.codec import Codec, Draw, Floats, Trait
+from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
 from byteps_like.torch.coded_slots import HEADER, SlotCodec, gradients_codec, weights_codec
@@ -49,8 +49,8 @@ def slot(codec: Codec, numel: int) -> int:
 
 
 def said(codec: Codec, x: Floats, draw: Draw) -> Floats:
-    assert isinstance(codec, ReencodeCodec)
-    return codec.decode_one(codec.encode(x, draw, np.zeros(0, np.float32), 1), x.size, 1.0)
+    nothing = np.zeros(0, np.float32)
+    return codec.decode(codec.encode(x, draw, nothing, 1), 1, draw, nothing, x.size, 1)
 
 
 def whole_numbers(rank: int, numel: int) -> Tensor:
@@ -86,6 +86,23 @@ def test_bfloat16_weights_are_those_of_float32_rounded() -> None:
     )
     for (out, sent), (rounded, as_much) in zip(wide, narrow, strict=True):
         assert torch.equal(out.bfloat16(), rounded) and sent == as_much
+
+
+def with_codec(group: Any, rank: int, text: str) -> Tensor:
+    out = torch.empty(group.size() * 1000)
+    gatherer(text)(out, whole_numbers(rank, 1000), group)
+    return out
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in CODECS if kind().trait in (Trait.OPAQUE, Trait.REENCODE)], ids=lambda kind: kind.name
+)
+def test_any_codec_may_carry_weights(kind: type[Codec]) -> None:
+    codec = kind()
+    shards = [whole_numbers(rank, 1000).numpy() for rank in range(3)]
+    wanted = np.concatenate([said(codec, x, Draw(KEY, 0, rank)) for rank, x in enumerate(shards)])
+    for out in run_native_groups((0, 0, 1), with_codec, codec.spec()):
+        np.testing.assert_array_equal(out.numpy(), wanted)
 
 
 def reduced(group: Any, rank: int, count: int, dtype: torch.dtype, within: Any = None) -> tuple[Tensor, int]:
