@@ -62,6 +62,7 @@ class Config:
     kernel_queue_bytes: int = _setting(
         64 << 10, "What of a TCP link may lie unsent in the kernel, where no priority counts; 0: as much as it likes."
     )
+    codec_threads: int = _setting(1, "Threads of a worker that encode and decode what goes to servers.")
     shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")
     stall_warning: float = _setting(5.0, "A round that waits for longer is logged: who waits for whom.", job_wide=True)
@@ -181,7 +182,8 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
-        "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "shards": 0, "server_memory_limit": 0,
+        "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "codec_threads": 1, "shards": 0,
+        "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "min_compress_bytes": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
     }  # fmt: skip
     for name, least in at_least.items():

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "byteps_like/_native/events.h"
+#include "compression/registry.h"
 #include "csrc/engine/engine.h"
 
 namespace nb = nanobind;
@@ -24,7 +25,7 @@ Deadline After(double seconds) {
 
 class PyEngine {
  public:
-  PyEngine(EngineOptions options, std::vector<ShardAddress> shards) {
+  PyEngine(EngineOptions options, std::vector<ShardAddress> shards) : world_(options.world_size) {
     options.on_event = [this](Code code, const std::string& text, bool fatal) {
       events_.Push(static_cast<int>(code), text, fatal);
     };
@@ -65,6 +66,17 @@ class PyEngine {
     }
   }
 
+  // One object for one text: the engine tells codecs apart by it. The interpreter's lock guards the table.
+  CodecPointer CodecOf(const std::string& spec) {
+    CodecPointer& codec = codecs_[spec];
+    if (!codec) {
+      auto made = MakeCodec(spec, world_);
+      ThrowIfFailed(made.status());
+      codec = *made;
+    }
+    return codec;
+  }
+
   Engine& engine() {
     fork_guard_.Check();
     return *engine_;
@@ -74,13 +86,15 @@ class PyEngine {
  private:
   static constexpr double kSlice = 0.2;
   const ForkGuard fork_guard_;
+  const uint32_t world_;
+  std::map<std::string, CodecPointer> codecs_;
   EventQueue events_;
   std::unique_ptr<Engine> engine_;
 };
 
 PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, uint32_t rank, uint32_t world_size,
                      const Shards& shards, size_t segment_bytes, size_t credit_bytes, double connect_timeout,
-                     double stall_warning, double stall_timeout, uint32_t kernel_queue_bytes) {
+                     double stall_warning, double stall_timeout, uint32_t kernel_queue_bytes, uint32_t codec_threads) {
   EngineOptions options;
   options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch};
   options.rank = rank;
@@ -91,15 +105,30 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, u
   options.stall_warning = stall_warning;
   options.stall_timeout = stall_timeout;
   options.kernel_queue_bytes = kernel_queue_bytes;
+  options.codec_threads = codec_threads;
   std::vector<ShardAddress> addresses;
   for (const auto& [server, shard, urls] : shards) addresses.push_back({server, shard, urls});
   return new PyEngine(std::move(options), std::move(addresses));
 }
 
-uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions) {
+// `codec`: canonical text, "" for none; `text`: what servers are told.
+uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions, const std::string& codec,
+                 const std::string& text) {
   std::vector<PartitionSpec> specs;
   for (const auto& [key, offset, bytes, channel] : partitions) specs.push_back({key, offset, bytes, channel});
-  return self.engine().Declare(static_cast<DType>(dtype), specs);
+  if (codec.empty()) return self.engine().Declare(static_cast<DType>(dtype), specs);
+  auto declared = self.engine().DeclareCoded(specs, {self.CodecOf(codec), text});
+  ThrowIfFailed(declared.status());
+  return *declared;
+}
+
+void SetFeedback(PyEngine& self, uint32_t tensor, uintptr_t residual, uintptr_t momentum, float mu, bool nesterov,
+                 bool masked) {
+  self.engine().SetFeedback(tensor, {.residual = reinterpret_cast<float*>(residual),
+                                     .momentum = reinterpret_cast<float*>(momentum),
+                                     .mu = mu,
+                                     .nesterov = nesterov,
+                                     .masked = masked});
 }
 
 std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t address, uint32_t first, uint32_t last,
@@ -120,9 +149,11 @@ std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t add
 
 std::map<std::string, uint64_t> Counters(PyEngine& self) {
   const LinkCounters counters = self.engine().counters();
+  const CodedCounters coded = self.engine().coded();
   return {{"frames_sent", counters.frames_sent},   {"frames_received", counters.frames_received},
           {"bytes_sent", counters.bytes_sent},     {"bytes_received", counters.bytes_received},
-          {"payload_sent", counters.payload_sent}, {"payload_received", counters.payload_received}};
+          {"payload_sent", counters.payload_sent}, {"payload_received", counters.payload_received},
+          {"encoded_in", coded.bytes_in},          {"encoded_out", coded.bytes_out}};
 }
 
 }  // namespace
@@ -135,9 +166,18 @@ void BindEngine(nb::module_& m) {
       .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
            nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"), nb::arg("credit_bytes"),
            nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
-           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue)
-      .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"),
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue,
+           nb::arg("codec_threads") = 1)
+      .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
+      .def("set_feedback", &SetFeedback, nb::arg("tensor"), nb::arg("residual"), nb::arg("momentum"), nb::arg("mu"),
+           nb::arg("nesterov"), nb::arg("masked"), "Addresses of arrays as long as the tensor, 0 for none.")
+      .def(
+          "rescale", [](PyEngine& self, uint32_t tensor, float factor) { self.engine().Rescale(tensor, factor); },
+          nb::arg("tensor"), nb::arg("factor"))
+      .def(
+          "inherit", [](PyEngine& self, uint32_t tensor, uint32_t from) { self.engine().Inherit(tensor, from); },
+          nb::arg("tensor"), nb::arg("origin"), "Feedback and scale, from the tensor that it was before it moved.")
       .def(
           "retire", [](PyEngine& self, uint32_t tensor) { self.engine().Retire(tensor); }, nb::arg("tensor"))
       .def(

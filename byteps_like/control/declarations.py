@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from byteps_like.control.placement import Placer
 from byteps_like.control.types import Move
 from byteps_like.errors import MismatchError
+from byteps_like.wire.frame import PRELUDE_KEY
 from byteps_like.worker.api import Declared, TensorSpec
-
-PRELUDE = 1 << 63
-"""In the keys of rounds that agree on something before a codec encodes; never in those of tensors."""
 
 
 @dataclass
@@ -71,7 +69,7 @@ def name_keys(text: str, names: Mapping[int, str]) -> str:
     """`text` with what users know for each "key N" in it, given names by tensor id: "'layer.weight' (partition 3)"."""
 
     def describe(found: re.Match[str]) -> str:
-        key = int(found[1]) & ~PRELUDE
+        key = int(found[1]) & ~PRELUDE_KEY
         name = names.get(key >> 16)
         return found[0] if name is None else f"{name!r} (partition {key & 0xFFFF})"
 

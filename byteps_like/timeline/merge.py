@@ -17,12 +17,14 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.parts import SUFFIX, read_chunks
 from byteps_like.timeline.records import RECORD, SERVERS, Kind
 from byteps_like.timeline.waits import attribute
+from byteps_like.wire.frame import PRELUDE_KEY
 
 Event = dict[str, Any]
 
 _STAGES = {
     Kind.READY: "ready", Kind.QUEUED: "queued", Kind.SENT: "sent", Kind.RECEIVED: "received",
     Kind.ARRIVED: "arrived", Kind.SUMMED: "summed", Kind.RETURNED: "returned",
+    Kind.ENCODED: "encoded", Kind.DECODED: "decoded",
 }  # fmt: skip
 _STEPS = ("send to", "receive from", "receive and reduce from", "copy", "wait for the others", "shared memory")
 _HOST_KINDS = (
@@ -138,16 +140,20 @@ class _Names:
         return [call, *self._partition_of(call)]
 
     def _stage(self, name: str, record: dict[str, Any], begin: int) -> Event:
-        tensor, number = self._partitions.get(record["key"], (f"key {record['key']}", 0))
+        tensor, number = self._partition(record["key"])
         args = {
             "tensor": tensor, "part": number, "key": hex(record["key"]), "round": record["round"],
             "bytes": record["bytes"], "priority": record["priority"],
         }  # fmt: skip
         if name in ("arrived", "returned"):
             args["rank"] = record["peer"]
-        elif record["member"] < SERVERS and name != "ready":
+        elif record["member"] < SERVERS and name not in ("ready", "encoded", "decoded"):
             args["server"] = record["peer"] - SERVERS
         return _event("partition", name, record["member"], begin, record["duration"], args)
+
+    def _partition(self, key: int) -> tuple[str, int]:
+        tensor, number = self._partitions.get(key & ~PRELUDE_KEY, (f"key {key}", 0))
+        return (f"{tensor} (prelude)" if key & PRELUDE_KEY else tensor), number
 
     def _waited_for(self, record: dict[str, Any]) -> dict[str, Any]:
         if record["detail"]:

@@ -20,6 +20,8 @@ class Kind(IntEnum):
     CALL = 7
     STEP = 8
     WAIT = 9
+    ENCODED = 10
+    DECODED = 11
 
 
 SERVERS = 1000

@@ -17,6 +17,8 @@ MAX_PARTITION = 1 << 30
 MAX_TEXT = 64 << 10
 MAX_OFFSET = 1 << 48
 DEFAULT_SEGMENT = 128 << 10
+PRELUDE_KEY = 1 << 63
+"""In the keys of rounds that agree on something before a codec encodes; never in those of tensors."""
 
 _LAYOUT = struct.Struct("<I4B2IQIiQ5I")  # the checksum of these 60 bytes follows
 _CHECKSUM = struct.Struct("<I")

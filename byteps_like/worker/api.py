@@ -210,5 +210,5 @@ class Worker(Protocol):
     def stats(self) -> dict[str, int]:
         """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received.
 
-        Of what was encoded here: encoded_in (bytes before) and encoded_out (after).
+        NativeWorker, of what was encoded on its way to servers: encoded_in (bytes before) and encoded_out (after).
         """

@@ -23,7 +23,7 @@ from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import Declared, Feedback, Handle, Links, SharedMemory, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull, refuse_codec
+from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.moves import Moves
 from byteps_like.worker.verdict import Verdict
 
@@ -97,6 +97,7 @@ class NativeWorker:
             stall_warning=config.stall_warning,
             stall_timeout=config.stall_timeout,
             kernel_queue_bytes=config.kernel_queue_bytes,
+            codec_threads=config.codec_threads,
         )
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()
@@ -109,13 +110,11 @@ class NativeWorker:
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker.declare."""
         self._verdict.check()
-        for spec in specs:
-            refuse_codec(spec, "in the engine yet")
         declared = self._catalogue.declare(specs)
         with self._lock:
             for item in declared:
                 if item.tensor_id not in self._tensors and not self._moves.has_moved(item):
-                    self._tensors[item.tensor_id] = self._engine.declare(int(item.spec.dtype), self._parts(item))
+                    self._tensors[item.tensor_id] = self._declare(item)
         return declared
 
     def allocate(self, nbytes: int) -> SharedMemory:
@@ -168,9 +167,21 @@ class NativeWorker:
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """See worker.api.Worker.compensate."""
         check_feedback(declared, feedback)
+        known = feedback or Feedback()
+        tensor = self._tensor(declared)
+        self._engine.set_feedback(tensor, known.residual, known.momentum, known.mu, known.nesterov, known.masked)
 
     def rescale(self, declared: Declared, factor: float) -> None:
         """See worker.api.Worker.rescale."""
+        self._engine.rescale(self._tensor(declared), factor)
+
+    def _tensor(self, declared: Declared) -> int:
+        """Its id in the engine, wherever it has moved."""
+        return self._tensors[self.placed(declared, follows=False).tensor_id]
+
+    def _declare(self, declared: Declared) -> int:
+        spec = declared.spec
+        return int(self._engine.declare(int(spec.dtype), self._parts(declared), spec.codec_spec, spec.codec))
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker.placed."""
@@ -179,8 +190,10 @@ class NativeWorker:
         now, left = self._moves.settle(declared, follows)
         if left is not None:
             with self._lock:
-                self._tensors[now.tensor_id] = self._engine.declare(int(now.spec.dtype), self._parts(now))
-            self._engine.retire(self._tensors.pop(left.tensor_id))
+                self._tensors[now.tensor_id] = self._declare(now)
+                before = self._tensors.pop(left.tensor_id)
+            self._engine.inherit(self._tensors[now.tensor_id], before)
+            self._engine.retire(before)
             self._catalogue.rename(now)
             logger.info("rank %d: %r has moved: %s", self.rank, now.spec.name, _summary(now))
         return now
@@ -218,7 +231,7 @@ class NativeWorker:
     def stats(self) -> dict[str, int]:
         """Counters of all links of this worker, to servers and to other workers."""
         among = self._communicator.counters()
-        return {name: count + among[name] for name, count in self._engine.counters().items()}
+        return {name: count + among.get(name, 0) for name, count in self._engine.counters().items()}
 
     def _counters(self) -> dict[str, float]:
         """For the scheduler's status. A step is taken when the name that is pushed most often is pushed again."""

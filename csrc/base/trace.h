@@ -30,6 +30,9 @@ enum class TraceKind : uint8_t {
   kCall = 7,  // from launch to end; text: its description, or detail - 1: the kind of a call in shared memory
   kStep = 8,  // from its first bytes to its last; detail: StepKind, or the phase of a call in shared memory
   kWait = 9,  // a thread was blocked; key: what for (a partition, or detail = 1: a lane)
+  // Of a partition with a codec, at its worker. bytes: of the payload, or of its sum.
+  kEncoded = 10,  // by a codec thread: what it took to make the payload, or the prelude
+  kDecoded = 11,
 };
 
 inline constexpr uint32_t kTraceServers = 1000;

@@ -86,6 +86,7 @@ void Channel::Start() { Install(std::move(first_stream_)); }
 
 void Channel::Install(std::unique_ptr<Stream> stream) {
   shared_regions_.clear();
+  named_codecs_.clear();
   control_.clear();
   stream->LimitQueue(engine_.options_.kernel_queue_bytes);
   link_ = MakeStreamLink(engine_.loop_, std::move(stream), *this);

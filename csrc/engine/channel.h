@@ -70,8 +70,11 @@ class Channel : private LinkHandler {
   Part* Next();     // what it would send next; nullptr: nothing
   void Announce();  // to the others, whether it has something to send
   bool NextPush(Outgoing& next);
+  bool NameCodec(uint32_t number, Outgoing& next);
   bool Refer(Part& part, Outgoing& next);
+  Part* Awaited(const Header& header);
   Part* Expected(const Header& header);
+  void FailMisfit(const Header& header);
   void OnResult(Part& part, const Header& header);
   void OnResumed(Part& part, const Header& header);
   void Finish(Part& part, const Status& status);
@@ -103,6 +106,7 @@ class Channel : private LinkHandler {
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
   std::set<uint32_t> shared_regions_;  // passed to the server over this link
+  std::set<uint32_t> named_codecs_;    // told to the server over this link
   int64_t ahead_ = 0;                  // bytes of contributions that went out and whose results have not come
   int64_t lent_ = 0;                   // credit beyond the limit, while nothing comes
   bool lending_armed_ = false;

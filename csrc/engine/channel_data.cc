@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "csrc/codec/payload.h"
 #include "csrc/engine/channel.h"
+#include "csrc/engine/coding.h"
 
 namespace byteps_like {
 namespace {
@@ -12,6 +14,7 @@ constexpr size_t kSegmentsPerPart = 8;                      // at least, unless 
 constexpr size_t kLeadOfCredit = 2;  // all links together may be ahead of the last by credit over this
 constexpr size_t kLeastSegment = 16 << 10;
 constexpr size_t kSegmentUnit = 4 << 10;
+constexpr int64_t kPayloadsAhead = 2;  // beyond the credit: an encoded round is answered when it is whole
 
 }  // namespace
 
@@ -20,11 +23,12 @@ constexpr size_t kSegmentUnit = 4 << 10;
 void Channel::Enqueue(Part& part) {
   parts_.emplace(part.key, &part);
   part.sent = part.landed = 0;
+  part.expected = part.encoded ? 0 : part.total;
   part.begun = part.resuming = part.streamed = false;
   part.slot = in_flight_.size();
   if (in_flight_.empty()) Heard();
   in_flight_.push_back(&part);
-  if (Tracing()) TraceReady(part);
+  if (Tracing() && (part.coding == nullptr || !part.coding->active)) TraceReady(part);
   Queue(part);
 }
 
@@ -62,12 +66,17 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
   header.total = part.total;
   header.root = part.root;
   if (type == FrameType::kPush && part.movable) header.flags = kMovable;
+  if (part.encoded && (type == FrameType::kPush || type == FrameType::kResume)) {
+    header.flags |= kEncoded;
+    header.aux = part.coding->number;
+  }
   return header;
 }
 
 bool Channel::NextFrame(Link& link, Outgoing& next) {
   if (&link != link_.get()) return false;
   if (!control_.empty()) {
+    if ((control_.front().flags & kEncoded) != 0 && NameCodec(control_.front().aux, next)) return true;
     next.header = control_.front();
     control_.pop_front();
     return true;
@@ -75,10 +84,26 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
   return NextPush(next);
 }
 
+// Before the first frame of this link that speaks of the codec.
+bool Channel::NameCodec(uint32_t number, Outgoing& next) {
+  if (!named_codecs_.insert(number).second) return false;
+  const std::string& text = engine_.CodecText(number);
+  next.header = {};
+  next.header.type = FrameType::kCodec;
+  next.header.epoch = engine_.options_.credentials.epoch;
+  next.header.rank = engine_.options_.rank;
+  next.header.aux = number;
+  next.header.length = static_cast<uint32_t>(text.size());
+  next.payload = reinterpret_cast<const std::byte*>(text.data());
+  return true;
+}
+
 // Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much
 // waits, and leaves the wire to what the others are waiting for.
 bool Channel::HasCredit(const Part& part) {
-  const int64_t credit = static_cast<int64_t>(engine_.credit_bytes()) + lent_;
+  if ((part.key & kPreludeKey) != 0) return true;  // small, and others wait for it to say anything at all
+  const int64_t payloads = part.encoded ? kPayloadsAhead * int64_t{part.total} : 0;
+  const int64_t credit = static_cast<int64_t>(engine_.credit_bytes()) + lent_ + payloads;
   if (ahead_ < credit || AheadFrom(part.priority) < credit) return true;
   if (!lending_armed_) {
     lending_armed_ = true;
@@ -147,6 +172,7 @@ bool Channel::NextPush(Outgoing& next) {
   Part& part = *first;
   if (Refer(part, next)) return true;
   if (!HasCredit(part) || !IsInStep()) return false;
+  if (part.encoded && NameCodec(part.coding->number, next)) return true;
   part.streamed = true;
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
@@ -204,13 +230,32 @@ void Channel::OnSent(Link& link, const Header& header) {
 
 // In ------------------------------------------------------------------------------------------------------------------
 
-Part* Channel::Expected(const Header& header) {
+Part* Channel::Awaited(const Header& header) {
   if (header.epoch != engine_.options_.credentials.epoch) return nullptr;
   const auto found = parts_.find(header.key);
   if (found == parts_.end()) return nullptr;
   Part& part = *found->second;
-  const bool awaited = part.begun && part.round == header.round && part.total == header.total;
-  return awaited ? &part : nullptr;
+  return part.begun && part.round == header.round ? &part : nullptr;
+}
+
+// The result of an encoded round has a size of its own, which its first frame tells.
+Part* Channel::Expected(const Header& header) {
+  Part* const part = Awaited(header);
+  if (part == nullptr) return nullptr;
+  if (header.type != FrameType::kResult || !part->encoded) return part->total == header.total ? part : nullptr;
+  const bool fits = (header.flags & kEncoded) != 0 && header.total >= kPayloadHeader &&
+                    header.total <= part->coding->payload.bytes &&
+                    (part->expected == 0 || part->expected == header.total);
+  return fits ? part : nullptr;
+}
+
+// Nobody else would ever end that round.
+void Channel::FailMisfit(const Header& header) {
+  const Part* const part = Awaited(header);
+  if (part == nullptr || !part->encoded) return;
+  engine_.FailOnLoop(Status(Code::kCorrupt, name() + " sent a result of " + std::to_string(header.total) +
+                                                " bytes for key " + std::to_string(part->key) + ", which codec " +
+                                                part->coding->codec->spec() + " can't give"));
 }
 
 std::byte* Channel::PlaceFor(Link& link, const Header& header) {
@@ -232,8 +277,8 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
   const auto text = [&] { return std::string(reinterpret_cast<const char*>(payload), header.length); };
   switch (header.type) {
     case FrameType::kResult:
-      if (Part* const part = Expected(header)) OnResult(*part, header);
-      return;
+      if (Part* const part = Expected(header)) return OnResult(*part, header);
+      return FailMisfit(header);
     case FrameType::kResumed:
       if (Part* const part = Expected(header)) OnResumed(*part, header);
       return;
@@ -249,20 +294,22 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
 void Channel::OnResult(Part& part, const Header& header) {
   if (Tracing() && part.traced.landed == 0) part.traced.landed = TraceClock();
   const bool in_place = (header.flags & kByReference) != 0;
-  if ((header.flags & kMovable) != 0 && part.offset == 0) part.operation->moves = true;
+  if ((header.flags & kMovable) != 0 && part.offset == 0 && part.operation) part.operation->moves = true;
+  if (part.encoded) part.expected = header.total;
   if (!in_place && header.offset == part.landed) {
     part.landed += header.length;
     if (Contributes(part)) ahead_ -= header.length;
     if (ahead_ <= static_cast<int64_t>(engine_.credit_bytes())) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
-  if (in_place || part.landed == part.total) Finish(part, Status());
+  if (in_place || part.landed == part.expected) Finish(part, Status());
   if (link_ && !queue_.empty()) link_->Kick();
 }
 
 void Channel::OnResumed(Part& part, const Header& header) {
   if (!part.resuming) return;
-  if (header.offset < part.landed)
+  // Of an encoded round nothing comes back before all of the payload has been counted.
+  if (header.offset < (part.encoded && part.landed > 0 ? part.total : part.landed))
     return engine_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
   part.resuming = false;
   const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));

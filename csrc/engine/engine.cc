@@ -6,6 +6,7 @@
 
 #include "csrc/base/trace.h"
 #include "csrc/engine/channel.h"
+#include "csrc/engine/coder.h"
 
 namespace byteps_like {
 namespace {
@@ -52,30 +53,42 @@ Engine::~Engine() {
   channels_.clear();
 }
 
-uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitions) {
-  std::lock_guard lock(mutex_);
+uint32_t Engine::Add(DType dtype, const std::vector<PartitionSpec>& partitions) {
   Tensor& tensor = tensors_.emplace_back();
   for (const PartitionSpec& spec : partitions) {
     auto part = std::make_unique<Part>();
     part->key = spec.key;
     part->offset = spec.offset;
-    part->total = spec.bytes;
+    part->bytes = part->total = part->weight = spec.bytes;
     part->dtype = dtype;
     part->channel = channels_.at(spec.channel).get();
     tensor.parts.push_back(std::move(part));
   }
-  loop_.Post([this, partitions] {
-    for (const PartitionSpec& spec : partitions) in_step_.Place(spec.channel, spec.bytes);
-  });
   return static_cast<uint32_t>(tensors_.size() - 1);
+}
+
+uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitions) {
+  std::lock_guard lock(mutex_);
+  const uint32_t tensor = Add(dtype, partitions);
+  Weigh(tensor);
+  return tensor;
+}
+
+void Engine::Weigh(uint32_t tensor) {
+  loop_.Post([this, tensor] {
+    std::lock_guard lock(mutex_);
+    for (const auto& part : tensors_.at(tensor).parts) in_step_.Place(part->channel->index(), part->weight);
+  });
 }
 
 void Engine::Retire(uint32_t tensor) {
   loop_.Post([this, tensor] {
     std::lock_guard lock(mutex_);
     for (const auto& part : tensors_.at(tensor).parts) {
-      in_step_.Place(part->channel->index(), -int64_t{part->total});
-      if (!part->operation) part->channel->Forget(*part);
+      in_step_.Place(part->channel->index(), -int64_t{part->weight});
+      if (part->operation) continue;
+      part->channel->Forget(*part);
+      if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
     }
   });
 }
@@ -94,6 +107,26 @@ const SharedRegion* Engine::RegionOf(const std::byte* address, size_t bytes) {
   return nullptr;
 }
 
+Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const {
+  const auto& parts = tensor.parts;
+  if (request.first_part > request.last_part || request.last_part > parts.size())
+    return Status(Code::kInvalid, "no such partitions");
+  if (request.op == Op::kBroadcast && request.root >= options_.world_size)
+    return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
+  if (request.first_part == request.last_part) return Status();
+  const Part& first = *parts[request.first_part];
+  const DType dtype = first.coding != nullptr ? DType::kFloat32 : first.dtype;
+  if (!Supports(request.op, dtype))
+    return Status(Code::kInvalid, std::string("there is no ") + NameOf(request.op) + " of " + NameOf(dtype));
+  const bool sums = request.op == Op::kSum || request.op == Op::kAverage || request.op == Op::kBroadcast;
+  if (first.coding != nullptr && !sums)
+    return Status(Code::kInvalid,
+                  "codec " + first.coding->codec->spec() + " has no " + std::string(NameOf(request.op)));
+  for (uint32_t i = request.first_part; i < request.last_part; ++i)
+    if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
+  return Status();
+}
+
 Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
   bool wake = false;
   auto operation = std::make_shared<Operation>();
@@ -101,19 +134,12 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
     if (closed_) return Status(Code::kClosed, "the engine is closed");
-    auto& parts = tensors_.at(request.tensor).parts;
-    if (request.first_part > request.last_part || request.last_part > parts.size())
-      return Status(Code::kInvalid, "no such partitions");
-    if (request.op == Op::kBroadcast && request.root >= options_.world_size)
-      return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
-    if (request.first_part < request.last_part && !Supports(request.op, parts[request.first_part]->dtype))
-      return Status(Code::kInvalid, std::string("there is no ") + NameOf(request.op) + " of " +
-                                        NameOf(parts[request.first_part]->dtype));
-    for (uint32_t i = request.first_part; i < request.last_part; ++i)
-      if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
+    Tensor& tensor = tensors_.at(request.tensor);
+    auto& parts = tensor.parts;
+    if (Status wrong = CheckRequest(request, tensor); !wrong.ok()) return wrong;
     operation->remaining = request.last_part - request.first_part;
     if (request.first_part < request.last_part) operation->key = parts[request.first_part]->key;
-    wake = submitted_.empty() && request.first_part < request.last_part;
+    const bool idle = submitted_.empty();
     // Equal in priority and age, the last goes first: in an arena it holds what the next forward needs first.
     for (uint32_t i = request.last_part; i-- > request.first_part;) {
       Part& part = *parts[i];
@@ -124,8 +150,18 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
       part.priority = request.priority;
       part.movable = request.movable;
       part.traced = {Tracing() ? TraceClock() : 0, 0, 0};
+      if (part.coding != nullptr) {
+        if (part.op != Op::kBroadcast) {
+          BeginCoded(part);
+          continue;
+        }
+        part.total = part.bytes;
+        part.dtype = DType::kFloat32;
+        part.encoded = false;
+      }
       submitted_.push_back(&part);
     }
+    wake = idle && !submitted_.empty();
   }
   if (wake) loop_.Post([this] { Drain(); });
   return operation;
@@ -138,7 +174,8 @@ void Engine::Drain() {
     taken_.swap(submitted_);
   }
   for (Part* part : taken_) {
-    part->order = order_++;
+    // A prelude holds up the payload behind it: before payloads of equal priority.
+    part->order = order_++ | ((part->key & kPreludeKey) != 0 ? 0 : uint64_t{1} << 63);
     part->channel->Enqueue(*part);
   }
   ArmSilenceCheck();
@@ -152,6 +189,11 @@ void Engine::Drain() {
 }
 
 void Engine::Complete(Part& part, const Status& status) {
+  if (part.coding != nullptr && part.coding->active) return coder_->Landed(part, status);
+  Done(part, status);
+}
+
+void Engine::Done(Part& part, const Status& status) {
   std::lock_guard lock(mutex_);
   const std::shared_ptr<Operation> operation = std::move(part.operation);
   if (!status.ok()) operation->status = status;
@@ -218,6 +260,7 @@ void Engine::Close() {
     closed_ = true;
   }
   if (!thread_.joinable()) return;
+  if (coder_) coder_->Stop();
   struct Waiter {
     std::mutex mutex;
     std::condition_variable changed;

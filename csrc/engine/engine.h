@@ -1,5 +1,6 @@
 // The worker's engine: takes partitions from the framework, moves them over its channels (one per server shard), and
-// tells when results have landed. One I/O thread; callers never block except in Wait.
+// tells when results have landed. One I/O thread, and codec threads once a tensor has a codec; callers never block
+// except in Wait.
 //
 // All public methods may be called from any thread. No lock is held while bytes move, nothing is allocated per
 // partition and nothing calls Python on the way of the data.
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/engine/coding.h"
 #include "csrc/engine/in_step.h"
 #include "csrc/engine/operation.h"
 #include "csrc/transport/event_loop.h"
@@ -26,6 +28,8 @@
 
 namespace byteps_like {
 
+class Coder;
+
 struct EngineOptions {
   Credentials credentials;
   uint32_t rank = 0;
@@ -33,7 +37,8 @@ struct EngineOptions {
   size_t segment_bytes = kDefaultSegment;
   size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
-  double connect_timeout = 5;                         // seconds to reach a server, at first and after a broken link
+  uint32_t codec_threads = 1;
+  double connect_timeout = 5;  // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;
   // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
@@ -54,6 +59,10 @@ struct PartitionSpec {
   uint32_t channel = 0;  // index of its ShardAddress
 };
 
+struct CodedCounters {
+  uint64_t bytes_in = 0, bytes_out = 0;  // of what was encoded here: before, after
+};
+
 struct SharedRegion {
   std::shared_ptr<SharedBuffer> buffer;
   uint32_t id = 0;
@@ -68,6 +77,15 @@ class Engine {
 
   // A new tensor of `dtype`; returns its id for Submit. Keys and rounds live as long as the engine.
   uint32_t Declare(DType dtype, const std::vector<PartitionSpec>& partitions);
+
+  // The same of fp32 with a codec, made for this world. Submit then takes kSum and kAverage, and kBroadcast, which goes
+  // raw. kInvalid: the codec can't be summed, or not in partitions like these.
+  Result<uint32_t> DeclareCoded(const std::vector<PartitionSpec>& partitions, const CodecUse& use);
+  // What comes back into the tensor's rounds, from the next Submit on. Its arrays (of the whole tensor) belong to the
+  // engine while an operation of the tensor is in flight.
+  void SetFeedback(uint32_t tensor, const Feedback& feedback);
+  void Rescale(uint32_t tensor, float factor);   // of the residual, once, in the next round
+  void Inherit(uint32_t tensor, uint32_t from);  // both from the tensor it was before it moved
 
   // The tensor has moved, its last round is over on this rank: servers free its keys when all ranks have said so. The
   // id is not for use any more.
@@ -101,17 +119,28 @@ class Engine {
   void Fail(Code code, const std::string& text);  // ends the job here: every operation fails with this
   void Close();                                   // says goodbye to the servers; blocks up to a second; idempotent
   LinkCounters counters() const;
+  CodedCounters coded() const;
   std::vector<std::string> peers() const;  // "server 0 shard 1 at shm://…"
 
  private:
   friend class Channel;
+  friend class Coder;
   struct Tensor {
     std::vector<std::unique_ptr<Part>> parts;
+    std::vector<std::unique_ptr<Coding>> codings;  // of each part, or none
   };
 
   explicit Engine(EngineOptions options);
   void Drain();
-  void Complete(Part& part, const Status& status);
+  void Complete(Part& part, const Status& status);  // it has landed: the next stage, if it has one
+  void Done(Part& part, const Status& status);      // its last stage is over
+  Status CheckRequest(const Request& request, const Tensor& tensor) const;
+  uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex
+  void Weigh(uint32_t tensor);                                              // so that links keep step by it
+  void BeginCoded(Part& part);
+  void Hand(Part& part);  // any thread: to its channel
+  uint32_t NumberOf(const CodecUse& use);
+  const std::string& CodecText(uint32_t number);
   void FailOnLoop(const Status& status);
   void ArmSilenceCheck();
   void CheckSilence();
@@ -131,6 +160,8 @@ class Engine {
   std::deque<Tensor> tensors_;
   std::vector<Part*> submitted_;  // for the I/O thread to take
   std::deque<SharedRegion> regions_;
+  std::deque<CodecUse> codecs_;  // by their numbers on every link
+  std::unique_ptr<Coder> coder_;
   Status failure_;
   bool closed_ = false;
 

@@ -12,6 +12,7 @@
 namespace byteps_like {
 
 class Channel;
+struct Coding;
 
 struct Operation {
   std::atomic<uint32_t> remaining{0};  // parts that have not landed
@@ -22,17 +23,25 @@ struct Operation {
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
 };
 
-// Fixed at Declare: key, offset, total, dtype, channel. Set by Submit, before the I/O thread sees the part: the
-// request. The rest belongs to the I/O thread.
+// In the keys of preludes, which are rounds of their own; never in those of tensors.
+inline constexpr uint64_t kPreludeKey = uint64_t{1} << 63;
+
+// Fixed at Declare: key, offset, bytes, channel, coding (and without a codec total, dtype). Set by Submit or a codec
+// thread, before the I/O thread sees the part: the request. The rest belongs to the I/O thread.
 struct Part {
   uint64_t key = 0;
   uint64_t offset = 0;
-  uint32_t total = 0;
-  DType dtype{};
+  uint32_t bytes = 0;   // of the partition
+  uint32_t weight = 0;  // what a round of it brings to the wire at most
   Channel* channel = nullptr;
+  Coding* coding = nullptr;  // its codec's; nullptr: there is none
 
-  std::shared_ptr<Operation> operation;  // non-null: in flight (under the engine's mutex)
-  std::byte* address = nullptr;          // of this partition
+  uint32_t total = 0;  // what goes over the wire
+  DType dtype{};
+  bool encoded = false;  // frames say so: bytes of a payload, whose sum has a size of its own
+
+  std::shared_ptr<Operation> operation;  // non-null: in flight (under the engine's mutex); of preludes always null
+  std::byte* address = nullptr;          // of `total` bytes, and of the result
   Op op = Op::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
@@ -42,6 +51,7 @@ struct Part {
   uint32_t round = 0;
   uint32_t sent = 0;      // prefix of the contribution handed to the link
   uint32_t landed = 0;    // prefix of the result that is in place
+  uint32_t expected = 0;  // bytes of the result; encoded: 0 until its first frame
   size_t slot = 0;        // index among its channel's parts in flight
   bool queued = false;    // in its channel's queue
   bool begun = false;     // its first frame went out

@@ -1,0 +1,48 @@
+#include "csrc/engine/buffer_pool.h"
+
+#include <bit>
+#include <new>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+constexpr size_t kLeast = 4096;
+
+// Few sizes, so that tensors cut a little differently share buffers: eight to an octave.
+size_t Rounded(size_t bytes) {
+  if (bytes <= kLeast) return kLeast;
+  const size_t step = std::bit_floor(bytes - 1) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+BufferPool::~BufferPool() {
+  for (auto& [bytes, buffers] : free_)
+    for (std::byte* data : buffers) ::operator delete(data, kAlignment);
+}
+
+PooledBuffer BufferPool::Take(size_t bytes) {
+  const size_t size = Rounded(bytes);
+  {
+    std::lock_guard lock(mutex_);
+    auto& buffers = free_[size];
+    if (!buffers.empty()) {
+      std::byte* const data = buffers.back();
+      buffers.pop_back();
+      return {data, size};
+    }
+  }
+  return {static_cast<std::byte*>(::operator new(size, kAlignment)), size};
+}
+
+void BufferPool::Give(PooledBuffer& buffer) {
+  const PooledBuffer given = std::exchange(buffer, {});
+  if (given.data == nullptr) return;
+  std::lock_guard lock(mutex_);
+  free_[given.bytes].push_back(given.data);
+}
+
+}  // namespace byteps_like

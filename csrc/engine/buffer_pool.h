@@ -1,0 +1,31 @@
+// Memory for payloads on their way: taken and given back, never freed before the pool is.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace byteps_like {
+
+struct PooledBuffer {
+  std::byte* data = nullptr;  // aligned to 64 bytes; nullptr: none
+  size_t bytes = 0;
+};
+
+// Thread-safe. The pool must outlive its buffers.
+class BufferPool {
+ public:
+  BufferPool() = default;
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+
+  PooledBuffer Take(size_t bytes);  // at least so long; its contents are undefined
+  void Give(PooledBuffer& buffer);  // which is none then
+
+ private:
+  std::mutex mutex_;
+  std::map<size_t, std::vector<std::byte*>> free_;  // by size
+};
+
+}  // namespace byteps_like

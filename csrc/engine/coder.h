@@ -1,0 +1,69 @@
+// The codec threads: they encode what is handed over before it goes to the channels, and decode what has landed. One
+// queue: more urgent partitions first, of equal ones decoding first, then age.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <queue>
+#include <thread>
+#include <vector>
+
+#include "csrc/base/status.h"
+#include "csrc/engine/coding.h"
+
+namespace byteps_like {
+
+class Engine;
+
+class Coder {
+ public:
+  Coder(Engine& engine, uint32_t threads);
+  ~Coder();  // after Stop
+  Coder(const Coder&) = delete;
+
+  // Any thread. `coding.part` has its operation; its next round begins.
+  void Begin(Coding& coding);
+  // I/O thread: a part of it (prelude or payload) has come back, or failed.
+  void Landed(Part& part, const Status& status);
+  // What is being coded is finished, all else ends with kClosed, also what lands later. Blocks. Idempotent.
+  void Stop();
+
+  uint64_t bytes_in() const { return bytes_in_; }    // encoded: before,
+  uint64_t bytes_out() const { return bytes_out_; }  // and after
+
+ private:
+  struct Task {
+    int32_t priority;
+    CodingStage stage;
+    uint64_t order;
+    Coding* coding;
+    bool operator<(const Task& other) const {
+      if (priority != other.priority) return priority < other.priority;
+      return stage != other.stage ? stage < other.stage : order > other.order;
+    }
+  };
+
+  void Queue(Coding& coding, CodingStage stage);
+  void Work();
+  void Step(Coding& coding, PooledBuffer& own);  // `own`: the thread's workspace
+  void Prepare(Coding& coding);
+  void Encode(Coding& coding, PooledBuffer& own);
+  void Decode(Coding& coding, PooledBuffer& own);
+  Status DecodeResult(Coding& coding, std::byte* workspace);
+  std::byte* Workspace(const Coding& coding, PooledBuffer& own);
+  void End(Coding& coding, const Status& status);
+
+  Engine& engine_;
+  BufferPool pool_;
+  std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0};
+  std::mutex mutex_;  // guards what follows; never held while bytes are coded
+  std::condition_variable changed_;
+  std::priority_queue<Task> queue_;
+  uint64_t order_ = 0;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace byteps_like

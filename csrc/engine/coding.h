@@ -1,0 +1,55 @@
+// A partition of a tensor with a codec: what its rounds go through beside the wire.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "csrc/codec/codec.h"
+#include "csrc/engine/buffer_pool.h"
+#include "csrc/engine/feedback.h"
+#include "csrc/engine/operation.h"
+
+namespace byteps_like {
+
+// A codec as a tensor uses it. `text`: what servers are told, the codec's spec, "twoway " before it if they are to keep
+// an error feedback of their own.
+struct CodecUse {
+  std::shared_ptr<const Codec> codec;
+  std::string text;
+};
+
+// What a codec thread has to do next, more urgent ones last.
+enum class CodingStage : uint8_t { kBegin, kEncode, kDecode };
+
+// Fixed at Declare: what is before `next`. `next` is guarded by the engine's mutex; the rest belongs to whoever has the
+// round: Submit, then a codec thread, then (while a part of it is on the wire) nobody, then a codec thread.
+struct Coding {
+  const Codec* codec = nullptr;
+  CodecPlan plan;
+  uint32_t numel = 0;
+  uint32_t number = 0;    // of the codec, on every link
+  uint32_t spec_crc = 0;  // for payload headers
+  Part* part = nullptr;   // whose payload goes over the wire; its address, total, dtype and op are the payload's
+  std::unique_ptr<Part> prelude;  // nullptr: there is none
+
+  struct {
+    Feedback feedback;
+    float scale = 1;  // of the residual, once
+  } next;
+
+  bool active = false;  // in a round that is encoded: not in a broadcast, which goes raw
+  float* x = nullptr;   // the partition
+  Op op = Op::kSum;     // as asked
+  Feedback feedback;    // of the partition
+  float scale = 1;
+  Draw draw;
+  PooledBuffer payload;    // then the result, which comes when all of the payload has been counted
+  PooledBuffer agreed;     // the prelude
+  PooledBuffer workspace;  // between Prepare and Residual; none: a thread's own will do
+  CodingStage stage = CodingStage::kBegin;
+
+  bool dense() const { return plan.dense.has_value(); }
+};
+
+}  // namespace byteps_like
