@@ -96,7 +96,9 @@ def test_an_average_is_the_sum_over_the_ranks(codec: Codec) -> None:
     results = run(3, body)
     wanted = expected(codec, gradients(3), 0, Op.AVERAGE)
     for found in results:
-        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+        # Floats that travel as such are averaged on the way and rounded then, instead of after the sum.
+        precision = {"fp16": 2.0**-10, "bf16": 2.0**-7}.get(codec.name, 1e-6)
+        np.testing.assert_allclose(found, wanted, rtol=precision, atol=1e-6)
         np.testing.assert_array_equal(found, results[0])
 
 
