@@ -13,6 +13,7 @@ from byteps_like.timeline.merge import merge
 from byteps_like.timeline.recorder import recorder
 from tests.multiprocess.real_world import Pool, job
 from tests.scenarios import (
+    compression,
     crossing,
     crossing_misuse,
     factors,
@@ -89,6 +90,8 @@ SCENARIOS = [
     factors.equal_to_the_dense,
     factors.thrown_away,
     factors.groups_are_added,
+    compression.telescopes,
+    compression.trains_by,
 ]
 
 

@@ -85,7 +85,7 @@ class Reference:
 
 def telescopes(bps: Any, rank: int, size: int) -> None:
     """Codecs whose sums are exact: what was applied and what is left add up to all gradients, in real partitions."""
-    shape, steps = (32, 40), 12
+    shape, steps = (32, 40), 8
     for way in ("thc4", "randomk:ratio=0.1", "powersgd:rank=2", bps.Compression.chunktopk(feedback=True)):
         values, state = matrix_steps(bps, rank, size, {"w": way}, [0.1] * steps, shape)
         left = bps.allreduce(state["byteps_like"]["parameters"]["w"]["residual"].double(), name=f"left.{way}")
