@@ -40,6 +40,7 @@ struct Contribution {
   std::byte* reference = nullptr;  // where all of it lies, and its result goes, in shared memory
   uint32_t codec = 0;              // how its link calls the codec
   bool acknowledged = false;       // the rank has moved on to the next round: it has its result
+  bool away = false;               // its link broke: nothing goes out until the rank says what it has
   bool queued = false;             // in its link's queue of results to send
   uint32_t sent = 0;               // prefix of the result handed to its link
   int64_t answered = 0;            // TraceClock when the first of it was; 0 while nobody records

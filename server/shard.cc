@@ -81,7 +81,10 @@ void Shard::Drop(Peer& peer, const Status& why) {
   for (auto& [id, key] : keys_)
     for (auto& round : key->rounds) {
       if (peer.link) round->Abandon(*peer.link);
-      if (round->active()) round->of(peer.rank).queued = false;
+      if (!round->active()) continue;
+      Contribution& contribution = round->of(peer.rank);
+      contribution.queued = false;
+      contribution.away = contribution.begun;
     }
   if (!peer.link) return;
   by_link_.erase(peer.link.get());

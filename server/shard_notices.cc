@@ -48,6 +48,7 @@ void Shard::OnResume(Peer& peer, const Header& header) {
       return Blame(peer, KeyText(header.key) + ": it resumes what it has not begun");
     answer.offset = contribution.counted;
     contribution.sent = static_cast<uint32_t>(header.offset);
+    contribution.away = false;
     Offer(*found->second, *round, peer.rank);
   }
   peer.control.emplace_back(answer, std::string());

@@ -170,6 +170,7 @@ void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header
     round.Refer(peer.rank, found->second->data() + header.offset);
     if (Tracing()) TraceStage(TraceKind::kArrived, key.key, round, peer.rank, 0);
   } else {
+    contribution.away = false;
     contribution.sent = 0;  // pushed again over a new link: the announcement of the result may have been lost
     Offer(key, round, peer.rank);
   }

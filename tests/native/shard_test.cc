@@ -65,6 +65,35 @@ TEST_CASE("memory announced again over a new link: what was pushed by reference 
   CHECK(reinterpret_cast<const int32_t*>(mine->data())[kBytes / 4 - 1] == 2);
 }
 
+// Else it might get it, go on to the next round, and only then be heard to resume this one.
+TEST_CASE("over a new link no result goes out before the rank has said what it has of it") {
+  TestServer server(2);
+  {
+    RawLink link = server.Connect(0), second = server.Connect(1);
+    link.Send(PushHeader(0, 7, 0, 4));
+    link.Send(PushHeader(0, 8, 0, 4));  // its result says that all before it was handled
+    second.Send(PushHeader(1, 8, 0, 4));
+    REQUIRE(link.Receive().has_value());
+  }
+  RawLink again = server.Connect(0), second = server.Connect(1);
+  again.Send(PushHeader(0, 9, 0, 4));
+  second.Send(PushHeader(1, 7, 0, 4));
+  second.Send(PushHeader(1, 9, 0, 4));
+  auto answer = again.Receive();
+  REQUIRE(answer.has_value());
+  CHECK(answer->header.key == 9);
+  Header resume = PushHeader(0, 7, 0, 4);
+  resume.type = FrameType::kResume;
+  resume.length = 0;
+  again.Send(resume);
+  for (const FrameType type : {FrameType::kResumed, FrameType::kResult}) {
+    answer = again.Receive();
+    REQUIRE(answer.has_value());
+    CHECK(answer->header.type == type);
+    CHECK(answer->header.key == 7);
+  }
+}
+
 TEST_CASE("a link that was let in late does not replace its successor") {
   Shard shard({.on_event = [](Code, const std::string&, bool) {}});
   shard.SetWorld({1, 1});
