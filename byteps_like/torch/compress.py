@@ -28,7 +28,17 @@ class LowRank:
         return len(shape) > 1 and 2 * self.rank * (shape[0] + shape[1:].numel()) <= shape.numel()
 
 
-Kind = Codec | LowRank | type[Compressor]
+@dataclass(frozen=True)
+class ByRows:
+    """Rows that aren't all zero, of gradients that touch few: exact, and as they are where most are touched. No codec
+    of the registry, since what travels is found before memory is laid out. See sparse_gradients."""
+
+    def fits(self, shape: torch.Size) -> bool:
+        """Whether a gradient of `shape` has rows."""
+        return len(shape) > 1
+
+
+Kind = Codec | LowRank | ByRows | type[Compressor]
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ class Compress:
             )
         wrapped = self.momentum or self.masked or self.two_way or self.clip or self.warmup
         if not self.is_coded and (wrapped or (self.feedback and not self.low_rank)):
-            raise InvalidArgumentError(f"{self}: a cast and PowerSGD take no wrappers (PowerSGD: feedback)")
+            raise InvalidArgumentError(f"{self}: a cast, rows and PowerSGD take no wrappers (PowerSGD: feedback)")
         if isinstance(self.codec, type):
             object.__setattr__(self, "feedback", None)
         if self.two_way and getattr(self.codec, "trait", None) is not Trait.REENCODE:
@@ -81,11 +91,16 @@ class Compress:
         return self.codec if isinstance(self.codec, LowRank) else None
 
     @property
+    def by_rows(self) -> bool:
+        """Whether only its rows travel, while they are few."""
+        return isinstance(self.codec, ByRows)
+
+    @property
     def name(self) -> str:
         """Of the codec; for names of arenas."""
         if isinstance(self.codec, Codec):
             return self.codec.name
-        return "powersgd" if self.low_rank else ""
+        return "powersgd" if self.low_rank else "rows" if self.by_rows else ""
 
     @property
     def cast(self) -> type[Compressor]:

@@ -11,7 +11,7 @@ from byteps_like.compression.codec import Codec
 from byteps_like.compression.registry import CODECS, SHORT, codec_of
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.casts import BF16Compressor, FP16Compressor, NoneCompressor
-from byteps_like.torch.compress import Compress, LowRank
+from byteps_like.torch.compress import ByRows, Compress, LowRank
 
 DGC_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 """Shares of the gradient that are sent in the stages before the last, as in the paper."""
@@ -35,13 +35,15 @@ class _ByName(type):
 
 
 class Compression(metaclass=_ByName):
-    """`Compression.none`, `.fp16`, `.bf16` are casts; `Compression.NAME(...)` is the codec NAME of the registry.
+    """`Compression.none`, `.fp16`, `.bf16` are casts; `.rows` sends the rows that aren't zero, while they are few;
+    `Compression.NAME(...)` is the codec NAME of the registry.
 
     Its arguments are the codec's parameters, in order or by name, and those of Compress by name:
     `Compression.topk(0.01, feedback=True)`, `Compression.onebit(two_way=True)`; short names take the latter only:
     `Compression.int8(feedback=False)`.
     """
 
+    rows = Compress(ByRows())
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

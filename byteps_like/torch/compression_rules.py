@@ -15,7 +15,7 @@ from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.casts import CASTS, Compressor
-from byteps_like.torch.compress import RAW, Compress, LowRank
+from byteps_like.torch.compress import RAW, ByRows, Compress, LowRank
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_params import from_attributes, from_params
 
@@ -43,7 +43,7 @@ class Rules:
     @property
     def codecs(self) -> bool:
         """Whether there is more than casts."""
-        return any(way.is_coded or way.low_rank for _, way in self.ways)
+        return any(way.is_coded or way.low_rank or way.by_rows for _, way in self.ways)
 
     @property
     def by_name(self) -> bool:
@@ -80,8 +80,9 @@ class Rules:
 
 
 def _fitting(way: Compress, parameter: torch.Tensor) -> Compress:
-    shape = parameter.shape
-    if not parameter.is_floating_point() or not parameter.numel() or (way.low_rank and not way.low_rank.fits(shape)):
+    kind = way.codec
+    fits = not isinstance(kind, LowRank | ByRows) or kind.fits(parameter.shape)
+    if not parameter.is_floating_point() or not parameter.numel() or not fits:
         return RAW
     return way
 
@@ -90,7 +91,7 @@ def rules_of(compression: object, *, plain: bool = False, min_bytes: int = MIN_B
     """Reads `compression`. `plain`: see Compress.resolved. Raises InvalidArgumentError, saying what can be given.
 
     A cast, a codec or its text, a Compress, BytePS's dictionary, or rules: a dictionary of patterns, whose values are
-    any of these or None; as a text, for the setting: "embed* -> blocksparse; *.bias -> none; * -> thc4".
+    any of these or None; as a text, for the setting: "embed* -> rows; *.bias -> none; * -> thc4".
     """
     if isinstance(compression, str) and "->" in compression:
         compression = _split(compression)
@@ -114,13 +115,13 @@ def way_of(compression: object) -> Compress:
         return compression
     if compression is None or compression == "":
         return RAW
-    if isinstance(compression, Codec | LowRank) or _is_cast(compression):
+    if isinstance(compression, Codec | LowRank | ByRows) or _is_cast(compression):
         return Compress(compression)  # type: ignore[arg-type]
     if isinstance(compression, str):
         return _from_text(compression)
     if isinstance(compression, Mapping):
         return from_params(compression)
-    known = ", ".join(dict.fromkeys([*CASTS, *(kind.name for kind in CODECS), *SHORT, *_MADE]))
+    known = ", ".join(dict.fromkeys([*CASTS, *(kind.name for kind in CODECS), *SHORT, *_MADE, "rows"]))
     raise InvalidArgumentError(
         f"compression={compression!r} is not a compressor; use Compression.none, Compression.fp16, Compression.bf16, or"
         f" a codec by its name: {known}"
@@ -137,6 +138,8 @@ _PARAMETERS = {"ratio": float, "momentum": float, "steps": int, "clip": float, "
 
 def _from_text(text: str) -> Compress:
     name, _, rest = text.partition(":")
+    if text.strip() == "rows":
+        return Compress(ByRows())
     if name.strip() not in _MADE:
         return Compress(text.strip())
     made: Any = _MADE[name.strip()]

@@ -26,6 +26,9 @@ from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
 from byteps_like.torch.tracing import follow_recorder
 
+LOOK_EVERY = 8
+"""Rounds from one count of the rows in dense gradients to the next."""
+
 
 @dataclass(frozen=True)
 class ReducerOptions:
@@ -76,7 +79,9 @@ class GradientReducer:
         self.passes_per_step = 1
         self.paused = False
         self.gathers = False
-        """Whether gradients that come sparse leave the arenas."""
+        """Whether gradients that come sparse leave the arenas, and"""
+        self.by_rows = False
+        """those that touch few rows, if they are to."""
         self.on_first: Callable[[], None] | None = None
         self.on_gradient: Callable[[torch.Tensor], None] | None = None
         self.on_round: Callable[[], None] | None = None
@@ -92,6 +97,7 @@ class GradientReducer:
         self._arenas: list[Arena] = []
         self._slots: dict[int, tuple[Arena, Slot]] = {}
         self._hooks: dict[int, RemovableHandle] = {}
+        self._candidates: dict[int, Named] = {}
         self._start()
         self.refresh()
 
@@ -104,8 +110,11 @@ class GradientReducer:
             raise InvalidArgumentError("route='server': servers sum over all ranks, not over a process set")
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._generation = 0
+        self._candidates = {}
         self._partition_bytes = 0
-        able = self.route.name == "none" or self._runtime.joiner is not None  # else there are no collectives
+        self.by_rows = able = (
+            self.route.name == "none" or self._runtime.joiner is not None
+        )  # else there are no collectives
         waits = self.route.name != "server" or not self._options.crossing
         self.gathers = not self._options.sparse_as_dense and able and waits
         self._sparse = SparseGradients(self.label, self._options.scaling.op, self._options.process_set)
@@ -121,8 +130,10 @@ class GradientReducer:
             self._left.update(self.recall())
             self._drop()
             self._start()
-        if self._sparse:
-            self._sparse.keep({id(parameter) for _, parameter in self._source()})
+        if self._sparse or self._candidates:
+            present = {id(parameter) for _, parameter in self._source()}
+            self._sparse.keep(present)
+            self._candidates = {number: item for number, item in self._candidates.items() if number in present}
         added, kept = [], 0
         for name, parameter in self._dense():
             entry = self._slots.get(id(parameter))
@@ -151,6 +162,8 @@ class GradientReducer:
             self._claim(name, parameter)
             way = self._options.rules.of(name, parameter)
             groups.setdefault((parameter.dtype, way), []).append((name, parameter))
+            if way.by_rows and self.by_rows:
+                self._candidates[id(parameter)] = (name, parameter)
         for number, ((dtype, way), group) in enumerate(groups.items()):
             label = f"{self.label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
             self._adopt(self._make_arena(f"{label}.{number}.{way.name}" if way.name else label, group, way))
@@ -322,10 +335,19 @@ class GradientReducer:
         with torch.no_grad():
             self.refresh()
             self._round(discard=False)
+            if self._candidates and self.complete:
+                self._reroute()
             self.recode(self.rounds + self.complete)
             self.refresh()
             if self.on_round is not None:
                 self.on_round()
+
+    def _reroute(self) -> None:
+        """Between rounds, on all ranks alike: to rows where they have become few, and back. Looks now and then."""
+        self._sparse.leave()
+        for name, parameter in self._candidates.values() if self.rounds % LOOK_EVERY == 0 else ():
+            if parameter not in self._sparse:
+                self._sparse.take(name, parameter)
 
     # What codecs remember
 

@@ -18,6 +18,9 @@ from byteps_like.torch.sparse_rows import SUMMED, Rows
 from byteps_like.torch.tensors import spec_of, wire_op
 from byteps_like.worker.api import Handle
 
+KIND = "sparse_push_pull"
+"""First part of the operations' names."""
+
 Started = tuple[Handle, Callable[[], tuple[Rows, int]]]
 """What is in flight; and, once it has landed, the sum and how many entries all ranks had."""
 
@@ -47,7 +50,7 @@ def start_sparse(tensor: torch.Tensor, name: str | None, reduction: Reduction, p
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     rows = _checked(tensor, reduction).scaled(reduction.prescale)
-    full = runtime.names.claim(scope.prefix + "sparse_push_pull", name, _signature(rows, reduction))
+    full = runtime.names.claim(scope.prefix + KIND, name, _signature(rows, reduction))
     way = choose(rows, scope.size, runtime.sparse_seen.get(full))
     try:
         begin = _start_dense if way is Way.DENSE else _start_exchange
@@ -62,6 +65,19 @@ def start_sparse(tensor: torch.Tensor, name: str | None, reduction: Reduction, p
         return total.scaled(reduction.postscale).tensor()
 
     return table.add(Operation(runtime, full, step, result))
+
+
+def is_dense(name: str, process_set: object = None) -> bool:
+    """Whether the last sum of that name went as a dense one."""
+    runtime = _runtime.current()
+    seen = runtime.sparse_seen.get(f"{runtime.scope(process_set).prefix}{KIND}.{name}")
+    return seen is not None and seen.way is Way.DENSE
+
+
+def forget(name: str, process_set: object = None) -> None:
+    """The next sum of that name goes as the first one did. On all ranks alike."""
+    runtime = _runtime.current()
+    runtime.sparse_seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
 
 
 def _start_exchange(rows: Rows, full: str, reduction: Reduction, scope: Scope, way: Way) -> Started:

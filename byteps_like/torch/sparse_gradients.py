@@ -1,4 +1,10 @@
-"""Gradients that are sparse: each is summed by rows (see sparse), beside the arenas, at the end of a round."""
+"""Gradients that are sparse, or touch few rows: each is summed by rows (see sparse), beside the arenas, at the end of a
+round.
+
+A gradient that came sparse stays here, and goes as a dense one while that is less. A dense one that is to go by rows
+(compress.ByRows) comes here when few rows of its sum aren't zero, and goes back to its arena when most aren't: between
+two rounds, by what has landed on all ranks alike. That is Parallax (Kim et al., EuroSys 2019).
+"""
 
 from __future__ import annotations
 
@@ -8,19 +14,22 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.torch.arena import Named
-from byteps_like.torch.sparse import sparse_allreduce_async
+from byteps_like.torch.sparse import forget, is_dense, sparse_allreduce_async
+from byteps_like.torch.sparse_choice import RETURN
+from byteps_like.torch.sparse_rows import Rows
 
 _ROWS = 1  # sparse dimensions of an embedding's gradient
 
 
 class SparseGradients:
-    """Known are those that were sparse on any rank in a round before, in one order on all ranks."""
+    """Known are those that were sparse on any rank in a round before, or have come by rows, in one order on all."""
 
     def __init__(self, label: str, op: Op, process_set: object) -> None:
         self.touched = False
         """Whether a backward has reached one since the last round."""
         self._label, self._op, self._process_set = label, op, process_set
         self._known: dict[int, Named] = {}
+        self._stays_dense: set[int] = set()
         self._flights: list[Callable[[], torch.Tensor]] = []
         self._totals: list[torch.Tensor] = []
 
@@ -44,18 +53,38 @@ class SparseGradients:
         if parameter.grad is not None:
             parameter.grad = parameter.grad.to_sparse(_ROWS)
 
+    def take(self, name: str, parameter: torch.Tensor) -> None:
+        """From the next round on its rows travel, if few of the dense gradient that has landed aren't zero."""
+        grad = parameter.grad
+        if grad is None or grad.is_sparse or _rows(grad).count > RETURN * len(grad):
+            return
+        self._known[id(parameter)] = (name, parameter)
+        self._stays_dense.add(id(parameter))
+        forget(self._full(name), self._process_set)
+        parameter.grad = grad.clone()  # else it would keep its arena alive
+
+    def leave(self) -> None:
+        """Lets those go that are to stay dense, and went as a whole in the round that has landed."""
+        for number in list(self._stays_dense):
+            if is_dense(self._full(self._known[number][0]), self._process_set):
+                del self._known[number]
+                self._stays_dense.discard(number)
+
+    def _full(self, name: str) -> str:
+        return f"{self._label}.sparse.{name}"
+
     def keep(self, parameters: Container[int]) -> None:
         """Forgets all but those of these ids."""
         self._known = {number: item for number, item in self._known.items() if number in parameters}
+        self._stays_dense &= set(self._known)
 
     def start(self, discard: bool) -> None:
         """Sends them; nothing in their place if this rank throws the round away."""
         self._flights = []
         for name, parameter in self._known.values():
             grad = None if discard else parameter.grad
-            entries = _nothing(parameter) if grad is None else grad if grad.is_sparse else grad.to_sparse(_ROWS)
-            full = f"{self._label}.sparse.{name}"
-            self._flights.append(sparse_allreduce_async(entries, full, self._op, self._process_set))
+            entries = _nothing(parameter) if grad is None else grad if grad.is_sparse else _rows(grad).tensor()
+            self._flights.append(sparse_allreduce_async(entries, self._full(name), self._op, self._process_set))
 
     def wait(self) -> None:
         """Blocks until all are here."""
@@ -64,8 +93,16 @@ class SparseGradients:
     def land(self) -> None:
         """Makes them every `p.grad`; one that no rank has stays None."""
         for parameter, total in zip(self.parameters(), self._totals, strict=True):
-            if parameter.grad is not None or total._nnz():
-                parameter.grad = total
+            if parameter.grad is None and not total._nnz():
+                continue
+            if id(parameter) not in self._stays_dense or parameter.grad is None or parameter.grad.is_sparse:
+                parameter.grad = total.to_dense() if id(parameter) in self._stays_dense else total
+            else:
+                parameter.grad.zero_().index_copy_(0, total.indices()[0], total.values())
+
+
+def _rows(grad: torch.Tensor) -> Rows:
+    return Rows.of_dense(grad.detach().contiguous(), _ROWS)
 
 
 def _nothing(parameter: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ OPTIONS = {
     "sufficient_factors": {"sufficient_factors": "auto"},
     "a codec": {"compression": "onebit"},
     "powersgd": {"compression": bps.Compression.powersgd()},
+    "rows": {"compression": "rows"},
     "a codec's warm-up": {"compression": bps.Compress("onebit", warmup=((5, None),))},
     "momentum before a codec": {"compression": bps.Compress("onebit", momentum=0.9)},
     "the optimizer's momentum": {},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -144,3 +146,36 @@ def test_gradients_change_their_way_without_losing_updates(servers):
     assert ranks.count(ranks[0]) == 4
     ways = [way for step in ranks[0] for way in step]
     assert ways[1] is not Way.DENSE and ways[3] is ways[4] is Way.DENSE and ways[-1] is not Way.DENSE
+
+
+def drifting_dense(bps, rank, size):
+    """The same with dense gradients, beside another layer: each step, whether the table's rows travel."""
+    weights = torch.arange(800.0, dtype=torch.float64).sin().view(200, 4)
+    table, layer = torch.nn.Embedding.from_pretrained(weights.clone(), freeze=False), torch.nn.Linear(4, 3).double()
+    with torch.no_grad():
+        layer.weight.copy_(weights[:3]), layer.bias.zero_()
+    plain = copy.deepcopy(torch.nn.Sequential(table, layer))
+    model = torch.nn.Sequential(table, layer)
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    ours = bps.DistributedOptimizer(inner, model.named_parameters(), compression={"0.*": "rows"})
+    theirs = torch.optim.SGD(plain.parameters(), lr=0.01)
+    by_rows = []
+    for step in range(24):
+        count = 2 if step < 4 or step > 13 else 200
+        everyone = [(torch.arange(count) * 7 + 3 * step + other) % 200 for other in range(size)]
+        for optimizer, net, words in ((ours, model, everyone[rank]), (theirs, plain, torch.cat(everyone))):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            net(words).square().sum().div(count if net is model else count * size).backward()
+            optimizer.step()
+        assert not table.weight.grad.is_sparse
+        torch.testing.assert_close(table.weight.grad, plain[0].weight.grad, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(table.weight, plain[0].weight, rtol=1e-10, atol=1e-10)
+        by_rows.append(bool(ours._distribution.reducer.sparse))
+    return by_rows
+
+
+@pytest.mark.parametrize("servers", [True, False], ids=["servers", "workers"])
+def test_dense_gradients_go_by_rows_while_these_are_few(servers):
+    ranks = run_world(3, drifting_dense, servers=servers)
+    assert ranks.count(ranks[0]) == 3
+    assert ranks[0] == [True] * 5 + [False] * 11 + [True] * 8
