@@ -112,9 +112,7 @@ class GradientReducer:
         self._generation = 0
         self._candidates = {}
         self._partition_bytes = 0
-        self.by_rows = able = (
-            self.route.name == "none" or self._runtime.joiner is not None
-        )  # else there are no collectives
+        self.by_rows = able = self._runtime.has_collectives
         waits = self.route.name != "server" or not self._options.crossing
         self.gathers = not self._options.sparse_as_dense and able and waits
         self._sparse = SparseGradients(self.label, self._options.scaling.op, self._options.process_set)

@@ -68,6 +68,15 @@ class Runtime:
                 self.joiner = Joiner(self._world.lane, self._follow)
                 self.joiner.observe(self.route)
 
+    @property
+    def has_collectives(self) -> bool:
+        """Whether its ranks can exchange anything without servers: portable workers can't."""
+        try:
+            self._world.lane("collectives")
+        except InvalidArgumentError:
+            return False
+        return True
+
     def _follow(self, label: str, order: list[int]) -> None:
         arena = self.arenas.get(label)
         if arena is not None:
