@@ -18,7 +18,6 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-import byteps_like._core as _core
 from byteps_like.collectives.api import CallOptions, Group, Operation
 from byteps_like.collectives.chunks import Chunk, cut
 from byteps_like.compression.codec import SERVER_RANK, Floats, Trait
@@ -39,6 +38,8 @@ class CodedPartition(ABC):
 
     def __init__(self, group: Group, coding: Coding, chunks: Sequence[Chunk]) -> None:
         self._group, self._chunks = group, chunks
+        import byteps_like._core as _core  # where there is none, there are no groups either
+
         self._codec = _core.Codec(coding.spec, group.size)
         self._plans = [self._codec.plan(chunk.numel) for chunk in chunks]
         self._largest = max(self._plans, key=lambda plan: int(plan["payload"]))
