@@ -166,8 +166,7 @@ void BindEngine(nb::module_& m) {
       .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
            nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"), nb::arg("credit_bytes"),
            nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
-           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue,
-           nb::arg("codec_threads") = 1)
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("codec_threads") = 1)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
       .def("set_feedback", &SetFeedback, nb::arg("tensor"), nb::arg("residual"), nb::arg("momentum"), nb::arg("mu"),
