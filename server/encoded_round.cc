@@ -70,7 +70,7 @@ Status EncodedRound::Land(const Link&, const Header& push, const std::byte* payl
   contribution.counted = end;
   Touch();
   if (end < contribution.total) return {};
-  const Status added = Add(push.rank, {whole.data(), contribution.total});
+  Status added = Add(push.rank, {whole.data(), contribution.total});
   whole.Release();
   return added;
 }
@@ -78,9 +78,9 @@ Status EncodedRound::Land(const Link&, const Header& push, const std::byte* payl
 Status EncodedRound::Add(uint32_t rank, Bytes payload) {
   auto header = DecodePayloadHeader(payload);
   if (!header.ok()) return Nonsense(rank, header.status().message());
-  if (const Status right = CheckHeader(rank, *header); !right.ok()) return right;
+  if (Status right = CheckHeader(rank, *header); !right.ok()) return right;
   if (numel_ == 0)
-    if (const Status opened = Open(rank, header->numel); !opened.ok()) return opened;
+    if (Status opened = Open(rank, header->numel); !opened.ok()) return opened;
   const Bytes body = payload.subspan(kPayloadHeader);
   if (body.size() > plan_.payload)
     return Nonsense(rank, std::to_string(body.size()) + " bytes are more than " + codec_->codec->spec() + " makes of " +
@@ -135,7 +135,7 @@ Status EncodedRound::Emit() {
   result_ = memory_.Take(kPayloadHeader + plan_.result);
   if (workspace.size() < plan_.workspace || result_.size() == 0) return memory_.Exhausted();
   if (codec_->two_way) {
-    const Status begun = feedback_.Begin(memory_, *codec_, {reinterpret_cast<float*>(sum_.data()), numel_});
+    Status begun = feedback_.Begin(memory_, *codec_, {reinterpret_cast<float*>(sum_.data()), numel_});
     if (!begun.ok()) return begun;
   }
   std::byte* const body = result_.data() + kPayloadHeader;
