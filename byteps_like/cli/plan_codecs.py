@@ -12,7 +12,6 @@ from rich.table import Table
 if TYPE_CHECKING:
     from byteps_like.compression.decision import Decision, Path, Way
 
-GOODPUT = 0.956  # of a line's bits in TCP segments of full frames
 SIZES = tuple(1 << power for power in range(16, 27, 2))  # bytes of fp32
 DEFAULT = "int8,thc4,onebit"
 _LEAST_WIDTH = 110
@@ -34,8 +33,9 @@ def codecs(
     """Measures codecs on one core of this machine and says, for each size of tensor, how it is sent fastest: raw, as
     bf16 or encoded, and in how many pieces; and up to which speed of network each codec pays."""
     from byteps_like.compression.decision import Path, decide
+    from byteps_like.planner.cluster import GOODPUT
 
-    path = Path(workers, servers, gbps * 1e9 / 8 * GOODPUT, latency_us * 1e-6)
+    path = Path(workers, servers, gbps * GOODPUT, latency_us * 1e-6)
     with Console(stderr=True, quiet=json).status("measuring"):
         ways = _ways([name for name in names.split(",") if name], workers)
     decisions = [decide(nbytes // 4, ways, path) for nbytes in SIZES]
@@ -67,12 +67,13 @@ def _ways(names: list[str], world: int) -> dict[str, Way]:
 def _limits(ways: dict[str, Way], path: Path) -> dict[str, float]:
     """The speed up to which each codec is faster than bf16, for a large tensor. Gb/s."""
     from byteps_like.compression.decision import BF16, RAW, break_even
+    from byteps_like.planner.cluster import GOODPUT
 
-    rates = [rate * 1e9 / 8 * GOODPUT for rate in _RATES]
+    rates = [rate * GOODPUT for rate in _RATES]
     found = {}
     for name, way in ways.items():
         if name not in (RAW, BF16):
-            found[name] = break_even(way, ways[BF16], SIZES[-1] // 4, path, rates) * 8 / 1e9 / GOODPUT
+            found[name] = break_even(way, ways[BF16], SIZES[-1] // 4, path, rates) / GOODPUT
     return found
 
 

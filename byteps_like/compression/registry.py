@@ -28,6 +28,7 @@ from byteps_like.compression.ternary import Ternary
 from byteps_like.compression.thc import Thc
 from byteps_like.compression.topk import TopK
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.worker.api import TWOWAY
 
 CODECS: tuple[type[Codec], ...] = (
     Fp16,
@@ -120,7 +121,7 @@ class Coding:
     @classmethod
     def of(cls, text: str) -> Coding:
         """Raises InvalidArgumentError for a codec that there isn't, or that can't do two-way feedback."""
-        spec = text.removeprefix("twoway ")
+        spec = text.removeprefix(TWOWAY)
         codec = codec_of(spec)
         if codec.trait is Trait.OPAQUE:
             raise InvalidArgumentError(f"codec {spec}: its payloads can't be summed, only gathered or sent to one")

@@ -19,7 +19,7 @@ from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
 from byteps_like.worker.api import Declared, Feedback, Handle, Links, Partition, SharedMemory, TensorSpec
 from byteps_like.worker.coded import CodedLanes
-from byteps_like.worker.local import Catalogue, CompletedHandle, check_codec, check_feedback, check_push_pull
+from byteps_like.worker.local import Catalogue, CompletedHandle, check_feedback, check_push_pull
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,6 @@ class CollectiveWorker:
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Cuts names into partitions; asks nobody. Raises MismatchError for a name of another dtype or shape here."""
         self._check_open()
-        for spec in specs:
-            check_codec(spec)
         return [self._catalogue.declare(spec) for spec in specs]
 
     def allocate(self, nbytes: int) -> SharedMemory:
