@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from byteps_like.compression.codec import Floats
 
 
@@ -36,15 +34,10 @@ class Compensation:
 
     def before(self, x: Floats) -> None:
         """Makes of a gradient what is to be encoded, in place."""
-        if self.momentum is not None:
-            self.momentum *= np.float32(self.mu)
-            self.momentum += x
-            if self.nesterov:
-                x += np.float32(self.mu) * self.momentum
-            else:
-                x[:] = self.momentum
+        import byteps_like._core as _core  # not where there is none: portable workers
+
+        _core.compensate(x, self.residual, self.momentum, self.mu, self.nesterov, self.scale)
         if self.residual is not None:
-            x += self.residual if self.scale == 1.0 else np.float32(self.scale) * self.residual
             self.scale = 1.0
 
     def after(self, x: Floats) -> None:
@@ -52,9 +45,6 @@ class Compensation:
 
         What isn't finite is in this round's result, for a loss scaler to see; it must not come back for ever.
         """
-        if self.momentum is not None:
-            if self.masked and self.residual is not None:
-                self.momentum[self.residual != x] = 0
-            self.momentum[~np.isfinite(self.momentum)] = 0
-        if self.residual is not None:
-            self.residual[~np.isfinite(self.residual)] = 0
+        import byteps_like._core as _core
+
+        _core.settle(x, self.residual, self.momentum, self.masked)

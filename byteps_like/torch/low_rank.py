@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from byteps_like.compression.low_rank import multiply_factors, orthonormalize
 from byteps_like.torch.arena import Arena, Flown, Named, Scaling
 from byteps_like.torch.coding import RESIDUAL, Memory
 from byteps_like.torch.compress import RAW, Compress
@@ -56,7 +57,9 @@ class MatrixSlot(Slot):
 
     def take_basis(self, mean: torch.Tensor) -> torch.Tensor | None:
         """Takes the mean of M Q; this rank's M^T P, if it has a gradient."""
-        self.basis = torch.linalg.qr(mean.double())[0].to(self.wide) if bool(mean.isfinite().all()) else mean
+        self.basis = mean.clone(memory_format=torch.contiguous_format)
+        if bool(mean.isfinite().all()):
+            orthonormalize(self.basis.numpy())
         return None if self.matrix is None else self.matrix.T @ self.basis
 
     def take_factor(self, own: torch.Tensor | None, mean: torch.Tensor) -> None:
@@ -64,7 +67,9 @@ class MatrixSlot(Slot):
         grad = self.parameter.grad
         if grad is None:
             self.parameter.grad = grad = torch.empty_like(self.parameter)
-        grad.detach().copy_((self.basis @ mean.T).reshape(self.parameter.shape))
+        product = torch.empty(self.rows, self.columns, dtype=self.wide)
+        multiply_factors(self.basis.numpy(), mean.contiguous().numpy(), product.numpy())
+        grad.detach().copy_(product.reshape(self.parameter.shape))
         if self.residual is not None and own is not None:
             self.residual.addmm_(self.basis, own.T, alpha=-1.0)
             if not bool(own.isfinite().all()):
