@@ -119,10 +119,12 @@ bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped 
 	@$(PYTHON) bench/training.py
 	@$(PYTHON) bench/training_gpt.py
 
-bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training with them, on a lab (root; half an hour)
-	@$(PYTHON) bench/compression.py
-	@$(PYTHON) bench/compression.py --route allreduce --rates 400mbit
-	@$(PYTHON) bench/compression_training.py
+bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training with them, on a lab (root; half an hour): docs/compression-measured.md
+	@$(PYTHON) bench/compression.py --rates none
+	@$(PYTHON) bench/compression.py --plot docs/images/compression.png
+	@$(PYTHON) bench/compression.py --route allreduce --servers 0 --rates 400mbit
+	@$(PYTHON) bench/compression_training.py --plot docs/images/compression-training.png
+	@$(PYTHON) bench/compression_page.py
 
 bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
 	@$(PYTHON) bench/placement.py

@@ -1,0 +1,139 @@
+"""Makes docs/compression-measured.md of what the benchmarks of compression have left in out/.
+
+    python bench/compression_page.py
+
+Of each contender the newest row counts. What has not been measured is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import compression_training
+import report
+from compression_plan import DATA, FP32
+
+PAGE = report.ROOT / "docs" / "compression-measured.md"
+RATES = {"100mbit": "100 Mb/s", "400mbit": "400 Mb/s", "1gbit": "1 Gb/s", "none": "one host"}
+Row = dict[str, Any]
+
+
+def newest(path: Path, *keys: str) -> list[Row]:
+    """The rows of `path`, of those alike in `keys` the last one only, in the order of their first."""
+    if not path.exists():
+        return []
+    found: dict[tuple[Any, ...], Row] = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        found[tuple(row[key] for key in keys)] = row
+    return list(found.values())
+
+
+def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown; the first column to the left, the others to the right."""
+    head = [f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 1)]
+    return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+
+def where(rows: Sequence[Row]) -> str:
+    """Machine, versions and commits of some rows."""
+    commits = sorted({str(row["commit"]).split("-", 1)[0] for row in rows})
+    last = rows[-1]
+    machine = f"{last['machine']['cpu']}, {last['machine']['cores']} cores for all processes"
+    return f"{machine}; torch {last['versions']['torch']}; {last['time'][:10]}, of commit {', '.join(commits)}.\n"
+
+
+def reductions(rows: list[Row]) -> str:
+    """Time, bytes and error of every contender at every rate, by servers."""
+    rates = [rate for rate in RATES if any(row["rate"] == rate for row in rows)]
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    by = {(row["rate"], row["contender"]): row for row in rows}
+    return table(
+        ("codec", *(RATES[rate] for rate in rates), "sent", "received", *(f"NMSE {kind}" for kind in DATA)),
+        (reduction(name, rates, by) for name in names),
+    )
+
+
+def reduction(name: str, rates: Sequence[str], by: dict[tuple[str, str], Row]) -> tuple[str, ...]:
+    """The line of one contender: seconds, and times as fast as fp32; bytes where it was first measured."""
+    first = next(by[rate, name] for rate in rates if (rate, name) in by)
+    times = []
+    for rate in rates:
+        row = by.get((rate, name))
+        faster = f"{by[rate, FP32]['seconds'] / row['seconds']:.2f}" if row and (rate, FP32) in by else ""
+        times.append(f"{report.show_time(row['seconds'])} ({faster})" if row else "")
+    wire = (f"{first[way] / first['bytes']:.3f}" for way in ("wire_sent", "wire_received"))
+    return f"`{name}`", *times, *wire, *(f"{first['nmse'][kind]:.2g}" for kind in DATA)
+
+
+def training(rows: list[Row], task: str) -> str:
+    """Final losses and times of steps."""
+    columns = ("codec", "final loss", "less exact's", "1 % + 2 sd", "within", "step")
+    return table(columns, compression_training.summary(rows, task))
+
+
+def page(folder: Path) -> str:
+    """All of it."""
+    parts = [
+        "# Compression, measured\n",
+        "Made by `make bench-compression`; [compression](compression.md) says what to make of it.\n",
+    ]
+    codecs = newest(folder / "compression.jsonl", "route", "rate", "contender")
+    for route, title in (("server", "By servers"), ("allreduce", "In two hops, without servers")):
+        rows = [row for row in codecs if row["route"] == route and row["rate"] in RATES]
+        if rows:
+            size = report.show_bytes(rows[0]["bytes"])
+            parts += [
+                f"## {title}\n",
+                f"One reduction of {size} of fp32, from the last rank's start to its end, median; in brackets how many"
+                " times as fast as fp32. Bytes sent and received are a worker's, headers and what was sent again"
+                f" included, over the tensor's. Lab of shaped links, {rows[0]['workers']} workers and"
+                f" {rows[0]['servers']} servers, a host each. {where(rows)}",
+                reductions(rows),
+            ]
+    if codecs:
+        parts.append("![Time against error](images/compression.png)\n")
+    sparse = newest(folder / "blocksparse.jsonl", "density", "contender")
+    if sparse:
+        parts += ["## Block-sparse\n", blocks(sparse)]
+    trained = newest(folder / "compression_training.jsonl", "task", "contender", "seed")
+    if trained:
+        config = trained[-1]["config"]
+        parts += [
+            "## Training\n",
+            f"Final loss (mean of the last tenth of {config['steps']} steps), mean and standard deviation of"
+            f" {config['seeds']} seeds; {config['workers']} workers, {config['servers']} servers at"
+            f" {config['rate']}. {where(trained)}",
+        ]
+        for task in dict.fromkeys(row["task"] for row in trained):
+            parts += [f"### {task}\n", training([row for row in trained if row["task"] == task], task)]
+        parts.append("![Loss by step and by time](images/compression-training.png)\n")
+    return "\n".join(parts)
+
+
+def blocks(rows: list[Row]) -> str:
+    """Time of each contender at each density."""
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    by = {(row["density"], row["contender"]): row["seconds"] for row in rows}
+    lines = []
+    for density in sorted({row["density"] for row in rows}):
+        times = (report.show_time(by[density, name]) if (density, name) in by else "" for name in names)
+        lines.append((f"{density:.0%}", *times))
+    return table(("blocks", *names), lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--folder", type=Path, default=report.OUT, help="with the results")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+    arguments.page.write_text(page(arguments.folder))
+    print(f"wrote {arguments.page}")
+
+
+if __name__ == "__main__":
+    main()
