@@ -1,7 +1,8 @@
 // Blocks that aren't zero, and a bit for each block that says which: OmniReduce's blocks (Fei et al., "Efficient Sparse
 // Collective Communication and its application to Accelerate Distributed Deep Learning", SIGCOMM 2021) as a message
 // that stands for itself. Payload: how many blocks, a bit per block, the blocks one after another, the last one as
-// short as it is. Where more than `dense` of the blocks would come: kWholePartition, all elements.
+// short as it is. Where more than `dense` of the blocks aren't zero: kWholePartition, all elements; so is a sum that
+// has all blocks.
 #include <algorithm>
 
 #include "compression/registry.h"
@@ -12,12 +13,11 @@ namespace {
 
 constexpr uint32_t kHead = 4;
 
-class BlockSparse : public Codec {
+class BlockSparse : public MergeCodec {
  public:
   BlockSparse(const CodecSpec& spec, uint32_t world, uint32_t block, double dense)
-      : Codec(spec.text(), world), block_(block), dense_(dense) {}
+      : MergeCodec(spec.text(), world), block_(block), dense_(dense) {}
   uint8_t id() const override { return 19; }
-  Trait trait() const override { return Trait::kMerge; }
 
   CodecPlan Plan(uint32_t numel) const override {
     const uint32_t most = kHead + 4 * WordsOf(Blocks(numel)) + 4 * numel;
@@ -31,29 +31,24 @@ class BlockSparse : public Codec {
     Scan(x, bits);
     const uint32_t stored = CountBits(bits, Blocks(numel));
     std::memcpy(payload, &stored, kHead);
-    if (IsDense(stored, Blocks(numel))) return StoreWhole(x.data(), numel, payload);
+    if (stored > dense_ * Blocks(numel)) return StoreWhole(x, payload);
     float* out = AsFloats(payload + kHead) + WordsOf(Blocks(numel));
     EachBit(bits, Blocks(numel), [&](uint32_t block) { out = Append(x.data(), block, numel, out); });
     return static_cast<uint32_t>(reinterpret_cast<std::byte*>(out) - payload);
   }
 
-  void Residual(std::span<const float> x, const Draw&, const std::byte*, std::byte*, Bytes,
-                float* residual) const override {
-    std::memset(residual, 0, x.size_bytes());
-  }
-
   Status Decode(Bytes result, uint32_t, const Draw&, const std::byte*, std::byte*, float factor,
                 std::span<float> out) const override {
     const auto numel = static_cast<uint32_t>(out.size());
-    const Status status = Check(result, numel);
-    if (!status.ok()) return status;
+    auto index = Check(numel, result);
+    if (!index.ok()) return index.status();
     const SparseLoops& loops = Pick_kSparse();
     if (IsWhole(result)) {
       loops.scaled(AsFloats(result.data() + kHead), numel, factor, false, out.data());
       return Status();
     }
     const uint32_t* const bits = AsWords(result.data() + kHead);
-    const float* values = AsFloats(result.data() + kHead) + WordsOf(Blocks(numel));
+    const float* values = AsFloats(result.data() + *index);
     for (uint32_t block = 0; block < Blocks(numel); ++block) {
       float* const to = out.data() + size_t{block} * block_;
       if (IsSet(bits, block)) {
@@ -67,48 +62,105 @@ class BlockSparse : public Codec {
   }
 
   void Reset(uint32_t numel, std::byte* accumulator) const override {
-    std::memset(UnionSum(accumulator, numel).bits, 0, size_t{WordsOf(Blocks(numel))} * 4);
+    UnionSum(accumulator, numel, Blocks(numel)).Clear(Blocks(numel));
   }
 
-  Status Accumulate(uint32_t numel, Bytes payload, std::byte*, std::byte* accumulator) const override {
-    const Status status = Check(payload, numel);
-    if (!status.ok()) return status;
-    const UnionSum sum(accumulator, numel);
-    const float* values = AsFloats(payload.data() + kHead);
+  void Add(uint32_t numel, Bytes begin, MergeCursor& cursor, std::byte* accumulator) const override {
+    const UnionSum sum(accumulator, numel, Blocks(numel));
+    const uint32_t* const bits = BitsOf(begin.data());
     const SparseLoops& loops = Pick_kSparse();
-    const auto add = [&](uint32_t block) { values = Add(loops, sum, block, numel, values); };
-    if (IsWhole(payload)) {
-      for (uint32_t block = 0; block < Blocks(numel); ++block) add(block);
-    } else {
-      values += WordsOf(Blocks(numel));
-      EachBit(AsWords(payload.data() + kHead), Blocks(numel), add);
+    while (cursor.unit != kNoUnit) {
+      const uint32_t length = LengthOf(cursor.unit, numel);
+      if (begin.size() - cursor.bytes < length * sizeof(float)) return;
+      const float* const values = AsFloats(begin.data() + cursor.bytes);
+      float* const to = sum.sums + size_t{cursor.unit} * block_;
+      if (sum.IsFirst(cursor.unit))
+        std::memcpy(to, values, length * sizeof(float));
+      else
+        loops.scaled(values, length, 1.0f, true, to);
+      Step(bits, numel, cursor);
     }
-    return Status();
   }
 
-  uint32_t Emit(uint32_t numel, uint32_t, const Draw&, std::byte*, std::byte* accumulator,
-                std::byte* result) const override {
-    const UnionSum sum(accumulator, numel);
-    const uint32_t blocks = Blocks(numel);
-    const uint32_t stored = CountBits(sum.bits, blocks);
-    if (IsDense(stored, blocks)) {
-      for (uint32_t block = 0; block < blocks; ++block)
-        if (!IsSet(sum.bits, block)) std::memset(At(sum.sums, block), 0, LengthOf(block, numel) * sizeof(float));
-      return StoreWhole(sum.sums, numel, result);
+  uint32_t ResultBytes(uint32_t numel, const std::byte* accumulator) const override {
+    const uint32_t* const wanted = UnionSum(accumulator, numel, Blocks(numel)).wanted;
+    const uint32_t stored = CountBits(wanted, Blocks(numel));
+    return stored == Blocks(numel) ? kHead + 4 * numel : PayloadBytes(wanted, stored, numel);
+  }
+
+  MergeCursor EmitIndex(uint32_t numel, const std::byte* accumulator, std::byte* result) const override {
+    const uint32_t* const wanted = UnionSum(accumulator, numel, Blocks(numel)).wanted;
+    const uint32_t stored = CountBits(wanted, Blocks(numel));
+    const bool whole = stored == Blocks(numel);
+    std::memcpy(result, whole ? &kWholePartition : &stored, kHead);
+    if (whole) return {0, kHead};
+    std::memcpy(result + kHead, wanted, size_t{WordsOf(Blocks(numel))} * 4);
+    return {NextBit(wanted, 0, Blocks(numel)), BitmapEnd(numel)};
+  }
+
+  void EmitUntil(uint32_t numel, uint32_t unit, MergeCursor& cursor, const std::byte* accumulator,
+                 std::byte* result) const override {
+    const UnionSum sum(accumulator, numel, Blocks(numel));
+    while (cursor.unit < std::min(unit, Blocks(numel))) {
+      std::memcpy(result + cursor.bytes, sum.sums + size_t{cursor.unit} * block_,
+                  LengthOf(cursor.unit, numel) * sizeof(float));
+      Step(sum.wanted, numel, cursor);
     }
-    std::memcpy(result, &stored, kHead);
-    std::memcpy(result + kHead, sum.bits, size_t{WordsOf(blocks)} * 4);
-    float* out = AsFloats(result + kHead) + WordsOf(blocks);
-    EachBit(sum.bits, blocks, [&](uint32_t block) { out = Append(sum.sums, block, numel, out); });
-    return static_cast<uint32_t>(reinterpret_cast<std::byte*>(out) - result);
+  }
+
+ protected:
+  Result<uint32_t> IndexBytes(uint32_t numel, Bytes begin) const override {
+    return begin.size() < kHead || IsWhole(begin) ? kHead : BitmapEnd(numel);
+  }
+
+  Status CheckIndex(uint32_t numel, Bytes index, uint32_t bytes) const override {
+    const auto corrupt = [](const char* what) { return CorruptPayload("blocksparse", what); };
+    if (IsWhole(index)) return bytes == kHead + 4 * numel ? Status() : corrupt("a payload of the wrong length");
+    const uint32_t blocks = Blocks(numel);
+    const uint32_t* const bits = AsWords(index.data() + kHead);
+    if ((bits[WordsOf(blocks) - 1] & ~LastWordMask(blocks)) != 0) return corrupt("bits set beyond the last block");
+    const uint32_t stored = CountBits(bits, blocks);
+    if (ReadWord(index.data()) != stored) return corrupt("its count is not its bitmap's");
+    return bytes == PayloadBytes(bits, stored, numel) ? Status() : corrupt("a payload of the wrong length");
+  }
+
+  uint32_t Unite(uint32_t numel, Bytes index, std::byte* accumulator) const override {
+    const UnionSum sum(accumulator, numel, Blocks(numel));
+    if (IsWhole(index)) {
+      sum.WantAll(Blocks(numel));
+      return 0;
+    }
+    const uint32_t* const bits = AsWords(index.data() + kHead);
+    for (uint32_t word = 0; word < WordsOf(Blocks(numel)); ++word) sum.wanted[word] |= bits[word];
+    return NextBit(bits, 0, Blocks(numel));
   }
 
  private:
   uint32_t Blocks(uint32_t numel) const { return Rounded(numel, block_); }
   uint32_t LengthOf(uint32_t block, uint32_t numel) const { return std::min(block_, numel - block * block_); }
-  float* At(float* elements, uint32_t block) const { return elements + size_t{block} * block_; }
-  bool IsDense(uint32_t stored, uint32_t blocks) const { return stored > dense_ * blocks; }
+  uint32_t BitmapEnd(uint32_t numel) const { return kHead + 4 * WordsOf(Blocks(numel)); }
   static bool IsWhole(Bytes payload) { return ReadWord(payload.data()) == kWholePartition; }
+  // nullptr: it has all blocks.
+  static const uint32_t* BitsOf(const std::byte* payload) {
+    return ReadWord(payload) == kWholePartition ? nullptr : AsWords(payload + kHead);
+  }
+
+  // `bits` are those of `stored` blocks.
+  uint32_t PayloadBytes(const uint32_t* bits, uint32_t stored, uint32_t numel) const {
+    const uint32_t last = Blocks(numel) - 1;
+    const uint32_t missing = IsSet(bits, last) ? block_ - LengthOf(last, numel) : 0;
+    return static_cast<uint32_t>(BitmapEnd(numel) + 4 * (uint64_t{stored} * block_ - missing));
+  }
+
+  // Past its block, to the next.
+  void Step(const uint32_t* bits, uint32_t numel, MergeCursor& cursor) const {
+    cursor.bytes += LengthOf(cursor.unit, numel) * sizeof(float);
+    ++cursor.unit;
+    if (cursor.unit >= Blocks(numel))
+      cursor.unit = kNoUnit;
+    else if (bits != nullptr)
+      cursor.unit = NextBit(bits, cursor.unit, Blocks(numel));
+  }
 
   void Scan(std::span<const float> x, uint32_t* bits) const {
     const auto numel = static_cast<uint32_t>(x.size());
@@ -122,42 +174,15 @@ class BlockSparse : public Codec {
     }
   }
 
-  static uint32_t StoreWhole(const float* x, uint32_t numel, std::byte* out) {
+  static uint32_t StoreWhole(std::span<const float> x, std::byte* out) {
     std::memcpy(out, &kWholePartition, kHead);
-    std::memcpy(out + kHead, x, size_t{numel} * sizeof(float));
-    return kHead + 4 * numel;
+    std::memcpy(out + kHead, x.data(), x.size_bytes());
+    return kHead + static_cast<uint32_t>(x.size_bytes());
   }
 
   float* Append(const float* from, uint32_t block, uint32_t numel, float* out) const {
     std::memcpy(out, from + size_t{block} * block_, LengthOf(block, numel) * sizeof(float));
     return out + LengthOf(block, numel);
-  }
-
-  const float* Add(const SparseLoops& loops, const UnionSum& sum, uint32_t block, uint32_t numel,
-                   const float* values) const {
-    const uint32_t length = LengthOf(block, numel);
-    if (sum.Mark(block))
-      std::memcpy(At(sum.sums, block), values, length * sizeof(float));
-    else
-      loops.scaled(values, length, 1.0f, true, At(sum.sums, block));
-    return values + length;
-  }
-
-  Status Check(Bytes payload, uint32_t numel) const {
-    const auto corrupt = [](const char* what) { return CorruptPayload("blocksparse", what); };
-    const uint64_t values = uint64_t{4} * numel;
-    if (payload.size() < kHead) return corrupt("a payload without a head");
-    if (IsWhole(payload)) return payload.size() == kHead + values ? Status() : corrupt("a payload of the wrong length");
-    const uint32_t blocks = Blocks(numel);
-    const uint64_t begin = kHead + uint64_t{4} * WordsOf(blocks);
-    if (payload.size() < begin) return corrupt("a payload shorter than its bitmap");
-    const uint32_t* const bits = AsWords(payload.data() + kHead);
-    if ((bits[WordsOf(blocks) - 1] & ~LastWordMask(blocks)) != 0) return corrupt("bits set beyond the last block");
-    const uint32_t stored = CountBits(bits, blocks);
-    if (ReadWord(payload.data()) != stored) return corrupt("its count is not its bitmap's");
-    uint64_t elements = uint64_t{stored} * block_;
-    if (IsSet(bits, blocks - 1)) elements -= block_ - LengthOf(blocks - 1, numel);
-    return payload.size() == begin + 4 * elements ? Status() : corrupt("a payload of the wrong length");
   }
 
   const uint32_t block_;

@@ -10,6 +10,7 @@
 #include "compression/loops.h"
 #include "compression/loops/sparse.h"
 #include "csrc/base/status.h"
+#include "csrc/codec/merge.h"
 
 namespace byteps_like {
 
@@ -52,21 +53,39 @@ inline Status CorruptPayload(const char* codec, const char* what) {
 // Ascending and below `numel`.
 bool AreIndices(std::span<const uint32_t> indices, uint32_t numel);
 
-// What the server of a mergeable codec keeps: sums, and a bit for each of `units` that has come. Sums without a bit
-// mean nothing, so that a new round begins by clearing the bits alone.
-struct UnionSum {
-  UnionSum(std::byte* accumulator, uint32_t numel) : sums(AsFloats(accumulator)), bits(AsWords(accumulator) + numel) {}
-  static uint64_t Bytes(uint32_t numel, uint32_t units) { return (uint64_t{numel} + WordsOf(units)) * 4; }
+// The first from `from` on that is set; kNoUnit: there is none.
+inline uint32_t NextBit(const uint32_t* words, uint32_t from, uint32_t bits) {
+  uint32_t mask = ~0u << from % 32;
+  for (uint32_t word = from / 32; word < WordsOf(bits); ++word, mask = ~0u)
+    if (const uint32_t left = words[word] & mask; left != 0) return 32 * word + std::countr_zero(left);
+  return kNoUnit;
+}
 
-  // True if it wasn't set before.
-  bool Mark(uint32_t unit) const {
-    const bool is_new = !IsSet(bits, unit);
-    bits[unit / 32] |= 1u << unit % 32;
-    return is_new;
+// What the server of a mergeable codec keeps: sums, a bit for each of `units` that is in an index, and one for each of
+// which a value has come. Sums without the latter mean nothing, so that a new round begins by clearing bits alone.
+struct UnionSum {
+  UnionSum(std::byte* accumulator, uint32_t numel, uint32_t units)
+      : sums(AsFloats(accumulator)), wanted(AsWords(accumulator) + numel), came(wanted + WordsOf(units)) {}
+  UnionSum(const std::byte* accumulator, uint32_t numel, uint32_t units)
+      : UnionSum(const_cast<std::byte*>(accumulator), numel, units) {}
+  static uint64_t Bytes(uint32_t numel, uint32_t units) { return (uint64_t{numel} + 2 * uint64_t{WordsOf(units)}) * 4; }
+
+  void Clear(uint32_t units) const { std::memset(wanted, 0, size_t{WordsOf(units)} * 8); }
+  // All of them are in an index.
+  void WantAll(uint32_t units) const {
+    std::memset(wanted, 0xFF, size_t{WordsOf(units)} * 4);
+    wanted[WordsOf(units) - 1] = LastWordMask(units);
+  }
+  // True if none of it had come before.
+  bool IsFirst(uint32_t unit) const {
+    const bool is_first = !IsSet(came, unit);
+    came[unit / 32] |= 1u << unit % 32;
+    return is_first;
   }
 
   float* const sums;
-  uint32_t* const bits;
+  uint32_t* const wanted;
+  uint32_t* const came;
 };
 
 }  // namespace byteps_like

@@ -1,15 +1,8 @@
-// A round of encoded contributions: each payload is put together from its segments, handed to the codec's Accumulate
-// the moment it is whole, and dropped; with the last one Emit makes the result. All memory is borrowed for as long as
-// it is needed: a payload's until it is summed, the accumulator until the result is there, that until all have it.
+// A round of encoded contributions that are summed whole: each payload is handed to the codec's Accumulate the moment
+// it has come, and dropped; with the last one Emit makes the result.
 #pragma once
 
-#include <vector>
-
-#include "csrc/codec/codec.h"
-#include "csrc/codec/payload.h"
-#include "server/codecs.h"
-#include "server/memory.h"
-#include "server/round.h"
+#include "server/payload_round.h"
 
 namespace byteps_like {
 
@@ -31,37 +24,22 @@ class ServerFeedback {
   const ServerCodec* codec_ = nullptr;  // whose results left it out
 };
 
-class EncodedRound final : public Round {
+class EncodedRound final : public PayloadRound {
  public:
   // `memory` and `feedback` live longer.
   EncodedRound(uint64_t key, ShardMemory& memory, ServerFeedback& feedback)
-      : key_(key), memory_(memory), feedback_(feedback) {}
+      : PayloadRound(memory), key_(key), feedback_(feedback) {}
 
   void Begin(const Header& first, const Terms& terms, uint32_t world_size) override;
-  void Release() override;
-  // Also kCorrupt: the rank has changed the length of its payload.
-  Status Reserve(const Header& push) override;
-  // nullptr if the segment does not go on where the last one ended.
-  std::byte* Place(Link& link, const Header& push) override;
-  Status Land(const Link& link, const Header& push, const std::byte* payload) override;
   Result<bool> Advance() override;
-  const std::byte* result() const override { return result_.data(); }
 
  private:
-  Status Add(uint32_t rank, Bytes payload);
-  Status CheckHeader(uint32_t rank, const PayloadHeader& header) const;
-  Status Open(uint32_t rank, uint32_t numel);
+  Status Grown(uint32_t rank) override;
   Status Emit();
 
   const uint64_t key_;
-  ShardMemory& memory_;
   ServerFeedback& feedback_;
-  const ServerCodec* codec_ = nullptr;
-  std::vector<ShardBuffer> payloads_;  // by rank; of none before it begins and once it is summed
-  uint32_t numel_ = 0;                 // of the partition; 0 until the first payload is whole
-  uint32_t summed_ = 0;                // payloads
-  CodecPlan plan_;
-  ShardBuffer sum_, result_;
+  uint32_t summed_ = 0;  // payloads
 };
 
 }  // namespace byteps_like

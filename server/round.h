@@ -1,6 +1,7 @@
 // One round of one key, and the bookkeeping that all kinds of rounds share: which rank has begun, what of its
 // contribution has been counted, what of the result was sent to it, who has acknowledged. How contributions become a
-// result is the kind's: dense_round.h adds arrays while they come, encoded_round.h sums what a codec made of them.
+// result is the kind's: dense_round.h adds arrays while they come, encoded_round.h sums what a codec made of them when
+// it has come whole, merge_round.h while it comes.
 //
 // Exactly once: what of a rank's contribution has been counted is a prefix, `counted`; bytes below it are ignored when
 // they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes as they are on the wire.

@@ -150,12 +150,15 @@ struct Shard::Sendable {
   }
 };
 
+enum class RoundKind : uint8_t { kDense, kEncoded, kMerge };  // DenseRound, EncodedRound, MergeRound
+
 struct Shard::Key {
   Key(uint64_t number, ShardMemory& memory);
 
   Round& of(uint32_t round) { return *rounds[round & 1]; }
   // The same, of the kind that these terms want. It must not be active.
   Round& Renew(uint32_t round, const Terms& terms);
+  std::unique_ptr<Round> Make(RoundKind kind);
 
   const uint64_t key;
   ShardMemory& memory;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/dense_round.h"
+#include "server/merge_round.h"
 #include "server/shard.h"
 
 namespace byteps_like {
@@ -11,6 +12,11 @@ namespace {
 
 constexpr uint64_t kPrelude = uint64_t{1} << 63;  // in the keys of preludes
 
+RoundKind KindOf(const Terms& terms) {
+  if (terms.codec == nullptr) return RoundKind::kDense;
+  return terms.codec->codec->trait() == Trait::kMerge ? RoundKind::kMerge : RoundKind::kEncoded;
+}
+
 }  // namespace
 
 std::string KeyText(uint64_t key) {
@@ -18,18 +24,19 @@ std::string KeyText(uint64_t key) {
 }
 
 Shard::Key::Key(uint64_t number, ShardMemory& memory) : key(number), memory(memory) {
-  for (auto& round : rounds) round = std::make_unique<DenseRound>(memory);
+  for (auto& round : rounds) round = Make(RoundKind::kDense);
+}
+
+std::unique_ptr<Round> Shard::Key::Make(RoundKind kind) {
+  if (kind == RoundKind::kDense) return std::make_unique<DenseRound>(memory);
+  if (kind == RoundKind::kMerge) return std::make_unique<MergeRound>(memory);
+  return std::make_unique<EncodedRound>(key, memory, feedback);
 }
 
 Round& Shard::Key::Renew(uint32_t round, const Terms& terms) {
   std::unique_ptr<Round>& place = rounds[round & 1];
-  const bool encoded = terms.codec != nullptr;
-  if (encoded == (place->terms().codec != nullptr)) return *place;
-  if (encoded) {
-    place = std::make_unique<EncodedRound>(key, memory, feedback);
-  } else {
-    place = std::make_unique<DenseRound>(memory);
-  }
+  const RoundKind kind = KindOf(terms);
+  if (kind != KindOf(place->terms())) place = Make(kind);
   return *place;
 }
 

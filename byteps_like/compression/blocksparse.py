@@ -20,10 +20,10 @@ class BlockSparse(Codec):
     """Blocks of `block` elements that are all zero aren't sent: lossless, 32 bits per element of the others.
 
     Payload: a 32-bit count of the blocks in it; a bit per block of the partition, in 32-bit words; these blocks one
-    after another, the partition's last as short as it is. Where more than `dense` of the blocks would be there, as at
-    the result of many ranks: 0xFFFFFFFF, and all elements. A server adds blocks to an fp32 partition and answers with
-    the union. Fei et al., "Efficient Sparse Collective Communication ..." (OmniReduce, SIGCOMM 2021): their blocks, as
-    one message.
+    after another, the partition's last as short as it is. Where more than `dense` of the blocks aren't zero, and in a
+    sum that has all blocks: 0xFFFFFFFF, and all elements. A server adds blocks to an fp32 partition and answers with
+    the union, while they come. Fei et al., "Efficient Sparse Collective Communication ..." (OmniReduce, SIGCOMM 2021):
+    their blocks, with the bits of all of them first.
     """
 
     name: ClassVar[str] = "blocksparse"
@@ -40,12 +40,13 @@ class BlockSparse(Codec):
         """See Codec."""
         words = words_of(self._blocks(numel))
         size = 4 + 4 * words + 4 * numel
-        return Plan(payload=size, result=size, accumulator=4 * (numel + words))
+        return Plan(payload=size, result=size, accumulator=4 * (numel + 2 * words))
 
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
         """See Codec."""
         starts = np.arange(0, x.size, self.block)
-        return self._store(x, np.add.reduceat((magnitudes(x) != 0).astype(np.int64), starts) > 0)
+        blocks = np.add.reduceat((magnitudes(x) != 0).astype(np.int64), starts) > 0
+        return self._store(x, blocks, whole=int(blocks.sum()) > self.dense * blocks.size)
 
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
         """See Codec."""
@@ -71,16 +72,17 @@ class BlockSparse(Codec):
 
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
         """See Codec."""
-        return self._store(accumulator.sums, accumulator.came[:: self.block])
+        blocks = accumulator.came[:: self.block]
+        return self._store(accumulator.sums, blocks, whole=bool(blocks.all()))
 
     def _blocks(self, numel: int) -> int:
         return -(-numel // self.block)
 
-    def _store(self, x: Floats, blocks: Flags) -> bytes:
-        stored = int(blocks.sum())
-        if stored > self.dense * blocks.size:
+    def _store(self, x: Floats, blocks: Flags, whole: bool) -> bytes:
+        if whole:
             return np.uint32(WHOLE_PARTITION).tobytes() + x.tobytes()
-        return np.uint32(stored).tobytes() + to_words(blocks).tobytes() + x[self._elements(blocks, x.size)].tobytes()
+        head = np.uint32(blocks.sum()).tobytes() + to_words(blocks).tobytes()
+        return head + x[self._elements(blocks, x.size)].tobytes()
 
     def _load(self, payload: bytes, numel: int) -> tuple[Flags, Floats]:
         head = np.frombuffer(payload[:4], np.uint32) if len(payload) >= 4 else (None,)

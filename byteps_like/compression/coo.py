@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
-from byteps_like.compression.sparse import WHOLE_PARTITION, UnionSum, checked_indices, magnitudes
+from byteps_like.compression.sparse import WHOLE_PARTITION, UnionSum, checked_indices, magnitudes, words_of
 from byteps_like.errors import CorruptError
 
 
@@ -32,7 +32,7 @@ class Coo(Codec):
     def plan(self, numel: int, world: int) -> Plan:
         """See Codec."""
         size = 4 + 4 * numel
-        return Plan(payload=size, result=size, accumulator=4 * (numel + -(-numel // 32)))
+        return Plan(payload=size, result=size, accumulator=4 * (numel + 2 * words_of(numel)))
 
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
         """See Codec."""

@@ -27,7 +27,7 @@ enum class Trait : uint8_t {
   kDense = 1,     // linear: an array of Plan::dense, which any reduction sums as it is
   kWidening = 2,  // linear, in a wider type than they come in: needs Accumulate
   kVote = 3,      // counted, then decided
-  kMerge = 4,     // a payload of the same kind, but larger: variable sizes
+  kMerge = 4,     // a payload of the same kind, but larger: variable sizes; csrc/codec/merge.h
   kReencode = 5,  // decoded, summed in fp32, encoded again
 };
 

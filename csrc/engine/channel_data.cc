@@ -16,6 +16,19 @@ constexpr size_t kLeastSegment = 16 << 10;
 constexpr size_t kSegmentUnit = 4 << 10;
 constexpr int64_t kPayloadsAhead = 2;  // beyond the credit: an encoded round is answered when it is whole
 
+// What of a contribution its result has brought back: encoded, the two differ in length.
+int64_t Returned(const Part& part) {
+  if (!part.encoded) return part.landed;
+  return part.expected == 0 ? 0 : int64_t{part.landed} * part.total / part.expected;
+}
+
+// What a server must have counted to have sent what has landed. A merged round is answered from the indexes on, any
+// other encoded one when it is whole.
+uint32_t CountedAtLeast(const Part& part) {
+  if (part.landed == 0 || !part.encoded) return part.landed;
+  return part.coding->merges() ? kPayloadHeader + 1 : part.total;
+}
+
 }  // namespace
 
 // Out -----------------------------------------------------------------------------------------------------------------
@@ -117,7 +130,7 @@ bool Channel::HasCredit(const Part& part) {
 int64_t Channel::AheadFrom(int32_t priority) const {
   int64_t ahead = 0;
   for (const Part* const part : in_flight_)
-    if (part->streamed && part->priority >= priority && Contributes(*part)) ahead += int64_t{part->sent} - part->landed;
+    if (part->streamed && part->priority >= priority && Contributes(*part)) ahead += part->sent - Returned(*part);
   return ahead;
 }
 
@@ -244,7 +257,7 @@ Part* Channel::Expected(const Header& header) {
   if (part == nullptr) return nullptr;
   if (header.type != FrameType::kResult || !part->encoded) return part->total == header.total ? part : nullptr;
   const bool fits = (header.flags & kEncoded) != 0 && header.total >= kPayloadHeader &&
-                    header.total <= part->coding->payload.bytes &&
+                    header.total <= part->coding->landing().bytes &&
                     (part->expected == 0 || part->expected == header.total);
   return fits ? part : nullptr;
 }
@@ -262,7 +275,8 @@ std::byte* Channel::PlaceFor(Link& link, const Header& header) {
   if (&link != link_.get()) return nullptr;
   if (header.type == FrameType::kResult) {
     Part* const part = Expected(header);
-    if (part != nullptr && header.offset == part->landed) return part->address + header.offset;
+    if (part != nullptr && header.offset == part->landed)
+      return (part->encoded ? part->coding->landing().data : part->address) + header.offset;
   }
   if (scratch_.size() < header.length) scratch_.resize(header.length);
   return scratch_.data();
@@ -297,8 +311,9 @@ void Channel::OnResult(Part& part, const Header& header) {
   if ((header.flags & kMovable) != 0 && part.offset == 0 && part.operation) part.operation->moves = true;
   if (part.encoded) part.expected = header.total;
   if (!in_place && header.offset == part.landed) {
+    const int64_t before = Returned(part);
     part.landed += header.length;
-    if (Contributes(part)) ahead_ -= header.length;
+    if (Contributes(part)) ahead_ -= Returned(part) - before;
     if (ahead_ <= static_cast<int64_t>(engine_.credit_bytes())) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
@@ -308,8 +323,7 @@ void Channel::OnResult(Part& part, const Header& header) {
 
 void Channel::OnResumed(Part& part, const Header& header) {
   if (!part.resuming) return;
-  // Of an encoded round nothing comes back before all of the payload has been counted.
-  if (header.offset < (part.encoded && part.landed > 0 ? part.total : part.landed))
+  if (header.offset < CountedAtLeast(part))
     return engine_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
   part.resuming = false;
   const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
@@ -322,7 +336,7 @@ void Channel::Finish(Part& part, const Status& status) {
   in_flight_.back()->slot = part.slot;
   std::swap(in_flight_[part.slot], in_flight_.back());
   in_flight_.pop_back();
-  if (part.streamed && Contributes(part)) ahead_ -= static_cast<int64_t>(part.sent) - part.landed;
+  if (part.streamed && Contributes(part)) ahead_ -= part.sent - Returned(part);
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok()) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

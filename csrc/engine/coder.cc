@@ -121,7 +121,9 @@ void Coder::Prepare(Coding& coding) {
 void Coder::Encode(Coding& coding, PooledBuffer& own) {
   const int64_t begin = Tracing() ? TraceClock() : 0;
   const uint32_t head = coding.dense() ? 0 : kPayloadHeader;
-  coding.payload = pool_.Take(head + std::max(coding.plan.payload, coding.plan.result));
+  const uint32_t own_result = coding.merges() ? 0 : coding.plan.result;
+  coding.payload = pool_.Take(head + std::max(coding.plan.payload, own_result));
+  if (coding.merges()) coding.result = pool_.Take(head + coding.plan.result);
   std::byte* const body = coding.payload.data + head;
   std::byte* const workspace = Workspace(coding, own);
   const auto x = Elements(coding);
@@ -158,7 +160,7 @@ void Coder::Decode(Coding& coding, PooledBuffer& own) {
 Status Coder::DecodeResult(Coding& coding, std::byte* workspace) {
   const Part& part = *coding.part;
   const bool average = coding.op == Op::kAverage;
-  Bytes body{coding.payload.data, part.expected};
+  Bytes body{coding.landing().data, part.expected};
   uint32_t count = coding.codec->world();
   const bool divide = average && (!coding.dense() || !IsFloat(*coding.plan.dense));  // else the server has done it
   if (!coding.dense()) {
@@ -175,6 +177,7 @@ Status Coder::DecodeResult(Coding& coding, std::byte* workspace) {
 
 void Coder::End(Coding& coding, const Status& status) {
   pool_.Give(coding.payload);
+  pool_.Give(coding.result);
   pool_.Give(coding.agreed);
   pool_.Give(coding.workspace);
   coding.active = false;

@@ -44,12 +44,15 @@ struct Coding {
   Feedback feedback;    // of the partition
   float scale = 1;
   Draw draw;
-  PooledBuffer payload;    // then the result, which comes when all of the payload has been counted
+  PooledBuffer payload;    // then the result, where it comes when all of the payload has been counted
+  PooledBuffer result;     // of a merged round, whose result comes while the payload is on its way; else none
   PooledBuffer agreed;     // the prelude
   PooledBuffer workspace;  // between Prepare and Residual; none: a thread's own will do
   CodingStage stage = CodingStage::kBegin;
 
   bool dense() const { return plan.dense.has_value(); }
+  bool merges() const { return codec->trait() == Trait::kMerge; }
+  const PooledBuffer& landing() const { return merges() ? result : payload; }  // where the result goes
 };
 
 }  // namespace byteps_like

@@ -4,13 +4,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "compression/registry.h"
+#include "csrc/codec/merge.h"
 #include "csrc/kernels/kernels.h"
 #include "tests/native/codec_specs.h"
 
@@ -83,7 +86,33 @@ class OneRound {
     Buffer result(plan_.result);
     const uint32_t size = codec_.Emit(numel_, 1, kDraw, workspace_.data(), accumulator_.data(), result.data());
     REQUIRE(size <= plan_.result);
+    if (codec_.trait() == Trait::kMerge) Merge(payload, result.bytes().first(size));
     return Decode(result.bytes().first(size));
+  }
+
+  // The same while it comes, in buffers not a byte longer than what there is.
+  void Merge(Bytes payload, Bytes expected) {
+    const auto& codec = static_cast<const MergeCodec&>(codec_);
+    const auto total = static_cast<uint32_t>(payload.size());
+    MergeCursor read, written;
+    codec.Reset(numel_, accumulator_.data());
+    Buffer result(expected.size());
+    for (uint32_t come = 0; come < total;) {
+      come += 1 + random_() % (total - come);
+      Buffer begin(come);
+      std::memcpy(begin.data(), payload.data(), come);
+      if (read.bytes == 0) {
+        auto joined = codec.Join(numel_, begin.bytes(), total, read, accumulator_.data());
+        REQUIRE(joined.ok());
+        if (!*joined) continue;
+        REQUIRE(codec.ResultBytes(numel_, accumulator_.data()) == expected.size());
+        written = codec.EmitIndex(numel_, accumulator_.data(), result.data());
+      }
+      codec.Add(numel_, begin.bytes(), read, accumulator_.data());
+      codec.EmitUntil(numel_, read.unit, written, accumulator_.data(), result.data());
+    }
+    CHECK(written.bytes == expected.size());
+    CHECK(std::equal(expected.begin(), expected.end(), result.bytes().begin()));
   }
 
   bool Decode(Bytes result) {

@@ -10,12 +10,12 @@
 namespace byteps_like::testing {
 namespace {
 
-// Merges: a payload is a list of bytes, the sum all of them, in order of arrival.
+// A payload is a list of bytes, the sum all of them, in order of arrival.
 class Lists final : public Codec {
  public:
   explicit Lists(uint32_t world) : Codec("lists", world) {}
   uint8_t id() const override { return 200; }
-  Trait trait() const override { return Trait::kMerge; }
+  Trait trait() const override { return Trait::kWidening; }
   CodecPlan Plan(uint32_t numel) const override {
     return {.payload = numel, .result = numel * world(), .dense = {}, .accumulator = 8 + uint64_t{numel} * world()};
   }

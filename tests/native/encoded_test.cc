@@ -1,106 +1,17 @@
 // Encoded rounds at a server, against direct calls of the codec: results, resumption, disagreements, nonsense, memory.
 #include <doctest/doctest.h>
 
-#include <thread>
-
-#include "tests/native/encoded_fixture.h"
-#include "tests/native/test_server.h"
+#include "tests/native/raw_coder.h"
 
 namespace byteps_like::testing {
 namespace {
 
 const std::string kOnebit = "onebit:block=1024";
-constexpr uint64_t kKey = 7;
 
-Header CodecHeader(uint32_t rank, uint32_t number, const std::string& text) {
-  Header header;
-  header.type = FrameType::kCodec;
-  header.epoch = 1;
-  header.rank = rank;
-  header.aux = number;
-  header.length = static_cast<uint32_t>(text.size());
-  return header;
-}
-
-Payload BytesOf(const std::string& text) {
-  Payload bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-Header EncodedHeader(uint32_t rank, uint64_t key, uint32_t round, size_t total) {
-  Header header = PushHeader(rank, key, round, static_cast<uint32_t>(total));
-  header.dtype = DType::kFloat32;
-  header.flags = kEncoded;
-  header.aux = 3;
-  return header;
-}
-
-// A worker with one codec, which its link calls 3.
-class Coder {
+class Coder : public RawCoder {
  public:
-  Coder(TestServer& server, uint32_t rank, const std::string& text = kOnebit)
-      : rank_(rank), link_(server.Connect(rank)) {
-    link_.Send(CodecHeader(rank, 3, text), BytesOf(text));
-  }
-
-  // Bytes [begin, end) of a payload, in segments.
-  void Push(const Payload& payload, uint32_t round, size_t begin, size_t end, size_t segment, uint64_t key = kKey) {
-    for (; begin < end; begin += segment) {
-      Header header = EncodedHeader(rank_, key, round, payload.size());
-      const size_t length = std::min(segment, end - begin);
-      header.offset = begin;
-      header.length = static_cast<uint32_t>(length);
-      const auto from = payload.begin() + static_cast<ptrdiff_t>(begin);
-      link_.Send(header, Payload(from, from + static_cast<ptrdiff_t>(length)));
-    }
-  }
-  void Push(const Payload& payload, uint32_t round, uint64_t key = kKey) {
-    Push(payload, round, 0, payload.size(), 64 << 10, key);
-  }
-
-  // The rest of a result of which `landed` has come, until there are `until` bytes of it (0: all); nothing if what
-  // comes is no such thing.
-  Payload Pull(uint32_t round, Payload landed = {}, size_t until = 0, uint64_t key = kKey) {
-    for (bool more = true; more;) {
-      auto message = link_.Receive();
-      if (!message) return {};
-      const Header& header = message->header;
-      const bool right = header.type == FrameType::kResult && header.flags == kEncoded && header.aux == 3 &&
-                         header.key == key && header.round == round && header.offset == landed.size();
-      if (!right) return {};
-      landed.insert(landed.end(), message->payload.begin(), message->payload.end());
-      more = landed.size() < (until == 0 ? header.total : until);
-    }
-    return landed;
-  }
-
-  // What the server has counted of this rank's contribution.
-  uint64_t Resume(uint32_t round, size_t total, size_t landed) {
-    Header header = EncodedHeader(rank_, kKey, round, total);
-    header.type = FrameType::kResume;
-    header.length = 0;
-    header.offset = landed;
-    link_.Send(header);
-    const auto answer = link_.Receive();
-    REQUIRE(answer.has_value());
-    CHECK(answer->header.type == FrameType::kResumed);
-    return answer->header.offset;
-  }
-
-  RawLink& link() { return link_; }
-
- private:
-  const uint32_t rank_;
-  RawLink link_;
+  Coder(TestServer& server, uint32_t rank, const std::string& text = kOnebit) : RawCoder(server, rank, text) {}
 };
-
-// Until the server has summed so many bytes of encoded contributions.
-void AwaitSummed(TestServer& server, uint64_t bytes) {
-  const Deadline end = In(10);
-  while (server.stats().encoded < bytes && Clock::now() < end) std::this_thread::yield();
-  REQUIRE(server.stats().encoded == bytes);
-}
 
 std::vector<Floats> Gradients(uint32_t workers, size_t numel, uint32_t seed) {
   std::vector<Floats> xs;
@@ -114,7 +25,7 @@ void CheckRounds(const std::string& text, uint32_t workers, uint32_t numel, size
   const bool two_way = text.starts_with("twoway ");
   const CodecPointer codec = CodecFor(two_way ? text.substr(7) : text, workers);
   TestServer server(workers);
-  std::vector<Coder> coders;
+  std::vector<RawCoder> coders;
   for (uint32_t rank = 0; rank < workers; ++rank) coders.emplace_back(server, rank, text);
   Floats feedback(numel);
   uint64_t summed = 0;
@@ -125,7 +36,7 @@ void CheckRounds(const std::string& text, uint32_t workers, uint32_t numel, size
       AwaitSummed(server, summed += payloads[rank].size());
     }
     const Payload expected = Summed(*codec, numel, payloads, kKey, round, two_way ? &feedback : nullptr);
-    for (Coder& coder : coders) CHECK(coder.Pull(round) == expected);
+    for (RawCoder& coder : coders) CHECK(coder.Pull(round) == expected);
   }
 }
 

@@ -1,0 +1,68 @@
+#include "server/merge_round.h"
+
+#include <algorithm>
+
+namespace byteps_like {
+namespace {
+
+// A result goes out in pieces no shorter, but for its last: every piece has a header of its own.
+constexpr uint32_t kLeastPiece = 16 << 10;
+
+}  // namespace
+
+void MergeRound::Begin(const Header& first, const Terms& terms, uint32_t world_size) {
+  PayloadRound::Begin(first, terms, world_size);
+  cursors_.assign(world_size, MergeCursor{});
+  joined_ = 0;
+  emitted_ = {};
+}
+
+Status MergeRound::Grown(uint32_t rank) {
+  const Bytes come = Come(rank);
+  MergeCursor& cursor = cursors_[rank];
+  if (cursor.bytes == 0) {
+    auto joined = Join(rank);
+    if (!joined.ok() || !*joined) return joined.status();
+  }
+  codec().Add(numel_, come.subspan(kPayloadHeader), cursor, sum_.data());
+  if (cursor.unit == kNoUnit) Drop(rank);
+  return {};
+}
+
+// Once its index has come whole.
+Result<bool> MergeRound::Join(uint32_t rank) {
+  const Bytes come = Come(rank);
+  if (come.size() <= kPayloadHeader) return false;
+  if (Status right = CheckHeader(rank, come); !right.ok()) return right;
+  auto joined = codec().Join(numel_, come.subspan(kPayloadHeader), ranks_[rank].total - kPayloadHeader, cursors_[rank],
+                             sum_.data());
+  if (!joined.ok()) return Nonsense(rank, joined.status().message());
+  joined_ += *joined;
+  return joined;
+}
+
+Result<bool> MergeRound::Advance() {
+  if (joined_ < ranks_.size() || finished()) return false;
+  if (total_ == 0)
+    if (Status opened = OpenSum(); !opened.ok()) return opened;
+  uint32_t final = kNoUnit;
+  for (const MergeCursor& cursor : cursors_) final = std::min(final, cursor.unit);
+  codec().EmitUntil(numel_, final, emitted_, sum_.data(), ResultBody());
+  const uint32_t ready = kPayloadHeader + emitted_.bytes;
+  if (ready < total_ && ready - complete_ < kLeastPiece) return false;
+  complete_ = ready;
+  Touch();
+  if (finished()) sum_.Release();
+  return true;
+}
+
+Status MergeRound::OpenSum() {
+  const uint32_t bytes = codec().ResultBytes(numel_, sum_.data());
+  const auto count = static_cast<uint32_t>(ranks_.size());
+  if (Status opened = OpenResult(bytes, count); !opened.ok()) return opened;
+  emitted_ = codec().EmitIndex(numel_, sum_.data(), ResultBody());
+  total_ = kPayloadHeader + bytes;
+  return {};
+}
+
+}  // namespace byteps_like
