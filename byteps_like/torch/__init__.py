@@ -89,6 +89,7 @@ from byteps_like.torch.ops import (
 from byteps_like.torch.optimizer import DistributedOptimizer
 from byteps_like.torch.pacing import StepPacer
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
+from byteps_like.torch.pipeline import compress_pipeline
 from byteps_like.torch.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from byteps_like.torch.runtime import (
     barrier,
@@ -161,6 +162,7 @@ __all__ = [
     "broadcast_parameters",
     "ccl_built",
     "compress_fsdp",
+    "compress_pipeline",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import byteps_like._core as _core
+from byteps_like.compression.casts import Cast
 from byteps_like.compression.codec import Codec, Floats, Trait
 from byteps_like.compression.registry import codec_of
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
@@ -25,8 +26,9 @@ class SlotCodec:
     `key` and the draws of single calls make the random numbers of codecs that round stochastically. Thread-safe.
     """
 
-    def __init__(self, codec: Codec, key: int) -> None:
-        self.spec = codec.spec()
+    def __init__(self, codec: Codec, key: int, asked: str = "compress_fsdp") -> None:
+        """`asked`: the user's call, for messages."""
+        self.spec, self._asked = codec.spec(), asked
         self._native, self._key = _core.Codec(self.spec, 1), key
         self._mark = zlib.crc32(self.spec.encode())
 
@@ -34,12 +36,23 @@ class SlotCodec:
         """Bytes of a slot for `numel` elements: header, and the longest payload rounded up to 8."""
         return HEADER + -(-int(self._native.plan(numel)["payload"]) // 8) * 8
 
-    def encode(self, x: Floats, slot: Bytes, draw: tuple[int, int, int]) -> None:
-        """Fills `slot`. `draw`: a number of the part that is equal on all ranks, a round, a rank."""
+    def encode(self, x: Floats, slot: Bytes, draw: tuple[int, int, int], left: Floats | None = None) -> int:
+        """Fills `slot`, and `left` with what it leaves out of `x`, which `left` may be; 0 where that isn't finite.
+
+        `draw`: a number of the part that is equal on all ranks, a round, a rank. Returns the bytes that must travel:
+        header and payload, rounded up to 8.
+        """
         part, number, rank = draw
-        length = self._native.encode(x, (self._key + part, number, rank), _NOTHING, slot[HEADER:])
+        drawn = (self._key + part, number, rank)
+        length: int
+        if left is None:
+            length = self._native.encode(x, drawn, _NOTHING, slot[HEADER:])
+        else:
+            length = self._native.encode_with_residual(x, drawn, _NOTHING, slot[HEADER:], left)
+            np.nan_to_num(left, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         slot[:HEADER].view(np.uint32)[:] = self._mark, length
         slot[HEADER + length :] = 0
+        return HEADER + -(-length // 8) * 8
 
     def decode(self, slot: Bytes, out: Floats) -> None:
         """What a slot says. Raises MismatchError for another codec's, CorruptError for what can't be one."""
@@ -52,21 +65,32 @@ class SlotCodec:
     def _payload(self, slot: Bytes) -> Bytes:
         mark, length = (int(word) for word in slot[:HEADER].view(np.uint32))
         if mark != self._mark:
-            raise MismatchError(f"a payload of another codec than {self.spec} has come: ranks call compress_fsdp alike")
+            raise MismatchError(f"a payload of another codec than {self.spec} has come: ranks call {self._asked} alike")
         if length > slot.size - HEADER:
             raise CorruptError(f"a payload of {self.spec} says that it has {length} bytes, {slot.size - HEADER} came")
         return slot[HEADER : HEADER + length]
 
 
-def weights_codec(text: str) -> Codec:
-    """The codec for what is only gathered. Raises InvalidArgumentError for one whose payloads need others'."""
-    codec = codec_of(text)
-    if codec.trait not in (Trait.OPAQUE, Trait.REENCODE):
+def lone_codec(codec: Codec | str, argument: str, merged: bool = False) -> Codec:
+    """The codec for what is gathered, or sent from one to one: whose payload says by itself what was encoded.
+
+    `merged`: payloads travel in as many bytes as they have; in slots those of trait MERGE would save none. Raises
+    InvalidArgumentError, naming `argument`, for a codec that can't do it.
+    """
+    found = codec_of(codec) if isinstance(codec, str) else codec
+    if found.trait in (Trait.OPAQUE, Trait.REENCODE) or isinstance(found, Cast):
+        return found
+    if found.trait is not Trait.MERGE:
         raise InvalidArgumentError(
-            f"weights={text!r}: {codec.spec()} is made to be summed; to be gathered take one of trait OPAQUE or"
-            ' REENCODE, such as "int8"'
+            f"{argument}={codec!r}: {found.spec()} is made to be summed; to be gathered, or sent to one, take one of"
+            ' trait OPAQUE or REENCODE, such as "int8", or a cast'
         )
-    return codec
+    if not merged:
+        raise InvalidArgumentError(
+            f"{argument}={codec!r}: payloads of {found.spec()} may be as long as the tensor, and who receives must know"
+            ' their size beforehand; take one of trait REENCODE, such as "int8", or a cast'
+        )
+    return found
 
 
 def gradients_codec(text: str, argument: str = "gradients") -> Codec:

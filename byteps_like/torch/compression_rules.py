@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,7 +15,7 @@ from byteps_like.compression.registry import CODECS, SHORT
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.casts import CASTS, Compressor
+from byteps_like.torch.casts import CASTS, Compressor, NoneCompressor
 from byteps_like.torch.compress import RAW, ByRows, Compress, LowRank
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_params import from_attributes, from_params
@@ -173,3 +174,22 @@ def check_compression(compression: object) -> type[Compressor]:
         f"compression={compression!r}: codecs are for sums and averages of push_pull, allreduce and gradients; here"
         " use Compression.none, Compression.fp16 or Compression.bf16"
     )
+
+
+def check_gathered(compression: object) -> tuple[type[Compressor], Codec | None]:
+    """`compression` of what is gathered: a cast, or none and a codec. Raises InvalidArgumentError for what can't be."""
+    way = way_of(compression)
+    if isinstance(way.codec, type):
+        return way.codec, None
+    if not isinstance(way.codec, Codec):
+        raise InvalidArgumentError(
+            f"compression={compression!r} is made for sums of gradients; to gather use a cast or a codec such as 'int8'"
+        )
+    if way.feedback or replace(way, feedback=None) != Compress(way.codec):
+        raise InvalidArgumentError(
+            f"{way}: what is gathered has no gradient that follows it; leave out feedback, momentum, clip, two_way and"
+            " warm-up"
+        )
+    from byteps_like.torch.coded_slots import lone_codec  # needs the native core
+
+    return NoneCompressor, lone_codec(way.codec, "compression", merged=True)

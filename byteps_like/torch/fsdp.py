@@ -45,7 +45,7 @@ def compress_fsdp(
 
     Call it once on every rank alike, after `fully_shard` and before the first forward. Returns `module`.
 
-    weights: the codec in which parameters are gathered (qwZ), of trait OPAQUE or REENCODE; None: as they are.
+    weights: the codec in which parameters are gathered (qwZ), of trait OPAQUE or REENCODE, or a cast; None: raw.
     gradients: the codec of the reduce-scatter's second hop, between hosts (qgZ), of trait REENCODE; None: no two hops.
     within: the first hop, in the host: None (gradients as they are), "bf16", or a codec of trait REENCODE.
     secondary: backward's all-gather is to stay in the host (hpZ); see `ranks_per_host`. FSDP2 has the means, and this
@@ -60,11 +60,11 @@ def compress_fsdp(
     """
     FSDPModule = _fsdp_module()
     # Need the native core.
-    from byteps_like.torch.coded_slots import SlotCodec, gradients_codec, weights_codec
+    from byteps_like.torch.coded_slots import SlotCodec, gradients_codec, lone_codec
     from byteps_like.torch.fsdp_collectives import CodedAllGather, TwoHopReduceScatter, install
     from byteps_like.torch.fsdp_secondary import Secondary
 
-    encode = None if weights is None else weights_codec(weights)
+    encode = None if weights is None else lone_codec(weights, "weights")
     reduce = None if gradients is None else gradients_codec(gradients)
     inner = None if within in (None, "bf16") else gradients_codec(str(within), "within")
     found = [(name, each) for name, each in module.named_modules() if isinstance(each, FSDPModule)]

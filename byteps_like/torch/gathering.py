@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from byteps_like.compression.codec import Codec
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.casts import NoneCompressor
 from byteps_like.torch.compression import Compression
-from byteps_like.torch.compression_rules import check_compression
+from byteps_like.torch.compression_rules import check_compression, check_gathered
 from byteps_like.torch.gathers import Rows, shares, start_allgather, start_alltoall, start_reducescatter
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import Average, Reduction, resolve
@@ -20,14 +22,24 @@ from byteps_like.torch.ops import Average, Reduction, resolve
 Tensors = Sequence[torch.Tensor]
 
 
-def allgather(tensor: torch.Tensor, name: str | None = None, process_set: object = None) -> torch.Tensor:
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: object = None,
+    compression: object = Compression.none,
+) -> torch.Tensor:
     """The tensors of all ranks, one behind the other along the first dimension, which may differ per rank.
 
     Any dtype. Differentiable: a rank's gradient is the sum over all ranks of the gradients of its rows. On the wire:
     an all-gather of 128 bytes for the shapes, and one of the tensors.
-    Raises InvalidArgumentError for a scalar, MismatchError if dtypes or other dimensions differ, PeerLostError.
+
+    `compression`: a cast, or a codec of trait OPAQUE, REENCODE or MERGE, in which floating-point numbers travel; the
+    same on all ranks, who all get what the payloads say. Gradients go back as they are, of a cast in its type.
+
+    Raises InvalidArgumentError for a scalar, or a codec that is made to be summed; MismatchError if dtypes, codecs or
+    other dimensions differ; PeerLostError.
     """
-    return grouped_allgather([tensor], name, process_set)[0]
+    return grouped_allgather([tensor], name, process_set, compression)[0]
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: object = None) -> int:
@@ -35,9 +47,20 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     return start_allgather([tensor], name, process_set, lambda gathered: gathered[0].tensor)
 
 
-def grouped_allgather(tensors: Tensors, name: str | None = None, process_set: object = None) -> list[torch.Tensor]:
+def grouped_allgather(
+    tensors: Tensors,
+    name: str | None = None,
+    process_set: object = None,
+    compression: object = Compression.none,
+) -> list[torch.Tensor]:
     """`allgather` of several tensors, whose shapes travel together."""
-    return _apply(_Allgather(name, process_set), tensors)
+    cast, codec = check_gathered(compression)
+    call = _Allgather(name, process_set, codec)
+    if cast is NoneCompressor:
+        return _apply(call, tensors)
+    pairs = [cast.compress(tensor) for tensor in tensors]
+    gathered = _apply(call, [tensor for tensor, _ in pairs])
+    return [cast.decompress(rows, context) for rows, (_, context) in zip(gathered, pairs, strict=True)]
 
 
 def grouped_allgather_async(tensors: Tensors, name: str | None = None, process_set: object = None) -> int:
@@ -178,8 +201,13 @@ class _Differentiable(torch.autograd.Function):
 
 
 class _Allgather(_Call):
+    def __init__(self, name: str | None, process_set: object, codec: Codec | None) -> None:
+        super().__init__(name, process_set)
+        self._codec = codec
+
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
-        gathered: list[Rows] = synchronize(start_allgather(tensors, self.name, self.process_set, list))
+        handle = start_allgather(tensors, self.name, self.process_set, list, self._codec)
+        gathered: list[Rows] = synchronize(handle)
         self._counts = [rows.counts for rows in gathered]
         return _tensors(gathered)
 

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Traffic
+from byteps_like.compression.codec import Codec
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.gathers_coded import Travelling, travellers
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.headers import Headers
 from byteps_like.torch.ops import Reduction, scale_in_place
@@ -61,29 +63,34 @@ def plain(tensors: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
 
 
 def start_allgather(
-    tensors: Sequence[torch.Tensor], name: str | None, process_set: object, result: Callable[[list[Rows]], Any]
-) -> int:
-    """Starts gathering each of `tensors` along its first dimension; the handle yields `result` of what came."""
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: object, result: Callable[[list[Rows]], Any],
+    codec: Codec | None = None,
+) -> int:  # fmt: skip
+    """Starts gathering each of `tensors` along its first dimension; the handle yields `result` of what came.
+
+    With a `codec`, a lone_codec, those of floating-point numbers are encoded here, and decoded for `result`.
+    """
     own = plain(tensors, "allgather")
-    gathered: list[Rows] = []
+    travelling: list[Travelling] = []
 
     def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
-        headers = Headers(lane, "allgather", own)
+        travelling.extend(travellers(own, codec, lane.rank))
+        headers = Headers(
+            lane, "allgather", own, codec="" if codec is None else codec.spec(),
+            lengths=[item.payload.nbytes for item in travelling],
+        )  # fmt: skip
 
         def then() -> Step:
-            for number, tensor in enumerate(own):
-                counts = tuple(shape[0] for shape in headers.shapes(number))
-                gathered.append(Rows(tensor.new_empty((sum(counts), *tensor.shape[1:])), counts))
-            return All([_gather(lane, *pair) for pair in zip(own, gathered, strict=True)])
+            steps = []
+            for number, item in enumerate(travelling):
+                lengths = headers.lengths(number)
+                target = item.expect([shape[0] for shape in headers.shapes(number)], lengths)
+                steps.append(lane.all_gather(item.payload.data_ptr(), target.data_ptr(), lengths, DType.UINT8))
+            return All(steps)
 
-        return Staged(headers.operation, then), lambda: result(gathered)
+        return Staged(headers.operation, then), lambda: result([Rows(item.read(), item.counts) for item in travelling])
 
     return launch("allgather", name, process_set, begin)
-
-
-def _gather(lane: Group, tensor: torch.Tensor, into: Rows) -> Step:
-    counts = [count * _row_bytes(tensor) for count in into.counts]
-    return lane.all_gather(tensor.data_ptr(), into.tensor.data_ptr(), counts, DType.UINT8)
 
 
 def _row_bytes(tensor: torch.Tensor) -> int:

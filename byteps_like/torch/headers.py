@@ -1,6 +1,10 @@
-"""What ranks tell each other before data of sizes that only the sender knows: element type, shape, split sizes."""
+"""What ranks tell each other before data of sizes that only the sender knows: element type, shape, codec and number of
+bytes, split sizes."""
 
 from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
 
 import torch
 
@@ -10,8 +14,8 @@ from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.torch.tensors import WIRE_DTYPES
 
 _TYPES = tuple(WIRE_DTYPES)
-_DIMENSIONS = 14
-_WORDS = _DIMENSIONS + 2
+_DIMENSIONS = 13
+_WORDS = _DIMENSIONS + 3
 
 Shape = tuple[int, ...]
 
@@ -19,13 +23,27 @@ Shape = tuple[int, ...]
 class Headers:
     """The dtypes and shapes of `tensors` on all ranks of a group, and `splits`, one number per rank, if they are given.
 
+    `codec`: the spec of the codec in which they travel, "" if as they are; `lengths`: in how many bytes.
     On the wire: an all-gather of 128 bytes per rank and tensor, and 8 per split.
     """
 
-    def __init__(self, lane: Group, what: str, tensors: list[torch.Tensor], splits: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        lane: Group,
+        what: str,
+        tensors: list[torch.Tensor],
+        splits: list[int] | None = None,
+        *,
+        codec: str = "",
+        lengths: Sequence[int] = (),
+    ) -> None:
         self._lane, self._what = lane, what
         self._count = len(tensors)
-        words = [word for tensor in tensors for word in _encoded(tensor, what)] + (splits or [])
+        mark = zlib.crc32(codec.encode())
+        self._codecs = {0: "", mark: f" in {codec}" if codec else ""}
+        lengths = lengths or [tensor.nbytes for tensor in tensors]
+        words = [word for pair in zip(tensors, lengths, strict=True) for word in _described(*pair, mark, what)]
+        words += splits or []
         self._own = torch.tensor(words, dtype=torch.int64)
         self._all = torch.empty(lane.size, len(words), dtype=torch.int64)
         self.operation: Operation = lane.all_gather(
@@ -39,17 +57,27 @@ class Headers:
         Raises MismatchError, the same on all ranks, if they differ in more than the first dimension.
         """
         rows = self._all[:, number * _WORDS : (number + 1) * _WORDS].tolist()
-        shapes = [tuple(row[2 : 2 + row[1]]) for row in rows]
+        shapes = [tuple(row[3 : 3 + row[1]]) for row in rows]
         if len({(row[0], len(shape), shape[1:]) for row, shape in zip(rows, shapes, strict=True)}) > 1:
             seen = ", ".join(
-                f"rank {rank} has {str(_TYPES[row[0]]).removeprefix('torch.')} {list(shape)}"
+                f"rank {rank} has {self._kind(row[0], shape)}"
                 for rank, row, shape in zip(self._lane.ranks, rows, shapes, strict=True)
             )
             raise MismatchError(
-                f"{self._what}: the ranks disagree: {seen}; dtypes and all dimensions but the first must be equal",
+                f"{self._what}: the ranks disagree: {seen}; dtypes, codecs and all dimensions but the first must be"
+                " equal",
                 key=self._lane.name,
             )
         return shapes
+
+    def lengths(self, number: int) -> list[int]:
+        """In how many bytes tensor `number` travels, by rank; only once the operation is done."""
+        found: list[int] = self._all[:, number * _WORDS + 2].tolist()
+        return found
+
+    def _kind(self, word: int, shape: Shape) -> str:
+        kind = str(_TYPES[word & 0xFF]).removeprefix("torch.")
+        return f"{kind} {list(shape)}{self._codecs.get(word >> 8, ' in another codec')}"
 
     def splits(self) -> list[list[int]]:
         """`splits` of all ranks: [source][destination]."""
@@ -57,7 +85,7 @@ class Headers:
         return found
 
 
-def _encoded(tensor: torch.Tensor, what: str) -> list[int]:
+def _described(tensor: torch.Tensor, length: int, mark: int, what: str) -> list[int]:
     if tensor.dtype not in _TYPES:
         raise InvalidArgumentError(f"{what}: tensors of {tensor.dtype} can't travel")
     if not 1 <= tensor.dim() <= _DIMENSIONS:
@@ -65,4 +93,5 @@ def _encoded(tensor: torch.Tensor, what: str) -> list[int]:
             f"{what} needs tensors of 1 to {_DIMENSIONS} dimensions, not shape {tuple(tensor.shape)}; a scalar can be"
             " passed as tensor.reshape(1)"
         )
-    return [_TYPES.index(tensor.dtype), tensor.dim(), *tensor.shape, *[0] * (_DIMENSIONS - tensor.dim())]
+    kind = _TYPES.index(tensor.dtype) | mark << 8
+    return [kind, tensor.dim(), length, *tensor.shape, *[0] * (_DIMENSIONS - tensor.dim())]

@@ -22,6 +22,7 @@ CASES = [
     (4, "pipeline", "Schedule1F1B"),
     (2, "pipeline", "ScheduleInterleaved1F1B"),
     (4, "pipeline", "ScheduleInterleavedZeroBubble"),
+    (4, "pipeline_compressed"),
     (4, "ring_attention"),
     (4, "ulysses"),
     (4, "mixture_of_experts"),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import torch
 
+from byteps_like.compression.codec import Draw
+from byteps_like.compression.registry import codec_of
 from tests.scenarios.checks import raises, same_everywhere
 from tests.scenarios.operations import own
 
@@ -30,6 +33,27 @@ def gathers(bps: Any, rank: int, size: int) -> None:
     handle = bps.grouped_allgather_async(tensors, name="pair")
     assert [len(item) for item in bps.synchronize(handle)] == [len(first), size]
     assert torch.equal(bps.synchronize(bps.allgather_async(rows(rank))), first)
+
+
+def coded_gathers(bps: Any, rank: int, size: int) -> None:
+    """All ranks, the owner of rows included, get what the payloads say; what is no floating-point number is exact."""
+    many = [torch.randn(50 * r, 7, generator=torch.Generator().manual_seed(r)) for r in range(size)]
+    for text in ("int8", "onebit", "blocksparse", "coo", "bf16"):
+        codec, nothing = codec_of(text), np.zeros(0, np.float32)
+        for dtype in (torch.float32, torch.bfloat16):
+            found, whole = bps.grouped_allgather(
+                [many[rank].to(dtype), torch.full((2,), rank)], name=f"{text}.{dtype}", compression=text
+            )
+            wanted = []
+            for x in (item.to(dtype).float() for item in many if len(item)):
+                payload = codec.encode(x.flatten().numpy(), Draw(), nothing, 1)
+                wanted.append(codec.decode(payload, 1, Draw(), nothing, x.numel(), 1))
+            expected = torch.from_numpy(np.concatenate([nothing, *wanted])).view(-1, 7).to(dtype)
+            assert found.dtype is dtype and torch.equal(found, expected), text
+            assert torch.equal(whole, torch.arange(size).repeat_interleave(2))
+    value = torch.ones(2, 3, requires_grad=True)
+    (bps.allgather(value, compression="int8") * (rank + 1)).sum().backward()
+    assert torch.equal(value.grad, torch.full((2, 3), size * (size + 1) / 2))
 
 
 def alltoalls(bps: Any, rank: int, size: int) -> None:
@@ -217,6 +241,9 @@ def refused(bps: Any, rank: int, size: int) -> None:
     wrong = [
         lambda: bps.allgather(torch.tensor(1.0)),
         lambda: bps.allgather(ones.to("meta")),
+        lambda: bps.allgather(ones, compression="thc4"),
+        lambda: bps.allgather(ones, compression="powersgd"),
+        lambda: bps.allgather(ones, compression=bps.Compression.onebit(feedback=True)),
         lambda: bps.alltoall(ones, [1] * size),
         lambda: bps.alltoall(ones, [-1, *[1] * (size - 1)]),
         lambda: bps.alltoall(ones, [2 * size]) if size > 1 else bps.alltoall(ones, [1, 1]),
@@ -240,8 +267,11 @@ def mismatches(bps: Any, rank: int, size: int) -> None:
     """Ranks that disagree are told so at once, all with the same words, and go on."""
     if size == 1:
         return
-    last = rank == size - 1
+    last, ones = rank == size - 1, torch.ones(3, 4)
     raises(bps.MismatchError, lambda: bps.allgather(torch.ones(2, 3 if last else 4)), "[2, 3]", "[2, 4]")
+    codec = "int4" if last else "int8"
+    raises(bps.MismatchError, lambda: bps.allgather(ones, compression=codec), "int:bits=", "another codec")
+    raises(bps.MismatchError, lambda: bps.allgather(ones, compression=None if last else codec), "float32", "codec")
     dtype = torch.float64 if last else torch.float32
     raises(bps.MismatchError, lambda: bps.alltoall(torch.ones(size, dtype=dtype)), "float64", "float32")
     raises(bps.MismatchError, lambda: bps.reducescatter(torch.ones(size + last), name="rs"))
@@ -249,7 +279,7 @@ def mismatches(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    gathers, alltoalls, reducescatters, grouped, order_is_free, differentiable, sparse, adasum, process_sets, refused,
-    mismatches,
+    gathers, coded_gathers, alltoalls, reducescatters, grouped, order_is_free, differentiable, sparse, adasum,
+    process_sets, refused, mismatches,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

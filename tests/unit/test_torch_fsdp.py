@@ -17,7 +17,7 @@ from byteps_like.compression.codec import Codec, Draw, Floats, Trait
 from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.torch.coded_slots import HEADER, SlotCodec, gradients_codec, weights_codec
+from byteps_like.torch.coded_slots import HEADER, SlotCodec, gradients_codec, lone_codec
 from byteps_like.torch.fsdp_collectives import CodedAllGather, TwoHopReduceScatter
 from byteps_like.torch.fsdp_hosts import even_hosts
 from byteps_like.torch.fsdp_secondary import Secondary
@@ -37,7 +37,7 @@ each_layout = pytest.mark.parametrize("hosts", LAYOUTS.values(), ids=LAYOUTS.key
 
 
 def gatherer(codec: str = "int8", smallest: int = 0) -> CodedAllGather:
-    return CodedAllGather(SlotCodec(weights_codec(codec), KEY), smallest, Secondary("model", False))
+    return CodedAllGather(SlotCodec(lone_codec(codec, "weights"), KEY), smallest, Secondary("model", False))
 
 
 def scatterer(codec: str = "int4", within: Any = None) -> TwoHopReduceScatter:
@@ -291,6 +291,6 @@ def test_a_backward_across_hosts_is_told_when_it_should_not_be() -> None:
 
 def test_codecs_that_can_t_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="made to be summed"):
-        weights_codec("int:scale=shared")
+        lone_codec("int:scale=shared", "weights")
     with pytest.raises(InvalidArgumentError, match="second hop"):
         gradients_codec("int:scale=shared")
