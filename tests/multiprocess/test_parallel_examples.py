@@ -22,7 +22,6 @@ CASES = [
     (4, "pipeline", "Schedule1F1B"),
     (2, "pipeline", "ScheduleInterleaved1F1B"),
     (4, "pipeline", "ScheduleInterleavedZeroBubble"),
-    (4, "pipeline_compressed"),
     (4, "ring_attention"),
     (4, "ulysses"),
     (4, "mixture_of_experts"),
@@ -38,8 +37,8 @@ IN_FLOAT32 = [(2, "ddp"), (4, "two_dimensions"), (4, "ring_attention")]
 FRAMEWORKS = {"with_accelerate": "accelerate", "with_lightning": "lightning"}
 """Example, the package it is about."""
 
-JOBS = {"elastic_restart"}
-"""What needs torchrun itself: test_elastic_restart.py."""
+ELSEWHERE = {"elastic_restart", "pipeline_compressed"}
+"""What needs torchrun itself, test_elastic_restart.py, or is near one process, test_pipeline_compression.py."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
@@ -77,7 +76,7 @@ def test_the_comparison_notices_a_missing_exchange(c10d_pool: C10dPool) -> None:
 
 def test_every_example_is_run_and_short() -> None:
     pages = {page.stem: page.read_text() for page in EXAMPLES.glob("*.py") if not page.stem.startswith("_")}
-    assert pages.keys() == {case[1] for case in CASES} | FRAMEWORKS.keys() | JOBS
+    assert pages.keys() == {case[1] for case in CASES} | FRAMEWORKS.keys() | ELSEWHERE
     for name, text in pages.items():
         assert len(text.splitlines()) <= 80, name
         assert re.search(rf"torchrun .*examples/parallel/{name}\.py", text), name
