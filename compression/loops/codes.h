@@ -43,7 +43,12 @@ BYTEPS_LIKE_INLINE Words CodesOf(const uint32_t* words, uint32_t w, uint32_t s) 
   if (kBits == 4) return (Load<Words>(words + 16 * w + 8 * (s / 2)) >> (4 * (s % 2))) & 0x0F0F0F0Fu;
   Words codes = {};
   if (kBits != 1) codes = (Load<Words>(words + 8 * w) >> (2 * s)) & 0x03030303u;
-  if (kBits != 2) codes |= ((Load<Words>(words + 8 * (kBits - 1)) >> (4 * w + s)) & 0x01010101u) << (kBits - 1);
+  if (kBits != 2) {
+    constexpr uint32_t kPlace = kBits - 1;
+    const uint32_t from = 4 * w + s;
+    const Words single = Load<Words>(words + 8 * kPlace);
+    codes |= (from < kPlace ? single << (kPlace - from) : single >> (from - kPlace)) & (0x01010101u << kPlace);
+  }
   return codes;
 }
 
