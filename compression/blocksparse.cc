@@ -28,12 +28,19 @@ class BlockSparse : public MergeCodec {
                   std::byte* payload) const override {
     const auto numel = static_cast<uint32_t>(x.size());
     uint32_t* const bits = AsWords(payload + kHead);
-    Scan(x, bits);
-    const uint32_t stored = CountBits(bits, Blocks(numel));
-    std::memcpy(payload, &stored, kHead);
-    if (stored > dense_ * Blocks(numel)) return StoreWhole(x, payload);
     float* out = AsFloats(payload + kHead) + WordsOf(Blocks(numel));
-    EachBit(bits, Blocks(numel), [&](uint32_t block) { out = Append(x.data(), block, numel, out); });
+    uint32_t stored = 0, copied = 0;
+    for (uint32_t word = 0; word < WordsOf(Blocks(numel)); ++word) {
+      bits[word] = Scan(x, word);
+      stored += std::popcount(bits[word]);
+      if (IsDense(stored, Blocks(numel))) return StoreWhole(x, payload);
+      // Blocks are copied while they are in a cache; not where it looks as if all elements were to be sent.
+      const bool is_last = word + 1 == WordsOf(Blocks(numel));
+      if (!is_last && IsDense(stored, 32 * (word + 1))) continue;
+      for (; copied <= word; ++copied)
+        EachBit(bits + copied, 32, [&](uint32_t bit) { out = Append(x.data(), 32 * copied + bit, numel, out); });
+    }
+    std::memcpy(payload, &stored, kHead);
     return static_cast<uint32_t>(reinterpret_cast<std::byte*>(out) - payload);
   }
 
@@ -162,16 +169,12 @@ class BlockSparse : public MergeCodec {
       cursor.unit = NextBit(bits, cursor.unit, Blocks(numel));
   }
 
-  void Scan(std::span<const float> x, uint32_t* bits) const {
-    const auto numel = static_cast<uint32_t>(x.size());
-    const SparseLoops& loops = Pick_kSparse();
-    uint32_t word = 0;
-    for (uint32_t block = 0; block < Blocks(numel); ++block) {
-      word |= uint32_t{loops.any(x.data() + size_t{block} * block_, LengthOf(block, numel))} << block % 32;
-      if (block % 32 != 31 && block + 1 != Blocks(numel)) continue;
-      bits[block / 32] = word;
-      word = 0;
-    }
+  bool IsDense(uint32_t stored, uint32_t blocks) const { return stored > dense_ * blocks; }
+
+  // A word of the bitmap.
+  uint32_t Scan(std::span<const float> x, uint32_t word) const {
+    const size_t most = size_t{32} * block_, begin = word * most;
+    return Pick_kSparse().nonzero_blocks(x.data() + begin, std::min(most, x.size() - begin), block_);
   }
 
   static uint32_t StoreWhole(std::span<const float> x, std::byte* out) {

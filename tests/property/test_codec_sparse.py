@@ -69,6 +69,24 @@ def test_blocks_cost_what_they_hold(density: float) -> None:
     assert len(done.result) == (4 + 4 * numel if union.all() else sparse)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    block=st.sampled_from([1, 16, 33, 48]), blocks=st.integers(1, 300), tail=st.integers(0, 47),
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=4), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_blocks_are_the_reference_s_wherever_they_are_dense(
+    block: int, blocks: int, tail: int, shares: list[float], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    codec, numel = codec_of(f"blocksparse:block={block}"), block * blocks + tail % block
+    parts = np.array_split(np.arange(numel) // block, len(shares))
+    live = np.concatenate([random.random(blocks + 1)[part] < share for part, share in zip(parts, shares, strict=True)])
+    special = random.choice(np.array([1, -0.0, np.nan, 1e-45, np.inf], np.float32), numel)
+    x = np.where(live & (random.random(numel) < 0.1), special, random.choice(np.array([0, -0.0], np.float32), numel))
+    payload = Native(codec, 1).encode(x, Draw(), np.zeros(0, np.float32))[0]
+    assert payload == codec.encode(x, Draw(), np.zeros(0, np.float32), 1)
+
+
 def test_few_elements_cost_eight_bytes_each_as_pairs_and_four_in_the_order_of_the_union() -> None:
     xs = whole_numbers(4, 20000, 0.01, 2)
     union = int(np.any([x != 0 for x in xs], axis=0).sum())
