@@ -156,6 +156,11 @@ void PlainAdd(nb::ndarray<float, nb::c_contig, nb::device::cpu> a,
   kernels::PlainAdd(a.data(), b.data(), a.size());
 }
 
+uint32_t PlainOr(nb::ndarray<const float, nb::c_contig, nb::device::cpu> a) {
+  const MaybeRelease release(a.nbytes());
+  return kernels::PlainOr(a.data(), a.size());
+}
+
 using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Job = std::pair<std::vector<Floats>, std::vector<Floats>>;
 
@@ -203,6 +208,7 @@ void BindKernels(nb::module_& m) {
   k.def("cast", Cast, "source_dtype"_a, "destination_dtype"_a, "destination"_a, "source"_a, "Between floating types.");
   k.def("crc32c", Crc32c, "data"_a, "seed"_a = 0, "CRC32C of a buffer, continuing from seed.");
   k.def("plain_add", PlainAdd, "a"_a, "b"_a, "a += b in fp32 by a plain loop: what the kernels are compared with.");
+  k.def("plain_or", PlainOr, "a"_a, "The bits of all fp32 or'ed by a plain loop: what reading alone costs.");
   k.def("run_direct", RunDirect, "counters"_a, "rank"_a, "size"_a, "jobs"_a, "iterations"_a, "yields"_a,
         "This rank's fp32 jobs (destinations, sources) in step with the other ranks: the limit of a collective.");
   k.def("stream_rate", kernels::StreamRate, "nbytes"_a, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(),

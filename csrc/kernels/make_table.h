@@ -17,6 +17,13 @@ void PlainAdd(void* a, const void* b, size_t count) {
   for (size_t i = 0; i < count; ++i) left[i] += right[i];
 }
 
+uint32_t PlainOr(const void* a, size_t count) {
+  const auto* const words = static_cast<const uint32_t*>(a);
+  uint32_t bits = 0;
+  for (size_t i = 0; i < count; ++i) bits |= words[i];
+  return bits;
+}
+
 // `Streamed` stands for E where all arrays are of it.
 template <typename O, typename E, typename Streamed = E>
 constexpr Loops LoopsFor() {
@@ -61,7 +68,8 @@ constexpr Table MakeTable(const char* name) {
        BYTEPS_LIKE_CASTS(BFloat16),
        BYTEPS_LIKE_CASTS(Float8E4M3FN),
        BYTEPS_LIKE_CASTS(Float8E5M2)},
-      PlainAdd};
+      PlainAdd,
+      PlainOr};
 }
 
 }  // namespace

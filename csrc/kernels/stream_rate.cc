@@ -47,6 +47,7 @@ double SecondsSince(Clock::time_point begin) { return std::chrono::duration<doub
 }  // namespace
 
 void PlainAdd(float* a, const float* b, size_t count) { Active().table->plain_add(a, b, count); }
+uint32_t PlainOr(const float* a, size_t count) { return Active().table->plain_or(a, count); }
 
 double StreamRate(size_t bytes, double seconds) {
   constexpr size_t kLeastRuns = 3;

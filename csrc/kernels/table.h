@@ -45,6 +45,7 @@ struct Table {
   Rescale scale[kColumns];
   Copy cast[kFloatTypes][kFloatTypes];  // [from][to]
   Loops::Update plain_add;              // a += b in fp32 as anybody would write it: the yardstick of the benchmarks
+  uint32_t (*plain_or)(const void* a, size_t count);  // of the bits, as anybody would write it: what reading costs
 };
 
 #if defined(__x86_64__)
