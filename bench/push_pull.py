@@ -4,8 +4,9 @@
     python bench/push_pull.py --lab --hosts 4 --servers 4 --rate 1gbit    4 worker hosts, 4 server hosts (root)
 
 Every sum is checked. The limit of a shaped line is the busiest link at the line's measured goodput B: a worker's,
-M/B, or a server's, n·M/(k·B). On one host it is memory: each worker's buffer is read and written once, 2·n·M bytes at
-the rate measured for `a += b` on all cores, which moves 3 bytes per byte of a. Leaves out/push_pull.jsonl and a PNG.
+M/B, or a server's, n·M/(k·B); gloo's is a ring's. On one host it is memory: each worker's buffer is read and written
+once, 2·n·M bytes at the rate measured for `a += b` on all cores, which moves 3 bytes per byte of a. "Again" is what of
+its segments TCP sent more than once, on the workers' hosts. Leaves out/push_pull.jsonl and a PNG.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, default=1, help="servers, or server hosts (1)")
     parser.add_argument("--lab", action="store_true", help="each process on a host of its own, links shaped (root)")
     parser.add_argument("--rate", default="1gbit", help="speed of the links of the lab")
+    parser.add_argument("--queue", type=int, default=0, metavar="BYTES", help="of a port of its switch (10 ms)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="BYTES")
     parser.add_argument("--memory", nargs="+", choices=["arena", "private"], default=["arena", "private"])
     parser.add_argument("--only", choices=[OURS, RIVAL], help="leave the other out")
@@ -111,7 +113,7 @@ def measure(arguments: argparse.Namespace) -> tuple[Setup, list[dict[str, Any]]]
     """Runs the job and gives one row per size, memory and contender."""
     if not arguments.lab:
         return _measured(arguments, None)
-    with Lab(arguments.workers + arguments.servers, rate=arguments.rate) as lab:
+    with Lab(arguments.workers + arguments.servers, rate=arguments.rate, queue=arguments.queue) as lab:
         return _measured(arguments, lab)
 
 
@@ -156,7 +158,7 @@ def rows(setup: Setup, ranks: list[list[Operation]]) -> Iterator[dict[str, Any]]
             "bench": "push_pull", "setup": str(setup), "goodput": setup.goodput, "bytes": size, "memory": memory,
             "contender": contender, "seconds": spread.median, "low": spread.low, "high": spread.high,
             "count": spread.count, "limit": limits[size], "ring_limit": setup.rival_limit(size),
-            **_moved(turns),
+            "again": _again(turns), **_moved(turns),
         }  # fmt: skip
 
 
@@ -166,12 +168,20 @@ def _moved(turns: list[tuple[Operation, ...]]) -> dict[str, int]:
     return {name: max(getattr(item, name) for turn in turns for item in turn) for name in names}
 
 
+def _again(turns: list[tuple[Operation, ...]]) -> float:
+    operations = [item for turn in turns for item in turn]
+    return sum(item.again for item in operations) / max(1, sum(item.segments for item in operations))
+
+
 def show(setup: Setup, found: list[dict[str, Any]]) -> None:
     """The table: ours beside the rival and the limit."""
     rival = {(row["bytes"], row["memory"]): row for row in found if row["contender"] == RIVAL}
     ours = [row for row in found if row["contender"] == OURS] or list(rival.values())
     goodput = f", goodput {setup.goodput / 1e6:.1f} MB/s" if setup.goodput else ""
-    columns = ("size", "memory", "byteps_like", "GB/s", "gloo", "GB/s", "vs gloo", "limit", "time/limit", "sent/M")
+    columns = (
+        "size", "memory", "byteps_like", "GB/s", "gloo", "GB/s", "vs gloo", "limit", "time/limit", "gloo's", "sent/M",
+        "again", "gloo's",
+    )  # fmt: skip
     report.print_table(f"push_pull, fp32: {setup}{goodput}", columns, (_cells(row, rival) for row in ours))
 
 
@@ -182,8 +192,19 @@ def _cells(row: dict[str, Any], rival: dict[tuple[int, str], dict[str, Any]]) ->
         report.show_bytes(row["bytes"]), row["memory"], *(_time_and_speed(row) if is_ours else ("", "")),
         *(_time_and_speed(other) if other else ("", "")),
         f"{other['seconds'] / row['seconds']:.2f}" if other and is_ours else "", report.show_time(row["limit"]),
-        f"{row['seconds'] / row['limit']:.3f}", f"{row['wire_sent'] / row['bytes']:.4f}" if row["goodput"] else "",
+        *_on_a_line(row if is_ours else None, other),
     )  # fmt: skip
+
+
+def _on_a_line(ours: dict[str, Any] | None, rival: dict[str, Any] | None) -> tuple[str, ...]:
+    row = ours or rival or {}
+    lab = row["goodput"] is not None
+    return (
+        f"{ours['seconds'] / ours['limit']:.3f}" if ours else "",
+        f"{rival['seconds'] / rival['ring_limit']:.3f}" if rival and lab else "",
+        f"{row['wire_sent'] / row['bytes']:.4f}" if lab else "",
+        *(f"{one['again']:.2%}" if one and lab else "" for one in (ours, rival)),
+    )
 
 
 def _time_and_speed(row: dict[str, Any]) -> tuple[str, str]:

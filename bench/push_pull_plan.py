@@ -40,3 +40,6 @@ class Operation:
     payload_received: int = 0
     wire_sent: int = 0
     wire_received: int = 0
+    segments: int = 0
+    """What TCP has sent on this host, in its own segments; and of these again."""
+    again: int = 0

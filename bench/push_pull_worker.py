@@ -93,6 +93,7 @@ class Bench:
         counters = {
             "wire_sent": int((statistics / "tx_bytes").read_text()),
             "wire_received": int((statistics / "rx_bytes").read_text()),
+            **_segments(),
         }
         if contender == OURS:
             stats = session_worker().stats()
@@ -103,6 +104,15 @@ class Bench:
         """One JSON line per operation."""
         lines = (json.dumps(asdict(operation)) + "\n" for operation in self.operations)
         (Path(self.plan.folder) / f"rank{self.rank}.jsonl").write_text("".join(lines))
+
+
+def _segments() -> dict[str, int]:
+    """Of all TCP connections of this host."""
+    names, values = [
+        line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines() if line[:4] == "Tcp:"
+    ]
+    counted = dict(zip(names, values, strict=True))
+    return {"segments": int(counted["OutSegs"]), "again": int(counted["RetransSegs"])}
 
 
 def session_worker() -> Any:

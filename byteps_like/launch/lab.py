@@ -93,7 +93,8 @@ class Lab:
     """Hosts joined by a switch; a context manager.
 
     `rate` is that of every link, both ways ("1gbit", "100mbit", "none"), or a sequence with one entry per host.
-    `latency` bounds how long a packet may wait in the queue of a port, in seconds; what comes on top is dropped.
+    `latency` bounds how long a packet may wait in the queue of a switch's port, in seconds; what comes on top is
+    dropped. `queue` says it in bytes instead, as switches have it: from 100 KB to some megabytes for all ports.
     `congestion` is the TCP congestion control of the hosts, "" for that of the machine; the kernel lets namespaces
     choose only from the machine's `net.ipv4.tcp_allowed_congestion_control`.
 
@@ -107,6 +108,7 @@ class Lab:
         *,
         rate: str | Sequence[str] = "none",
         latency: float = 0.01,
+        queue: int = 0,
         congestion: str = "",
     ) -> None:
         rates = [rate] * hosts if isinstance(rate, str) else list(rate)
@@ -123,7 +125,7 @@ class Lab:
                 index,
                 lab_network.host_address(index),
                 lab_network.host_namespace(self.name, index),
-                Shape(bits, latency),
+                Shape(bits, latency, queue),
             )
             for index, bits in enumerate(map(lab_network.parse_rate, rates))
         ]

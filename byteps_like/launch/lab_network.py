@@ -4,6 +4,11 @@ Each host is a network namespace with one interface, `eth0`, whose other end is 
 namespace of its own, so that the machine's own network is never touched. Both directions of a host's link are shaped
 by a token bucket: what it sends at its `eth0`, what it receives at its port of the bridge.
 
+A host hands over packets of many frames, as it does to a card that cuts them, and nobody cuts them here: a bucket that
+is smaller than a packet makes the kernel do it, at some 6 µs of processor a frame and hop. So they are kept to half a
+bucket. What a host has not sent waits in a queue as long as Linux gives a card, where TCP never overflows it; what is
+lost is lost at the ports of the bridge, as it is in a switch (docs/decisions/0032-lab-packets.md).
+
 All namespaces of one lab share a prefix that names its owner by process id and start time. Whoever comes later can
 therefore tell a lab in use from one whose owner died without a word.
 """
@@ -32,20 +37,41 @@ _NAME = re.compile(r"(bytepslike-(\d+)-(\d+)-\d+)-(?:bridge|h\d+)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit", re.IGNORECASE)
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _LEAST_BURST = 32 * 1024
+_LARGEST_PACKET = 64 * 1024  # that TCP makes
+_FRAME_BYTES, _CARD_FRAMES = 1514, 1000  # of Linux's queue before a card (txqueuelen)
 _BURST_SECONDS = 0.001048576  # 128 KiB at 1 Gb/s: more bends short transfers, less can't be kept up by the timer
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a link is slowed down. `rate` in bits per second, 0 for not at all; `latency` bounds its queue in seconds."""
+    """How a link is slowed down. `rate` in bits per second, 0 for not at all.
+
+    The queue of the switch's port holds `queue` bytes, or if that is 0 what the line carries in `latency` seconds.
+    """
 
     rate: int = 0
     latency: float = 0.01
+    queue: int = 0
 
     @property
     def burst(self) -> int:
         """Size of the token bucket."""
         return max(_LEAST_BURST, round(self.rate / 8 * _BURST_SECONDS))
+
+    @property
+    def packet(self) -> int:
+        """The largest that a host hands over: the other half of the bucket fills while a timer is late."""
+        return min(_LARGEST_PACKET, self.burst // 2)
+
+    @property
+    def port_queue(self) -> int:
+        """Bytes that may wait at the switch; the bucket comes on top."""
+        return self.queue or round(self.rate / 8 * self.latency)
+
+    @property
+    def card_queue(self) -> int:
+        """Bytes that may wait in the host."""
+        return max(self.port_queue, _FRAME_BYTES * _CARD_FRAMES)
 
 
 @dataclass(frozen=True)
@@ -118,8 +144,9 @@ def build(prefix: str, shapes: Sequence[Shape], congestion: str) -> None:
     for index, (host, shape) in enumerate(zip(hosts, shapes, strict=True)):
         _build_host(bridge, host, index)
         if shape.rate:
-            _shape(host, "eth0", shape)
-            _shape(bridge, f"h{index}", shape)
+            _call(["ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(shape.packet)])
+            _shape(host, "eth0", shape, shape.card_queue)
+            _shape(bridge, f"h{index}", shape, shape.port_queue)
         if congestion:
             _call(["ip", "netns", "exec", host, "tee", "/proc/sys/net/ipv4/tcp_congestion_control"], congestion)
 
@@ -136,8 +163,8 @@ def _up(interface: str) -> list[str]:
     return [f"link set {interface} addrgenmode none multicast off", f"link set {interface} up"]
 
 
-def _shape(namespace: str, interface: str, shape: Shape) -> None:
-    bucket = f"rate {shape.rate}bit burst {shape.burst} latency {shape.latency * 1000:.3f}ms"
+def _shape(namespace: str, interface: str, shape: Shape, queue: int) -> None:
+    bucket = f"rate {shape.rate}bit burst {shape.burst} limit {shape.burst + queue}"
     _call(["tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", *bucket.split()])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,31 @@ def _check_rate(lab: Lab, sender: int, receiver: int, megabits: int) -> None:
     while not any(rate == expected for rate in measured):
         assert len(measured) < 3, f"{measured} B/s from host {sender} to {receiver}, not {expected}"
         measured.append(lab.goodput(sender, receiver, 0.4))
+
+
+@pytest.mark.parametrize("rate", ["20mbit", "100mbit", "400mbit"])
+def test_what_a_host_hands_over_is_not_cut_into_frames_by_its_bucket(make_lab: MakeLab, rate: str) -> None:
+    lab = make_lab(2, rate=rate)
+    lab.goodput(0, 1, 0.1)
+    sent = lab.hosts[0].counters()
+    assert sent.tx_bytes > 4 * 1514 * sent.tx_packets
+    host, port = _qdisc(lab.hosts[0].namespace, "eth0"), _qdisc(lab_network.bridge_namespace(lab.name), "h1")
+    assert (host["kind"], port["kind"]) == ("tbf", "tbf")
+    assert host["drops"] == 0, "a host that drops what TCP has just given it"
+
+
+def test_a_port_has_the_queue_it_is_given_and_a_card_a_thousand_frames(make_lab: MakeLab) -> None:
+    for options, port_seconds in (({}, 0.010), ({"latency": 0.02}, 0.020), ({"queue": 50_000}, 0.004)):
+        lab = make_lab(1, rate="100mbit", **options)
+        port, host = _qdisc(lab_network.bridge_namespace(lab.name), "h0"), _qdisc(lab.hosts[0].namespace, "eth0")
+        assert port["options"]["lat"] == pytest.approx(1e6 * port_seconds, rel=0.01)
+        assert host["options"]["lat"] == pytest.approx(1e6 * 1000 * 1514 / 12.5e6, rel=0.01)
+
+
+def _qdisc(namespace: str, interface: str) -> dict[str, Any]:
+    shown = ["tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", interface]
+    (root,) = json.loads(subprocess.run(shown, capture_output=True, text=True, check=True).stdout)
+    return dict(root)
 
 
 def test_counters_count_both_ways(lab: Lab) -> None:
