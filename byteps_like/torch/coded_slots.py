@@ -77,17 +77,17 @@ def lone_codec(codec: Codec | str, argument: str, merged: bool = False) -> Codec
     `merged`: payloads travel in as many bytes as they have; in slots those of trait MERGE would save none. Raises
     InvalidArgumentError, naming `argument`, for a codec that can't do it.
     """
-    found = codec_of(codec) if isinstance(codec, str) else codec
+    found, name = (codec_of(codec), codec) if isinstance(codec, str) else (codec, codec.name)
     if found.trait in (Trait.OPAQUE, Trait.REENCODE) or isinstance(found, Cast):
         return found
     if found.trait is not Trait.MERGE:
         raise InvalidArgumentError(
-            f"{argument}={codec!r}: {found.spec()} is made to be summed; to be gathered, or sent to one, take one of"
+            f"{argument}={name!r}: {found.spec()} is made to be summed; to be gathered, or sent to one, take one of"
             ' trait OPAQUE or REENCODE, such as "int8", or a cast'
         )
     if not merged:
         raise InvalidArgumentError(
-            f"{argument}={codec!r}: payloads of {found.spec()} may be as long as the tensor, and who receives must know"
+            f"{argument}={name!r}: payloads of {found.spec()} may be as long as the tensor, and who receives must know"
             ' their size beforehand; take one of trait REENCODE, such as "int8", or a cast'
         )
     return found

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError
 
 SMALLEST = 64 << 10
 
 Edge = tuple[int, int]
-Choice = str | Codec | None | Mapping[Edge | str, str | Codec | None]
+Choice = object | Mapping[Edge | str, object]
 """A codec for all edges, or by edge: {(0, 1): "int4", "*": "int8"}."""
 
 
@@ -35,13 +34,14 @@ def compress_pipeline(
     given, by an all-gather. Returns `schedule`, any of torch's, or another with a `pipeline_order`.
 
     gradients: the codec in which the gradients of activations go back, one whose payload says by itself what was
-        encoded: of trait OPAQUE or REENCODE, or a cast. None: as they are. A dictionary chooses by edge: {(0, 1):
+        encoded: of trait OPAQUE or REENCODE, a cast, or "powersgd:rank=16" (the paper's: two factors of each tensor as
+        a matrix, all dimensions but the last by the last). None: as they are. A dictionary chooses by edge: {(0, 1):
         "int4", "*": None}, where (0, 1) lies between stages 0 and 1 and "*" is any other.
     activations: the same for activations on their way forward.
     epilogue_only: encodes gradients only in a rank's epilogue, after its last forward, where no other work hides the
         send; False: all of them. Activations are encoded always.
     feedback: what encoding has left out of the gradient of one micro-batch is added to the next one's that is encoded
-        on the same edge; forgotten when the step ends. None: for biased codecs.
+        on the same edge; forgotten when the step ends. None: for biased codecs, powersgd among them.
     smallest: bytes below which a tensor goes as it is.
 
     float32, bfloat16 and float16 on the CPU are encoded; other tensors are not, nor what skips a stage. A rank encodes
@@ -49,7 +49,7 @@ def compress_pipeline(
     Raises InvalidArgumentError for codecs that can't do it, unknown edges and schedules; MismatchError, on every rank,
     where ranks were given different things.
     Song et al., "Optimus-CC: Efficient Large NLP Model Training with 3D Parallelism Aware Communication Compression"
-    (ASPLOS 2023): there low-rank, here codecs of blocks.
+    (ASPLOS 2023).
     """
     # Need the native core.
     from byteps_like.torch.pipeline_edges import Edges, check_alike, codecs_by_edge, epilogue

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError, MismatchError
-from byteps_like.torch.coded_slots import lone_codec
 from byteps_like.torch.pipeline import Choice
+from byteps_like.torch.pipeline_coders import Kind, described, is_biased, kind_of
 
-Codecs = tuple[Codec | None, ...]
+Codecs = tuple[Kind | None, ...]
 """By edge: the one between stages s and s + 1 is at s."""
 Sends = frozenset[tuple[int, int]]
 """(stage that sends, micro-batch)."""
@@ -43,7 +42,7 @@ class Edges:
     feedback: bool | None
     smallest: int
 
-    def codec(self, way: Way, sender: int, chunk: int) -> Codec | None:
+    def codec(self, way: Way, sender: int, chunk: int) -> Kind | None:
         """For what stage `sender` sends of micro-batch `chunk`; None: as it is. The same for both ends."""
         if way is Way.ACTIVATIONS:
             return self.activations[way.edge(sender)]
@@ -51,12 +50,17 @@ class Edges:
             return None
         return self.gradients[way.edge(sender)]
 
+    def lazy(self, sender: int) -> bool:
+        """Whether what encoding leaves out of the gradients that `sender` sends is added to the next ones."""
+        kind = self.gradients[Way.GRADIENTS.edge(sender)]
+        return kind is not None and (is_biased(kind) if self.feedback is None else self.feedback)
+
     def described(self) -> dict[str, Any]:
         """What both ends must have been given alike; of edges by number."""
         late = None if self.late is None else sorted(self.late)
         return {
-            "gradients": ["none" if codec is None else codec.spec() for codec in self.gradients],
-            "activations": ["none" if codec is None else codec.spec() for codec in self.activations],
+            "gradients": [described(codec) for codec in self.gradients],
+            "activations": [described(codec) for codec in self.activations],
             "encoded micro-batches": [
                 "all" if late is None else str([chunk for sender, chunk in late if sender == edge + 1])
                 for edge in range(len(self.gradients))
@@ -76,7 +80,7 @@ def codecs_by_edge(choice: Choice, argument: str, stages: int) -> Codecs:
                 f' {", ".join(map(str, edges)) or "none"}, and "*" is any other'
             )
     wanted = [chosen.get(edge, chosen.get("*")) for edge in edges]
-    return tuple(None if one is None else lone_codec(one, argument) for one in wanted)
+    return tuple(None if one is None else kind_of(one, argument) for one in wanted)
 
 
 def epilogue(schedule: Any) -> Sends:

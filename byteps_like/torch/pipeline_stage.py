@@ -10,13 +10,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from byteps_like.compression.codec import Codec, Floats
-from byteps_like.torch.coded_slots import SlotCodec
 from byteps_like.torch.fsdp_hosts import TYPES
+from byteps_like.torch.pipeline_coders import Coder, Kind, coder_of
 from byteps_like.torch.pipeline_edges import Edges, Way
 
 
@@ -24,17 +22,17 @@ from byteps_like.torch.pipeline_edges import Edges, Way
 class _Landing:
     """A slot on its way to the buffer of a tensor."""
 
-    codec: SlotCodec
+    coder: Coder
     slot: Tensor
     buffer: Tensor
 
     def land(self) -> None:
-        flat = self.buffer.detach()
-        direct = flat.dtype == torch.float32 and flat.is_contiguous()
-        values = flat.view(-1) if direct else torch.empty(flat.numel())
-        self.codec.decode(self.slot.numpy(), values.numpy())
+        target = self.buffer.detach()
+        direct = target.dtype == torch.float32 and target.is_contiguous()
+        values = target if direct else torch.empty(target.shape, dtype=torch.float32)
+        self.coder.decode(self.slot, values)
         if not direct:
-            flat.copy_(values.view(flat.shape))
+            target.copy_(values)
 
 
 class Sends:
@@ -43,9 +41,9 @@ class Sends:
     def __init__(self, stage: Any, edges: Edges) -> None:
         self._edges, self._own = edges, stage.stage_index
         self._rank_of: dict[int, int] = stage.stage_index_to_group_rank
-        self._codecs: dict[tuple[Way, int, Codec], SlotCodec] = {}
+        self._coders: dict[tuple[Way, int, Kind], Coder] = {}
         self._landings: dict[tuple[Way, int], list[_Landing]] = {}
-        self._left: dict[int, Floats] = {}
+        self._left: dict[int, Tensor] = {}
         self._drawn: defaultdict[Way, int] = defaultdict(int)
 
     def begin_step(self) -> None:
@@ -55,25 +53,21 @@ class Sends:
 
     def sent(self, way: Way, chunk: int, ops: list[Any]) -> list[Any]:
         """`ops`, torch's sends of a micro-batch, with payloads in place of what is encoded."""
-        codec = self._edges.codec(way, self._own, chunk) if ops else None
         for place, op in enumerate(ops):
-            if codec is not None and self._is_coded(op, self._own + way.value):
-                coder = self._coder(way, self._own, codec)
-                op.tensor = self._encoded(coder, way, place, op.tensor.detach(), codec)
+            coder = self._coder(way, self._own, chunk, op)
+            if coder is not None:
+                op.tensor = self._encoded(coder, way, place, op.tensor.detach())
         return ops
 
     def received(self, way: Way, chunk: int, ops: list[Any]) -> list[Any]:
         """`ops`, torch's receives of a micro-batch, into slots where payloads come; `land` reads them."""
-        sender = way.sender(self._own)
-        codec = self._edges.codec(way, sender, chunk) if ops else None
-        landings = []
+        landings = self._landings[way, chunk] = []
         for op in ops:
-            if codec is not None and self._is_coded(op, sender):
-                coder = self._coder(way, sender, codec)
-                slot = torch.empty(coder.slot(op.tensor.numel()), dtype=torch.uint8)
+            coder = self._coder(way, way.sender(self._own), chunk, op)
+            if coder is not None:
+                slot = torch.empty(coder.slot(op.tensor.shape), dtype=torch.uint8)
                 landings.append(_Landing(coder, slot, op.tensor))
                 op.tensor = slot
-        self._landings[way, chunk] = landings
         return ops
 
     def land(self, way: Way, chunk: int) -> None:
@@ -81,27 +75,27 @@ class Sends:
         for landing in self._landings.pop((way, chunk), ()):
             landing.land()
 
-    def _is_coded(self, op: Any, other: int) -> bool:
-        """By what both ends know: `other` is the stage at the edge's other end."""
-        tensor: Tensor = op.tensor
+    def _coder(self, way: Way, sender: int, chunk: int, op: Any) -> Coder | None:
+        """For what `op` sends or receives, by what both ends know; None: as it is."""
+        tensor, other = op.tensor, sender if sender != self._own else sender + way.value
         large = tensor.nbytes >= max(self._edges.smallest, 1)
-        return large and tensor.is_cpu and tensor.dtype in TYPES and op.group_peer == self._rank_of.get(other)
+        near = op.group_peer == self._rank_of.get(other)
+        kind = self._edges.codec(way, sender, chunk) if near and large else None
+        if kind is None or not tensor.is_cpu or tensor.dtype not in TYPES:
+            return None
+        coder = self._coders.get((way, sender, kind))
+        if coder is None:
+            key = 2 * way.edge(sender) + (way is Way.GRADIENTS) << 32
+            coder = self._coders[way, sender, kind] = coder_of(kind, key)
+        return coder if coder.fits(tensor.shape) else None
 
-    def _coder(self, way: Way, sender: int, codec: Codec) -> SlotCodec:
-        known = self._codecs.get((way, sender, codec))
-        if known is None:
-            known = SlotCodec(codec, 2 * way.edge(sender) + (way is Way.GRADIENTS) << 32, "compress_pipeline")
-            self._codecs[way, sender, codec] = known
-        return known
-
-    def _encoded(self, coder: SlotCodec, way: Way, place: int, tensor: Tensor, codec: Codec) -> Tensor:
-        slot = torch.empty(coder.slot(tensor.numel()), dtype=torch.uint8)
-        x, left = tensor.float().contiguous().view(-1).numpy(), None
-        if way is Way.GRADIENTS and (codec.biased if self._edges.feedback is None else self._edges.feedback):
+    def _encoded(self, coder: Coder, way: Way, place: int, tensor: Tensor) -> Tensor:
+        slot = torch.empty(coder.slot(tensor.shape), dtype=torch.uint8)
+        x, lazy = tensor.float().contiguous(), way is Way.GRADIENTS and self._edges.lazy(self._own)
+        if lazy:
             before = self._left.get(place)
-            left = self._left[place] = x.copy() if before is None else np.add(before, x, out=before)
-            x = left
-        coder.encode(x, slot.numpy(), (place, self._drawn[way] & 0xFFFFFFFF, self._own), left)
+            x = self._left[place] = x.clone() if before is None else before.add_(x)
+        coder.encode(x, slot, (place, self._drawn[way] & 0xFFFFFFFF, self._own), lazy)
         self._drawn[way] += 1
         return slot
 

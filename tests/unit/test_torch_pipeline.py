@@ -131,6 +131,41 @@ def test_what_is_left_of_a_micro_batch_goes_with_the_next_one(text: str) -> None
         assert np.abs(came - asked).max() > 0
 
 
+def low_rank(rank: int, rows: int = 64, columns: int = 80) -> Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(rows, rank, generator=generator) @ torch.randn(rank, columns, generator=generator)
+
+
+def test_powersgd_sends_two_factors() -> None:
+    """Which is all there is of matrices of that rank; of others the error of a sum falls by feedback."""
+    exact = [low_rank(2).view(8, 8, 80) * (chunk + 1) for chunk in range(CHUNKS)]
+    source, sink = pair(exact, -1, edges("powersgd:rank=2"))
+    assert step(source, sink, -1) == [8 + 4 * 2 * (64 + 80)] * CHUNKS
+    for x, computed in zip(exact, sink.computed, strict=True):
+        torch.testing.assert_close(computed, x, rtol=1e-3, atol=1e-3)
+    errors = []
+    for feedback in (False, None):
+        source, sink = pair([low_rank(16)] * CHUNKS, -1, edges("powersgd:rank=8", feedback=feedback))
+        step(source, sink, -1)
+        errors.append((torch.stack(sink.computed).mean(0) - low_rank(16)).norm())
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_powersgd_leaves_what_it_would_not_halve_and_shows_what_is_infinite() -> None:
+    source, sink = pair(gradients(), -1, edges("powersgd:rank=2"))
+    assert step(source, sink, -1) == [8400] * CHUNKS
+    bad = [low_rank(2), *[low_rank(2)] * 3]
+    bad[0] = bad[0].clone().index_fill_(0, torch.tensor([5]), float("inf"))
+    source, sink = pair(bad, -1, edges("powersgd:rank=2"))
+    step(source, sink, -1)
+    assert not sink.computed[0].isfinite().all() and all(x.isfinite().all() for x in sink.computed[1:])
+    _, sink = pair(bad, -1, edges("powersgd:rank=2"), edges("powersgd:rank=2"))
+    (receive,) = sink.get_bwd_recv_ops(0)
+    receive.tensor.fill_(1)
+    with pytest.raises(MismatchError, match="another codec than powersgd"):
+        sink.backward_one_chunk(0)
+
+
 def test_feedback_is_for_biased_codecs_and_not_for_activations() -> None:
     sent = gradients()
     for text, way in (("int8", -1), ("onebit", 1)):
@@ -181,8 +216,18 @@ def test_codecs_by_edge() -> None:
 
 @pytest.mark.parametrize("text", ["thc4", "fixed32", "randomk", "sign", "bitmap", "sketch", "chunktopk", "blocksparse"])
 def test_codecs_whose_payloads_need_others_are_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=rf"gradients='{text}'.*(made to be summed|as long as the tensor)"):
+    with pytest.raises(InvalidArgumentError, match=r"gradients='.*(made to be summed|as long as the tensor)"):
         edges(text)
+
+
+@pytest.mark.parametrize("choice", ["rows", "none", bps.Compress("onebit", feedback=True), 8], ids=str)
+def test_other_choices_are_refused(choice: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        edges(choice)
+
+
+def test_casts_are_codecs_here() -> None:
+    assert edges("bf16").gradients == edges(bps.Compression.bf16).gradients == (codec_of("bf16"),) * 2
 
 
 def test_the_ends_of_an_edge_must_agree() -> None:
