@@ -21,11 +21,15 @@ Worker = Callable[[argparse.Namespace], dict[str, Any]]
 
 
 def ranks_found(
-    arguments: argparse.Namespace, worker: Worker, environment: Mapping[str, str] | None = None, per_host: int = 1
+    arguments: argparse.Namespace,
+    worker: Worker,
+    environment: Mapping[str, str] | None = None,
+    per_host: int = 1,
+    servers: int = 0,
 ) -> list[dict[str, Any]]:
     """What `worker` returns on each of `arguments.hosts` hosts with links of `arguments.rate`, rank by rank.
 
-    `per_host`: ranks on each.
+    `per_host`: ranks on each. `servers`: one on each of so many hosts more.
 
     The ranks run this script again, with its own arguments and `--worker FOLDER`, and end in this call. A job that
     fails ends the process with its exit code.
@@ -35,10 +39,10 @@ def ranks_found(
         (Path(arguments.worker) / f"rank{os.environ['BYTEPS_LIKE_RANK']}.json").write_text(found)
         sys.exit()
     name = f"{Path(sys.argv[0]).stem}-"
-    with tempfile.TemporaryDirectory(prefix=name) as folder, Lab(arguments.hosts, rate=arguments.rate) as lab:
+    with tempfile.TemporaryDirectory(prefix=name) as folder, Lab(arguments.hosts + servers, rate=arguments.rate) as lab:
         command = [sys.executable, *sys.argv, "--worker", folder]
         ranks = arguments.hosts * per_host
-        options = RunOptions(command, ranks, 0, environment=environment or {}, timeout=TIMEOUT)
+        options = RunOptions(command, ranks, servers, environment=environment or {}, timeout=TIMEOUT)
         if code := run_in_lab(lab, options, per_host):
             sys.exit(code)
         return [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(ranks)]

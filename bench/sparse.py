@@ -1,10 +1,11 @@
 """A language model's step, four fifths of whose parameters are an embedding, by rows against all dense, in a lab.
 
-    python bench/sparse.py --hosts 4 --rate 400mbit        (root: builds a lab of network namespaces)
+    python bench/sparse.py --hosts 4 --rate 400mbit                 (root: builds a lab of network namespaces)
+    python bench/sparse.py --hosts 4 --servers 4 --rate 400mbit     with as many hosts more that sum
 
-Words are drawn by Zipf's law. Forward and backward are computed in earnest. The first two steps of each way are not
-counted: after them the rows are known to be few. Weights are compared with those of the all-dense way. Leaves
-out/sparse.jsonl.
+Words are drawn by Zipf's law. Forward and backward are computed in earnest. The ways take turns. The first two steps of
+each turn are not counted: after them the rows are known to be few. Weights are compared with those of the all-dense
+way. Leaves out/sparse.jsonl.
 """
 
 from __future__ import annotations
@@ -12,61 +13,121 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import report
 from lab_ranks import ranks_found
 
-WAYS: dict[str, tuple[bool, object]] = {
-    "dense": (False, None),
-    "rows": (False, {"0.*": "rows"}),
-    "sparse=True": (True, None),
-}
 UNCOUNTED, TARGET = 2, 3.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How gradients travel: whether the embedding's are sparse, and whether their rows may go to servers."""
+
+    sparse: bool = False
+    compression: object = None
+    route: str = "auto"
+    asks_servers: bool = True
+
+
+ROWS = {"0.*": "rows"}
+AMONG_WORKERS = {"dense": Way(), "rows": Way(compression=ROWS), "sparse=True": Way(sparse=True)}
+WITH_SERVERS = {
+    "all-reduce": Way(route="allreduce"),
+    "servers": Way(),
+    "all-reduce, entries among workers": Way(True, route="allreduce", asks_servers=False),
+    "servers, entries among workers": Way(True, asks_servers=False),
+    "all-reduce, rows by servers (Parallax)": Way(True, route="allreduce"),
+    "servers, rows by servers": Way(True),
+    "servers, rows of dense gradients by servers": Way(compression=ROWS),
+}
+
+
+def ways(arguments: argparse.Namespace) -> dict[str, Way]:
+    """Those that the job has; the first is what the others are compared with."""
+    return WITH_SERVERS if arguments.servers else AMONG_WORKERS
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--servers", type=int, default=0, help="each on a host of its own")
     parser.add_argument("--rate", default="400mbit")
     parser.add_argument("--words", type=int, default=100_000, help="of the embedding")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=64, help="sentences on each rank, of 64 words")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=3, help="of each turn")
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    show(arguments, ranks_found(arguments, worker))
+    show(arguments, ranks_found(arguments, worker, servers=arguments.servers))
 
 
 def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
     """A step lasts as long as on its slowest rank; of the steps, the median. Bytes are the mean over the ranks."""
     found = []
-    for way in WAYS:
+    for way in ways(arguments):
         steps = [max(times) for times in zip(*(rank[way]["seconds"] for rank in ranks), strict=True)]
         moved = sum(rank[way]["bytes"] for rank in ranks) / len(ranks)
         row = {"bench": "sparse", "way": way, "seconds": statistics.median(steps), "low": min(steps), "bytes": moved}
-        found.append(row | {"high": max(steps), "touched": ranks[0][way]["touched"], "apart": ranks[0][way]["apart"]})
+        kept = {name: ranks[0][way][name] for name in ("touched", "apart", "went")}
+        found.append(row | {"high": max(steps)} | kept)
     base = found[0]
     cells = [
         (
             row["way"], report.show_time(row["seconds"]),
             f"{report.show_time(row['low'])} to {report.show_time(row['high'])}",
             f"{base['seconds'] / row['seconds']:.2f}", f"{row['bytes'] / 1e6:.2f} MB",
-            f"{base['bytes'] / row['bytes']:.2f}", f"{row['touched']:.3f}", f"{row['apart']:.1e}",
+            f"{base['bytes'] / row['bytes']:.2f}", f"{row['touched']:.3f}", row["went"], f"{row['apart']:.1e}",
         )
         for row in found
     ]  # fmt: skip
     title = (
         f"{arguments.words} words of {arguments.width}, a fifth of the parameters dense; {arguments.batch} x 64 words"
-        f" on each of {arguments.hosts} hosts at {arguments.rate}; target {TARGET} x"
+        f" on each of {arguments.hosts} hosts at {arguments.rate}, {arguments.servers} more with servers; target"
+        f" {TARGET} x"
     )
-    columns = ("way", "step", "steps", "faster", "sent and received", "fewer", "rows touched by a rank", "apart")
+    columns = (
+        "way",
+        "step",
+        "steps",
+        "faster",
+        "sent and received",
+        "fewer",
+        "rows touched by a rank",
+        "they go",
+        "apart",
+    )
     report.print_table(title, columns, cells)
+    found += show_sums(ranks)
     report.write_json_lines(report.OUT / "sparse.jsonl", vars(arguments), found)
+
+
+def show_sums(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One sum of the embedding's rows by each way, beside what the choice between them believes."""
+    found = []
+    for way, one in ranks[0]["sums"].items():
+        times = [max(turn) for turn in zip(*(rank["sums"][way]["seconds"] for rank in ranks), strict=True)]
+        sent, came = (sum(rank["sums"][way][kind] for rank in ranks) / len(ranks) for kind in ("sent", "received"))
+        row = {"bench": "sparse sum", "way": way, "seconds": statistics.median(times), "low": min(times)}
+        found.append(row | {"high": max(times), "sent": sent, "received": came, "believed": one["believed"]})
+    cells = [
+        (
+            row["way"], report.show_time(row["seconds"]), report.show_time(row["low"]), report.show_time(row["high"]),
+            report.show_time(row["believed"]), f"{row['sent'] / 1e6:.2f} MB", f"{row['received'] / 1e6:.2f} MB",
+        )
+        for row in found
+    ]  # fmt: skip
+    columns = ("way", "time", "least", "most", "by the model", "sent", "received")
+    shares = f"{ranks[0]['own']:.3f} of the rows touched by a rank, {ranks[0]['union']:.3f} by any"
+    report.print_table(f"push_pull of the rows alone: {shares}", columns, cells)
+    return found
 
 
 def worker(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -77,28 +138,37 @@ def worker(arguments: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     bps.init()
-    found, weights = {}, None
-    for way, (sparse, compression) in WAYS.items():
-        found[way], landed = measure(arguments, sparse, compression)
-        weights = landed if weights is None else weights
-        found[way]["apart"] = float((landed - weights).abs().max())
+    found: dict[str, dict[str, Any]] = {}
+    weights = None
+    for _ in range(arguments.turns):
+        for name, way in ways(arguments).items():
+            one, landed = measure(arguments, way)
+            weights = landed if weights is None else weights
+            one["seconds"] = found.get(name, {"seconds": []})["seconds"] + one["seconds"]
+            found[name] = one | {"apart": float((landed - weights).abs().max())}
+    bps.barrier()
+    own, union, sums = measure_sums(arguments)
     bps.barrier()
     bps.shutdown()
-    return found
+    return found | {"own": own, "union": union, "sums": sums}
 
 
-def measure(arguments: argparse.Namespace, sparse: bool, compression: object) -> tuple[dict[str, Any], Any]:
+def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], Any]:
     """Seconds of each step, bytes of the last, and the embedding's weights after it."""
     import torch
 
     import byteps_like.torch as bps
+    from byteps_like.torch import runtime
 
+    current = runtime.current()
+    cards, current.cards = current.cards, current.cards if way.asks_servers else None
     torch.manual_seed(0)
-    table = torch.nn.Embedding(arguments.words, arguments.width, sparse=sparse)
+    table = torch.nn.Embedding(arguments.words, arguments.width, sparse=way.sparse)
     outputs = table.weight.numel() // 4 // (64 * arguments.width)
     model = torch.nn.Sequential(table, torch.nn.Flatten(), torch.nn.Linear(64 * arguments.width, outputs))
     plain = torch.optim.SGD(model.parameters(), lr=0.01)
-    optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), compression=compression)
+    named = model.named_parameters()
+    optimizer = bps.DistributedOptimizer(plain, named, compression=way.compression, route=way.route)
     frequency = 1.0 / torch.arange(1, arguments.words + 1)
     draws = torch.Generator().manual_seed(1 + bps.rank())
     seconds, moved, touched = [], 0, 0.0
@@ -113,8 +183,45 @@ def measure(arguments: argparse.Namespace, sparse: bool, compression: object) ->
         seconds.append(time.perf_counter() - start)
         bps.barrier()
         moved = _moved(bps) - before
+    went = [seen.way.value for seen in current.sparse_seen.values()]
     optimizer.close()
-    return {"seconds": seconds[UNCOUNTED:], "bytes": moved, "touched": touched}, table.weight.detach()
+    current.cards = cards
+    current.sparse_seen.clear()
+    found = {"seconds": seconds[UNCOUNTED:], "bytes": moved, "touched": touched, "went": ", ".join(went) or "dense"}
+    return found, table.weight.detach()
+
+
+def measure_sums(arguments: argparse.Namespace) -> tuple[float, float, dict[str, Any]]:
+    """Rows touched by this rank and by all, as shares; and of each way, seconds and bytes of a push_pull of them."""
+    import torch
+
+    import byteps_like.torch as bps
+    from byteps_like.torch import runtime, sparse, sparse_choice
+    from byteps_like.torch.sparse_rows import Rows
+
+    draws = torch.Generator().manual_seed(1 + bps.rank())
+    frequency = 1.0 / torch.arange(1, arguments.words + 1)
+    words = torch.multinomial(frequency, arguments.batch * 64, True, generator=draws).unique()
+    shape = (arguments.words, arguments.width)
+    rows = torch.sparse_coo_tensor(words[None], torch.ones(len(words), arguments.width), shape, is_coalesced=True)
+    bps.push_pull(rows, op=bps.Sum, name="sum")
+    seen = runtime.current().sparse_seen["sparse_push_pull.sum"]
+    believed = sparse_choice.times(Rows.of(rows), bps.size(), seen, runtime.current().cards)
+    found: dict[str, Any] = {}
+    chooses = sparse.choose
+    for turn in range(arguments.steps + UNCOUNTED):
+        for way, seconds in believed.items():
+            sparse.choose = lambda rows, ranks, seen, cards, way=way: way if seen else chooses(rows, ranks, seen, cards)
+            bps.barrier()
+            before, start = bps.stats(), time.perf_counter()
+            bps.push_pull(rows, op=bps.Sum, name=f"sum by {way.value}")
+            one = found.setdefault(way.value, {"seconds": [], "believed": seconds})
+            one["seconds"] += [time.perf_counter() - start] * (turn >= UNCOUNTED)
+            bps.barrier()
+            after = bps.stats()
+            one |= {kind: after[f"payload_{kind}"] - before[f"payload_{kind}"] for kind in ("sent", "received")}
+    sparse.choose = chooses
+    return len(words) / arguments.words, seen.union / arguments.words, found
 
 
 def _moved(bps: Any) -> int:

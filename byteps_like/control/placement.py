@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import lcm
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -53,8 +54,10 @@ class Placer:
         if not self._slots:
             raise InvalidArgumentError(f"can't place tensor {spec.name!r}: the job has no servers")
         partition_bytes = spec.partition_bytes or self._partition_bytes
-        largest = max(partition_bytes // ALIGNMENT, 1) * ALIGNMENT
-        pieces = in_turn([_cut(nbytes, largest) for nbytes in self._share_out(spec.nbytes, largest)])
+        grain = _grain(spec, partition_bytes)
+        largest = max(partition_bytes // grain, 1) * grain
+        each = self._share_out(spec.nbytes, largest, grain)
+        pieces = in_turn([_cut(nbytes, largest, grain) for nbytes in each], grain)
         if len(pieces) > PARTS_PER_TENSOR:
             raise InvalidArgumentError(
                 f"tensor {spec.name!r} of {spec.nbytes} bytes has {len(pieces)} partitions, more than"
@@ -72,8 +75,8 @@ class Placer:
         """Bytes on each (server, shard)."""
         return {(slot.server, slot.shard): slot.load for slot in self._slots}
 
-    def _share_out(self, nbytes: int, largest: int) -> list[int]:
-        """How much of a tensor each slot gets: multiples of ALIGNMENT, but for the tensor's end."""
+    def _share_out(self, nbytes: int, largest: int, grain: int) -> list[int]:
+        """How much of a tensor each slot gets: multiples of `grain`, but for the tensor's end."""
         total = nbytes + sum(slot.load for slot in self._slots)
         lacking = [max(0.0, slot.weight * total - slot.load) for slot in self._slots]
         order = sorted(range(len(lacking)), key=lambda place: -lacking[place])
@@ -85,37 +88,51 @@ class Placer:
         wanted = [0.0] * len(lacking)
         for place in order[:count]:
             wanted[place] = lacking[place] / (sums[count - 1] or 1.0) * nbytes
-        return _aligned(wanted, nbytes)
+        return _aligned(wanted, nbytes, grain)
 
 
-def _cut(nbytes: int, largest: int) -> list[int]:
+def _grain(spec: TensorSpec, partition_bytes: int) -> int:
+    """Boundaries are multiples of this many bytes: of ALIGNMENT, and of the blocks that a codec sends as they are,
+    such as rows: one that is cut would be sent by both of its halves' blocks. Unless a partition has no room for it."""
+    if not spec.codec:
+        return ALIGNMENT
+    # Not at the top: a scheduler of a job without codecs needs neither them nor NumPy.
+    from byteps_like.compression.blocksparse import BlockSparse
+    from byteps_like.compression.registry import codec_of
+
+    codec = codec_of(spec.codec_spec)
+    grain = lcm(ALIGNMENT, 4 * codec.block) if isinstance(codec, BlockSparse) else ALIGNMENT
+    return grain if grain <= partition_bytes else ALIGNMENT
+
+
+def _cut(nbytes: int, largest: int, grain: int) -> list[int]:
     """As few equal pieces as `largest` allows; the last may be shorter."""
     if nbytes == 0:
         return []
     count = -(-nbytes // largest)
-    piece = -(-nbytes // (count * ALIGNMENT)) * ALIGNMENT
+    piece = -(-nbytes // (count * grain)) * grain
     return [min(piece, nbytes - offset) for offset in range(0, nbytes, piece)]
 
 
-def _aligned(wanted: Sequence[float], nbytes: int) -> list[int]:
-    """`wanted` rounded to multiples of ALIGNMENT so that running sums are off by less than one, and sum to `nbytes`."""
+def _aligned(wanted: Sequence[float], nbytes: int, grain: int) -> list[int]:
+    """`wanted` rounded to multiples of `grain` so that running sums are off by less than one, and sum to `nbytes`."""
     found, done, ideal = [], 0, 0.0
     last = max((place for place, share in enumerate(wanted) if share > 0), default=0)
     for place, share in enumerate(wanted):
         ideal += share
-        end = nbytes if place == last else min(round(ideal / ALIGNMENT) * ALIGNMENT, nbytes)
+        end = nbytes if place == last else min(round(ideal / grain) * grain, nbytes)
         found.append(max(end, done) - done if share > 0 else 0)
         done += found[-1]
     return found
 
 
-def in_turn(pieces: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+def in_turn(pieces: Sequence[Sequence[int]], grain: int = ALIGNMENT) -> list[tuple[int, int]]:
     """(slot, bytes) of all pieces, each slot's spread evenly over the whole, so that any stretch loads all alike.
 
     The one unaligned piece, the tensor's end, comes last.
     """
     order = [
-        (nbytes % ALIGNMENT != 0, (turn + 0.5) / len(own), place, nbytes)
+        (nbytes % grain != 0, (turn + 0.5) / len(own), place, nbytes)
         for place, own in enumerate(pieces)
         for turn, nbytes in enumerate(own)
     ]

@@ -278,6 +278,7 @@ class GradientReducer:
                 arena.recut(route, partition_bytes)
         self._level()
         self.route, self._partition_bytes = route, partition_bytes
+        self._sparse.partition_bytes = partition_bytes
 
     def note(self, flight: object) -> None:
         """`flight` (a Flight) is to be finished before this process leaves the job."""

@@ -19,6 +19,7 @@ from byteps_like.torch.naming import NameTable
 from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.torch.sparse_choice import Seen
 from byteps_like.worker.api import Declared, TensorSpec, Worker
+from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
 
@@ -50,6 +51,10 @@ class Runtime:
         """Of DDP hooks that were registered without a state (see comm_hook)."""
         self.sparse_seen: dict[str, Seen] = {}
         """By name, the last sum of a sparse tensor."""
+        self.sparse_twins: dict[str, Any] = {}
+        """By name, what goes through servers (sparse_twin.Twin), while no round of it is in flight."""
+        self.cards: Cards | None = getattr(worker, "cards", None)
+        """Network cards that gradients travel between; None where that isn't known."""
         self._paced: Any = None
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -12,9 +13,10 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import Operation, synchronize, table
 from byteps_like.torch.ops import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
-from byteps_like.torch.sparse_choice import Seen, Way, choose
+from byteps_like.torch.sparse_choice import Seen, Way, choose, codec_for
 from byteps_like.torch.sparse_exchange import Exchange
 from byteps_like.torch.sparse_rows import SUMMED, Rows
+from byteps_like.torch.sparse_twin import Means, Twin
 from byteps_like.torch.tensors import spec_of, wire_op
 from byteps_like.worker.api import Handle
 
@@ -23,6 +25,23 @@ KIND = "sparse_push_pull"
 
 Started = tuple[Handle, Callable[[], tuple[Rows, int]]]
 """What is in flight; and, once it has landed, the sum and how many entries all ranks had."""
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """One that is to be started. `seen`: the last one of this name."""
+
+    rows: Rows
+    name: str
+    reduction: Reduction
+    scope: Scope
+    seen: Seen | None
+    way: Way
+    partition_bytes: int
+
+    @property
+    def request(self) -> Request:
+        return Request(priority=self.reduction.priority or None)
 
 
 def sparse_allreduce_async(
@@ -39,29 +58,41 @@ def sparse_allreduce_async(
     return lambda: synchronize(handle)
 
 
-def start_sparse(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object = None) -> int:
+def start_sparse(
+    tensor: torch.Tensor,
+    name: str | None,
+    reduction: Reduction,
+    process_set: object = None,
+    *,
+    partition_bytes: int = 0,
+) -> int:
     """Starts the sum or average of a sparse tensor and returns a handle of the coalesced result.
 
-    Each round of a name goes the way that would have been the cheapest for the one before (sparse_choice); the first
+    Each round of a name goes the way that would have been the soonest for the one before (sparse_choice); the first
     one by two hops: each entry is sent to one rank, which sums it, and the sums to all. On the wire per rank, of n,
     that has the share a of all entries, where the union of all ranks' is u: (n - 1)/n (a + u) of the tensor out and in,
-    plus 4 bytes per entry and two all-gathers of some 100 bytes. Among two ranks the first round is gathered.
+    plus 4 bytes per entry and two all-gathers of some 100 bytes. Among two ranks the first round is gathered. Through
+    servers a goes out and u comes in, plus a bit per row, in partitions that have `partition_bytes` when dense; 0: as
+    many as the job's.
     """
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     rows = _checked(tensor, reduction).scaled(reduction.prescale)
     full = runtime.names.claim(scope.prefix + KIND, name, _signature(rows, reduction))
-    way = choose(rows, scope.size, runtime.sparse_seen.get(full))
+    seen, generation = _seen(full), _generation()
+    way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
+    if way is not Way.SERVERS:
+        runtime.sparse_twins.pop(full, None)
+    begin = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
     try:
-        begin = _start_dense if way is Way.DENSE else _start_exchange
-        step, finish = begin(rows, full, reduction, scope, way)
+        step, finish = begin(_Sum(rows, full, reduction, scope, seen, way, partition_bytes))
     except BaseException:
         runtime.names.release(full)
         raise
 
     def result() -> torch.Tensor:
         total, entries = finish()
-        runtime.sparse_seen[full] = Seen(entries, total.count, way)
+        runtime.sparse_seen[full] = Seen(entries, total.count, way, generation)
         return total.scaled(reduction.postscale).tensor()
 
     return table.add(Operation(runtime, full, step, result))
@@ -69,8 +100,7 @@ def start_sparse(tensor: torch.Tensor, name: str | None, reduction: Reduction, p
 
 def is_dense(name: str, process_set: object = None) -> bool:
     """Whether the last sum of that name went as a dense one."""
-    runtime = _runtime.current()
-    seen = runtime.sparse_seen.get(f"{runtime.scope(process_set).prefix}{KIND}.{name}")
+    seen = _seen(f"{_runtime.current().scope(process_set).prefix}{KIND}.{name}")
     return seen is not None and seen.way is Way.DENSE
 
 
@@ -80,23 +110,51 @@ def forget(name: str, process_set: object = None) -> None:
     runtime.sparse_seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
 
 
-def _start_exchange(rows: Rows, full: str, reduction: Reduction, scope: Scope, way: Way) -> Started:
-    runtime = _runtime.current()
+def _generation() -> int:
+    joiner = _runtime.current().joiner
+    return 0 if joiner is None else int(joiner.generation)
+
+
+def _seen(full: str) -> Seen | None:
+    """The last sum of that name. None after all ranks have joined: who did so first has not seen the others' last."""
+    seen = _runtime.current().sparse_seen.get(full)
+    return seen if seen is not None and seen.generation == _generation() else None
+
+
+def _start_exchange(wanted: _Sum) -> Started:
+    runtime, scope = _runtime.current(), wanted.scope
     if runtime.joiner is not None:
         runtime.joiner.check("push_pull of a sparse tensor", scope.ranks)
-    exchange = Exchange(rows, reduction.op, scope.lane(full), way is Way.GATHERED)
+    exchange = Exchange(wanted.rows, wanted.reduction.op, scope.lane(wanted.name), wanted.way is Way.GATHERED)
     step = exchange.start()
     if runtime.joiner is not None and not scope.number:
-        runtime.joiner.watch(full, step)
+        runtime.joiner.watch(wanted.name, step)
     return step, exchange.result
 
 
-def _start_dense(rows: Rows, full: str, reduction: Reduction, scope: Scope, way: Way) -> Started:
-    del way
+def _start_servers(wanted: _Sum) -> Started:
+    rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().sparse_twins
+    assert wanted.seen is not None
+    means = Means(wanted.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
+    twin: Twin | None = twins.pop(wanted.name, None)  # held again when all is well
+    if twin is None or twin.means != means:
+        twin = Twin(rows, means, scope.route)
+    held, handle = twin, twin.start(rows, wanted.request)
+
+    def finish() -> tuple[Rows, int]:
+        total, entries = held.finish()
+        twins[wanted.name] = held
+        return total.divided(wanted.reduction.op, scope.size), entries
+
+    return handle, finish
+
+
+def _start_dense(wanted: _Sum) -> Started:
+    rows, scope = wanted.rows, wanted.scope
     dense = rows.dense()
-    (declared,) = scope.route.declare([spec_of(f"{full}.dense", dense)])
-    request = Request(priority=reduction.priority or None)
-    handle = scope.route.push_pull(declared, dense.data_ptr(), wire_op(reduction.op, dense.dtype), request)
+    (declared,) = scope.route.declare([spec_of(f"{wanted.name}.dense", dense)])
+    op = wire_op(wanted.reduction.op, dense.dtype)
+    handle = scope.route.push_pull(declared, dense.data_ptr(), op, wanted.request)
 
     def finish() -> tuple[Rows, int]:
         total = Rows.of_dense(dense, rows.sparse_dim)

@@ -8,13 +8,15 @@ two rounds, by what has landed on all ranks alike. That is Parallax (Kim et al.,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 
 import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.torch.arena import Named
-from byteps_like.torch.sparse import forget, is_dense, sparse_allreduce_async
+from byteps_like.torch.handles import synchronize
+from byteps_like.torch.ops import Reduction
+from byteps_like.torch.sparse import forget, is_dense, start_sparse
 from byteps_like.torch.sparse_choice import RETURN
 from byteps_like.torch.sparse_rows import Rows
 
@@ -27,10 +29,12 @@ class SparseGradients:
     def __init__(self, label: str, op: Op, process_set: object) -> None:
         self.touched = False
         """Whether a backward has reached one since the last round."""
+        self.partition_bytes = 0
+        """Of those that go through servers, on all ranks alike; 0: of the job's size."""
         self._label, self._op, self._process_set = label, op, process_set
         self._known: dict[int, Named] = {}
         self._stays_dense: set[int] = set()
-        self._flights: list[Callable[[], torch.Tensor]] = []
+        self._flights: list[int] = []
         self._totals: list[torch.Tensor] = []
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
@@ -84,11 +88,15 @@ class SparseGradients:
         for name, parameter in self._known.values():
             grad = None if discard else parameter.grad
             entries = _nothing(parameter) if grad is None else grad if grad.is_sparse else _rows(grad).tensor()
-            self._flights.append(sparse_allreduce_async(entries, self._full(name), self._op, self._process_set))
+            self._flights.append(self._launch(entries, self._full(name)))
+
+    def _launch(self, entries: torch.Tensor, full: str) -> int:
+        reduction = Reduction(self._op)
+        return start_sparse(entries, full, reduction, self._process_set, partition_bytes=self.partition_bytes)
 
     def wait(self) -> None:
         """Blocks until all are here."""
-        self._totals = [finish() for finish in self._flights]
+        self._totals = [synchronize(handle) for handle in self._flights]
 
     def land(self) -> None:
         """Makes them every `p.grad`; one that no rank has stays None."""

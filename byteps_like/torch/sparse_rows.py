@@ -20,6 +20,9 @@ _FLOATING = (torch.float32, torch.float64, *_WIDE, torch.complex64, torch.comple
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
+WIDE_ROWS = 64
+"""Elements from which on a row is reduced at the speed of memory."""
+
 SUMMED = (*_FLOATING, *_WHOLE)
 """Element types that torch has sparse sums of."""
 
@@ -53,7 +56,7 @@ class Rows:
         """Those of a contiguous dense tensor that aren't all zero."""
         shape, extents = dense.shape, dense.shape[:sparse_dim]
         rows = dense.view(math.prod(extents), *shape[sparse_dim:])
-        numbers = rows.flatten(1).any(1).nonzero().flatten() if rows.dim() > 1 else rows.nonzero().flatten()
+        numbers = _touched(rows.flatten(1)).nonzero().flatten() if rows.dim() > 1 else rows.nonzero().flatten()
         return cls(numbers, rows.index_select(0, numbers), shape, sparse_dim)
 
     def dense(self) -> torch.Tensor:
@@ -143,6 +146,13 @@ class Rows:
                 f"prescale and postscale factors need a floating-point tensor, not {self.values.dtype}"
             )
         return Rows(self.numbers, self.values * factor, self.shape, self.sparse_dim)
+
+
+def _touched(rows: torch.Tensor) -> torch.Tensor:
+    """Which aren't all zero. The two extremes of a wide row are there several times as soon as torch's `any`."""
+    if rows.shape[1] < WIDE_ROWS or rows.is_complex():
+        return rows.any(1)
+    return rows.amax(1).ne(0).logical_or_(rows.amin(1).ne(0))
 
 
 def _merged(numbers: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,10 +18,12 @@ from byteps_like.control.client import ControlClient
 from byteps_like.control.routes import server_urls
 from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, Member, World
+from byteps_like.control.weights import hosts_of, server_weights
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import Declared, Feedback, Handle, Links, SharedMemory, TensorSpec
+from byteps_like.worker.cards import ASSUMED, Card, Cards
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.moves import Moves
@@ -63,6 +65,8 @@ class NativeWorker:
         explicit = "local_rank" in config.explicit
         self.local_rank = config.local_rank if explicit else neighbours.index(rank)
         self.local_size = config.local_size if explicit else len(neighbours)
+        self.cards = cards_of(world)
+        """Those that its gradients travel between."""
         self._client = client
         self._communicator = communicator
         communicator.join(world.epoch, rank, [_peer(member) for member in world.workers])
@@ -330,6 +334,20 @@ class NativeWorker:
         return [
             (part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in declared.partitions
         ]
+
+
+def cards_of(world: World) -> Cards:
+    """Those of `world`, by the rates that its members declared. Ranks of one host share its card evenly, and what its
+    servers sum."""
+    hosts, share = hosts_of(world), dict.fromkeys((member.host_id for member in world.servers), 0.0)
+    for server, weight in zip(world.servers, server_weights(world), strict=True):
+        share[server.host_id] += weight
+    known = any(member.gbps > 0 for member in (*world.workers, *world.servers))
+    found: list[Card] = []
+    for host_id, host in hosts.items():
+        rate, cards = host.rate * (1e9 / 8 if known else ASSUMED), host.workers or 1
+        found += [Card(host.workers > 0, rate / cards, share.get(host_id, 0.0) / cards)] * cards
+    return Cards(tuple(found))
 
 
 def _peer(member: Member) -> Peer:

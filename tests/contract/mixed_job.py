@@ -33,9 +33,10 @@ Maker = Callable[[Config], Worker]
 
 
 class ServerMember:
-    """What a server process does, on a thread: joins, serves each world, ends with the job."""
+    """What a server process does, on a thread: joins, serves each world, ends with the job. `host`: where it says it
+    is; "": here."""
 
-    def __init__(self, config: Config, shards: int) -> None:
+    def __init__(self, config: Config, shards: int, host: str = "") -> None:
         self.client = ControlClient(config)
         unique = secrets.token_hex(8)
         self.native = NativeServer(
@@ -44,8 +45,9 @@ class ServerMember:
         )  # fmt: skip
         self.door = open_door("127.0.0.1", config.job, self.client.secret, shards, f"inproc://{unique}")
         self.member = Member(
-            MemberRole.SERVER, -1, host_id(), "localhost", 1, self.native.urls, shards, door=self.door.url
-        )
+            MemberRole.SERVER, -1, host or host_id(), "localhost", 1, self.native.urls, shards, self.door.url,
+            gbps=config.link_gbps,
+        )  # fmt: skip
         self.config = config
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
@@ -76,17 +78,19 @@ class ServerMember:
 class MixedJob:
     """Rank by rank, a worker of each of `makers` (two native and two portable ones); the last `others` are not ours.
 
-    Without others the job starts at once; else `start` joins, when the others do.
+    Without others the job starts at once; else `start` joins, when the others do. `hosts`: those of the servers.
     """
 
-    def __init__(self, makers: Sequence[Maker] | None = None, others: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, makers: Sequence[Maker] | None = None, others: int = 0, hosts: Sequence[str] = ("", ""), **settings: Any
+    ) -> None:
         self.makers = [native_worker, native_worker, join, join] if makers is None else list(makers)
         self.workers: list[Worker] = []
         secret = secrets.token_hex(16)
-        common = {"job": "mixed", "secret": secret, "num_servers": 2, "world_size": len(self.makers) + others}
+        common = {"job": "mixed", "secret": secret, "num_servers": len(hosts), "world_size": len(self.makers) + others}
         self.scheduler = SchedulerServer(Config(role="scheduler", **(common | settings)))
         self.common = common | settings | {"scheduler": self.scheduler.start()}
-        self.servers = [ServerMember(Config(role="server", **self.common), shards=2) for _ in range(2)]
+        self.servers = [ServerMember(Config(role="server", **self.common), shards=2, host=host) for host in hosts]
         if not others:
             self.start()
 
@@ -116,7 +120,8 @@ class MixedJob:
 def native_worker(config: Config) -> Worker:
     client = ControlClient(config)
     communicator = Communicator(config, config.job, client.secret)
-    member = Member(MemberRole.WORKER, config.rank, host_id(), "localhost", 1, communicator.own.urls)
+    urls = communicator.own.urls
+    member = Member(MemberRole.WORKER, config.rank, host_id(), "localhost", 1, urls, gbps=config.link_gbps)
     world = client.join(member, DEADLINE)
     return NativeWorker(config, client, world, communicator)
 

@@ -1,5 +1,7 @@
 """Partitions cover a tensor exactly, and every slot has its share of all bytes."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,18 @@ def test_slots_get_what_they_weigh(sizes: list[int], shards: list[int], largest:
     for (server, _), load in loads.items():
         ideal = total * weights[server] / sum(weights) / shards[server]
         assert abs(load - ideal) <= 2 * SMALLEST_PIECE * len(loads)
+
+
+@given(st.integers(1, 5000), st.integers(1, 300), SHARDS, st.sampled_from([4096, 64 << 10, 1 << 20]))
+def test_rows_that_a_codec_sends_whole_are_not_cut(rows: int, width: int, shards: list[int], largest: int) -> None:
+    """Unless a partition has no room for as many as fill whole cache lines."""
+    spec = TensorSpec("t", DType.FLOAT32, (rows * width + 2,), codec=f"blocksparse:block={width},dense=0.8")
+    placer = Placer(shards, max(largest, spec.nbytes >> 16))
+    placer.place(0, tensor(12345))
+    parts, row = placer.place(1, spec).partitions, 4 * width
+    assert sum(part.nbytes for part in parts) == spec.nbytes and max(part.nbytes for part in parts) <= largest
+    grain = row if math.lcm(row, ALIGNMENT) <= largest else ALIGNMENT
+    assert all(part.offset % grain == part.offset % ALIGNMENT == 0 for part in parts)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "bert-large", "gpt2"])
