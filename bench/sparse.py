@@ -203,7 +203,7 @@ def measure_sums(arguments: argparse.Namespace) -> tuple[float, float, dict[str,
     frequency = 1.0 / torch.arange(1, arguments.words + 1)
     words = torch.multinomial(frequency, arguments.batch * 64, True, generator=draws).unique()
     shape = (arguments.words, arguments.width)
-    rows = torch.sparse_coo_tensor(words[None], torch.ones(len(words), arguments.width), shape, is_coalesced=True)
+    rows = torch.sparse_coo_tensor(words[None], torch.ones(len(words), arguments.width), shape, check_invariants=False)
     bps.push_pull(rows, op=bps.Sum, name="sum")
     seen = runtime.current().sparse_seen["sparse_push_pull.sum"]
     believed = sparse_choice.times(Rows.of(rows), bps.size(), seen, runtime.current().cards)

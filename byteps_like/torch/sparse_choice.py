@@ -34,8 +34,9 @@ class Way(Enum):
     """All zeros, too."""
 
 
-KEEPS = {Way.SERVERS: 0.9, Way.DENSE: RETURN}
-"""Ways that hold memory stay until another takes less than this of their time."""
+WORTH = 0.9
+"""Of the time of other ways: servers and a dense copy are taken when they take so little. Then they are kept while
+they take less."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,11 @@ def choose(rows: Rows, ranks: int, seen: Seen | None, cards: Cards | None = None
     if seen is None:
         return Way.TWO_HOPS if ranks > 2 else Way.GATHERED
     seconds = times(rows, ranks, seen, cards)
-    return min(seconds, key=lambda way: seconds[way] * (KEEPS.get(way, 1.0) if way is seen.way else 1.0))
+    if seen.way is not Way.SERVERS and Way.SERVERS in seconds:
+        seconds[Way.SERVERS] /= WORTH
+    if seen.way is Way.DENSE:
+        seconds[Way.DENSE] *= RETURN
+    return min(seconds, key=lambda way: seconds[way])
 
 
 def times(rows: Rows, ranks: int, seen: Seen, cards: Cards | None = None) -> dict[Way, float]:
