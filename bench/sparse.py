@@ -58,6 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--words", type=int, default=100_000, help="of the embedding")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=64, help="sentences on each rank, of 64 words")
+    parser.add_argument("--common", type=float, default=0.0, help="share of the sentences that all ranks have alike")
     parser.add_argument("--steps", type=int, default=3, help="of each turn")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -90,8 +91,8 @@ def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     title = (
         f"{arguments.words} words of {arguments.width}, a fifth of the parameters dense; {arguments.batch} x 64 words"
-        f" on each of {arguments.hosts} hosts at {arguments.rate}, {arguments.servers} more with servers; target"
-        f" {TARGET} x"
+        f" on each of {arguments.hosts} hosts at {arguments.rate}, {arguments.common:.0%} of them alike,"
+        f" {arguments.servers} more with servers; target {TARGET} x"
     )
     columns = (
         "way",
@@ -153,6 +154,27 @@ def worker(arguments: argparse.Namespace) -> dict[str, Any]:
     return found | {"own": own, "union": union, "sums": sums}
 
 
+class Draws:
+    """Words of a batch by Zipf's law, of which some sentences are the same on all ranks."""
+
+    def __init__(self, arguments: argparse.Namespace, rank: int) -> None:
+        import torch
+
+        self._frequency = 1.0 / torch.arange(1, arguments.words + 1)
+        alike = round(arguments.common * arguments.batch)
+        self._draws = [
+            (torch.Generator().manual_seed(seed), 64 * sentences)
+            for seed, sentences in ((0, alike), (1 + rank, arguments.batch - alike))
+            if sentences
+        ]
+
+    def words(self) -> Any:
+        """The next batch's, one after another."""
+        import torch
+
+        return torch.cat([torch.multinomial(self._frequency, n, True, generator=draws) for draws, n in self._draws])
+
+
 def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], Any]:
     """Seconds of each step, bytes of the last, and the embedding's weights after it."""
     import torch
@@ -169,11 +191,10 @@ def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], An
     plain = torch.optim.SGD(model.parameters(), lr=0.01)
     named = model.named_parameters()
     optimizer = bps.DistributedOptimizer(plain, named, compression=way.compression, route=way.route)
-    frequency = 1.0 / torch.arange(1, arguments.words + 1)
-    draws = torch.Generator().manual_seed(1 + bps.rank())
+    draws = Draws(arguments, bps.rank())
     seconds, moved, touched = [], 0, 0.0
     for _ in range(arguments.steps + UNCOUNTED):
-        words = torch.multinomial(frequency, arguments.batch * 64, True, generator=draws).view(-1, 64)
+        words = draws.words().view(-1, 64)
         touched = len(words.unique()) / arguments.words
         optimizer.zero_grad()
         bps.barrier()
@@ -199,9 +220,7 @@ def measure_sums(arguments: argparse.Namespace) -> tuple[float, float, dict[str,
     from byteps_like.torch import runtime, sparse, sparse_choice
     from byteps_like.torch.sparse_rows import Rows
 
-    draws = torch.Generator().manual_seed(1 + bps.rank())
-    frequency = 1.0 / torch.arange(1, arguments.words + 1)
-    words = torch.multinomial(frequency, arguments.batch * 64, True, generator=draws).unique()
+    words = Draws(arguments, bps.rank()).words().unique()
     shape = (arguments.words, arguments.width)
     rows = torch.sparse_coo_tensor(words[None], torch.ones(len(words), arguments.width), shape, check_invariants=False)
     bps.push_pull(rows, op=bps.Sum, name="sum")

@@ -137,7 +137,7 @@ def _start_servers(wanted: _Sum) -> Started:
     assert wanted.seen is not None
     means = Means(wanted.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
     twin: Twin | None = twins.pop(wanted.name, None)  # held again when all is well
-    if twin is None or twin.means != means:
+    if twin is None or not twin.serves(rows, means):
         twin = Twin(rows, means, scope.route)
     held, handle = twin, twin.start(rows, wanted.request)
 

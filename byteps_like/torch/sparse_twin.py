@@ -43,8 +43,8 @@ class Twin:
     """
 
     def __init__(self, rows: Rows, means: Means, route: Route) -> None:
-        self.means = means
-        self._like, self._route = rows, route
+        """Raises MismatchError if the name stood for a tensor of another size before."""
+        self._like, self._means, self._route = rows, means, route
         self._step = _coprime(rows.places)
         elements = rows.places * rows.width
         self._memory = torch.zeros(elements + _TAIL)
@@ -54,6 +54,11 @@ class Twin:
             partition_bytes=means.partition_bytes, codec=means.codec.spec(),
         )  # fmt: skip
         (self._declared,) = route.declare([spec])
+
+    def serves(self, rows: Rows, means: Means) -> bool:
+        """Whether such rows can go through it, and so."""
+        like = self._like
+        return (like.shape, like.sparse_dim, self._means) == (rows.shape, rows.sparse_dim, means)
 
     def start(self, rows: Rows, request: Request) -> Handle:
         """Sends them."""
