@@ -87,7 +87,8 @@ class LowRankCoder:
         """See Coder; without random numbers."""
         matrix, place = x.view(_matrix(x.shape)), draw[0]
         before = self._factors.get(place)
-        product = matrix @ (self._fresh(matrix.shape[1]) if before is None else before)
+        fresh = self._fresh(matrix.shape[1])
+        product = matrix @ (fresh if before is None or before.shape != fresh.shape else before)
         basis = torch.linalg.qr(product)[0] if bool(product.isfinite().all()) else product
         factor = matrix.T @ basis
         slot[:HEADER].numpy().view(np.uint32)[:] = self._mark, slot.numel() - HEADER
@@ -96,7 +97,7 @@ class LowRankCoder:
             matrix.addmm_(basis, factor.T, alpha=-1.0).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         # A direction in which there was nothing would stay empty for ever.
         norms = factor.norm(dim=0)
-        self._factors[place] = torch.where(norms.isfinite() & (norms > 0.0), factor, self._fresh(matrix.shape[1]))
+        self._factors[place] = torch.where(norms.isfinite() & (norms > 0.0), factor, fresh)
 
     def decode(self, slot: Tensor, out: Tensor) -> None:
         """See Coder."""

@@ -143,6 +143,8 @@ def test_powersgd_sends_two_factors() -> None:
     assert step(source, sink, -1) == [8 + 4 * 2 * (64 + 80)] * CHUNKS
     for x, computed in zip(exact, sink.computed, strict=True):
         torch.testing.assert_close(computed, x, rtol=1e-3, atol=1e-3)
+    source.tensors = sink.tensors = [low_rank(2, columns=96)] * CHUNKS  # as of a model whose last dimension varies
+    assert step(source, sink, -1) == [8 + 4 * 2 * (64 + 96)] * CHUNKS
     errors = []
     for feedback in (False, None):
         source, sink = pair([low_rank(16)] * CHUNKS, -1, edges("powersgd:rank=8", feedback=feedback))
