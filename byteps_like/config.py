@@ -85,10 +85,19 @@ class Config:
         "Tunes how gradients travel while training runs: off, on, or the path of a saved setting (docs/tuner.md).",
     )
     compression: str = _setting(
-        "", "How gradients travel where nobody says: fp16, a codec, or rules 'embed* -> topk; * -> thc4'; empty: raw."
+        "",
+        "How gradients travel where nobody says: a cast, a codec, auto, rules 'embed* -> topk; * -> thc4'; empty: raw.",
     )
     min_compress_bytes: int = _setting(
         64 << 10, "Parameters of fewer bytes in float32 take no codec, unless a rule names them."
+    )
+    compression_check: str = _setting(
+        "auto",
+        "Whether steps with codecs are timed against steps without them, and slower codecs switched off: auto (those"
+        " that compression=auto has chosen), on (all) or off.",
+    )
+    compression_monitor: int = _setting(
+        50, "Rounds from one look at what codecs do to gradients, which go raw if it is too much, to the next; 0: none."
     )
     collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
@@ -105,6 +114,7 @@ class Config:
         object.__setattr__(self, "log_level", self.log_level.upper())
         _check_choice("role", self.role, _ROLES)
         _check_choice("log_level", self.log_level, _LOG_LEVELS)
+        _check_choice("compression_check", self.compression_check, ("auto", "on", "off"))
         _check_ranges(self)
         if self.scheduler:
             split_address("scheduler", self.scheduler)
@@ -184,7 +194,8 @@ def _check_ranges(config: Config) -> None:
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "codec_threads": 1, "shards": 0,
         "server_memory_limit": 0,
-        "port": 0, "metrics_port": 0, "min_compress_bytes": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
+        "port": 0, "metrics_port": 0, "min_compress_bytes": 0, "compression_monitor": 0, "link_gbps": 0,
+        "step_period": 0, "start_offset": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

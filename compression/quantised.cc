@@ -83,6 +83,18 @@ class Quantiser {
                              factor * (range / Units()), add, sum.data());
   }
 
+  // How many elements are beyond the ranges that `range(block)` gives; none of a block that is not finite.
+  template <typename F>
+  uint32_t Beyond(std::span<const float> x, F range) const {
+    uint32_t found = 0;
+    if (options_.clip > 0)
+      EachBlock(static_cast<uint32_t>(x.size()), [&](uint32_t i, uint32_t first, uint32_t count) {
+        const float limit = range(i, x.subspan(first, count));
+        for (const float value : x.subspan(first, count)) found += std::fabs(value) > limit;
+      });
+    return found;
+  }
+
   Stream64 StreamFor(const Draw& draw) const { return StreamOf(options_.seed, draw, 0, false); }
   // Of the range.
   float Units() const {
@@ -127,6 +139,10 @@ class OwnScale : public ReencodeCodec {
       quantiser_.Unpack(payload.data(), first, factor, FloatAt(ranges, i), add, sum.subspan(first, count));
     });
     return Status();
+  }
+
+  uint32_t Clamped(std::span<const float> x, const Draw&, const std::byte*, std::byte*) const override {
+    return quantiser_.Beyond(x, [this](uint32_t, std::span<const float> block) { return quantiser_.Range(block); });
   }
 
  private:
@@ -203,6 +219,10 @@ class SharedScale : public Codec {
                                factor * (FloatAt(agreed, i) / quantiser_.Units()), out.data() + first);
     });
     return Status();
+  }
+
+  uint32_t Clamped(std::span<const float> x, const Draw&, const std::byte* agreed, std::byte*) const override {
+    return quantiser_.Beyond(x, [agreed](uint32_t i, std::span<const float>) { return FloatAt(agreed, i); });
   }
 
  private:

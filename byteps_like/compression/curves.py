@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,15 +56,22 @@ class Costs:
     emit: Curve = Curve()
 
 
-def measure(codec: Codec, world: int, sizes: Sequence[int] = SIZES) -> Costs:
-    """Runs it on this thread, on normal numbers, for rounds of `world` contributions. About a tenth of a second."""
+@lru_cache(maxsize=64)
+def measure(codec: Codec, world: int, sizes: tuple[int, ...] = SIZES) -> Costs:
+    """Runs it on this thread, on normal numbers, for rounds of `world` contributions. A tenth of a second, once."""
     rows = [_measure(_core.Codec(codec.spec(), world), codec.trait, numel) for numel in sizes]
-    return Costs(*(Curve.through(sizes, column) for column in zip(*rows, strict=True)))
+    return _costs(sizes, rows)
 
 
-def measure_raw(dtype: DType = DType.FLOAT32, sizes: Sequence[int] = SIZES) -> Costs:
+@lru_cache(maxsize=64)
+def measure_raw(dtype: DType = DType.FLOAT32, sizes: tuple[int, ...] = SIZES) -> Costs:
     """Of what is sent as elements of `dtype`: cast at both ends if it is not fp32, added by the server."""
     rows = [_measure_raw(dtype, numel) for numel in sizes]
+    return _costs(sizes, rows)
+
+
+def _costs(sizes: Sequence[int], rows: Sequence[tuple[float, ...]]) -> Costs:
+    """What there is nothing to do for costs nothing."""
     return Costs(*(Curve.through(sizes, column) if any(column) else Curve() for column in zip(*rows, strict=True)))
 
 

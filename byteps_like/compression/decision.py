@@ -26,6 +26,8 @@ class Path:
     rate: float
     latency: float = 100e-6
     """Seconds from a send to its receipt."""
+    overhead: float = 0.0
+    """Seconds that each piece takes beside its bytes."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Way:
             "line up": crowd * numel * self.up / path.rate,
             "server": (path.workers * costs.add(numel) + costs.emit(numel)) / path.servers,
             "line down": crowd * numel * self.down / path.rate,
+            "handling": path.overhead * (2 if self.prelude else 1),
         }
 
 
@@ -78,13 +81,14 @@ class Decision:
         return self.seconds[RAW] / self.seconds[self.name]
 
 
-def decide(numel: int, ways: Mapping[str, Way], path: Path) -> Decision:
-    """The fastest way; of equally fast ones the first. `ways` has RAW."""
+def decide(numel: int, ways: Mapping[str, Way], path: Path, worth: float = 1.0) -> Decision:
+    """The fastest way; of those that take at most `worth` times as long the first. `ways` has RAW."""
     found: dict[str, tuple[float, int]] = {}
     for name, way in ways.items():
         possible = [pieces for pieces in PIECES if pieces == 1 or numel // pieces >= FINEST]
         found[name] = min((way.seconds(numel, pieces, path), pieces) for pieces in possible)
-    name = min(found, key=lambda one: found[one][0])
+    fastest = min(seconds for seconds, _ in found.values())
+    name = next(one for one, (seconds, _) in found.items() if seconds <= worth * fastest)
     return Decision(numel, name, found[name][1], {other: seconds for other, (seconds, _) in found.items()})
 
 

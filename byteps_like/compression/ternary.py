@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from byteps_like.compression.codec import Floats
+from byteps_like.compression.codec import Draw, Floats
 from byteps_like.compression.quantised import Grid, Quantised, root_mean_square
 
 
@@ -48,3 +49,8 @@ class Ternary(Quantised):
         """See Quantised."""
         most = super().range_of(x)
         return np.minimum(most, np.float32(self.clip) * root_mean_square(x)) if self.clip > 0 else most
+
+    def clamped(self, x: Floats, draw: Draw, agreed: NDArray[Any]) -> int:
+        """How many elements are cut off."""
+        ranges = agreed if self.shared else self._ranges(x)
+        return int(np.sum(np.abs(x) > self._each(ranges, x.size))) if self.clip > 0 else 0

@@ -78,6 +78,7 @@ class Arena:
         way: Compress,
         scaling: Scaling,
         crossing: bool = False,
+        partition_bytes: int = 0,
     ) -> None:
         wire = way.wire_dtype(named[0][1].dtype)
         limit = way.clip / route.worker.size**0.5
@@ -98,7 +99,7 @@ class Arena:
         self.coding = Coding(way, layout.tail) if way.is_coded else None
         self.rates: Rates | None = None
         """Learning rates of its parameters; for error feedback."""
-        self._specs = self._named(layout, code)
+        self._specs = [replace(spec, partition_bytes=partition_bytes) for spec in self._named(layout, code)]
         *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = self._discarded = False
@@ -179,15 +180,37 @@ class Arena:
 
     def recode(self, rounds: int) -> None:
         """Between rounds, on all ranks alike: the codec that is due after so many, if it is another. See Compress."""
-        if self.coding is None or self._specs[0].codec == (text := self.coding.way.text(rounds)):
+        if self.coding is None or self._specs[0].codec == (text := self.coding.text(rounds)):
             return
         self._specs[:-1] = [replace(spec, codec=text) for spec in self._specs[:-1]]
         self.recut(self._route, self._pieces[0].declared.spec.partition_bytes)
 
+    def switch(self, coded: bool, rounds: int) -> None:
+        """Between rounds, on all ranks alike: whether its gradients are encoded, if it has a codec."""
+        if self.coding is not None:
+            self.coding.switch(coded)
+            self.recode(rounds)
+
+    @property
+    def windows(self) -> list[range]:
+        """Elements of each partition that is encoded."""
+        if self.coding is None:
+            return []
+        ends = [*self._starts[1:], self.data.numel() * self._itemsize]
+        bounds = [
+            (first // self._itemsize, last // self._itemsize) for first, last in zip(self._starts, ends, strict=True)
+        ]
+        return [range(first, min(last, self.coding.total)) for first, last in bounds if first < self.coding.total]
+
+    @property
+    def codec(self) -> str:
+        """By which its gradients are encoded in the next round, as TensorSpec has it; "" if they aren't."""
+        return self._specs[0].codec
+
     @property
     def is_coded(self) -> bool:
-        """Whether its gradients are encoded in the next round."""
-        return bool(self._specs[0].codec)
+        """Whether they are."""
+        return bool(self.codec)
 
     def reset(self) -> None:
         """A new round begins; the one before has landed, or has departed."""
@@ -195,6 +218,7 @@ class Arena:
             self._follow()
             if self.coding is not None:
                 self.coding.clear_gaps(self.data)
+                self.coding.landed()
                 if self._discarded:
                     self.coding.forget()
         self._discarded = False
@@ -254,11 +278,19 @@ class Arena:
         self._began = True
         for piece in self._pieces:
             for run in runs([part for part in parts if part in piece.parts]):
+                if self.coding is not None:
+                    self._encoded_next(self.coding, run)
                 first = piece.parts.start
                 request = Request(0, range(run.start - first, run.stop - first), self.priority(run))
                 address = self.data.data_ptr() + piece.offset
                 self._flights.append((run, self._route.push_pull(piece.declared, address, self._op, request)))
                 self._sent[run.start : run.stop] = [True] * len(run)
+
+    def _encoded_next(self, coding: Coding, run: range) -> None:
+        begin = self._starts[run.start] // self._itemsize
+        end = self._starts[run.stop] // self._itemsize if run.stop < len(self._starts) else coding.total
+        if begin < coding.total:
+            coding.before(self.data, begin, min(end, coding.total))
 
     def priority(self, run: range) -> int:
         """Where the next forward waits for its own layers only, those nearest to the input go first: later partitions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -30,10 +31,19 @@ class HasPlace(Protocol):
         """Where it begins."""
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Elements of one partition as they were before a round: the gradient, and what is remembered of them."""
+
+    gradient: torch.Tensor
+    memory: Memory
+
+
 class Coding:
     """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes.
 
-    Not to be touched while a round is in flight.
+    Not to be touched while a round is in flight. Where the codec is `off`, gradients travel raw: what it has left out
+    is added to the first round of these, so that nothing is lost; momentum goes on.
     """
 
     def __init__(self, way: Compress, total: int) -> None:
@@ -41,6 +51,13 @@ class Coding:
         self.total = total
         kinds = ([RESIDUAL] if way.feedback else []) + ([MOMENTUM] if way.momentum else [])
         self._buffers = {kind: torch.zeros(total) for kind in kinds}
+        self.off = False
+        self.fallen = ""
+        """Why the codec is off for good; "": it isn't."""
+        self._owes = self._paid = False
+        self.wanted: range | None = None
+        """Elements that are to be sampled in the next round."""
+        self.sample: Sample | None = None
         self._offsets: list[int] = []
         self._gaps = torch.empty(0, dtype=torch.int64)
         self._rescaling = Rescaling()
@@ -91,6 +108,44 @@ class Coding:
         strided = (part.as_strided(slot.region.shape, slot.region.stride()) for part in flat)
         return dict(zip(self._buffers, strided, strict=True))
 
+    def text(self, rounds: int) -> str:
+        """What the worker is to make of the payload after so many rounds."""
+        return "" if self.off else self.way.text(rounds)
+
+    def switch(self, on: bool) -> None:
+        """Between rounds: whether gradients are encoded; never again once they have fallen."""
+        on = on and not self.fallen
+        self._owes = self._owes or not (on or self.off)
+        self.off = not on
+
+    def before(self, data: torch.Tensor, first: int, last: int) -> None:
+        """Elements `first` to `last` of `data` are about to be sent: sampled, and made what travels if that is raw."""
+        part = slice(first, last)
+        if self.off:
+            self._carry(data[part], part)
+        elif self.wanted is not None and first <= self.wanted.start and self.wanted.stop <= last:
+            window = slice(self.wanted.start, self.wanted.stop)
+            memory = {kind: buffer[window].clone() for kind, buffer in self._buffers.items()}
+            self.sample, self.wanted = Sample(data[window].clone(), memory), None
+
+    def _carry(self, x: torch.Tensor, part: slice) -> None:
+        """What the worker does to elements that it encodes."""
+        if MOMENTUM in self._buffers:
+            momentum = self._buffers[MOMENTUM][part].mul_(self.way.momentum).add_(x)
+            if self.way.nesterov:
+                x.add_(momentum, alpha=self.way.momentum)
+            else:
+                x.copy_(momentum)
+        if self._owes and RESIDUAL in self._buffers:
+            residual = self._buffers[RESIDUAL][part]
+            x.add_(residual)
+            residual.zero_()
+            self._paid = True
+
+    def landed(self) -> None:
+        """A round has ended, maybe one in which what was owed was paid."""
+        self._owes, self._paid = self._owes and not self._paid, False
+
     # The worker's side
 
     def attach(self, worker: Worker, pieces: Sequence[HasPlace]) -> None:
@@ -116,7 +171,9 @@ class Coding:
         if RESIDUAL not in self._buffers:
             return
         factors = self._rescaling.factors(slots, rates)
-        if len(set(factors.values())) == 1:
+        if self.off and not self._owes:
+            return
+        if len(set(factors.values())) == 1 and not self.off:
             for piece in pieces if factors[0] != 1.0 else ():
                 if piece.declared.spec.codec:
                     worker.rescale(piece.declared, factors[0])

@@ -115,8 +115,10 @@ def _checked(rules: Rules) -> Rules:
             "compression: torch's DDP tells a hook no names of parameters; give one codec, or use"
             " byteps_like.torch.DistributedDataParallel or DistributedOptimizer"
         )
-    if any(way.low_rank or way.by_rows or way.warmup for _, way in rules.ways):
-        raise InvalidArgumentError("compression: PowerSGD, rows and codecs with a warm-up need DistributedOptimizer")
+    if any(way.low_rank or way.by_rows or way.auto or way.warmup for _, way in rules.ways):
+        raise InvalidArgumentError(
+            "compression: PowerSGD, rows, auto and codecs with a warm-up need DistributedOptimizer"
+        )
     return rules
 
 

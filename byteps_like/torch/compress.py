@@ -38,7 +38,23 @@ class ByRows:
         return len(shape) > 1
 
 
-Kind = Codec | LowRank | ByRows | type[Compressor]
+@dataclass(frozen=True)
+class Auto:
+    """One of `candidates` or none, whichever is fastest for that many bytes on these machines: see selecting."""
+
+    candidates: tuple[Codec, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Auto:
+        """By the candidates' names, with commas; "": the usual ones. Raises InvalidArgumentError."""
+        names = [name.strip() for name in (text or AUTO_CANDIDATES).split(",")]
+        return cls(tuple(codec_of(name) for name in names if name))
+
+
+AUTO_CANDIDATES = "bf16,int8,thc4"
+"""In the order of their errors; none has done harm to training (see docs/compression.md)."""
+
+Kind = Codec | LowRank | ByRows | Auto | type[Compressor]
 
 
 @dataclass(frozen=True)
@@ -73,8 +89,10 @@ class Compress:
                 f"{self}: momentum must be in [0, 1), clip not negative, warmup of 1 round or more"
             )
         wrapped = self.momentum or self.masked or self.two_way or self.clip or self.warmup
-        if not self.is_coded and (wrapped or (self.feedback and not self.low_rank)):
-            raise InvalidArgumentError(f"{self}: a cast, rows and PowerSGD take no wrappers (PowerSGD: feedback)")
+        if not self.is_coded and (wrapped or (self.feedback and not (self.low_rank or self.auto))):
+            raise InvalidArgumentError(
+                f"{self}: a cast, rows, auto and PowerSGD take no wrappers (the last two: feedback)"
+            )
         if isinstance(self.codec, type):
             object.__setattr__(self, "feedback", None)
         if self.two_way and getattr(self.codec, "trait", None) is not Trait.REENCODE:
@@ -96,11 +114,16 @@ class Compress:
         return isinstance(self.codec, ByRows)
 
     @property
+    def auto(self) -> Auto | None:
+        """The candidates, if it is still to be chosen."""
+        return self.codec if isinstance(self.codec, Auto) else None
+
+    @property
     def name(self) -> str:
         """Of the codec; for names of arenas."""
         if isinstance(self.codec, Codec):
             return self.codec.name
-        return "powersgd" if self.low_rank else "rows" if self.by_rows else ""
+        return "powersgd" if self.low_rank else "rows" if self.by_rows else "auto" if self.auto else ""
 
     @property
     def cast(self) -> type[Compressor]:
@@ -125,6 +148,8 @@ class Compress:
         """With `feedback` decided: `plain` says whether the optimizer is one that it helps."""
         if self.feedback is not None or isinstance(self.codec, type):
             return self
+        if self.auto:
+            return self if plain else replace(self, feedback=False)
         return replace(
             self, feedback=self.low_rank is not None or (plain and bool(getattr(self.codec, "biased", False)))
         )

@@ -16,7 +16,7 @@ from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.casts import CASTS, Compressor, NoneCompressor
-from byteps_like.torch.compress import RAW, ByRows, Compress, LowRank
+from byteps_like.torch.compress import RAW, Auto, ByRows, Compress, LowRank
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_params import from_attributes, from_params
 
@@ -44,7 +44,7 @@ class Rules:
     @property
     def codecs(self) -> bool:
         """Whether there is more than casts."""
-        return any(way.is_coded or way.low_rank or way.by_rows for _, way in self.ways)
+        return any(way.is_coded or way.low_rank or way.by_rows or way.auto for _, way in self.ways)
 
     @property
     def by_name(self) -> bool:
@@ -116,13 +116,13 @@ def way_of(compression: object) -> Compress:
         return compression
     if compression is None or compression == "":
         return RAW
-    if isinstance(compression, Codec | LowRank | ByRows) or _is_cast(compression):
+    if isinstance(compression, Codec | LowRank | ByRows | Auto) or _is_cast(compression):
         return Compress(compression)  # type: ignore[arg-type]
     if isinstance(compression, str):
         return _from_text(compression)
     if isinstance(compression, Mapping):
         return from_params(compression)
-    known = ", ".join(dict.fromkeys([*CASTS, *(kind.name for kind in CODECS), *SHORT, *_MADE, "rows"]))
+    known = ", ".join(dict.fromkeys([*CASTS, *(kind.name for kind in CODECS), *SHORT, *_MADE, "rows", "auto"]))
     raise InvalidArgumentError(
         f"compression={compression!r} is not a compressor; use Compression.none, Compression.fp16, Compression.bf16, or"
         f" a codec by its name: {known}"
@@ -141,6 +141,8 @@ def _from_text(text: str) -> Compress:
     name, _, rest = text.partition(":")
     if text.strip() == "rows":
         return Compress(ByRows())
+    if name.strip() == "auto":
+        return Compress(Auto.of(rest))
     if name.strip() not in _MADE:
         return Compress(text.strip())
     made: Any = _MADE[name.strip()]

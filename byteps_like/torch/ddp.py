@@ -13,9 +13,12 @@ from torch.utils import _pytree
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compression_rules import rules_for_averages
+from byteps_like.torch.following import follow
 from byteps_like.torch.packed import broadcast_buffers
 from byteps_like.torch.parameters import broadcast_parameters
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
+from byteps_like.torch.tuning import OFF
+from byteps_like.torch.watching import CodecReport, report
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -54,6 +57,7 @@ class DistributedDataParallel(torch.nn.Module):
         rules = rules_for_averages(compression)
         rules.check_names(name for name, _ in module.named_parameters())
         self._reducer = GradientReducer(module.named_parameters, ReducerOptions(rules, route=route))
+        follow(self._reducer, OFF)
         self._end = _EndOfBackward(self._reducer)
         self._reducer.on_first = self._end.arm
 
@@ -86,6 +90,10 @@ class DistributedDataParallel(torch.nn.Module):
         """Averages gradients that are not averaged yet. BytePS's; backward does it by itself here."""
         if self._reducer.touched:
             self._reducer.synchronize()
+
+    def compression_report(self) -> list[CodecReport]:
+        """As DistributedOptimizer's."""
+        return report(self._reducer)
 
     def close(self) -> None:
         """Removes all hooks: gradients of the module are not averaged any more. Idempotent."""

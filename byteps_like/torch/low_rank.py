@@ -136,8 +136,14 @@ class LowRankArena:
         for part in self.parts:
             part.recut(route, partition_bytes)
 
+    coding = None
+    windows: tuple[range, ...] = ()
+
     def recode(self, rounds: int) -> None:
         """Nothing: there is no warm-up."""
+
+    def switch(self, coded: bool, rounds: int) -> None:
+        """Nothing: it is no codec that could be left out."""
 
     def reset(self) -> None:
         """See Arena."""

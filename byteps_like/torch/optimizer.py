@@ -19,13 +19,14 @@ from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.arena import Scaling
 from byteps_like.torch.coding_state import MEMORY, restore, saved
 from byteps_like.torch.compression_rules import Rules, check_compression, rules_of
+from byteps_like.torch.following import follow
 from byteps_like.torch.onebit_adam import OnebitAdam
 from byteps_like.torch.ops import Adasum, Average, resolve_op
 from byteps_like.torch.optimizer_choices import Choices, check_passes
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
-from byteps_like.torch.tuning import attach
 from byteps_like.torch.twin import Twin, twin_of
+from byteps_like.torch.watching import CodecReport, report
 from byteps_like.tuner.setting import Setting
 from byteps_like.worker.api import TensorSpec
 
@@ -164,6 +165,10 @@ class DistributedOptimizerMixin(Twin):
         tuning = self._distribution.reducer.tuning
         return None if tuning is None else tuning.setting
 
+    def compression_report(self) -> list[CodecReport]:
+        """How gradients that have a codec travel, and what was seen of them: see docs/compression.md, "Selective"."""
+        return report(self._distribution.reducer)
+
     def close(self) -> None:
         """Removes all hooks: the gradients of these parameters are not averaged any more. Idempotent."""
         self._distribution.reducer.close()
@@ -256,7 +261,7 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
     reducer = GradientReducer(names, options)
     if options.transform is None:
         reducer.take_rates(names.rates)
-    attach(reducer, choices.tune)
+    follow(reducer, choices.tune)
     return reducer
 
 

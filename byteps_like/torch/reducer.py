@@ -22,9 +22,11 @@ from byteps_like.torch.compression_rules import Rules
 from byteps_like.torch.low_rank import LowRankArena
 from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Route
+from byteps_like.torch.selecting import selected
 from byteps_like.torch.slot import Slot, changed_in_flight, too_many_passes
 from byteps_like.torch.sparse_gradients import SparseGradients
 from byteps_like.torch.tracing import follow_recorder
+from byteps_like.torch.watchers import Watchers
 
 LOOK_EVERY = 8
 """Rounds from one count of the rows in dense gradients to the next."""
@@ -84,9 +86,13 @@ class GradientReducer:
         """those that touch few rows, if they are to."""
         self.on_first: Callable[[], None] | None = None
         self.on_gradient: Callable[[torch.Tensor], None] | None = None
-        self.on_round: Callable[[], None] | None = None
-        """Called at the end of each `synchronize`, with no round under way, and of each `depart` (see tuning)."""
         self.tuning: Any = None
+        self.probing: Any = None
+        self.watching: Any = None
+        self.watchers = Watchers()
+        self._coded = True
+        self.selects = False
+        """Whether some gradients are encoded because compression="auto" has found that to be faster."""
         self.rates: Rates | None = None
         """Learning rates of parameters, by which what codecs have left out is rescaled."""
         self.rounds = 0
@@ -112,6 +118,7 @@ class GradientReducer:
         self._generation = 0
         self._candidates = {}
         self._partition_bytes = 0
+        self._coded, self.selects = True, False
         self.by_rows = able = self._runtime.has_collectives
         waits = self.route.name != "server" or not self._options.crossing
         self.gathers = not self._options.sparse_as_dense and able and waits
@@ -170,14 +177,19 @@ class GradientReducer:
 
     def _make_arena(self, label: str, named: list[Named], way: Compress) -> Any:
         arena: Any
+        size = 0
+        if way.auto is not None:
+            way, size = selected(self._runtime, self.route, self.label, way, [item for _, item in named])
+            self.selects = self.selects or way.is_coded
         if way.low_rank is None:
-            arena = Arena(self.route, label, named, way, self._options.scaling, self._options.crossing)
+            arena = Arena(self.route, label, named, way, self._options.scaling, self._options.crossing, size)
         else:
             arena = LowRankArena(self.route, label, named, way, self._options.scaling)
             self._runtime.arenas.update((part.label, part) for part in arena.parts)
         arena.rates = self.rates
         arena.remember(self._left)
         arena.recode(self.rounds)
+        arena.switch(self._coded, self.rounds)
         if self._partition_bytes:
             arena.recut(self.route, self._partition_bytes)
         transform = self._options.transform
@@ -338,8 +350,7 @@ class GradientReducer:
                 self._reroute()
             self.recode(self.rounds + self.complete)
             self.refresh()
-            if self.on_round is not None:
-                self.on_round()
+            self.watchers.tell()
 
     def _reroute(self) -> None:
         """Between rounds, on all ranks alike: to rows where they have become few, and back. Looks now and then."""
@@ -360,6 +371,23 @@ class GradientReducer:
     def coded(self) -> list[Arena]:
         """The arenas whose gradients are encoded, at some time or always."""
         return [arena for arena in self._arenas if arena.remembers]
+
+    @property
+    def switchable(self) -> bool:
+        """Whether some gradients have a codec that can be left out: PowerSGD can't, nor what a transform counts on."""
+        return self._options.transform is None and any(arena.windows for arena in self._arenas)
+
+    @property
+    def codecs(self) -> list[str]:
+        """Of its gradients, in canonical form; without PowerSGD."""
+        return sorted({arena.coding.way.name for arena in self.coded if arena.coding is not None})
+
+    def switch(self, coded: bool) -> None:
+        """Between rounds, on all ranks alike: whether gradients that have a codec are encoded."""
+        self._coded = coded
+        for arena in self._arenas:
+            arena.switch(coded, self.rounds)
+        self._level()
 
     def recode(self, rounds: int) -> None:
         """Between rounds, on all ranks alike: the codecs that are due after so many rounds."""
@@ -387,8 +415,7 @@ class GradientReducer:
         setting may follow (see tuning). Raises InvalidArgumentError as `synchronize` does.
         """
         self.refresh()
-        tuned = self.tuning is not None and self.tuning.waits
-        if tuned or self._sparse or not all(arena.settled for arena in self._arenas):
+        if self.watchers.wait or self._sparse or not all(arena.settled for arena in self._arenas):
             return None
         try:
             with torch.no_grad():
@@ -402,8 +429,7 @@ class GradientReducer:
             departed = [(arena, arena.depart()) for arena in self._arenas]
         finally:
             self._reset()
-        if self.on_round is not None:
-            self.on_round()
+        self.watchers.tell()
         return departed
 
     def landed(self) -> None:

@@ -6,8 +6,9 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -38,6 +39,14 @@ class Runtime:
         """Config.tune: what optimizers that aren't told do. So is `compression`."""
         self.compression = settings.compression
         self.min_compress_bytes = settings.min_compress_bytes
+        self.compression_check = settings.compression_check
+        self.compression_monitor = settings.compression_monitor
+        self.clock: Callable[[], float] = time.monotonic
+        """Seconds, by which steps are timed."""
+        self.selections: dict[Any, Any] = {}
+        """What was measured for compression="auto" (selecting.Selection), by route and candidates."""
+        self.figures: dict[str, dict[str, float]] = {}
+        """What codecs do to gradients, by optimizer: see watching."""
         self.route = Route(worker)
         self.names = NameTable()
         self.bulk_lock = threading.Lock()
@@ -309,9 +318,17 @@ def local_size() -> int:
     return current().worker.local_size
 
 
-def stats() -> dict[str, int]:
-    """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way."""
-    return current().worker.stats()
+def stats() -> dict[str, float]:
+    """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
+
+    Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
+    compression_clamped, compression_residual, compression_raw (see docs/compression.md, "Selective").
+    """
+    runtime = current()
+    found: dict[str, float] = {**runtime.worker.stats()}
+    for figures in runtime.figures.values():
+        found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
+    return found
 
 
 def barrier(timeout: float | None = None) -> None:

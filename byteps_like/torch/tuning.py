@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 OFF, ON = "off", "on"
 PACE = Pace()
-_NUMBERS = 6  # of a decision: whether it is the last, and a packed setting
+_NUMBERS = 7  # of a decision: whether it is the last, and a packed setting
 _FIRST = 1 << 30  # priority: everybody waits for it
 
 Tune = str | os.PathLike[str]
@@ -56,20 +55,26 @@ class Tuning:
         self._tune, self._pace = tune, pace
         self._reference = weakref.ref(reducer)  # which holds this
         self._begin(reducer, search)
-        reducer.on_round, reducer.tuning = self._after_round, self
+        self._enter(reducer)
+
+    ending = TUNE
+    """Of the name under which decisions are handed out."""
+
+    def _enter(self, reducer: GradientReducer) -> None:
+        reducer.tuning = self
+        reducer.watchers.add(self)
 
     def _begin(self, reducer: GradientReducer, search: Search | None = None) -> None:
         runtime = self._runtime = reducer.runtime
-        self._routes = _routes_of(reducer)
+        self._routes = self._routes_of(reducer)
         self._route = self._routes[0]
-        for route in self._routes:
-            if runtime.worker.size > 1 and not isinstance(route.worker, Tunable):
-                raise InvalidArgumentError("tune: this kind of worker has nothing to tune; use tune='off'")
-        self._space = Space(tuple(route.name for route in self._routes))
-        self._name = f"{reducer.label}{TUNE}"
+        self._space = Space(
+            tuple(route.name for route in self._routes), codings=(True, False) if reducer.switchable else (True,)
+        )
+        self._name = f"{reducer.label}{self.ending}"
         self._rounds = Rounds(self._pace)
         self._generation = _generation(runtime)
-        self._last = time.monotonic()
+        self._last = runtime.clock()
         self._cut = (reducer.route.name, reducer.partition_bytes)
         self.setting, self.done = None, runtime.worker.size == 1
         self.log.trials.clear()
@@ -78,7 +83,21 @@ class Tuning:
         if self._route.worker.rank == 0 and not self.done:
             self._saved = load(self._path) if self._path is not None and self._path.exists() else None
             if self._saved is None:
-                self._search = search or ParzenSearch(self._space, Setting(*self._cut))
+                self._search = search or self._new_search()
+
+    def _new_search(self) -> Search:
+        return ParzenSearch(self._space, Setting(*self._cut))
+
+    def _routes_of(self, reducer: GradientReducer) -> list[Route]:
+        """Where gradients may go; servers or not is tuned if both are there and nobody has chosen."""
+        runtime = reducer.runtime
+        if not reducer.free or runtime.route.name != "server" or runtime.joiner is None:
+            routes = [reducer.route]
+        else:
+            routes = [runtime.route, runtime.route_for("allreduce")]
+        if runtime.worker.size > 1 and not all(isinstance(route.worker, Tunable) for route in routes):
+            raise InvalidArgumentError("tune: this kind of worker has nothing to tune; use tune='off'")
+        return routes
 
     @property
     def waits(self) -> bool:
@@ -91,18 +110,19 @@ class Tuning:
 
     # Rounds
 
-    def _after_round(self) -> None:
+    def after_round(self) -> None:
         """On all ranks alike: each sees the same rounds, and in them the same ranks."""
-        reducer, now = self._reference(), time.monotonic()
+        reducer = self._reference()
         if reducer is None:
             return
+        now = reducer.runtime.clock()
         if reducer.runtime is not self._runtime:
             self._begin(reducer)
         if not self.done and reducer.complete:
             joined = _generation(self._runtime) != self._generation
             if self._rounds.note(now - self._last) or joined:
                 self._decide(reducer, last=joined)
-                now = time.monotonic()
+                now = reducer.runtime.clock()
         self._last = now
 
     def _decide(self, reducer: GradientReducer, last: bool) -> None:
@@ -116,7 +136,7 @@ class Tuning:
         self._apply(reducer, unpack(numbers, self._space))
         self.done = bool(is_last)
         if self.done and self._search is not None:
-            self._report()
+            self._report(reducer)
 
     def _next(self, last: bool) -> tuple[Setting, bool]:
         """Of rank 0: the next setting, and whether it is to be kept."""
@@ -128,48 +148,45 @@ class Tuning:
             self._search.tell(trial)
         if not last and len(self.log.trials) < self._pace.trials:
             return self._search.ask(), False
-        return self.log.best.setting if self.log.trials else Setting(*self._cut), True
+        return self._search.keep(self.log.trials) if self.log.trials else Setting(*self._cut), True
 
     def _apply(self, reducer: GradientReducer, setting: Setting) -> None:
         route = self._routes[self._space.routes.index(setting.route)]
-        worker: Any = route.worker
-        worker.use(Links(setting.credit_bytes, setting.segment_bytes, setting.algorithm))
+        self._use(route, setting)
         cut = (setting.route, setting.partition_bytes)
         if cut != self._cut:
             as_usual = setting.partition_bytes == self._runtime.partition_bytes
             reducer.recut(route, 0 if as_usual else setting.partition_bytes)
             self._cut = cut
+        reducer.switch(setting.coded)
         self.setting = setting
         self._rounds.begin()
 
-    def _report(self) -> None:
+    def _use(self, route: Route, setting: Setting) -> None:
+        worker: Any = route.worker
+        worker.use(Links(setting.credit_bytes, setting.segment_bytes, setting.algorithm))
+
+    def _report(self, reducer: GradientReducer) -> None:  # noqa: ARG002 - for those who see it otherwise
         logger.info("tuned: %s\n%s", self.setting, self.log.text())
         if self._path is not None and self.setting is not None:
             self.log.save(self._path, self.setting)
-
-
-def _routes_of(reducer: GradientReducer) -> list[Route]:
-    """Where gradients may go; servers or not is tuned if both are there and nobody has chosen."""
-    runtime = reducer.runtime
-    if not reducer.free or runtime.route.name != "server" or runtime.joiner is None:
-        return [reducer.route]
-    return [runtime.route, runtime.route_for("allreduce")]
 
 
 def _generation(runtime: Any) -> int:
     return 0 if runtime.joiner is None else int(runtime.joiner.generation)
 
 
-def attach(reducer: GradientReducer, tune: Tune | None) -> None:
+def attach(reducer: GradientReducer, tune: Tune | None) -> bool:
     """Tunes `reducer`, if that is asked for. One optimizer of a process is tuned: links are common to all."""
     runtime = reducer.runtime
     wanted = runtime.tune if tune is None else tune
     if wanted == OFF or runtime.worker.size == 1:
-        return
+        return False
     if runtime.count("tuned"):
         logger.info("%s is not tuned: another optimizer is, and they share their links", reducer.label)
-        return
+        return False
     Tuning(reducer, wanted)
+    return True
 
 
 def check_tune(tune: Tune | None) -> None:

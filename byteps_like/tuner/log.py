@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from byteps_like.tuner.search import Trial
+from byteps_like.tuner.search import Trial, best_of
 from byteps_like.tuner.setting import Setting, save, show
 
 
@@ -20,8 +20,8 @@ class Log:
 
     @property
     def best(self) -> Trial:
-        """That with the least median; of equals the first."""
-        return min(self.trials, key=lambda trial: trial.median)
+        """See best_of."""
+        return best_of(self.trials)
 
     def table(self) -> Table:
         """One row per trial; the best is marked."""
@@ -32,6 +32,7 @@ class Log:
         for number, trial in enumerate(self.trials):
             setting = trial.setting
             own = show(setting.credit_bytes) if setting.route == "server" else setting.algorithm or "by size"
+            own += "" if setting.coded else ", raw"
             segment = show(setting.segment_bytes) if setting.segment_bytes else "default"
             table.add_row(
                 str(number), setting.route, show(setting.partition_bytes), segment, own, f"{trial.median:.4f}",

@@ -42,6 +42,14 @@ class Search(Protocol):
     def tell(self, trial: Trial) -> None:
         """What came of the last."""
 
+    def keep(self, trials: Sequence[Trial]) -> Setting:
+        """Which of those tried (one at least) stays."""
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """That with the least median; of equals the first."""
+    return min(trials, key=lambda trial: trial.median)
+
 
 class Listed:
     """Proposes those given, in their order; for grids, and tests."""
@@ -55,6 +63,10 @@ class Listed:
 
     def tell(self, trial: Trial) -> None:
         """Not needed."""
+
+    def keep(self, trials: Sequence[Trial]) -> Setting:
+        """The best."""
+        return best_of(trials).setting
 
 
 class ParzenSearch:
@@ -102,6 +114,10 @@ class ParzenSearch:
         self._told[trial.setting] = trial.median
         self._study.tell(self._open, trial.median)
 
+    def keep(self, trials: Sequence[Trial]) -> Setting:
+        """The best."""
+        return best_of(trials).setting
+
 
 def _suggested(space: Space, trial: Any) -> Setting:
     """Sizes are chosen by their place in the ascending list, so that neighbours are near each other."""
@@ -113,10 +129,11 @@ def _suggested(space: Space, trial: Any) -> Setting:
     route = trial.suggest_categorical("route", space.routes)
     partition = one(f"{route} partition", space.partitions)
     segment = one(f"{route} segment", space.segments)
+    coded = trial.suggest_categorical("coded", space.codings) if len(space.codings) > 1 else space.codings[0]
     if route == "server":
-        return Setting(route, partition, one("server credit", space.credits), segment)
+        return Setting(route, partition, one("server credit", space.credits), segment, coded=coded)
     algorithm = trial.suggest_categorical("algorithm", space.algorithms)
-    return Setting(route, partition, segment_bytes=segment, algorithm=algorithm)
+    return Setting(route, partition, segment_bytes=segment, algorithm=algorithm, coded=coded)
 
 
 def _parameters(space: Space, setting: Setting) -> dict[str, Any]:
@@ -130,6 +147,8 @@ def _parameters(space: Space, setting: Setting) -> dict[str, Any]:
         f"{setting.route} partition": place(setting.partition_bytes, space.partitions),
         f"{setting.route} segment": place(setting.segment_bytes or 128 << 10, space.segments),
     }
+    if len(space.codings) > 1:
+        found["coded"] = setting.coded
     if setting.route == "server":
         return found | {"server credit": place(setting.credit_bytes, space.credits)}
     return found | {"algorithm": setting.algorithm}
@@ -152,6 +171,7 @@ def _neighbours(space: Space, setting: Setting) -> list[Setting]:
 
     near = [one for by in (1, -1) for one in moved(partition_bytes=by, credit_bytes=by)]
     near += [one for name in sizes for by in (1, -1) for one in moved(**{name: by})]
+    near += [replace(setting, coded=coded) for coded in space.codings if coded != setting.coded]
     others = space.algorithms if setting.route == "allreduce" else ()
     return near + [replace(setting, algorithm=name) for name in others if name != setting.algorithm]
 
@@ -159,7 +179,7 @@ def _neighbours(space: Space, setting: Setting) -> list[Setting]:
 def _spread(space: Space, first: Setting) -> list[Setting]:
     """Smaller and larger partitions than `first` by each route, and more credit: what a model needs to begin with."""
     small, large = space.partitions[len(space.partitions) // 4], space.partitions[-len(space.partitions) // 4]
-    found = []
+    found = [replace(first, coded=coded) for coded in space.codings if coded != first.coded]
     for route in space.routes:
         for partition in (small, large):
             credit = min(max(2 * partition, first.credit_bytes), space.credits[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ _KIB = 1 << 10
 class Setting:
     """How gradients travel. Sizes in bytes. `credit_bytes` counts on the server route, `algorithm` on the other.
 
-    `segment_bytes` 0 leaves the segment as it is without tuning.
+    `segment_bytes` 0 leaves the segment as it is without tuning, `credit_bytes` 0 the credit.
     """
 
     route: str = "server"
@@ -25,6 +25,8 @@ class Setting:
     credit_bytes: int = 1 << 20
     segment_bytes: int = 0
     algorithm: str = ""
+    coded: bool = True
+    """Whether gradients that have a codec are encoded."""
 
     def __str__(self) -> str:
         words = [self.route, f"partitions of {show(self.partition_bytes)}"]
@@ -34,6 +36,8 @@ class Setting:
             words.append(f"credit of {show(self.credit_bytes)}")
         else:
             words.append(self.algorithm or "algorithm by size")
+        if not self.coded:
+            words.append("nothing encoded")
         return ", ".join(words)
 
 
@@ -47,15 +51,15 @@ class Space:
     segments: tuple[int, ...] = (32 * _KIB, 64 * _KIB, 128 * _KIB, 256 * _KIB)
     algorithms: tuple[str, ...] = ("", "ring", "halving_doubling")
     """Of all_reduce, such as run on any world; "" chooses by size."""
+    codings: tuple[bool, ...] = (True,)
+    """Both, where some gradients have a codec that may be left out."""
 
     def normal(self, setting: Setting) -> Setting:
         """`setting` with what its route doesn't use left at the default, so that equal ones compare equal."""
         plain = Setting()
         if setting.route == "server":
-            return Setting(setting.route, setting.partition_bytes, setting.credit_bytes, setting.segment_bytes)
-        return Setting(
-            setting.route, setting.partition_bytes, plain.credit_bytes, setting.segment_bytes, setting.algorithm
-        )
+            return replace(setting, algorithm=plain.algorithm)
+        return replace(setting, credit_bytes=plain.credit_bytes)
 
 
 def pack(setting: Setting, space: Space) -> list[int]:
@@ -63,14 +67,14 @@ def pack(setting: Setting, space: Space) -> list[int]:
     algorithms = _known(space.algorithms, setting.algorithm)
     return [
         space.routes.index(setting.route), setting.partition_bytes, setting.credit_bytes, setting.segment_bytes,
-        algorithms,
+        algorithms, int(setting.coded),
     ]  # fmt: skip
 
 
 def unpack(numbers: Sequence[int], space: Space) -> Setting:
     """See pack."""
-    route, partition, credit, segment, algorithm = numbers
-    return Setting(space.routes[route], partition, credit, segment, space.algorithms[algorithm])
+    route, partition, credit, segment, algorithm, coded = numbers
+    return Setting(space.routes[route], partition, credit, segment, space.algorithms[algorithm], bool(coded))
 
 
 def _known(names: tuple[str, ...], name: str) -> int:
@@ -97,7 +101,8 @@ def load(path: Path) -> Setting:
         raise ConfigError(f"{path} is no setting that a tuner has saved: {error}") from None
     for item in fields(Setting):
         value, plain = getattr(setting, item.name), item.default
-        if type(value) is not type(plain) or (isinstance(value, int) and value < (0 if "segment" in item.name else 64)):
+        least = 64 if item.name in ("partition_bytes", "credit_bytes") else 0
+        if type(value) is not type(plain) or (isinstance(value, int) and value < least):
             raise ConfigError(f"{path}: {item.name}={value!r} can't be")
     return setting
 

@@ -110,6 +110,22 @@ class Tunable(Protocol):
         """No rank will use this name again, and nothing of it is in flight here: what is held for it may be freed."""
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where those are that a reduction goes through: on how many `hosts`; `servers` 0 where it goes among workers."""
+
+    hosts: int
+    servers: int
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A worker that knows."""
+
+    def places(self) -> Places:
+        """The same on all ranks."""
+
+
 class SharedMemory(Protocol):
     """A zero-filled, page-aligned block that same-host servers read and write in place. Freed with its last owner."""
 

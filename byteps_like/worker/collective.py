@@ -17,7 +17,7 @@ from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
-from byteps_like.worker.api import Declared, Feedback, Handle, Links, Partition, SharedMemory, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Handle, Links, Partition, Places, SharedMemory, TensorSpec
 from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.local import Catalogue, CompletedHandle, check_feedback, check_push_pull
 
@@ -176,6 +176,10 @@ class CollectiveWorker:
             lane = self._lanes.pop(part.key, None)
             if lane is not None:
                 lane.release()
+
+    def places(self) -> Places:
+        """See worker.api.Placed."""
+        return Places(len(set(self._base.group(f"{self._label}/places", self.ranks).hosts)), 0)
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""

@@ -23,7 +23,18 @@ from byteps_like.control import secret
 from byteps_like.control.address import join_address
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, InvalidArgumentError
-from byteps_like.worker.api import Declared, Feedback, Handle, Links, SharedMemory, TensorSpec, Tunable, Worker
+from byteps_like.worker.api import (
+    Declared,
+    Feedback,
+    Handle,
+    Links,
+    Placed,
+    Places,
+    SharedMemory,
+    TensorSpec,
+    Tunable,
+    Worker,
+)
 
 log = logging.getLogger(__name__)
 
@@ -232,6 +243,10 @@ class Owning:
     def retire(self, declared: Declared) -> None:
         """See worker.api.Tunable."""
         self._tunable().retire(declared)
+
+    def places(self) -> Places:
+        """See worker.api.Placed."""
+        return self._worker.places() if isinstance(self._worker, Placed) else Places(1, 0)
 
     def _tunable(self) -> Tunable:
         if not isinstance(self._worker, Tunable):

@@ -22,7 +22,7 @@ from byteps_like.control.weights import hosts_of, server_weights
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
-from byteps_like.worker.api import Declared, Feedback, Handle, Links, SharedMemory, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Handle, Links, Places, SharedMemory, TensorSpec
 from byteps_like.worker.cards import ASSUMED, Card, Cards
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
@@ -87,6 +87,7 @@ class NativeWorker:
             for server in world.servers
             for shard in range(server.shards)
         ]
+        self._places = Places(len({one.host_id for one in [*world.workers, *world.servers]}), len(world.servers))
         self._channel = {(server, shard): index for index, (server, shard, _) in enumerate(shards)}
         self._engine = _core.Engine(
             job=world.job,
@@ -216,6 +217,10 @@ class NativeWorker:
         """See worker.api.Tunable. Servers free the sums once all ranks have said so."""
         with self._lock:
             self._engine.retire(self._tensors.pop(declared.tensor_id))
+
+    def places(self) -> Places:
+        """See worker.api.Placed."""
+        return self._places
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""

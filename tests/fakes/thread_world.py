@@ -19,7 +19,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
 from byteps_like.torch import runtime
-from byteps_like.worker.api import Declared, Feedback, Links, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Links, Places, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_feedback, check_push_pull, check_same
 from tests.fakes.reduction import reduce
@@ -55,6 +55,11 @@ class ThreadWorld:
         self.seen: dict[str, tuple[int, TensorSpec]] = {}
         self.groups = GroupWorld()
         self.codecs = WorldCodecs()
+        self.hosts = 1
+        """On how many the ranks say they are."""
+        self.now = 0.0
+        """A clock: by how much a round of a partition moves it, `takes` says by its codec and bytes of fp32."""
+        self.takes: Callable[[str, int], float] = lambda codec, nbytes: 0.0
 
     def fail(self, error: Exception) -> None:
         with self.changed:
@@ -89,6 +94,7 @@ class ThreadWorld:
             if len(item.contributions) == self.size:
                 ordered = [item.contributions[rank] for rank in range(self.size)]
                 coded = isinstance(data, Contribution)
+                self.now += self.takes(codec if coded else "", data.x.nbytes if coded else len(data))
                 item.result = (
                     self.codecs.round(codec, op, ordered, key, number) if coded else reduce(ordered, dtype, op, root)
                 )
@@ -211,6 +217,9 @@ class ThreadWorker:
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         return declared
+
+    def places(self) -> Places:
+        return Places(self.world.hosts, 1)
 
     def note_route(self, name: str) -> None:
         pass

@@ -1,0 +1,64 @@
+"""Codecs timed against none while training runs: rank 0's clock decides, and all ranks change in the same round."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from byteps_like.torch.routes import Route
+from byteps_like.torch.shadows import TUNE
+from byteps_like.torch.tuning import Tuning
+from byteps_like.tuner.probe import MARGIN, PACE, Probe, medians
+from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.search import Search
+from byteps_like.tuner.setting import Setting
+
+if TYPE_CHECKING:
+    from byteps_like.torch.reducer import GradientReducer
+
+logger = logging.getLogger(__name__)
+
+PROBED = "raw: slower"
+"""Why gradients that have a codec travel raw."""
+
+
+class Probing(Tuning):
+    """Steps of `reducer` with its codecs and without them, by turns; what is faster stays. See tuner.probe and Tuning.
+
+    It touches nothing that other optimizers share, so each may have its own. Where `tune` is on, the tuner does this.
+    """
+
+    ending = f".codecs{TUNE}"
+
+    def __init__(self, reducer: GradientReducer, pace: Pace = PACE, search: Search | None = None) -> None:
+        super().__init__(reducer, pace=pace, search=search)
+
+    def _enter(self, reducer: GradientReducer) -> None:
+        reducer.probing = self
+        reducer.watchers.add(self)
+
+    def _new_search(self) -> Search:
+        return Probe(Setting(*self._cut, credit_bytes=0))
+
+    def _routes_of(self, reducer: GradientReducer) -> list[Route]:
+        return [reducer.route]
+
+    def _use(self, route: Route, setting: Setting) -> None:
+        """Links stay as they are."""
+
+    def _report(self, reducer: GradientReducer) -> None:
+        coded, raw = medians(self.log.trials)
+        stays = self.setting is None or self.setting.coded
+        logger.log(
+            logging.INFO if stays else logging.WARNING,
+            "%s: a step takes %.4f s with %s and %.4f s raw, medians of %d rounds: %s",
+            reducer.label, coded, ", ".join(reducer.codecs), raw, len(self.log.trials) * self._pace.measure,
+            "encoding goes on" if stays else f"encoding is switched off (raw is faster by more than {MARGIN:.0%})",
+        )  # fmt: skip
+
+
+def wanted(reducer: GradientReducer, check: str) -> bool:
+    """Whether its codecs are to be timed: as `compression_check` says."""
+    if reducer.runtime.worker.size == 1 or not reducer.switchable:
+        return False
+    return check == "on" or (check == "auto" and reducer.selects)
