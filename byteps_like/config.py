@@ -95,13 +95,17 @@ class Config:
         "auto",
         "Whether steps with codecs are timed against steps without them, and slower codecs switched off: auto (those"
         " that compression=auto has chosen), on (all) or off.",
+        job_wide=True,
     )
     compression_monitor: int = _setting(
-        50, "Rounds from one look at what codecs do to gradients, which go raw if it is too much, to the next; 0: none."
+        50,
+        "Rounds from one look at what codecs do to gradients, which go raw if it is too much, to the next; 0: none.",
+        job_wide=True,
     )
     collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
+    worker_metrics_port: int = _setting(0, "The same of a worker, plus its local rank; 0: none.")
     trace: str = _setting("", "Directory, or .json file, for a timeline of all ranks and servers; empty: none.")
     trace_steps: str = _setting(
         "", "Which steps it shows: 10:19, or the first so many; empty: all, while there is room."
@@ -194,8 +198,8 @@ def _check_ranges(config: Config) -> None:
         "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "codec_threads": 1, "shards": 0,
         "server_memory_limit": 0,
-        "port": 0, "metrics_port": 0, "min_compress_bytes": 0, "compression_monitor": 0, "link_gbps": 0,
-        "step_period": 0, "start_offset": 0,
+        "port": 0, "metrics_port": 0, "worker_metrics_port": 0, "min_compress_bytes": 0,
+        "compression_monitor": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

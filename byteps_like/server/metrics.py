@@ -1,4 +1,4 @@
-"""Counters of a server for Prometheus, on a port of their own; only where `metrics_port` is set."""
+"""Counters of a member for Prometheus, on a port of their own; only where `metrics_port` is set."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from byteps_like.errors import SystemCallError
 
 _GAUGES = frozenset(("memory", "keys", "open_rounds", "links"))
+_FIGURES = "compression_"  # how names of what codecs do to gradients begin: gauges, too
 
 
 class _Collector:
@@ -19,8 +20,9 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         """Reads the counters when Prometheus asks."""
         for name, value in self._counters().items():
-            family = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
-            metric = family(f"byteps_like_{name}", f"{name} of this server", labels=list(self._labels))
+            is_gauge = name in _GAUGES or name.startswith(_FIGURES)
+            family = GaugeMetricFamily if is_gauge else CounterMetricFamily
+            metric = family(f"byteps_like_{name}", f"{name} of this member", labels=list(self._labels))
             metric.add_metric(list(self._labels.values()), value)
             yield metric
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from byteps_like.compression.feedback import Compensation
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.rescaling import Rates, Rescaling
 from byteps_like.torch.slot import Slot
@@ -56,7 +57,7 @@ class Coding:
         """Why the codec is off for good; "": it isn't."""
         self._owes = self._paid = False
         self.wanted: range | None = None
-        """Elements that are to be sampled in the next round."""
+        """Elements that are to be sampled as they are sent."""
         self.sample: Sample | None = None
         self._offsets: list[int] = []
         self._gaps = torch.empty(0, dtype=torch.int64)
@@ -91,6 +92,7 @@ class Coding:
 
     def remember(self, slots: Sequence[Slot], memories: Mapping[str, Memory]) -> None:
         """Takes what is in `memories`; what isn't there, or has another shape, is left alone."""
+        self._owes = self._owes or self.off
         for slot in slots:
             found = memories.get(slot.name, {})
             for kind, view in self._views(slot).items():
@@ -126,20 +128,16 @@ class Coding:
         elif self.wanted is not None and first <= self.wanted.start and self.wanted.stop <= last:
             window = slice(self.wanted.start, self.wanted.stop)
             memory = {kind: buffer[window].clone() for kind, buffer in self._buffers.items()}
-            self.sample, self.wanted = Sample(data[window].clone(), memory), None
+            self.sample = Sample(data[window].clone(), memory)
 
     def _carry(self, x: torch.Tensor, part: slice) -> None:
-        """What the worker does to elements that it encodes."""
-        if MOMENTUM in self._buffers:
-            momentum = self._buffers[MOMENTUM][part].mul_(self.way.momentum).add_(x)
-            if self.way.nesterov:
-                x.add_(momentum, alpha=self.way.momentum)
-            else:
-                x.copy_(momentum)
-        if self._owes and RESIDUAL in self._buffers:
-            residual = self._buffers[RESIDUAL][part]
-            x.add_(residual)
-            residual.zero_()
+        """What the worker does to elements that it encodes, and nothing is left out of them."""
+        found = {kind: buffer[part].numpy() for kind, buffer in self._buffers.items() if kind == MOMENTUM or self._owes}
+        if found:
+            way = self.way
+            Compensation(found.get(RESIDUAL), found.get(MOMENTUM), way.momentum, way.nesterov).before(x.numpy())
+        if RESIDUAL in found:
+            found[RESIDUAL][:] = 0.0
             self._paid = True
 
     def landed(self) -> None:

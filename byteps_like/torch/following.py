@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from byteps_like.torch.probing import Probing, wanted
+from byteps_like.torch.probing import probe
 from byteps_like.torch.tuning import Tune, attach
 from byteps_like.torch.watching import watch
 
@@ -16,6 +16,6 @@ def follow(reducer: GradientReducer, tune: Tune | None) -> None:
     """Attaches them. Where it is tuned, the tuner finds out whether codecs pay. Watching comes last: what it samples is
     laid out as the others leave it."""
     runtime = reducer.runtime
-    if not attach(reducer, tune) and wanted(reducer, runtime.compression_check):
-        Probing(reducer)
+    if not attach(reducer, tune):
+        probe(reducer)
     watch(reducer, runtime.compression_monitor)

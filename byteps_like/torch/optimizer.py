@@ -199,9 +199,8 @@ def DistributedOptimizer(
     touch `p.grad` between backward and `synchronize()`, nor keep it over the next backward: its memory is used again.
 
     `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16, a
-    codec ("thc4", Compression.topk(0.01)), BytePS's dictionary, or rules by names: docs/compression.md; "rows" for
-    embeddings. None: as the
-    setting says.
+    codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or rules by names: docs/compression.md; "rows"
+    for embeddings. None: as the setting says.
     `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
     `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
     by size()/f after it. `process_set`: averages over its ranks only. `num_groups`, `groups`: Horovod's, not needed.

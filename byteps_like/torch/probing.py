@@ -33,6 +33,12 @@ class Probing(Tuning):
     def __init__(self, reducer: GradientReducer, pace: Pace = PACE, search: Search | None = None) -> None:
         super().__init__(reducer, pace=pace, search=search)
 
+    def _begin(self, reducer: GradientReducer, search: Search | None = None) -> None:
+        super()._begin(reducer, search)
+        check = reducer.runtime.compression_check
+        asked = check == "on" or (check == "auto" and reducer.selects)
+        self.done = self.done or not (asked and reducer.switchable)
+
     def _enter(self, reducer: GradientReducer) -> None:
         reducer.probing = self
         reducer.watchers.add(self)
@@ -57,8 +63,7 @@ class Probing(Tuning):
         )  # fmt: skip
 
 
-def wanted(reducer: GradientReducer, check: str) -> bool:
-    """Whether its codecs are to be timed: as `compression_check` says."""
-    if reducer.runtime.worker.size == 1 or not reducer.switchable:
-        return False
-    return check == "on" or (check == "auto" and reducer.selects)
+def probe(reducer: GradientReducer) -> None:
+    """Times its codecs if `compression_check` says so, in this world or another."""
+    if reducer.may_encode:
+        Probing(reducer)

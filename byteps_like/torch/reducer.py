@@ -373,9 +373,14 @@ class GradientReducer:
         return [arena for arena in self._arenas if arena.remembers]
 
     @property
+    def may_encode(self) -> bool:
+        """Whether some gradients have, or may get, a codec that can be left out: none that a transform counts on."""
+        return self._options.transform is None and (self._options.rules.codecs or bool(self.coded))
+
+    @property
     def switchable(self) -> bool:
-        """Whether some gradients have a codec that can be left out: PowerSGD can't, nor what a transform counts on."""
-        return self._options.transform is None and any(arena.windows for arena in self._arenas)
+        """Whether some have it now. PowerSGD is none."""
+        return self.may_encode and any(arena.windows for arena in self._arenas)
 
     @property
     def codecs(self) -> list[str]:

@@ -65,6 +65,7 @@ class Runtime:
         self.cards: Cards | None = getattr(worker, "cards", None)
         """Network cards that gradients travel between; None where that isn't known."""
         self._paced: Any = None
+        self._stop_serving: Callable[[], None] | None = None
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes
         self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)
@@ -191,10 +192,29 @@ class Runtime:
 
             self._paced = PacedSteps(self, config)
 
+    def stats(self) -> dict[str, float]:
+        """See the function of that name."""
+        found: dict[str, float] = {**self.worker.stats()}
+        for figures in self.figures.values():
+            found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
+        return found
+
+    def serve(self, config: Config) -> None:
+        """Answers Prometheus, if the settings say so."""
+        if config.worker_metrics_port:
+            from byteps_like.server.metrics import serve_metrics
+
+            labels = {"job": config.job, "worker": str(self.worker.rank)}
+            port = config.worker_metrics_port + self.worker.local_rank
+            self._stop_serving = serve_metrics(port, self.stats, labels)
+
     def close(self) -> None:
         """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
         if self._paced is not None:
             self._paced.close()
+        if self._stop_serving is not None and os.getpid() == self._pid:
+            stop, self._stop_serving = self._stop_serving, None
+            stop()
         if not self.closed and os.getpid() == self._pid:
             try:
                 self.finish_updates()
@@ -250,6 +270,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
             found = config or Config.from_env(**settings)
             _process = Runtime(_connect(found), found.partition_bytes, found)
             _process.pace(found)
+            _process.serve(found)
             follow_recorder()
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
@@ -324,11 +345,7 @@ def stats() -> dict[str, float]:
     Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
     compression_clamped, compression_residual, compression_raw (see docs/compression.md, "Selective").
     """
-    runtime = current()
-    found: dict[str, float] = {**runtime.worker.stats()}
-    for figures in runtime.figures.values():
-        found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
-    return found
+    return current().stats()
 
 
 def barrier(timeout: float | None = None) -> None:

@@ -179,7 +179,7 @@ def _exchange(reducer: GradientReducer, items: Sequence[_Watched], look: int) ->
     sums = torch.zeros(len(items), COUNT, dtype=torch.float64)
     for number, (item, encoding) in enumerate(zip(items, encodings, strict=True)):
         assert item.arena.coding is not None
-        sample, item.arena.coding.sample = item.arena.coding.sample, None
+        sample, item.arena.coding.sample, item.arena.coding.wanted = item.arena.coding.sample, None, None
         if sample is not None:
             x, gradient, residual = _made_up(item.arena, sample)
             sums[number] = torch.tensor(encoding.figures(x, gradient, residual).numbers(), dtype=torch.float64)
@@ -226,8 +226,8 @@ def _made_up(arena: Arena, sample: Sample) -> tuple[Any, Any, Any]:
 
 
 def watch(reducer: GradientReducer, every: int) -> None:
-    """Watches its codecs, if it has any that can be left out."""
-    if every and reducer.switchable:
+    """Watches its codecs, if it has any that can be left out, in this world or another."""
+    if every and reducer.may_encode:
         Watching(reducer, every)
 
 

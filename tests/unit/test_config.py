@@ -92,7 +92,8 @@ def test_the_secret_is_not_shown() -> None:
 def test_job_settings() -> None:
     config = Config.from_env({}, stall_warning=1.0)
     assert config.job_settings(explicit_only=True) == {"stall_warning": "1.0"}
-    assert set(config.job_settings()) == {"partition_bytes", "segment_bytes", "stall_warning", "stall_timeout"}
+    names = "partition_bytes segment_bytes stall_warning stall_timeout compression_check compression_monitor"
+    assert set(config.job_settings()) == set(names.split())
 
 
 def test_every_setting_is_documented_once() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import socket
+import urllib.error
+import urllib.request
 from functools import partial
 
 import pytest
 import torch
 
 from byteps_like.compression.registry import codec_of
+from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compress import Auto, Compress
+from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tuning import Tuning
 from byteps_like.tuner.probe import PACE
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
+from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.compression import Given
 from tests.scenarios.models import distance
@@ -107,7 +113,7 @@ def test_a_fast_codec_stays_and_names_are_given_back():
 @pytest.mark.parametrize(("check", "times"), [("on", True), ("auto", False), ("off", False)])
 def test_who_names_a_codec_is_not_timed_unless_asked(check, times):
     _, coded, optimizer = run(NAMED, 8, check=check)[0]
-    assert (optimizer._distribution.reducer.probing is not None) is times
+    assert optimizer._distribution.reducer.probing.done is not times
     assert all(coded) is not times
 
 
@@ -180,6 +186,23 @@ def test_figures_are_kept_for_the_user_and_for_metrics():
         assert stays and report.figures.nmse == stats["compression_nmse"] == pytest.approx(0.02, rel=0.3)
         assert stats["compression_clamped"] == pytest.approx(1 / 32, rel=0.3) and stats["compression_raw"] == 0.0
         assert "1 gradients (w): thc, encoded; NMSE 0.0" in str(report)
+
+
+def test_prometheus_gets_them_from_a_worker():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = Config(worker_metrics_port=port)
+    runtime = Runtime(LocalWorker(), config=config)
+    runtime.serve(config)
+    runtime.figures = {"a": {"compression_nmse": 0.25}, "b": {"compression_nmse": 0.5}}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    runtime.close()
+    assert 'byteps_like_compression_nmse{job="default",worker="0"} 0.5' in text
+    assert "byteps_like_payload_sent_total" in text
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
 
 
 @pytest.mark.parametrize("cross_barrier", [False, True])
