@@ -47,7 +47,7 @@ def train(name: str, steps: int) -> dict[str, Any]:
         next_loss().backward()
         optimizer.step()
         seconds.append(time.perf_counter() - begin)
-    told = "; ".join(map(str, optimizer.compression_report())) or "raw"
+    told = "; ".join(f"{one.codec}, {one.raw or 'stays'}" for one in optimizer.compression_report()) or "raw"
     optimizer.close()
     return {"contender": name, "seconds": seconds[PROBED:], "made": made, "told": told}
 

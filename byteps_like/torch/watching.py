@@ -49,7 +49,8 @@ class CodecReport:
         some = ", ".join(self.parameters[:3]) + (", ..." if len(self.parameters) > 3 else "")
         seen = self.figures
         told = f"NMSE {seen.nmse:.3g}, clamped {seen.clamp:.2%}, residual {seen.ratio:.3g}" if seen else "not looked at"
-        return f"{len(self.parameters)} gradients ({some}): {self.codec}, {self.raw or 'encoded'}; {told}"
+        how = f"raw: {self.raw}" if self.raw else "encoded"
+        return f"{len(self.parameters)} gradients ({some}): {self.codec}, {how}; {told}"
 
 
 @dataclass
@@ -234,10 +235,11 @@ def watch(reducer: GradientReducer, every: int) -> None:
 def report(reducer: GradientReducer) -> list[CodecReport]:
     """Of each arena that has a codec of the registry."""
     watching: Watching | None = reducer.watching
-    found = []
+    timed = any(one is not None and not one.done for one in (reducer.tuning, reducer.probing))
+    slower, found = "timed without it now" if timed else "steps are faster without it", []
     for arena in reducer.coded:
         if arena.coding is not None:
-            raw = "" if arena.is_coded or not arena.coding.off else arena.coding.fallen or "raw is faster, or timed now"
+            raw = "" if arena.is_coded or not arena.coding.off else arena.coding.fallen or slower
             seen = watching.figures(arena) if watching is not None else None
             found.append(CodecReport(tuple(slot.name for slot in arena.slots), arena.coding.way.name, raw, seen))
     return found
