@@ -70,11 +70,19 @@ test-sanitizers: $(READY)  ## the native tests under address+undefined and threa
 test-python-versions: $(READY)  ## native core and torch-free tests with each Python 3.11-3.13 there is
 	@bash scripts/test_python_versions.sh
 
-fuzz: $(READY)  ## fuzzes the wire parser for FUZZ_SECONDS (clang)
+# Those of codecs begin with real encodings, which the target writes: formats may change.
+FUZZ_TARGETS := frame payload
+
+fuzz: $(READY)  ## fuzzes the parser of frames and the codecs for FUZZ_SECONDS (clang)
+	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
 	@$(CMAKE) -S . -B build/fuzz -G Ninja -DBYTEPS_LIKE_FUZZ=ON -DBYTEPS_LIKE_PYTHON=OFF \
 	  -DCMAKE_CXX_COMPILER=$$(command -v clang++ || command -v clang++-14) > build/configure-fuzz.log
 	@$(CMAKE) --build build/fuzz -j $(JOBS)
-	@mkdir -p build/corpus && build/fuzz/frame_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -print_final_stats=1 build/corpus tests/corpus/frame
+	@build/fuzz/payload_fuzz --seeds=build/corpus/payload
+	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P $(JOBS) -I TARGET bash -c ' \
+	  build/fuzz/TARGET_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -artifact_prefix=build/TARGET- -print_final_stats=1 \
+	    build/corpus/TARGET $$(ls -d tests/corpus/TARGET 2> /dev/null) > build/fuzz-TARGET.log 2>&1; \
+	  status=$$?; echo "== TARGET =="; tail -n $$((status ? 60 : 6)) build/fuzz-TARGET.log; exit $$status'
 
 check: setup lint arm tidy  ## formatting, lint, types, layering, and what compilers for ARM and clang-tidy say
 

@@ -5,45 +5,25 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compression/registry.h"
 #include "csrc/codec/merge.h"
 #include "csrc/kernels/kernels.h"
 #include "tests/native/codec_specs.h"
+#include "tests/native/exact_buffer.h"
 
 namespace byteps_like {
 namespace {
 
+using testing::ExactBuffer;
 using testing::kSpecs;
 
 constexpr uint32_t kWorld = 3;
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-// Aligned to 64 bytes, and not a byte longer than it says: what is beyond is the sanitizer's.
-class Buffer {
- public:
-  explicit Buffer(size_t size) : size_(size) {
-    void* memory = nullptr;
-    REQUIRE(posix_memalign(&memory, 64, size == 0 ? 1 : size) == 0);
-    memory_.reset(static_cast<std::byte*>(memory));
-  }
-  std::byte* data() { return memory_.get(); }
-  std::span<std::byte> bytes() { return {memory_.get(), size_}; }
-  std::span<float> floats() { return {reinterpret_cast<float*>(memory_.get()), size_ / sizeof(float)}; }
-
- private:
-  size_t size_;
-  std::unique_ptr<std::byte, Free> memory_;
-};
 
 // A round of one contribution, and then what comes of arbitrary bytes in the places of payload and result.
 class OneRound {
@@ -63,7 +43,7 @@ class OneRound {
   }
 
   void Check() {
-    Buffer payload(plan_.payload);
+    ExactBuffer payload(plan_.payload);
     if (plan_.prelude != 0) codec_.Prepare(x_.floats(), kDraw, workspace_.data(), prelude_.data());
     const uint32_t sent = codec_.Encode(x_.floats(), kDraw, prelude_.data(), workspace_.data(), payload.data());
     REQUIRE(sent <= plan_.payload);
@@ -83,7 +63,7 @@ class OneRound {
     if (codec_.trait() == Trait::kDense) return Decode(payload);
     codec_.Reset(numel_, accumulator_.data());
     if (!codec_.Accumulate(numel_, payload, workspace_.data(), accumulator_.data()).ok()) return false;
-    Buffer result(plan_.result);
+    ExactBuffer result(plan_.result);
     const uint32_t size = codec_.Emit(numel_, 1, kDraw, workspace_.data(), accumulator_.data(), result.data());
     REQUIRE(size <= plan_.result);
     if (codec_.trait() == Trait::kMerge) Merge(payload, result.bytes().first(size));
@@ -96,10 +76,10 @@ class OneRound {
     const auto total = static_cast<uint32_t>(payload.size());
     MergeCursor read, written;
     codec.Reset(numel_, accumulator_.data());
-    Buffer result(expected.size());
+    ExactBuffer result(expected.size());
     for (uint32_t come = 0; come < total;) {
       come += 1 + random_() % (total - come);
-      Buffer begin(come);
+      ExactBuffer begin(come);
       std::memcpy(begin.data(), payload.data(), come);
       if (read.bytes == 0) {
         auto joined = codec.Join(numel_, begin.bytes(), total, read, accumulator_.data());
@@ -121,7 +101,7 @@ class OneRound {
 
   void Arbitrary(uint32_t sent) {
     const size_t sizes[] = {sent, plan_.result, random_() % (sent + 9)};
-    Buffer bytes(sizes[random_() % 3]);
+    ExactBuffer bytes(sizes[random_() % 3]);
     for (std::byte& byte : bytes.bytes()) byte = static_cast<std::byte>(random_());
     Sum(bytes.bytes());
     Decode(bytes.bytes());
@@ -130,11 +110,18 @@ class OneRound {
   const Codec& codec_;
   const uint32_t numel_;
   const CodecPlan plan_;
-  Buffer x_, out_, prelude_, workspace_, accumulator_;
+  ExactBuffer x_, out_, prelude_, workspace_, accumulator_;
   std::mt19937 random_;
 };
 
 }  // namespace
+
+TEST_CASE("codecs: each of the registry is looked at") {
+  const auto is_of = [](std::string_view name) {
+    return [name](std::string_view spec) { return spec.substr(0, spec.find(':')) == name; };
+  };
+  for (const std::string& name : CodecNames()) CHECK_MESSAGE(std::ranges::any_of(kSpecs, is_of(name)), name);
+}
 
 TEST_CASE("codecs: buffers as the plan says, any bytes decoded or refused") {
   const std::string best(kernels::InstructionSet());

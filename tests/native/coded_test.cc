@@ -217,8 +217,8 @@ TEST_CASE("coded: links that break cost nothing but time") {
 }
 
 TEST_CASE("coded: an engine that closes in the middle of encoding ends what is in flight") {
-  Cluster cluster({.workers = 1});
-  const auto gate = std::make_shared<GatedCodec>(CodecOf(kOnebit, 1));
+  Cluster cluster({.workers = 2});  // one of which sends nothing: no round ends before the engine does
+  const auto gate = std::make_shared<GatedCodec>(CodecOf(kOnebit, 2));
   CodedTensor tensor(cluster, 0, kCount, {gate, kOnebit}, 100);
   tensor.data() = Values(0, 0);
   auto operation = tensor.Start(Op::kSum);
