@@ -44,7 +44,7 @@ IN_ONE_PROCESS := tests/unit tests/property tests/package
 
 test-python:  ## the Python tests alone, after `make setup`
 	@$(PYTHON) -m pytest -n $(JOBS) $(IN_ONE_PROCESS)
-	@$(PYTHON) -m pytest $(addprefix --ignore=,$(IN_ONE_PROCESS)) tests
+	@$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(IN_ONE_PROCESS)) tests
 
 # In the build folder of the core, which is compiled once for the Python module and the tests.
 CORE_BUILD = $(shell $(PYTHON) -c 'import sys; print("build/cmake-" + sys.implementation.cache_tag)')

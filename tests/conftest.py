@@ -1,6 +1,57 @@
-"""For all tests: hypothesis measures no times, since a machine may be busy; pytest's own timeout ends what hangs."""
+"""For all tests: hypothesis measures no times, since a machine may be busy; pytest's own timeout ends what hangs.
 
+With pytest-xdist (`-n 2 --dist loadfile`) the tests of a file stay in one process, and so do those of files that would
+disturb one another, or that share processes.
+"""
+
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("no deadlines", deadline=None)
 settings.load_profile("no deadlines")
+
+TOGETHER = {
+    "c10d pool": (
+        "multiprocess/test_c10d_suite_like.py",
+        "multiprocess/test_fsdp_compression.py",
+        "multiprocess/test_parallel_examples.py",
+    ),
+    "lab": ("lab/",),  # each lab removes what dead ones have left, of which there is a test
+}
+"""Group -> what the names of its files below tests/ begin with."""
+
+FIRST = (
+    "fault/test_collectives_huge.py",
+    "multiprocess/test_examples.py",
+    "c10d pool",
+    "multiprocess/test_torch_world.py",
+)
+"""The longest groups: none of them is left to one process alone at the end."""
+
+
+def group_of(test: str) -> str:
+    """The group of a test, by its node id."""
+    name = test.partition("::")[0].removeprefix("tests/")
+    return next((group for group, files in TOGETHER.items() if name.startswith(files)), name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest groups first; else the order is that of the files."""
+    places = {group: place for place, group in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of pytest-xdist: hands out groups. Its own groups, by marks, are not heeded by every version of pytest."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Groups(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)

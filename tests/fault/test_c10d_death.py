@@ -122,8 +122,8 @@ def calls(group: Any, rank: int, size: int, way: str) -> Seen:
     return _until_it_fails(group, lambda: WAYS[way](tensor))
 
 
-def _survivors(body: Callable[..., Seen], *args: Any, transport: str, cheap: bool) -> list[Seen]:
-    processes = GroupPool(RANKS, cheap=cheap)
+def _survivors(body: Callable[..., Seen], *args: Any, transport: str) -> list[Seen]:
+    processes = GroupPool(RANKS)
     try:
         answers = processes.answers(RANKS, body, *args, environment={"BYTEPS_LIKE_TRANSPORT": transport})
     finally:
@@ -142,9 +142,9 @@ def _check(seen: list[Seen]) -> None:
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("way", WAYS)
 def test_who_waits_for_a_call_is_told_within_two_seconds(way: str, transport: str) -> None:
-    _check(_survivors(calls, way, transport=transport, cheap=True))
+    _check(_survivors(calls, way, transport=transport))
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_backward_of_ddp_is_told_within_two_seconds(transport: str) -> None:
-    _check(_survivors(in_backward, transport=transport, cheap=False))
+    _check(_survivors(in_backward, transport=transport))

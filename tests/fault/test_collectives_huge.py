@@ -21,6 +21,7 @@ NEEDED = 12 << 30  # bytes of memory: two tensors and what lies between them
 MIDDLES = (1, BYTES // 2, 1 << 31, 1 << 32, BYTES - 2)
 MARKS = sorted({place + offset for place in MIDDLES for offset in (-1, 0, 1)})
 BLOCK = 1 << 26
+SECONDS = 100.0  # a tenth of that, where nothing else runs
 
 
 def _zeros(communicator: Any, shared: bool) -> tuple[Any, np.ndarray]:
@@ -38,7 +39,7 @@ def _reduce(communicator: Any, algorithm: str, op: Op, shared: bool) -> tuple[li
     owner, values = _zeros(communicator, shared)
     values[MARKS] = np.arange(len(MARKS)) + 100 * communicator.rank
     group, place = communicator.group("all"), values.ctypes.data
-    options = CallOptions(algorithm=algorithm, timeout=100.0)
+    options = CallOptions(algorithm=algorithm, timeout=SECONDS)
     group.all_reduce(place, place, BYTES, DType.UINT8, op, options).wait()
     found = values[MARKS].tolist()
     values[MARKS] = 0
@@ -61,4 +62,5 @@ def test_every_byte_is_in_its_place(transport: str, algorithm: str, op: Op, shar
     numbers = np.arange(len(MARKS))
     wanted = 2 * numbers + 100 if op is Op.SUM else numbers + 100
     with Forked(2, transport) as world:
-        assert world.run(_reduce, algorithm, op, shared) == [(wanted.tolist(), 0)] * 2
+        world.begin(_reduce, algorithm, op, shared)
+        assert [world.answer(rank, SECONDS) for rank in range(2)] == [(True, (wanted.tolist(), 0))] * 2

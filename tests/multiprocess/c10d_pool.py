@@ -1,9 +1,8 @@
-"""Processes that import torch once and run bodies as ranks of one process group after the other."""
+"""Processes that run bodies as ranks of one process group after the other."""
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -13,6 +12,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from tests.multiprocess import warm
 
 BACKEND = os.environ.get("C10D_TEST_BACKEND", "byteps")
 """Another backend's name shows whether a failure is ours."""
@@ -57,7 +58,7 @@ class C10dPool:
         self._folder.cleanup()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = warm.context()
         self._pipes: list[Connection] = []
         self._processes = []
         for _ in range(self.size):

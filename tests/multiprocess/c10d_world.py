@@ -1,13 +1,11 @@
 """c10d worlds of processes: init_process_group("byteps") around each body.
 
-Those of a pool with `cheap` are forked from one that has imported torch: for bodies without autograd, which is not
-made for that. The setting `store` of a run makes the store that ranks are given from the pool's.
+The setting `store` of a run makes the store that ranks are given from the pool's.
 """
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.multiprocess import warm
 from tests.multiprocess.real_world import DEADLINE
 
 TIMEOUT = 20.0
@@ -25,10 +24,8 @@ TIMEOUT = 20.0
 class GroupPool:
     """`size` processes, and a store at which they meet as ranks of one world after the other."""
 
-    def __init__(self, size: int, *, cheap: bool = False) -> None:
-        context: Any = multiprocessing.get_context("forkserver" if cheap else "spawn")
-        if cheap:
-            context.set_forkserver_preload(["torch", "byteps_like.torch", "byteps_like.torch.process_group", __name__])
+    def __init__(self, size: int) -> None:
+        context = warm.context()
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._worlds = 0
         self._pipes: list[Connection] = []

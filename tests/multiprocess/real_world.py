@@ -1,9 +1,8 @@
-"""Real jobs for tests: scheduler and servers in this process, ranks in processes of a pool that import torch once."""
+"""Real jobs for tests: scheduler and servers in this process, ranks in processes of a pool."""
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import secrets
 import socket
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 from byteps_like.config import Config
 from byteps_like.control.scheduler import SchedulerServer
 from byteps_like.server.process import EmbeddedServer
+from tests.multiprocess import warm
 
 DEADLINE = 60.0
 
@@ -97,7 +97,7 @@ class Pool:
     """Processes that run bodies as ranks of one world after the other."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = warm.context()
         self._pipes: list[Connection] = []
         self.processes = []
         for _ in range(size):

@@ -133,7 +133,7 @@ def die_in_the_middle(group: Any, rank: int, size: int, kind: str) -> tuple[str,
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_survivor_of_a_kill_raises_within_two_seconds(kind: str, transport: str) -> None:
-    processes = GroupPool(3, cheap=True)
+    processes = GroupPool(3)
     try:
         *survivors, dead = processes.answers(
             3, die_in_the_middle, kind, environment={"BYTEPS_LIKE_TRANSPORT": transport}

@@ -81,7 +81,7 @@ def _begin(group: Any, rank: int, size: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[GroupPool]:
-    processes = GroupPool(4, cheap=True)
+    processes = GroupPool(4)
     yield processes
     processes.close()
 
