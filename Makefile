@@ -56,16 +56,8 @@ test-native: configure-tests  ## the native tests alone, after `make setup`
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
 	@$(CORE_BUILD)/native_tests
 
-# What has no threads of its own, or many bytes and nothing new: the thread sanitizer makes it ten times as slow.
-WITHOUT_THREADS := kernels*,codecs*,host: a large tensor*
-
 test-sanitizers: $(READY)  ## the native tests under address+undefined and thread sanitizers
-	@for kind in address,undefined thread; do \
-	  $(CMAKE) -S . -B build/san-$${kind%%,*} -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF \
-	    -DBYTEPS_LIKE_SANITIZE=$$kind > build/configure-san.log && \
-	  $(CMAKE) --build build/san-$${kind%%,*} --target native_tests -j $(JOBS) && \
-	  echo "== native tests, $$kind sanitizer ==" && \
-	  build/san-$${kind%%,*}/native_tests -tce="$$([ $$kind = thread ] && echo '$(WITHOUT_THREADS)')" || exit 1; done
+	@JOBS=$(JOBS) bash scripts/test_sanitizers.sh
 
 test-python-versions: $(READY)  ## native core and torch-free tests with each Python 3.11-3.13 there is
 	@bash scripts/test_python_versions.sh

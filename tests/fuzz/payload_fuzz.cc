@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "compression/registry.h"
+#include "csrc/codec/merge.h"
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/bytes.h"
 #include "tests/native/codec_specs.h"
@@ -90,6 +91,28 @@ class Receiver {
     Require(Decode(result.bytes().first(size)) || is_seen_late);
   }
 
+  // While it comes, in two pieces: `first` bytes, then all.
+  void Merge(const MergeCodec& codec, Bytes payload, size_t first) {
+    ExactBuffer accumulator(plan_.accumulator), result(plan_.result);
+    codec.Reset(numel_, accumulator.data());
+    MergeCursor read, written;
+    for (const size_t come : {first, payload.size()}) {
+      ExactBuffer begin(come);
+      std::copy_n(payload.begin(), come, begin.data());
+      if (read.bytes == 0) {
+        const auto total = static_cast<uint32_t>(payload.size());
+        auto joined = codec.Join(numel_, begin.bytes(), total, read, accumulator.data());
+        if (!Taken(joined.ok() ? Status() : joined.status())) return;
+        if (!*joined) continue;
+        Require(codec.ResultBytes(numel_, accumulator.data()) <= plan_.result);
+        written = codec.EmitIndex(numel_, accumulator.data(), result.data());
+      }
+      codec.Add(numel_, begin.bytes(), read, accumulator.data());
+      codec.EmitUntil(numel_, read.unit, written, accumulator.data(), result.data());
+    }
+    Require(read.unit == kNoUnit && Decode(result.bytes().first(written.bytes)));
+  }
+
  private:
   const Codec& codec_;
   const uint32_t numel_, count_;
@@ -116,7 +139,11 @@ void Receive(const uint8_t* data, size_t size) {
   std::copy(agreed.begin(), agreed.end(), receiver.agreed().begin());
   ExactBuffer bytes = Fitted(rest.subspan(agreed.size()), options, receiver.plan());
   receiver.Decode(bytes.bytes());
-  if (codec.trait() != Trait::kDense && codec.trait() != Trait::kOpaque) receiver.Sum(bytes.bytes());
+  if (codec.trait() == Trait::kDense || codec.trait() == Trait::kOpaque) return;
+  receiver.Sum(bytes.bytes());
+  if (codec.trait() != Trait::kMerge) return;
+  const size_t first = bytes.bytes().size() * data[2] / 255;
+  receiver.Merge(static_cast<const MergeCodec&>(codec), bytes.bytes(), first);
 }
 
 // What rank 1 would send of `numel` elements, some of them zeros.

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The native tests under the thread sanitizer, then under those for addresses and undefined behaviour. The second build
+# runs beside the first tests, which wait for one another more than they compute.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# What has no threads of its own, or many bytes and nothing new: the thread sanitizer makes it ten times as slow.
+without_threads='kernels*,codecs*,host: a large tensor*'
+
+build() {
+  local folder=build/san-$1
+  cmake -S . -B "$folder" -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_SANITIZE="$2" \
+    >build/configure-san.log
+  cmake --build "$folder" --target native_tests -j "${JOBS:-2}"
+}
+
+mkdir -p build
+build thread thread
+build/san-thread/native_tests -tce="$without_threads" >build/san-thread.log 2>&1 &
+threads=$!
+trap 'kill $threads 2>/dev/null || true' EXIT
+build address address,undefined
+echo "== native tests, address and undefined-behaviour sanitizers =="
+build/san-address/native_tests
+status=0
+wait $threads || status=$?
+trap - EXIT
+echo "== native tests, thread sanitizer =="
+cat build/san-thread.log
+exit $status
