@@ -41,10 +41,13 @@ test: setup-test test-native test-python  ## all tests
 
 # These need the processors to themselves neither for time nor for ports.
 IN_ONE_PROCESS := tests/unit tests/property tests/package
+# And these take all processors and most of the memory.
+ALONE := tests/fault/test_collectives_huge.py
 
 test-python:  ## the Python tests alone, after `make setup`
 	@$(PYTHON) -m pytest -n $(JOBS) $(IN_ONE_PROCESS)
-	@$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(IN_ONE_PROCESS)) tests
+	@$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(IN_ONE_PROCESS) $(ALONE)) tests
+	@$(PYTHON) -m pytest $(ALONE)
 
 # In the build folder of the core, which is compiled once for the Python module and the tests.
 CORE_BUILD = $(shell $(PYTHON) -c 'import sys; print("build/cmake-" + sys.implementation.cache_tag)')

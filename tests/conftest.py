@@ -22,12 +22,7 @@ TOGETHER = {
 }
 """Group -> what the names of its files below tests/ begin with."""
 
-FIRST = (
-    "fault/test_collectives_huge.py",
-    "multiprocess/test_examples.py",
-    "c10d pool",
-    "multiprocess/test_torch_world.py",
-)
+FIRST = ("multiprocess/test_examples.py", "c10d pool", "multiprocess/test_torch_world.py")
 """The longest groups: none of them is left to one process alone at the end."""
 
 
