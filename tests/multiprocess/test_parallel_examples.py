@@ -60,13 +60,12 @@ def test_example_with_a_framework(c10d_pool: C10dPool, example: str) -> None:
 
 
 def check(pool: C10dPool, case: tuple[int, str], dtype: str) -> None:
-    """The loss of every step and every weight: rank 0's are those of one process, the others' are rank 0's."""
+    """The loss of every step and every weight, on every rank."""
     ranks, example, *variant = case
     answers = pool.run(ranks, "parallel_bodies", "compared", example, dtype, *variant)
     for rank, answer in enumerate(answers):
         assert answer["difference"] <= answer["allowed"], f"rank {rank}"
         assert answer["losses"][-1] < answer["losses"][0], "it learns"
-        assert answer["losses"] == answers[0]["losses"]
         assert answer["fingerprint"] == answers[0]["fingerprint"], "the same weights, to the bit, on all ranks"
 
 
