@@ -92,6 +92,7 @@ SCENARIOS = [
     factors.groups_are_added,
     compression.telescopes,
     compression.trains_by,
+    compression.left_out_at_times,
 ]
 
 

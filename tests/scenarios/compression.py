@@ -9,6 +9,11 @@ import torch
 from torch import nn
 
 from byteps_like.compression.codec import Codec
+from byteps_like.torch.compress import Compress
+from byteps_like.torch.tuning import Tuning
+from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.search import Listed
+from byteps_like.tuner.setting import Setting
 from tests.fakes.codec_rounds import by_reference
 from tests.scenarios.checks import same_everywhere
 from tests.scenarios.models import distance, fill
@@ -116,3 +121,30 @@ def trains_by(bps: Any, rank: int, size: int) -> None:
         assert distance(model.w.detach(), target) < 0.5 * begin, way
         same_everywhere(bps, model.w.detach())
         optimizer.close()
+
+
+def left_out_at_times(bps: Any, rank: int, size: int) -> None:
+    """Gradients whose codec is left out for some rounds, and watched: what was applied and what is left adds up."""
+    shape, steps = (32, 40), 10
+    runtime = bps.runtime.current()
+    runtime.compression_monitor, usual = 2, runtime.compression_monitor
+    model = Given({"w": shape})
+    begin, inner = model.w.detach().double(), torch.optim.SGD(model.parameters(), lr=0.5)
+    rules = {"w": Compress("randomk:ratio=0.1", feedback=True)}
+    optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules)
+    route = optimizer.route
+    grid = [Setting(route, credit_bytes=0, coded=number % 2 == 0) for number in range(4)]
+    Tuning(optimizer._distribution.reducer, pace=Pace(4, 0, 2), search=Listed(grid))
+    for step in range(steps):
+        optimizer.zero_grad()
+        model({"w": gradient(step, rank, shape)}).backward()
+        optimizer.step()
+    (memory,) = optimizer.state_dict()["byteps_like"]["parameters"].values()
+    left = bps.allreduce(memory["residual"].double(), name="left.at.times")
+    gradients = [gradient(step, other, shape).double() for step in range(steps) for other in range(size)]
+    assert distance(begin - model.w.detach().double() + 0.5 * left, 0.5 * sum(gradients) / size) < 1e-5
+    same_everywhere(bps, model.w.detach())
+    (seen,) = optimizer.compression_report()
+    assert seen.figures is not None and 0.8 < seen.figures.nmse < 1.0
+    runtime.compression_monitor = usual
+    optimizer.close()

@@ -325,7 +325,7 @@ def test_powersgd_survives_zeros_and_what_is_no_number():
         torch.testing.assert_close(last, exact, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("body", [scenario.telescopes, scenario.trains_by])
+@pytest.mark.parametrize("body", [scenario.telescopes, scenario.trains_by, scenario.left_out_at_times])
 def test_over_the_native_cores_collectives(body):
     run_native_world(SIZE, body, partition_bytes=1024)
 
