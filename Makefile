@@ -126,6 +126,7 @@ bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training wi
 	@$(PYTHON) bench/compression.py --rates none
 	@$(PYTHON) bench/compression.py --plot docs/images/compression.png
 	@$(PYTHON) bench/compression.py --route allreduce --servers 0 --rates 400mbit
+	@$(PYTHON) bench/blocksparse.py
 	@$(PYTHON) bench/compression_training.py --plot docs/images/compression-training.png
 	@$(PYTHON) bench/compression_page.py
 

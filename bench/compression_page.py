@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import blocksparse
 import compression_training
 import report
 from compression_plan import DATA, FP32
@@ -99,7 +100,8 @@ def page(folder: Path) -> str:
         parts.append("![Time against error](images/compression.png)\n")
     sparse = newest(folder / "blocksparse.jsonl", "density", "contender")
     if sparse:
-        parts += ["## Block-sparse\n", blocks(sparse)]
+        what = f"{sparse[0]['workers']} workers, {sparse[0]['servers']} servers, links of {sparse[0]['rate']}"
+        parts += [f"## Block-sparse: {what}\n", table(blocksparse.COLUMNS, blocksparse.cells(sparse))]
     trained = newest(folder / "compression_training.jsonl", "task", "contender", "seed")
     if trained:
         config = trained[-1]["config"]
@@ -113,17 +115,6 @@ def page(folder: Path) -> str:
             parts += [f"### {task}\n", training([row for row in trained if row["task"] == task], task)]
         parts.append("![Loss by step and by time](images/compression-training.png)\n")
     return "\n".join(parts)
-
-
-def blocks(rows: list[Row]) -> str:
-    """Time of each contender at each density."""
-    names = list(dict.fromkeys(row["contender"] for row in rows))
-    by = {(row["density"], row["contender"]): row["seconds"] for row in rows}
-    lines = []
-    for density in sorted({row["density"] for row in rows}):
-        times = (report.show_time(by[density, name]) if (density, name) in by else "" for name in names)
-        lines.append((f"{density:.0%}", *times))
-    return table(("blocks", *names), lines)
 
 
 def main() -> None:

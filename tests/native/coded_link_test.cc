@@ -157,6 +157,54 @@ TEST_CASE("coded frames: on a new link the codec is named again and the payload 
   CHECK(server.Wait(*operation).ok());
 }
 
+TEST_CASE("coded frames: a merged result lands beside its payload, which can be sent again from anywhere") {
+  const std::string blocks = "blocksparse:block=256,dense=0.8";
+  for (const uint32_t counted : {2000u, 0u}) {
+    OneServer server;
+    server.engine().SetSegment(1024);
+    auto operation = server.Submit(100, 1, {CodecOf(blocks, 1), blocks}, 0);
+    CHECK(TextOf(server.Next()) == blocks);
+    Message push = server.Next();
+    Bytes payload = push.payload;
+    CHECK(push.header.total == 16 + 4 + kNumel * 4);  // of ones: whole
+    while (payload.size() < push.header.total) {
+      const Message more = server.Next();
+      CHECK(more.header.offset == payload.size());
+      payload.insert(payload.end(), more.payload.begin(), more.payload.end());
+    }
+    Bytes result = payload;
+    for (size_t i = 20; i < result.size(); i += 4) result[i + 2] ^= std::byte{0x40};  // other numbers
+    server.Answer(push.header, push.header.total, Bytes(result.begin(), result.begin() + 3000));
+    while (server.engine().counters().payload_received < 3000) std::this_thread::yield();
+    server.Break();
+    CHECK(TextOf(server.Next()) == blocks);
+    Header resume = server.Next().header;
+    CHECK(resume.type == FrameType::kResume);
+    CHECK(resume.offset == 3000);
+    resume.type = FrameType::kResumed;
+    resume.flags = 0;
+    resume.offset = counted;
+    server.link().Send(resume);
+    if (counted == 0) {  // then the result can't have come from there
+      CHECK(server.Wait(*operation).code() == Code::kPeerLost);
+      continue;
+    }
+    Bytes again(payload.begin(), payload.begin() + counted);
+    while (again.size() < payload.size()) {
+      const Message more = server.Next();
+      CHECK(more.header.offset == again.size());
+      again.insert(again.end(), more.payload.begin(), more.payload.end());
+    }
+    CHECK(again == payload);
+    Header tail = push.header;
+    tail.type = FrameType::kResult;
+    tail.offset = 3000;
+    tail.length = static_cast<uint32_t>(result.size() - 3000);
+    server.link().Send(tail, Bytes(result.begin() + 3000, result.end()));
+    CHECK(server.Wait(*operation).ok());
+  }
+}
+
 TEST_CASE("coded frames: a result that is none fails the job and names the key") {
   for (const int kind : {0, 1, 2}) {
     OneServer server;
