@@ -98,7 +98,7 @@ def page(folder: Path) -> str:
             ]
     if codecs:
         parts.append("![Time against error](images/compression.png)\n")
-    sparse = newest(folder / "blocksparse.jsonl", "density", "contender")
+    sparse = [row for row in newest(folder / "blocksparse.jsonl", "servers", "density", "contender") if row["servers"]]
     if sparse:
         what = f"{sparse[0]['workers']} workers, {sparse[0]['servers']} servers, links of {sparse[0]['rate']}"
         parts += [f"## Block-sparse: {what}\n", table(blocksparse.COLUMNS, blocksparse.cells(sparse))]
