@@ -36,6 +36,11 @@ class BlockSparse(Codec):
     block: int = 256
     dense: float = 0.8
 
+    @property
+    def whole(self) -> int:
+        """See Codec."""
+        return self.block
+
     def plan(self, numel: int, world: int) -> Plan:
         """See Codec."""
         words = words_of(self._blocks(numel))

@@ -83,6 +83,16 @@ class Codec(ABC):
     source: ClassVar[str]
     """The paper it is from."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a server answers a partition only when all contributions to it are whole."""
+        return self.trait in (Trait.WIDENING, Trait.VOTE, Trait.REENCODE)
+
+    @property
+    def whole(self) -> int:
+        """Elements, beginning at multiples of so many, that two partitions would both send if they were cut."""
+        return 1
+
     def spec(self) -> str:
         """All parameters in canonical form: what the native core makes its twin from, and both ends compare."""
         return canonical(self)

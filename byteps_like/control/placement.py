@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
+from typing import TYPE_CHECKING
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
+
+if TYPE_CHECKING:
+    from byteps_like.compression.codec import Codec
 
 ALIGNMENT = 64
 """Partition boundaries are multiples of this: whole cache lines, whole elements."""
 
 SMALLEST_PIECE = 64 << 10
 """A tensor is not cut finer than this only to reach more slots."""
+
+ENCODED_BYTES = 1 << 20
+"""Most fp32 bytes of a partition whose encoded sum a server makes when all contributions are whole, unless its tensor
+says otherwise: lines down are idle while the first ones come up, and lines up while the last results go down."""
 
 PARTS_PER_TENSOR = 1 << 16
 """Keys are `tensor_id << 16 | part`."""
@@ -53,8 +61,10 @@ class Placer:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""
         if not self._slots:
             raise InvalidArgumentError(f"can't place tensor {spec.name!r}: the job has no servers")
-        partition_bytes = spec.partition_bytes or self._partition_bytes
-        grain = _grain(spec, partition_bytes)
+        codec = _codec(spec)
+        usual = min(self._partition_bytes, ENCODED_BYTES) if codec and codec.waits else self._partition_bytes
+        partition_bytes = spec.partition_bytes or usual
+        grain = _grain(codec, partition_bytes)
         largest = max(partition_bytes // grain, 1) * grain
         each = self._share_out(spec.nbytes, largest, grain)
         pieces = in_turn([_cut(nbytes, largest, grain) for nbytes in each], grain)
@@ -91,17 +101,19 @@ class Placer:
         return _aligned(wanted, nbytes, grain)
 
 
-def _grain(spec: TensorSpec, partition_bytes: int) -> int:
-    """Boundaries are multiples of this many bytes: of ALIGNMENT, and of the blocks that a codec sends as they are,
-    such as rows: one that is cut would be sent by both of its halves' blocks. Unless a partition has no room for it."""
+def _codec(spec: TensorSpec) -> Codec | None:
     if not spec.codec:
-        return ALIGNMENT
+        return None
     # Not at the top: a scheduler of a job without codecs needs neither them nor NumPy.
-    from byteps_like.compression.blocksparse import BlockSparse
     from byteps_like.compression.registry import codec_of
 
-    codec = codec_of(spec.codec_spec)
-    grain = lcm(ALIGNMENT, 4 * codec.block) if isinstance(codec, BlockSparse) else ALIGNMENT
+    return codec_of(spec.codec_spec)
+
+
+def _grain(codec: Codec | None, partition_bytes: int) -> int:
+    """Boundaries are multiples of this many bytes: of ALIGNMENT, and of the blocks that a codec sends as they are,
+    such as rows: one that is cut would be sent by both of its halves' blocks. Unless a partition has no room for it."""
+    grain = lcm(ALIGNMENT, 4 * codec.whole) if codec else ALIGNMENT
     return grain if grain <= partition_bytes else ALIGNMENT
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from byteps_like.compression.registry import codec_of
 from byteps_like.control.optimum import Host, shares
 from byteps_like.control.placement import ALIGNMENT, SMALLEST_PIECE, Placer
 from byteps_like.dtypes import DType
@@ -132,3 +133,18 @@ def test_refused() -> None:
         Placer([], 4096).place(0, TensorSpec("w", DType.FLOAT32, (1,)))
     with pytest.raises(InvalidArgumentError, match="raise partition_bytes=64"):
         Placer([1], 64).place(0, TensorSpec("w", DType.UINT8, (64 << 17,)))
+
+
+def test_what_is_answered_when_it_is_whole_is_cut_finer() -> None:
+    """Dense sums and merged ones are answered while they come in; who says a size gets it."""
+    placer, numel = Placer([1], 4 << 20), 1 << 22
+
+    def parts(codec: str, partition_bytes: int = 0) -> int:
+        spec = TensorSpec("t", DType.FLOAT32, (numel,), partition_bytes=partition_bytes, codec=codec)
+        return len(placer.place(1, spec).partitions)
+
+    assert [parts(codec_of(name).spec()) for name in ("int8", "thc4", "sign")] == [16, 16, 16]
+    assert [parts(""), parts("bf16"), parts(codec_of("blocksparse").spec())] == [4, 4, 4]
+    assert parts(codec_of("int8").spec(), 8 << 20) == 2
+    small = Placer([1], 512 << 10).place(1, TensorSpec("t", DType.FLOAT32, (1 << 18,), codec="onebit:block=32768"))
+    assert [part.nbytes for part in small.partitions] == [512 << 10] * 2
