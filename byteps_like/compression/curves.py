@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-import byteps_like._core as _core
 from byteps_like.compression.codec import Codec, Trait
 from byteps_like.dtypes import DType, Op
 
@@ -59,6 +59,8 @@ class Costs:
 @lru_cache(maxsize=64)
 def measure(codec: Codec, world: int, sizes: tuple[int, ...] = SIZES) -> Costs:
     """Runs it on this thread, on normal numbers, for rounds of `world` contributions. A tenth of a second, once."""
+    import byteps_like._core as _core  # not at the top: portable workers know these classes, too
+
     rows = [_measure(_core.Codec(codec.spec(), world), codec.trait, numel) for numel in sizes]
     return _costs(sizes, rows)
 
@@ -76,16 +78,20 @@ def _costs(sizes: Sequence[int], rows: Sequence[tuple[float, ...]]) -> Costs:
 
 
 def _measure_raw(dtype: DType, numel: int) -> tuple[float, float, float, float]:
+    from byteps_like._core import kernels
+
     fp32, own = int(DType.FLOAT32), int(dtype)
     wide, narrow = np.ones(numel, np.float32), np.zeros(numel * dtype.itemsize, np.uint8)
-    add = _seconds(lambda: _core.kernels.accumulate(int(Op.SUM), own, wide, narrow))
+    add = _seconds(lambda: kernels.accumulate(int(Op.SUM), own, wide, narrow))
     if dtype is DType.FLOAT32:
         return 0.0, 0.0, add, 0.0
-    encode = _seconds(lambda: _core.kernels.cast(fp32, own, narrow, wide))
-    return encode, _seconds(lambda: _core.kernels.cast(own, fp32, wide, narrow)), add, 0.0
+    encode = _seconds(lambda: kernels.cast(fp32, own, narrow, wide))
+    return encode, _seconds(lambda: kernels.cast(own, fp32, wide, narrow)), add, 0.0
 
 
-def _measure(core: _core.Codec, trait: Trait, numel: int) -> tuple[float, float, float, float]:
+def _measure(core: Any, trait: Trait, numel: int) -> tuple[float, float, float, float]:
+    from byteps_like._core import kernels
+
     plan = core.plan(numel)
     x = np.random.default_rng(0).standard_normal(numel).astype(np.float32)
     agreed, payload = np.zeros(plan["prelude"], np.uint8), np.zeros(plan["payload"], np.uint8)
@@ -97,7 +103,7 @@ def _measure(core: _core.Codec, trait: Trait, numel: int) -> tuple[float, float,
     if trait is Trait.DENSE:
         dtype = DType(plan["dense"])
         total = np.zeros(sent.size // dtype.itemsize * dtype.accumulator.itemsize, np.uint8)
-        add = _seconds(lambda: _core.kernels.accumulate(int(Op.SUM), int(dtype), total, sent))
+        add = _seconds(lambda: kernels.accumulate(int(Op.SUM), int(dtype), total, sent))
         return encode, _seconds(lambda: core.decode(sent, 1, _DRAW, agreed, 1.0, out)), add, 0.0
     accumulator, result = np.zeros(plan["accumulator"] + 64, np.uint8), np.zeros(plan["result"], np.uint8)
     accumulator = accumulator[-accumulator.ctypes.data % 64 :][: plan["accumulator"]]
