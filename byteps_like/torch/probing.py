@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROBED = "raw: slower"
-"""Why gradients that have a codec travel raw."""
-
 
 class Probing(Tuning):
     """Steps of `reducer` with its codecs and without them, by turns; what is faster stays. See tuner.probe and Tuning.

@@ -92,6 +92,11 @@ class Runtime:
             return False
         return True
 
+    @property
+    def generation(self) -> int:
+        """How often all ranks have joined (see join)."""
+        return 0 if self.joiner is None else int(self.joiner.generation)
+
     def _follow(self, label: str, order: list[int]) -> None:
         arena = self.arenas.get(label)
         if arena is not None:
@@ -195,7 +200,7 @@ class Runtime:
     def stats(self) -> dict[str, float]:
         """See the function of that name."""
         found: dict[str, float] = {**self.worker.stats()}
-        for figures in self.figures.values():
+        for figures in list(self.figures.values()):  # Prometheus asks from a thread of its own
             found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
         return found
 

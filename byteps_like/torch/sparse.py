@@ -79,7 +79,7 @@ def start_sparse(
     scope = runtime.scope(process_set)
     rows = _checked(tensor, reduction).scaled(reduction.prescale)
     full = runtime.names.claim(scope.prefix + KIND, name, _signature(rows, reduction))
-    seen, generation = _seen(full), _generation()
+    seen, generation = _seen(full), runtime.generation
     way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
     if way is not Way.SERVERS:
         runtime.sparse_twins.pop(full, None)
@@ -110,15 +110,11 @@ def forget(name: str, process_set: object = None) -> None:
     runtime.sparse_seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
 
 
-def _generation() -> int:
-    joiner = _runtime.current().joiner
-    return 0 if joiner is None else int(joiner.generation)
-
-
 def _seen(full: str) -> Seen | None:
     """The last sum of that name. None after all ranks have joined: who did so first has not seen the others' last."""
-    seen = _runtime.current().sparse_seen.get(full)
-    return seen if seen is not None and seen.generation == _generation() else None
+    runtime = _runtime.current()
+    seen = runtime.sparse_seen.get(full)
+    return seen if seen is not None and seen.generation == runtime.generation else None
 
 
 def _start_exchange(wanted: _Sum) -> Started:

@@ -73,7 +73,7 @@ class Tuning:
         )
         self._name = f"{reducer.label}{self.ending}"
         self._rounds = Rounds(self._pace)
-        self._generation = _generation(runtime)
+        self._generation = runtime.generation
         self._last = runtime.clock()
         self._cut = (reducer.route.name, reducer.partition_bytes)
         self.setting, self.done = None, runtime.worker.size == 1
@@ -102,7 +102,7 @@ class Tuning:
     @property
     def waits(self) -> bool:
         """Whether the step under way has to end with nothing in flight, for another setting may follow it."""
-        return not self.done and (self._rounds.last or _generation(self._runtime) != self._generation)
+        return not self.done and (self._rounds.last or self._runtime.generation != self._generation)
 
     @property
     def _path(self) -> Path | None:
@@ -119,7 +119,7 @@ class Tuning:
         if reducer.runtime is not self._runtime:
             self._begin(reducer)
         if not self.done and reducer.complete:
-            joined = _generation(self._runtime) != self._generation
+            joined = self._runtime.generation != self._generation
             if self._rounds.note(now - self._last) or joined:
                 self._decide(reducer, last=joined)
                 now = reducer.runtime.clock()
@@ -170,10 +170,6 @@ class Tuning:
         logger.info("tuned: %s\n%s", self.setting, self.log.text())
         if self._path is not None and self.setting is not None:
             self.log.save(self._path, self.setting)
-
-
-def _generation(runtime: Any) -> int:
-    return 0 if runtime.joiner is None else int(runtime.joiner.generation)
 
 
 def attach(reducer: GradientReducer, tune: Tune | None) -> bool:

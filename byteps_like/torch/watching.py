@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from byteps_like.torch.routes import Request, Route
 from byteps_like.worker.api import TWOWAY, TensorSpec
 
 if TYPE_CHECKING:
-    from byteps_like.compression.figures import Encoding, Figures
+    from byteps_like.compression.figures import Encoding, Figures, Usual
     from byteps_like.torch.reducer import GradientReducer
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class Watching:
 
     def _begin(self, reducer: GradientReducer) -> None:
         self._runtime = reducer.runtime
+        self._generation = self._runtime.generation
         self._left = self._every
         self._looks = 0
         self._known: dict[str, _Watched] = {}
@@ -84,10 +85,13 @@ class Watching:
     @property
     def waits(self) -> bool:
         """See Watcher."""
-        return self._left == 1
+        return self._left == 1 or self._runtime.generation != self._generation
 
     def after_round(self) -> None:
-        """See Watcher. Rounds in which some rank took no part aren't counted."""
+        """See Watcher. Rounds in which some rank took no part (it has joined) aren't counted.
+
+        Where the barrier is crossed a rank may count one before it knows; so all begin anew once all have joined.
+        """
         reducer = self._reference()
         if reducer is None:
             return
@@ -95,7 +99,10 @@ class Watching:
             self._begin(reducer)
         if not reducer.complete:
             return
-        self._left -= 1
+        if self._runtime.generation != self._generation:
+            self._generation, self._left = self._runtime.generation, self._every
+        else:
+            self._left -= 1
         if self._left == 0:
             self._left = 1 if self._look(reducer) else self._every
             self._looks += 1
@@ -111,6 +118,7 @@ class Watching:
         if self._left != 1:
             return
         self._armed = []
+        self._known = {label: item for label, item in self._known.items() if item.arena in reducer.coded}
         for arena in reducer.coded:
             if arena.coding is None or not arena.is_coded:
                 continue
@@ -128,13 +136,13 @@ class Watching:
         armed = [item for item in self._armed if item.arena.is_coded]
         if not armed:
             return False
-        for item, figures in zip(armed, _exchange(reducer, armed, self._looks), strict=True):
-            self._judge(reducer, item, figures)
+        for item, (figures, like) in zip(armed, _exchange(reducer, armed, self._looks), strict=True):
+            self._judge(reducer, item, figures, like)
         self._publish(reducer)
         return any(item.suspected for item in armed)
 
-    def _judge(self, reducer: GradientReducer, item: _Watched, figures: Figures) -> None:
-        from byteps_like.compression.figures import RISES, alarm, usual
+    def _judge(self, reducer: GradientReducer, item: _Watched, figures: Figures, like: Usual) -> None:
+        from byteps_like.compression.figures import RISES, alarm
 
         coding = item.arena.coding
         assert coding is not None
@@ -142,7 +150,6 @@ class Watching:
         if figures.broken or not figures.elements:
             return
         item.seen = [*item.seen[-RISES:], figures]
-        like = usual(item.arena.codec.removeprefix(TWOWAY), reducer.route.worker.size, len(item.window))
         found = alarm(item.seen, like, bool(coding.way.feedback))
         if found and (before or figures.lost):
             self._fall_back(reducer, item.arena, found)
@@ -171,22 +178,27 @@ class Watching:
         }
 
 
-def _exchange(reducer: GradientReducer, items: Sequence[_Watched], look: int) -> list[Figures]:
-    """The figures of all ranks together; first they agree on preludes."""
-    from byteps_like.compression.figures import COUNT, Figures
+def _exchange(reducer: GradientReducer, items: Sequence[_Watched], look: int) -> list[tuple[Figures, Usual]]:
+    """The figures of all ranks together, and what rank 0 finds usual, since machines differ in the last bits of exp;
+    first they agree on preludes."""
+    from byteps_like.compression.figures import COUNT, Figures, Usual, usual
 
     route = reducer.route
     encodings = _encodings(route, items, look)
-    sums = torch.zeros(len(items), COUNT, dtype=torch.float64)
+    sums = torch.zeros(len(items), COUNT + len(fields(Usual)), dtype=torch.float64)
     for number, (item, encoding) in enumerate(zip(items, encodings, strict=True)):
         assert item.arena.coding is not None
         sample, item.arena.coding.sample, item.arena.coding.wanted = item.arena.coding.sample, None, None
         if sample is not None:
             x, gradient, residual = _made_up(item.arena, sample)
-            sums[number] = torch.tensor(encoding.figures(x, gradient, residual).numbers(), dtype=torch.float64)
+            own = encoding.figures(x, gradient, residual).numbers()
+            sums[number, :COUNT] = torch.tensor(own, dtype=torch.float64)
+        if route.worker.rank == 0:
+            like = usual(item.arena.codec.removeprefix(TWOWAY), route.worker.size, len(item.window))
+            sums[number, COUNT:] = torch.tensor(astuple(like), dtype=torch.float64)
     (declared,) = route.declare([TensorSpec(f"{reducer.label}.watch.{len(items)}", DType.FLOAT64, tuple(sums.shape))])
     route.push_pull(declared, sums.data_ptr(), Op.SUM, Request(priority=_URGENT)).wait()
-    return [Figures(*(float(number) for number in row)) for row in sums]
+    return [(Figures(*row[:COUNT]), Usual(*row[COUNT:])) for row in sums.tolist()]
 
 
 def _encodings(route: Route, items: Sequence[_Watched], look: int) -> list[Encoding]:

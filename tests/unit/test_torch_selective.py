@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import urllib.error
 import urllib.request
+import weakref
 from functools import partial
 
 import pytest
 import torch
 
+from byteps_like.compression.figures import Usual
 from byteps_like.compression.registry import codec_of
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import runtime as bps_runtime
 from byteps_like.torch.compress import Auto, Compress
+from byteps_like.torch.compression_rules import Rules
+from byteps_like.torch.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tuning import Tuning
+from byteps_like.torch.watching import watch
 from byteps_like.tuner.probe import PACE
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
@@ -214,6 +221,60 @@ def test_error_feedback_that_does_not_shrink_what_is_left_is_ended(cross_barrier
     assert all(run(shrinking, 14, every=1)[0][1])
 
 
+@pytest.mark.parametrize("cross_barrier", [False, True])
+def test_looks_agree_after_a_join(cross_barrier):
+    """Where the barrier is crossed, a rank hears of another's join after it has counted the round."""
+
+    def body(bps, rank, size):
+        runtime = bps.runtime.current()
+        runtime.compression_check, runtime.compression_monitor = "off", 4
+        model = Given({"w": SHAPE})
+        options = {"cross_barrier": True, "model": model} if cross_barrier else {}
+        sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = bps.DistributedOptimizer(sgd, model.named_parameters(), compression=NAMED, **options)
+        for count in (6 + (rank == 0), 9):
+            for step in range(count):
+                optimizer.zero_grad()
+                model({"w": gradient(step, rank)}).backward()
+                optimizer.step()
+            bps.join()
+        return optimizer.compression_report()[0].figures
+
+    figures = run_world(2, body, world=world_of())
+    assert figures[0] is not None and figures[0] == figures[1]
+
+
+def test_what_is_usual_is_said_by_rank_0(monkeypatch):
+    """Machines may differ in it; ranks that judged by their own would not all fall back."""
+    by_rank = [Usual(nmse=1e-9, clamp=0.0), Usual(nmse=1.0, clamp=0.0)]
+    monkeypatch.setattr(
+        "byteps_like.compression.figures.usual",
+        lambda spec, world, numel: by_rank[bps_runtime.current().worker.rank],
+    )
+    ranks = run({"w": "thc4"}, 4, every=1)
+    assert ranks[0][1] == ranks[1][1] == [True, False, False, False]
+
+
+def test_looks_keep_no_arena_that_is_gone():
+    def body(bps, rank, size):
+        bps.runtime.current().compression_monitor = 1
+        model = Given({"0": SHAPE})
+        reducer = GradientReducer(model.named_parameters, ReducerOptions(Rules([("*", Compress("int8"))], min_bytes=0)))
+        watch(reducer, 1)
+        arenas = []
+        for turn in range(3):
+            model({name: gradient(turn, rank) for name, _ in model.named_parameters()}).backward()
+            reducer.synchronize()
+            arenas.append(weakref.ref(reducer.coded[0]))
+            del model._parameters[str(turn)]
+            model.register_parameter(str(turn + 1), torch.nn.Parameter(torch.zeros(SHAPE)))
+        reducer.refresh()
+        gc.collect()
+        return [arena() is not None for arena in arenas]
+
+    assert run_world(2, body)[0][0] is False
+
+
 @pytest.fixture
 def nanosecond(monkeypatch):
     """Every codec takes 1 ns to encode an element, and nothing else takes time; raw takes none at all."""
@@ -238,6 +299,16 @@ def test_auto_within_one_host_stays_raw(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "compression=auto: gradients go raw, because all are on one host"
     ]
+    assert not any(".auto0" in name for name in world.pushed), "nothing is measured"
+
+
+def test_auto_beside_portable_workers_stays_raw(caplog):
+    """They can't encode, nor say where they are: who measured would wait for them."""
+    world = world_of(hosts=2, raw=0.0, per_byte=1e-6)
+    world.encode = False
+    with caplog.at_level(logging.INFO, "byteps_like.torch.selecting"):
+        codecs, _ = auto({"w": "auto"}, world)
+    assert codecs == [[], []] and "portable" in caplog.records[0].getMessage()
     assert not any(".auto0" in name for name in world.pushed), "nothing is measured"
 
 
