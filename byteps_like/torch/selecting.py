@@ -84,7 +84,7 @@ def select(route: Route, auto: Auto, name: str, clock: Callable[[], float]) -> S
     second, unless ranks come late."""
     worker = route.worker
     places = worker.places() if isinstance(worker, Placed) else None
-    why = "" if places and places.hosts > 1 else _why(worker.size, places)
+    why = _why(worker.size, places)
     if why or places is None:
         if worker.rank == 0:
             logger.info("compression=auto: gradients go raw, because %s", why)
@@ -106,7 +106,11 @@ def select(route: Route, auto: Auto, name: str, clock: Callable[[], float]) -> S
 def _why(size: int, places: Places | None) -> str:
     if size == 1:
         return "a world of one sends nothing"
-    return "all are on one host" if places else "this kind of worker can't tell where the others are"
+    if places is None:
+        return "this kind of worker can't tell where the others are"
+    if not places.encode:
+        return "some workers are portable ones, which can't encode"
+    return "" if places.hosts > 1 else "all are on one host"
 
 
 def _costs(codecs: Sequence[Codec], world: int) -> list[float]:

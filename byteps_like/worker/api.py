@@ -112,10 +112,12 @@ class Tunable(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """Where those are that a reduction goes through: on how many `hosts`; `servers` 0 where it goes among workers."""
+    """Where those are that a reduction goes through: on how many `hosts`; `servers` 0 where it goes among workers.
+    `encode`: whether all workers can, since none is a portable one."""
 
     hosts: int
     servers: int
+    encode: bool = True
 
 
 @runtime_checkable

@@ -87,7 +87,8 @@ class NativeWorker:
             for server in world.servers
             for shard in range(server.shards)
         ]
-        self._places = Places(len({one.host_id for one in [*world.workers, *world.servers]}), len(world.servers))
+        hosts = {one.host_id for one in [*world.workers, *world.servers]}
+        self._places = Places(len(hosts), len(world.servers), all(worker.native for worker in world.workers))
         self._channel = {(server, shard): index for index, (server, shard, _) in enumerate(shards)}
         self._engine = _core.Engine(
             job=world.job,

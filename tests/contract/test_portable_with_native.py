@@ -19,6 +19,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError
 from byteps_like.portable.join import join
 from byteps_like.portable.worker import PortableWorker
+from byteps_like.worker.api import Places
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,8 @@ def test_two_kinds_of_workers_are_in(job):
     assert [isinstance(worker, PortableWorker) for worker in job.workers] == [False, False, True, True]
     assert [worker.rank for worker in job.workers] == [0, 1, 2, 3]
     assert [worker.local_size for worker in job.workers] == [4] * 4
+    native = [worker for worker in job.workers if not isinstance(worker, PortableWorker)]
+    assert [worker.places() for worker in native] == [Places(hosts=1, servers=2, encode=False)] * 2
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "float32", "float64"])

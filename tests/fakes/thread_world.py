@@ -57,6 +57,8 @@ class ThreadWorld:
         self.codecs = WorldCodecs()
         self.hosts = 1
         """On how many the ranks say they are."""
+        self.encode = True
+        """Whether all can; portable workers can't."""
         self.now = 0.0
         """A clock: by how much a round of a partition moves it, `takes` says by its codec and bytes of fp32."""
         self.takes: Callable[[str, int], float] = lambda codec, nbytes: 0.0
@@ -219,7 +221,7 @@ class ThreadWorker:
         return declared
 
     def places(self) -> Places:
-        return Places(self.world.hosts, 1)
+        return Places(self.world.hosts, 1, self.world.encode)
 
     def note_route(self, name: str) -> None:
         pass
