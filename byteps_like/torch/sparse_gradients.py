@@ -13,10 +13,11 @@ from collections.abc import Container
 import torch
 
 from byteps_like.dtypes import Op
+from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Named
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import Reduction
-from byteps_like.torch.sparse import forget, is_dense, start_sparse
+from byteps_like.torch.sparse import KIND, forget, is_dense, start_sparse
 from byteps_like.torch.sparse_choice import RETURN
 from byteps_like.torch.sparse_rows import Rows
 
@@ -32,6 +33,7 @@ class SparseGradients:
         self.partition_bytes = 0
         """Of those that go through servers, on all ranks alike; 0: of the job's size."""
         self._label, self._op, self._process_set = label, op, process_set
+        self._twins = _runtime.current().sparse_twins
         self._known: dict[int, Named] = {}
         self._stays_dense: set[int] = set()
         self._flights: list[int] = []
@@ -78,7 +80,10 @@ class SparseGradients:
         return f"{self._label}.sparse.{name}"
 
     def keep(self, parameters: Container[int]) -> None:
-        """Forgets all but those of these ids."""
+        """Forgets all but those of these ids, and what they went to servers through."""
+        for number, (name, _) in self._known.items():
+            if number not in parameters:
+                self._twins.pop(f"{KIND}.{self._full(name)}", None)
         self._known = {number: item for number, item in self._known.items() if number in parameters}
         self._stays_dense &= set(self._known)
 

@@ -163,6 +163,7 @@ def test_partitions_follow_the_tuner(everybody: Any) -> None:
             counts += [len(twin._declared.partitions) for name, twin in twins() if reducer.label in name]
         assert table.weight[:30].eq(-5.0).all() and not table.weight[30:].any()
         ours.close()
+        assert not [name for name, _ in twins() if reducer.label in name], "its memory is given back"
         return counts
 
     def twins() -> Any:
