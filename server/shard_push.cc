@@ -116,12 +116,13 @@ bool Shard::Reserve(Key& key, Round& round, const Header& header) {
   return reserved.ok();
 }
 
-// A push of round r + 1 says that the rank has its result of r.
+// A push of round r + 1 says that the rank has its result of r, and wants no more of it: no queue holds a round that is
+// released.
 bool Shard::Acknowledge(Key& key, const Header& header) {
   Round& before = key.of(header.round - 1);
   if (!before.active() || before.number() != header.round - 1) return true;
   Contribution& contribution = before.of(header.rank);
-  if (contribution.sent != before.total()) {
+  if (before.total() == 0 || contribution.sent != before.total() || contribution.queued) {
     Blame(*peers_[header.rank], KeyText(key.key) + ": it goes on without the result of the round before");
     return false;
   }

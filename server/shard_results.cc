@@ -10,7 +10,8 @@ void Shard::Offer(Key& key, Round& round, uint32_t rank) {
   Contribution& contribution = round.of(rank);
   Peer& peer = *peers_[rank];
   const bool ready = contribution.reference != nullptr ? round.finished() : round.complete() > contribution.sent;
-  if (!peer.link || contribution.queued || !contribution.begun || contribution.away) return;
+  if (!peer.link || contribution.queued || !contribution.begun || contribution.away || contribution.acknowledged)
+    return;
   if (contribution.sent == round.total() || !ready) return;
   contribution.queued = true;
   peer.results.push({round.priority(), order_++, &round, key.key});

@@ -206,6 +206,44 @@ TEST_CASE("encoded: what breaks the protocol is refused and named") {
   CHECK(Contains(error_after(CodecHeader(0, kMaxCodecs, "")), "numbers a codec 1024"));
 }
 
+// Of a round that nobody could have answered, of one whose result waits for its link, of one that it has let go: its
+// memory may be another's by then.
+TEST_CASE("encoded: who goes on has the result, all of it, and gets no more of it") {
+  const std::string refused = "rank 0 broke the protocol: key 7: it goes on without the result of the round before";
+  for (const char* text : {kOnebit.c_str(), "coo"}) {
+    CAPTURE(text);
+    const auto payloads = Encoded(*CodecFor(text, 2), Gradients(2, 1000, 0), kKey, 0);
+    {
+      TestServer server(2);
+      Coder first(server, 0, text);
+      first.Push(payloads[0], 0);
+      first.Push(payloads[0], 1);
+      CHECK(first.link().ReceiveError() == refused);
+    }
+    TestServer server(2);
+    Coder first(server, 0, text), second(server, 1, text);
+    for (const uint32_t round : {0u, 1u}) {
+      first.Push(payloads[0], round);
+      if (round == 1) first.Resume(0, payloads[0].size(), 0);
+      second.Push(payloads[1], round);
+      CHECK(!first.Pull(round).empty());
+      CHECK((round == 1 || !second.Pull(round).empty()));
+    }
+  }
+  TestServer server(1);
+  Coder coder(server, 0, "coo");
+  const auto payload = Encoded(*CodecFor("coo", 1), Gradients(1, 1 << 20, 0), kKey, 0)[0];
+  coder.Push(payload, 0);
+  AwaitSummed(server, payload.size());
+  Header resume = EncodedHeader(0, kKey, 0, payload.size());  // without a new link, and nothing of it is read
+  resume.type = FrameType::kResume;
+  resume.length = 0;
+  resume.offset = payload.size();
+  coder.link().Send(resume);
+  coder.Push(payload, 1, 0, 1000, 1000);
+  CHECK(coder.link().ReceiveError() == refused);
+}
+
 TEST_CASE("encoded: a payload that changes its length in the middle is refused") {
   TestServer server(2);
   Coder coder(server, 0);
