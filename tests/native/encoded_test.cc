@@ -96,6 +96,7 @@ TEST_CASE("encoded: a link that breaks within a payload or a result is resumed, 
     torn.offset = 8192;
     torn.length = 4096;
     first.link().Send(torn, Payload(4096), 100);
+    AwaitReceived(server, 2 * kOnebit.size() + 8192);
   }
   Payload landed;
   {

@@ -127,11 +127,13 @@ TEST_CASE("merge: links that break in the middle of payload and result are resum
   const Payload expected = Summed(*codec, kNumel, payloads, kKey, 0);
   RawCoder second(server, 1, kBlocks);
   second.Push(payloads[1], 0);
+  const size_t before = 2 * kBlocks.size() + payloads[1].size();
   Payload landed;
   {
     RawCoder first(server, 0, kBlocks);
     first.Push(payloads[0], 0, 0, third, 10000);
     landed = first.Pull(0, {}, expected.size() / 5);  // while two thirds have not been sent
+    AwaitReceived(server, before + third);
   }
   REQUIRE(landed.size() > 0);
   {
@@ -139,6 +141,7 @@ TEST_CASE("merge: links that break in the middle of payload and result are resum
     CHECK(first.Resume(0, size, landed.size()) == third);
     first.Push(payloads[0], 0, third - 5000, third + 3, 700);  // some of it again, and not to the end of a number
     landed = first.Pull(0, landed, expected.size() / 4);
+    AwaitReceived(server, before + third + kBlocks.size() + 5003);
   }
   {
     RawCoder first(server, 0, kBlocks);

@@ -99,4 +99,11 @@ inline void AwaitSummed(TestServer& server, uint64_t bytes) {
   REQUIRE(server.stats().encoded == bytes);
 }
 
+// Until the server has so many bytes of payloads and of texts of codecs: a link that breaks before may lose some.
+inline void AwaitReceived(TestServer& server, uint64_t bytes) {
+  const Deadline end = In(10);
+  while (server.stats().payload_received < bytes && Clock::now() < end) std::this_thread::yield();
+  REQUIRE(server.stats().payload_received == bytes);
+}
+
 }  // namespace byteps_like::testing
