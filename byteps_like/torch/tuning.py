@@ -176,7 +176,7 @@ def attach(reducer: GradientReducer, tune: Tune | None) -> bool:
     """Tunes `reducer`, if that is asked for. One optimizer of a process is tuned: links are common to all."""
     runtime = reducer.runtime
     wanted = runtime.tune if tune is None else tune
-    if wanted == OFF or runtime.worker.size == 1:
+    if wanted == OFF:
         return False
     if runtime.count("tuned"):
         logger.info("%s is not tuned: another optimizer is, and they share their links", reducer.label)

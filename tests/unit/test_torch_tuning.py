@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
+from byteps_like.torch.runtime import bound
 from byteps_like.torch.tuning import Tuning
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting, load, save
+from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, flat, loss_of, mlp
 from tests.scenarios.tuned import GRID, PACE, STEPS
@@ -180,6 +182,27 @@ def test_the_setting_of_the_job_tunes_the_first_optimizer_only(tmp_path):
         return tuned.tuned, plain.tuned
 
     assert run_world(2, body) == [(Setting("server", 2048), None)] * 2
+
+
+def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
+    """An elastic job may begin with one worker, whose optimizer stays."""
+    path = tmp_path / "tuned.json"
+    save(path, Setting("server", 2048))
+
+    def body(bps, rank, size):
+        model = mlp()
+        if rank == 0:
+            with bound(LocalWorker()) as alone:
+                alone.tune = str(path)
+                optimizer = make(bps, model)
+                train(bps, rank, optimizer, model, 1)
+        bps.runtime.current().tune = str(path)
+        if rank == 1:
+            optimizer = make(bps, model)
+        train(bps, rank, optimizer, model, 3)
+        return optimizer.tuned
+
+    assert run_world(2, body) == [Setting("server", 2048)] * 2
 
 
 def test_what_is_found_is_saved(tmp_path, monkeypatch):
