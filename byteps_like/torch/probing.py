@@ -30,15 +30,18 @@ class Probing(Tuning):
     def __init__(self, reducer: GradientReducer, pace: Pace = PACE, search: Search | None = None) -> None:
         super().__init__(reducer, pace=pace, search=search)
 
-    def _begin(self, reducer: GradientReducer, search: Search | None = None) -> None:
-        super()._begin(reducer, search)
-        check = reducer.runtime.compression_check
-        asked = check == "on" or (check == "auto" and reducer.selects)
-        self.done = self.done or not (asked and reducer.switchable)
-
     def _enter(self, reducer: GradientReducer) -> None:
         reducer.probing = self
         reducer.watchers.add(self)
+
+    def _decide(self, reducer: GradientReducer, last: bool) -> None:
+        """Whether there is anything to time is asked after the first round, when all ranks have the same arenas."""
+        check = reducer.runtime.compression_check
+        asked = check == "on" or (check == "auto" and reducer.selects)
+        if self.setting is None and not (asked and reducer.switchable):
+            self.done = True
+        else:
+            super()._decide(reducer, last)
 
     def _new_search(self) -> Search:
         return Probe(Setting(*self._cut, credit_bytes=0))

@@ -124,6 +124,32 @@ def test_who_names_a_codec_is_not_timed_unless_asked(check, times):
     assert all(coded) is not times
 
 
+def test_who_was_alone_and_who_comes_agree_that_nothing_is_left_to_time():
+    """The only gradient with a codec comes sparse, and leaves its arena with the first round."""
+
+    def body(bps, rank, size):
+        table = torch.nn.Embedding(50, 4, sparse=True)
+
+        def made():
+            bps.runtime.current().compression_check = "on"
+            sgd = torch.optim.SGD(table.parameters(), lr=1.0)
+            return bps.DistributedOptimizer(sgd, table.named_parameters(), compression={"weight": "int8"})
+
+        if rank == 0:
+            with bps_runtime.bound(LocalWorker()):
+                optimizer = made()
+        bps.runtime.current().compression_check = "on"
+        if rank == 1:
+            optimizer = made()
+        for _ in range(4):
+            optimizer.zero_grad()
+            table(torch.arange(5)).sum().backward()
+            optimizer.step()
+        return optimizer._distribution.reducer.probing.done
+
+    assert run_world(2, body) == [True, True]
+
+
 @pytest.mark.parametrize("rates", [(1.0,), (1.0, 0.5, 0.25)])
 def test_what_was_left_out_is_added_to_the_first_raw_gradient(rates):
     """Error feedback telescopes over every switch: nothing is lost, nothing counts twice."""
