@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from compression_plan import BF16, DATA, FP32, GLOO, Plan
+from compression_plan import BF16, DATA, FP32, GLOO, UNCODED, Plan
 
 from byteps_like.compression.codec import Trait
 from byteps_like.compression.registry import CODECS, SHORT, codec_of
@@ -33,9 +33,10 @@ GPT_NUMEL = 600_000
 
 
 def default_codecs() -> list[str]:
-    """All that can be summed, by their short names where they have some."""
+    """All that can be summed, by their short names where they have some; a cast to bf16 is a contender anyway."""
     named = {codec.name for codec in SHORT.values()}
-    return [*SHORT, *(kind.name for kind in CODECS if kind.name not in named and kind.trait is not Trait.OPAQUE)]
+    others = [kind.name for kind in CODECS if kind.name not in named and kind.trait is not Trait.OPAQUE]
+    return [name for name in [*SHORT, *others] if name not in UNCODED]
 
 
 def parse_arguments() -> argparse.Namespace:
