@@ -48,6 +48,18 @@ def where(rows: Sequence[Row]) -> str:
     return f"{machine}; torch {last['versions']['torch']}; {last['time'][:10]}, of commit {', '.join(commits)}.\n"
 
 
+def setup(rows: Sequence[Row]) -> str:
+    """How many workers and servers there were."""
+    told = []
+    for place, chosen in (
+        ("Lab of shaped links, a host each", [row for row in rows if row["rate"] != "none"]),
+        ("One host", [row for row in rows if row["rate"] == "none"]),
+    ):
+        if chosen:
+            told.append(f"{place}: {chosen[0]['workers']} workers, {chosen[0]['servers']} servers.")
+    return " ".join(told)
+
+
 def reductions(rows: list[Row]) -> str:
     """Time, bytes and error of every contender at every rate, by servers."""
     rates = [rate for rate in RATES if any(row["rate"] == rate for row in rows)]
@@ -87,13 +99,11 @@ def page(folder: Path) -> str:
     for route, title in (("server", "By servers"), ("allreduce", "In two hops, without servers")):
         rows = [row for row in codecs if row["route"] == route and row["rate"] in RATES]
         if rows:
-            size = report.show_bytes(rows[0]["bytes"])
             parts += [
                 f"## {title}\n",
-                f"One reduction of {size} of fp32, from the last rank's start to its end, median; in brackets how many"
-                " times as fast as fp32. Bytes sent and received are a worker's, headers and what was sent again"
-                f" included, over the tensor's. Lab of shaped links, {rows[0]['workers']} workers and"
-                f" {rows[0]['servers']} servers, a host each. {where(rows)}",
+                f"One reduction of {report.show_bytes(rows[0]['bytes'])} of fp32, from the last start to the last"
+                " end, median; in brackets how many times as fast as fp32. Bytes sent and received are a worker's,"
+                f" headers and what was sent again included, over the tensor's. {setup(rows)} {where(rows)}",
                 reductions(rows),
             ]
     if codecs:
