@@ -10,13 +10,12 @@ hosts, in M, the bytes of the weights in bfloat16. Leaves out/fsdp.jsonl.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from typing import Any
 
 import report
-from lab_ranks import ranks_found
+from lab_ranks import join_process_group, ranks_found, slowest
 
 WAYS: dict[str, dict[str, Any] | None] = {
     "FSDP2": None,
@@ -24,7 +23,6 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "int8, int8": {"weights": "int8", "gradients": "int8"},
     "int8, int4, hpZ": {"weights": "int8", "gradients": "int4", "secondary": True},
 }
-STORE_PORT = 29417
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -50,7 +48,7 @@ def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
     model = 2 * ranks[0]["numel"]
     first, rows, cells = 0.0, [], []
     for way in WAYS:
-        turns = [max(times) for times in zip(*(rank["times"][way] for rank in ranks), strict=True)]
+        turns = slowest(ranks, way)
         median, sent = statistics.median(turns), sum(rank["sent"][way] for rank in ranks) / model
         first = first or median
         row = {"bench": "fsdp", "way": way, "seconds": median, "low": min(turns), "high": max(turns), "sent": sent}
@@ -64,16 +62,11 @@ def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
 
 def worker(arguments: argparse.Namespace) -> dict[str, Any]:
     """One rank."""
-    import torch
     import torch.distributed as dist
 
     import byteps_like.torch as bps
 
-    torch.set_num_threads(1)
-    bps.init()
-    master = os.environ["BYTEPS_LIKE_SCHEDULER"].rpartition(":")[0]
-    store = dist.TCPStore(master, STORE_PORT, bps.size(), is_master=bps.rank() == 0)
-    dist.init_process_group("byteps", store=store, rank=bps.rank(), world_size=bps.size())
+    join_process_group()
     trained = {way: _Trained(arguments, options) for way, options in WAYS.items()}
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     sent = {way: one.sent() for way, one in trained.items()}

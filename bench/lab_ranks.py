@@ -17,6 +17,8 @@ from byteps_like.launch.options import RunOptions
 
 TIMEOUT = 400.0  # seconds for the whole job
 
+STORE_PORT = 29417  # beside the scheduler
+
 Worker = Callable[[argparse.Namespace], dict[str, Any]]
 
 
@@ -46,3 +48,22 @@ def ranks_found(
         if code := run_in_lab(lab, options, per_host):
             sys.exit(code)
         return [json.loads((Path(folder) / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def join_process_group() -> None:
+    """On a rank: byteps_like, and torch.distributed by it, over all ranks; one thread to compute with."""
+    import torch
+    import torch.distributed as dist
+
+    import byteps_like.torch as bps
+
+    torch.set_num_threads(1)
+    bps.init()
+    master = os.environ["BYTEPS_LIKE_SCHEDULER"].rpartition(":")[0]
+    store = dist.TCPStore(master, STORE_PORT, bps.size(), is_master=bps.rank() == 0)
+    dist.init_process_group("byteps", store=store, rank=bps.rank(), world_size=bps.size())
+
+
+def slowest(ranks: list[dict[str, Any]], way: str) -> list[float]:
+    """Seconds of each turn of `way`, which lasts as long as on its slowest rank."""
+    return [max(times) for times in zip(*(rank["times"][way] for rank in ranks), strict=True)]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from lab_ranks import ranks_found
+from lab_ranks import join_process_group, ranks_found, slowest
 
 PLAIN = "as it is"
 WAYS: dict[str, dict[str, Any] | None] = {
@@ -31,7 +31,6 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "powersgd, activations": {"gradients": "powersgd:rank=8", "activations": "int8", "epilogue_only": False},
 }
 """By way, what compress_pipeline is given, whose codec is int8."""
-STORE_PORT = 29418
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,13 +55,9 @@ def main() -> None:
 
 def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
     """A turn lasts as long as on its slowest rank; of the turns, the median."""
-    first, rows, cells = (
-        statistics.median(map(max, zip(*(rank["times"][PLAIN] for rank in ranks), strict=True))),
-        [],
-        [],
-    )
+    first, rows, cells = statistics.median(slowest(ranks, PLAIN)), [], []
     for way in WAYS:
-        turns = [max(times) for times in zip(*(rank["times"][way] for rank in ranks), strict=True)]
+        turns = slowest(ranks, way)
         median, sent = statistics.median(turns), sum(rank["sent"][way] for rank in ranks)
         found = {"error": ranks[0]["error"][way], "loss": ranks[-1]["loss"][way], "sent": sent}
         rows.append(
@@ -82,16 +77,11 @@ def show(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> None:
 
 def worker(arguments: argparse.Namespace) -> dict[str, Any]:
     """One rank."""
-    import torch
     import torch.distributed as dist
 
     import byteps_like.torch as bps
 
-    torch.set_num_threads(1)
-    bps.init()
-    master = os.environ["BYTEPS_LIKE_SCHEDULER"].rpartition(":")[0]
-    store = dist.TCPStore(master, STORE_PORT, bps.size(), is_master=bps.rank() == 0)
-    dist.init_process_group("byteps", store=store, rank=bps.rank(), world_size=bps.size())
+    join_process_group()
     trained = {way: _Trained(arguments, way) for way in WAYS}
     error = {way: one.error(trained[PLAIN]) for way, one in trained.items()}
     times: dict[str, list[float]] = {way: [] for way in WAYS}
