@@ -10,8 +10,8 @@ READY := $(if $(wildcard $(PYTHON)),,setup-ci)
 export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-ci core proto configure-tests demo test test-python test-native test-sanitizers \
-  test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
+.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-python test-native test-rdma \
+  test-sanitizers test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
   bench-compression docs wheel clean
 
 help:  ## this list
@@ -23,6 +23,9 @@ setup:  ## virtual environment in .venv, packages, native core (done by the othe
 
 setup-test:
 	@VENV=$(VENV) bash scripts/setup.sh test
+
+setup-rdma:
+	@VENV=$(VENV) bash scripts/setup.sh test rdma
 
 setup-ci:
 	@VENV=$(VENV) bash scripts/setup.sh test ci
@@ -58,6 +61,10 @@ configure-tests: core
 test-native: configure-tests  ## the native tests alone, after `make setup`
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
 	@$(CORE_BUILD)/native_tests
+
+test-rdma: setup-rdma configure-tests  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
+	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
+	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests
 
 test-sanitizers: $(READY)  ## the native tests under address+undefined and thread sanitizers
 	@JOBS=$(JOBS) bash scripts/test_sanitizers.sh

@@ -3,8 +3,8 @@
 #   1. Debian packages that are missing: installed as root, else named, and the script ends
 #   2. a virtual environment in .venv with the exact versions of requirements-dev.lock
 #   3. the native core, built in place
-# Arguments: `test` for what the native tests need besides, `ci` for the compilers that only check and fuzz, `bench` for
-# the rivals of the benchmarks.
+# Arguments: `test` for what the native tests need besides, `rdma` for the virtual machine of `make test-rdma`, `ci` for
+# the compilers that only check and fuzz, `bench` for the rivals of the benchmarks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=${VENV:-.venv}
@@ -12,6 +12,8 @@ VENV=${VENV:-.venv}
 say() { printf '%s\n' "setup: $*" >&2; }
 
 have() { command -v "$1" >/dev/null; }
+
+have_admin() { PATH=$PATH:/usr/sbin:/sbin have "$1"; } # not on the path of every user
 
 # The interpreter of .venv, or of the system for making it; empty if there is none of a version we support.
 find_python() {
@@ -51,7 +53,18 @@ missing_packages() {
     [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # the lab's tests need root
     ;;
   esac
+  case " $* " in *" rdma "*)
+    have qemu-system-x86_64 || echo qemu-system-x86
+    have busybox && ! ldd "$(command -v busybox)" >/dev/null 2>&1 || echo busybox-static
+    have_admin modprobe || echo kmod
+    have_admin rdma && have_admin tc || echo iproute2
+    have cpio || echo cpio
+    [ -e /etc/libibverbs.d/rxe.driver ] || echo ibverbs-providers
+    compgen -G '/usr/lib/*/librdmacm.so.1' >/dev/null || echo librdmacm1
+    ;;
+  esac
   case " $* " in *" bench "*)
+    have ib_write_bw || echo perftest
     have mpirun || printf "%s\n" openmpi-bin libopenmpi-dev
     [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # for the lab
     ;;

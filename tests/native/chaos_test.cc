@@ -7,14 +7,6 @@
 namespace byteps_like::testing {
 namespace {
 
-std::vector<std::string> Schemes() {
-  std::vector<std::string> schemes;
-  for (const Transport& transport : Transports()) {
-    if (transport.is_viable().empty()) schemes.push_back("chaos+" + std::string(transport.scheme));
-  }
-  return schemes;
-}
-
 double SecondsSince(Deadline begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::vector<uint64_t> Positions(uint64_t seed, double per_kib, int count) {
@@ -41,10 +33,10 @@ TEST_CASE("chaos: fault positions follow the seed, the rate and the spared first
 }
 
 TEST_CASE("chaos: a flipped bit is caught by the checksum of the link") {
-  for (const std::string& scheme : Schemes()) {
+  for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
     LoopThread thread;
-    StreamPair streams = MakeStreams(FreshUrl(scheme, "?seed=11&corrupt=0.002"));
+    StreamPair streams = MakeStreams(FreshUrl("chaos+" + scheme, "?seed=11&corrupt=0.002"));
     Peer client(thread, std::move(streams.client)), server(thread, std::move(streams.server));
     for (uint32_t i = 0; i < 400; ++i) client.Send(Push(i, Pattern(50'000, i)));
     REQUIRE(server.WaitClosed());
@@ -56,10 +48,10 @@ TEST_CASE("chaos: a flipped bit is caught by the checksum of the link") {
 }
 
 TEST_CASE("chaos: a drop ends the link on both sides, what had come was whole") {
-  for (const std::string& scheme : Schemes()) {
+  for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
     LoopThread thread;
-    StreamPair streams = MakeStreams(FreshUrl(scheme, "?seed=12&drop=0.002"));
+    StreamPair streams = MakeStreams(FreshUrl("chaos+" + scheme, "?seed=12&drop=0.002"));
     Peer client(thread, std::move(streams.client)), server(thread, std::move(streams.server));
     for (uint32_t i = 0; i < 400; ++i) client.Send(Push(i, Pattern(50'000, i)));
     REQUIRE(client.WaitClosed());
@@ -83,12 +75,12 @@ TEST_CASE("chaos: delay, rate and stall take the time they should") {
       {"?rate=4e6", 464'000, 0.09, 2},  // 64 KiB at once, then 400 KB at 4 MB/s
       {"?stall=1&stall_ms=20", 5'000, 0.02, 5},
   };
-  for (const std::string& scheme : Schemes()) {
+  for (const std::string& scheme : TestedSchemes()) {
     for (const Case& one : cases) {
       CAPTURE(scheme);
       CAPTURE(one.query);
       LoopThread thread;
-      StreamPair streams = MakeStreams(FreshUrl(scheme, one.query));
+      StreamPair streams = MakeStreams(FreshUrl("chaos+" + scheme, one.query));
       Peer client(thread, std::move(streams.client)), server(thread, std::move(streams.server));
       const auto begin = Clock::now();
       client.Send(Push(1, Pattern(one.bytes, 1)));

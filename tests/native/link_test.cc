@@ -11,17 +11,9 @@ namespace {
 
 constexpr char kMildChaos[] = "?seed=5&delay_ms=1&stall=0.001&stall_ms=2";
 
-std::vector<std::string> Schemes() {
-  std::vector<std::string> schemes;
-  for (const Transport& transport : Transports()) {
-    if (transport.is_viable().empty()) schemes.emplace_back(transport.scheme);
-  }
-  return schemes;
-}
-
 std::vector<std::string> Urls() {
   std::vector<std::string> urls;
-  for (const std::string& scheme : Schemes()) {
+  for (const std::string& scheme : TestedSchemes()) {
     urls.push_back(FreshUrl(scheme));
     urls.push_back(FreshUrl("chaos+" + scheme, kMildChaos));
   }
@@ -106,7 +98,7 @@ TEST_CASE("link: many small frames, and the counters are exact") {
 }
 
 TEST_CASE("link: ping-pong with random sizes loses no wake-up") {
-  for (const std::string& scheme : Schemes()) {
+  for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
     const uint32_t rounds = (scheme == "shm" ? 100'000 : 10'000) / kSlow;
     Linked linked(FreshUrl(scheme));
@@ -138,7 +130,7 @@ TEST_CASE("link: ping-pong with random sizes loses no wake-up") {
 TEST_CASE("link: two links on one loop, one flooded, both served in turn") {
   constexpr size_t kFrames = 100;
   const Bytes block = Pattern(256 << 10, 1);
-  for (const std::string& scheme : Schemes()) {
+  for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
     LoopThread clients, servers;
     StreamPair first = MakeStreams(FreshUrl(scheme)), second = MakeStreams(FreshUrl(scheme));

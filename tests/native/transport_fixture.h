@@ -1,11 +1,13 @@
 // What the tests of transports and links share: a loop on its own thread, and a handler that sends and records frames.
 #pragma once
 
+#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -197,12 +199,29 @@ inline StreamPair MakeStreams(const std::string& url) {
   return pair;
 }
 
+// The transports that the suites of all transports run here; those that cannot run are named with the reason. In the
+// virtual machine of `make test-rdma` only RDMA: the others have been through it on the host.
+inline std::vector<std::string> TestedSchemes() {
+  const char* only = std::getenv("BYTEPS_LIKE_TEST_TRANSPORT");
+  std::vector<std::string> schemes;
+  for (const Transport& transport : Transports()) {
+    if (only != nullptr && transport.scheme != only) continue;
+    const std::string why = transport.is_viable();
+    if (why.empty()) {
+      schemes.emplace_back(transport.scheme);
+    } else {
+      MESSAGE("skipped: ", std::string(transport.scheme), ": ", why);
+    }
+  }
+  return schemes;
+}
+
 // An address of this transport that no other test uses.
 inline std::string FreshUrl(const std::string& scheme, const std::string& query = "") {
   static std::atomic<int> count{0};
-  const std::string place = scheme.ends_with("tcp")
-                                ? "127.0.0.1:0"
-                                : "test-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
+  if (scheme.ends_with("tcp")) return scheme + "://127.0.0.1:0" + query;
+  if (scheme.ends_with("rdma")) return scheme + "://10.77.1.1:0" + query;  // of the machine (scripts/rdma_vm/guest.sh)
+  const std::string place = "test-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
   return scheme + "://" + place + query;
 }
 
