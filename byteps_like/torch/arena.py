@@ -11,12 +11,14 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, MismatchError
+from byteps_like.torch.arena_memory import ArenaMemory
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
+from byteps_like.torch.devices import Device
 from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
-from byteps_like.torch.tensors import tensor_over, wire_dtype
+from byteps_like.torch.tensors import wire_dtype
 from byteps_like.worker.api import Declared, Handle, TensorSpec, Tunable
 from byteps_like.worker.layout import CONTROLS, FLAGS, Layout, lay_out, partitions_of, pieces, runs
 
@@ -65,7 +67,8 @@ class Arena:
     sent as soon as all gradients in it are `ready`; `finish` sends the rest. At the tail are control elements, reduced
     with the gradients: one per gradient that says "this rank had one", one per gradient "it was sparse", one "this rank
     throws the round away", one "this rank takes part", which ranks that have joined do not. Where gradients are coded,
-    the control elements are a tensor of their own, which goes raw.
+    or on a device, the control elements are a tensor of their own, which goes raw, from this host's memory. On a device
+    `wait` has the current stream wait for the gradients; the host waits for the control elements of the other hosts.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
@@ -96,6 +99,8 @@ class Arena:
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
         layout = lay_out(self._sizes(), self._order, self._itemsize)
+        self._memory = ArenaMemory(named[0][1], wire, layout.total, layout.tail)
+        self._total = layout.total
         self.coding = Coding(way, layout.tail) if way.is_coded else None
         self.rates: Rates | None = None
         """Learning rates of its parameters; for error feedback."""
@@ -107,7 +112,7 @@ class Arena:
         self.longest = 0
         """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
         self._cut(declared)
-        self.data = tensor_over(self._worker.allocate(layout.total * self._itemsize), wire)
+        self._memory.allocate(route.worker)
         self._sent = [False] * len(self._starts)
         self._began = False
         self._pending: list[int] = []
@@ -115,15 +120,16 @@ class Arena:
         self.reset()
 
     def _named(self, layout: Layout, code: DType) -> list[TensorSpec]:
-        """The tensors it is declared as. Where the gradients are coded, the last is the control elements'."""
-        body = layout.total if self.coding is None else layout.tail
+        """What it is declared as. The last is the control elements', where gradients are coded or on a device."""
+        apart = self.coding is not None or self._memory.device is not None
+        body = layout.tail if apart else layout.total
         sizes = pieces(body, self._itemsize) if self._crossing else [body]
         text = "" if self.coding is None else self.coding.way.text(0)
         specs = [
             TensorSpec(f"{self.label}.{n}" if n else self.label, code, (size,), codec=text)
             for n, size in enumerate(sizes)
         ]
-        if self.coding is not None:
+        if apart:
             specs.append(TensorSpec(f"{self.label}.control", code, (layout.total - body,)))
         return specs
 
@@ -150,7 +156,7 @@ class Arena:
             slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
         if self.coding is not None:
             self.coding.place(self.slots, layout.offsets)
-        self._control = self.data[layout.tail : layout.tail + FLAGS * len(self.slots) + CONTROLS]
+        self._control = self._memory.host[layout.tail : layout.tail + FLAGS * len(self.slots) + CONTROLS]
         self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
 
     def recut(self, route: Route, partition_bytes: int) -> None:
@@ -171,8 +177,7 @@ class Arena:
             for declared in left:
                 before.retire(declared)
         if moves:
-            data = tensor_over(self._worker.allocate(self.data.numel() * self._itemsize), self.data.dtype)
-            self.data = data.copy_(self.data)
+            self._memory.move(self._worker)
         self._place()
         for slot in self.slots:
             slot.rebind()
@@ -192,11 +197,21 @@ class Arena:
             self.recode(rounds)
 
     @property
+    def data(self) -> torch.Tensor:
+        """Where the gradients are, one behind the other."""
+        return self._memory.data
+
+    @property
+    def device(self) -> Device | None:
+        """Where that is; None: in this host's memory."""
+        return self._memory.device
+
+    @property
     def windows(self) -> list[range]:
         """Elements of each partition that is encoded."""
         if self.coding is None:
             return []
-        ends = [*self._starts[1:], self.data.numel() * self._itemsize]
+        ends = [*self._starts[1:], self._total * self._itemsize]
         bounds = [
             (first // self._itemsize, last // self._itemsize) for first, last in zip(self._starts, ends, strict=True)
         ]
@@ -243,6 +258,7 @@ class Arena:
 
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
+        self._memory.follow_stream(self.label)
         slot.stage(self._before)
         self.reached(slot)
         complete = []
@@ -281,8 +297,10 @@ class Arena:
                 if self.coding is not None:
                     self._encoded_next(self.coding, run)
                 first = piece.parts.start
-                request = Request(0, range(run.start - first, run.stop - first), self.priority(run))
-                address = self.data.data_ptr() + piece.offset
+                parts = range(run.start - first, run.stop - first)
+                place = self._memory.place(piece.offset // self._itemsize)
+                address = self._memory.host.data_ptr() + piece.offset
+                request = Request(0, parts, self.priority(run), place)
                 self._flights.append((run, self._route.push_pull(piece.declared, address, self._op, request)))
                 self._sent[run.start : run.stop] = [True] * len(run)
 
@@ -437,7 +455,7 @@ class Arena:
     def _forget_flights(self) -> None:
         handles = [handle for _, handle in self._flights]
         if not all(handle.done() for handle in handles):
-            park(handles, (self.data, self.coding))
+            park(handles, (self._memory.host, self.coding))
         self._flights = []
 
 

@@ -82,6 +82,7 @@ class Coding:
 
     def clear_gaps(self, data: torch.Tensor) -> None:
         """Zeros between the gradients: what was decoded there would be sent again."""
+        self._gaps = self._gaps.to(data.device)
         data.index_fill_(0, self._gaps, 0.0)
 
     def recall(self, slots: Sequence[Slot]) -> dict[str, Memory]:
@@ -134,8 +135,10 @@ class Coding:
         """What the worker does to elements that it encodes, and nothing is left out of them."""
         found = {kind: buffer[part].numpy() for kind, buffer in self._buffers.items() if kind == MOMENTUM or self._owes}
         if found:
-            way = self.way
-            Compensation(found.get(RESIDUAL), found.get(MOMENTUM), way.momentum, way.nesterov).before(x.numpy())
+            way, host = self.way, x.cpu()
+            Compensation(found.get(RESIDUAL), found.get(MOMENTUM), way.momentum, way.nesterov).before(host.numpy())
+            if host is not x:
+                x.copy_(host)
         if RESIDUAL in found:
             found[RESIDUAL][:] = 0.0
             self._paid = True

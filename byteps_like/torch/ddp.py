@@ -34,7 +34,7 @@ class DistributedDataParallel(torch.nn.Module):
     known here, and what it keeps is in no state_dict.
 
     Names in `state_dict()` begin with `module.`, as torch's do. Blocks in the constructor. Raises MismatchError if
-    the ranks' modules differ, InvalidArgumentError for parameters that are not on the CPU.
+    the ranks' modules differ, InvalidArgumentError for `device_ids` other than the one device that the module is on.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class DistributedDataParallel(torch.nn.Module):
     ) -> None:
         super().__init__()
         del find_unused_parameters
-        _check_arguments(device_ids, tuning)
+        _check_arguments(module, device_ids, tuning)
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
         self.module = module
         self.broadcast_buffers = broadcast_buffers
@@ -113,9 +113,14 @@ _TUNING = {
 }  # fmt: skip
 
 
-def _check_arguments(device_ids: object, tuning: dict[str, object]) -> None:
-    if device_ids:
-        raise InvalidArgumentError(f"device_ids={device_ids!r}: this build trains on the CPU; leave device_ids out")
+def _check_arguments(module: torch.nn.Module, device_ids: Any, tuning: dict[str, object]) -> None:
+    places = {parameter.device for parameter in module.parameters()}
+    wanted = {torch.device("cuda", item) if isinstance(item, int) else torch.device(item) for item in device_ids or ()}
+    if wanted and places != wanted:
+        raise InvalidArgumentError(
+            f"device_ids={device_ids!r}: the module's parameters are on {', '.join(map(str, places))}; move it to the"
+            " rank's device first, or leave device_ids out"
+        )
     for name in tuning.keys() - _TUNING:
         raise InvalidArgumentError(f"DistributedDataParallel has no argument {name}; operations go over all ranks")
 

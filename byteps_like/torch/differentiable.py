@@ -24,7 +24,7 @@ from byteps_like.torch.ops import (
     start,
     start_copied,
 )
-from byteps_like.torch.tensors import check_strided_cpu
+from byteps_like.torch.tensors import check_strided
 
 
 def push_pull(
@@ -68,7 +68,7 @@ def push_pull(
                 f"{way.name or 'a cast'}: sparse tensors travel as they are; leave compression out"
             )
         return _reduce(tensor, name, reduction, process_set)
-    check_strided_cpu(tensor, "push_pull")
+    check_strided(tensor, "push_pull")
     cast = Float32Compressor if way.is_coded else check_compression(compression)
     compressed, context = cast.compress(tensor)
     return cast.decompress(_reduce(compressed, name, encoded(reduction, way), process_set), context)

@@ -20,6 +20,8 @@ from byteps_like.torch.slot import too_many_passes
 class FactorReducer(GradientReducer):
     """See GradientReducer. Weights of plain Linear layers of `model` are in no arena: each travels by itself."""
 
+    on_host_only = "factors are exchanged from this host's memory; leave sufficient_factors out"
+
     def __init__(
         self, source: Callable[[], Iterable[Named]], options: ReducerOptions, model: nn.Module, wanted: bool | str
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from byteps_like.torch.headers import Headers
 from byteps_like.torch.ops import Reduction, scale_in_place
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.staged import All, Staged, Step
-from byteps_like.torch.tensors import check_strided_cpu, wire_dtype, wire_op
+from byteps_like.torch.tensors import check_strided, wire_dtype, wire_op
 
 Launch = Callable[[Group], tuple[Step, Callable[[], Any]]]
 """Starts an operation on a lane: what is in flight, and how its result is made."""
@@ -56,10 +56,13 @@ def launch(kind: str, name: str | None, process_set: object, begin: Launch) -> i
 
 
 def plain(tensors: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
-    """`tensors` without history, contiguous. Raises InvalidArgumentError for what can't be sent."""
+    """`tensors` without history, contiguous, in this host's memory: the host waits for those that are on a device.
+
+    Raises InvalidArgumentError for what can't be sent.
+    """
     for tensor in tensors:
-        check_strided_cpu(tensor, what)
-    return [tensor.detach().contiguous() for tensor in tensors]
+        check_strided(tensor, what)
+    return [tensor.detach().cpu().contiguous() for tensor in tensors]
 
 
 def start_allgather(
@@ -88,7 +91,13 @@ def start_allgather(
                 steps.append(lane.all_gather(item.payload.data_ptr(), target.data_ptr(), lengths, DType.UINT8))
             return All(steps)
 
-        return Staged(headers.operation, then), lambda: result([Rows(item.read(), item.counts) for item in travelling])
+        def finish() -> Any:
+            homes = [tensor.device for tensor in tensors]
+            return result(
+                [Rows(item.read().to(home), item.counts) for item, home in zip(travelling, homes, strict=True)]
+            )
+
+        return Staged(headers.operation, then), finish
 
     return launch("allgather", name, process_set, begin)
 
@@ -114,7 +123,9 @@ def start_alltoall(
             landed.append(Rows(own.new_empty((sum(received), *own.shape[1:])), received))
             return _exchange(lane, own, counts, landed[0])
 
-        return Staged(headers.operation, then), lambda: result(landed[0])
+        return Staged(headers.operation, then), lambda: result(
+            replace(landed[0], tensor=landed[0].tensor.to(tensor.device))
+        )
 
     return launch("alltoall", name, process_set, begin)
 
@@ -173,7 +184,7 @@ def start_reducescatter(
         for output in outputs:
             scale_in_place(output, reduction.postscale)
         del own[:]  # alive until here: the operation reads it
-        return result(outputs)
+        return result([output.to(part.tensor.device) for output, part in zip(outputs, parts, strict=True)])
 
     return launch("reducescatter", name, process_set, begin)
 

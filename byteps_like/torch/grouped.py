@@ -12,7 +12,7 @@ from byteps_like.torch.compression import Compression
 from byteps_like.torch.differentiable import push_pull
 from byteps_like.torch.handles import Operation, synchronize, table
 from byteps_like.torch.ops import Reduction, resolve, start
-from byteps_like.torch.tensors import check_strided_cpu
+from byteps_like.torch.tensors import check_strided
 
 Tensors = Sequence[torch.Tensor]
 
@@ -94,11 +94,12 @@ class _Group:
 
     def __init__(self, tensors: Tensors, name: str | None, reduction: Reduction) -> None:
         for tensor in tensors:
-            check_strided_cpu(tensor, "grouped_allreduce")
+            check_strided(tensor, "grouped_allreduce")
         self._tensors = tensors
         self._buffers: dict[str, list[int]] = {}
+        places: list[torch.device] = [torch.device("cpu")]
         for number, tensor in enumerate(tensors):
-            key = str(number) if reduction.adasum else str(tensor.dtype).removeprefix("torch.")
+            key = str(number) if reduction.adasum else _key(tensor, places)
             self._buffers.setdefault(key, []).append(number)
         self._name = name
 
@@ -124,6 +125,14 @@ class _Group:
     def each(self, reduce: Callable[[torch.Tensor, str | None], torch.Tensor]) -> list[torch.Tensor]:
         """Reduces the buffers one after the other."""
         return self.split([reduce(flat, full) for flat, full in self.flats()])
+
+
+def _key(tensor: torch.Tensor, places: list[torch.device]) -> str:
+    """The same on all ranks, whose devices have numbers of their own: `places` are in the order in which they came."""
+    if tensor.device not in places:
+        places.append(tensor.device)
+    number = places.index(tensor.device)
+    return str(tensor.dtype).removeprefix("torch.") + (f".{number}" if number else "")
 
 
 class _Handles:

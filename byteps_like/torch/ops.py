@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -13,7 +14,7 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.routes import Request, Scope
-from byteps_like.torch.tensors import check_in_place, check_strided_cpu, mark_changed, spec_of, wire_dtype, wire_op
+from byteps_like.torch.tensors import check_in_place, check_strided, mark_changed, spec_of, wire_dtype, wire_op
 from byteps_like.worker.api import Handle
 
 Average = Op.AVERAGE
@@ -118,13 +119,18 @@ def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scop
     op = wire_op(reduction.op, tensor.dtype)
     (declared,) = scope.route.declare([replace(spec_of(full, tensor), codec=reduction.codec)])
     scale_in_place(tensor, reduction.prescale)
-    return scope.route.push_pull(declared, tensor.data_ptr(), op, Request(root, priority=reduction.priority or None))
+    address, place = _runtime.current().place(tensor)
+    return scope.route.push_pull(declared, address, op, Request(root, None, reduction.priority or None, place))
 
 
 def _start_adasum(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
     adasum.check_ranks(tensor, scope.size)
     scale_in_place(tensor, reduction.prescale)
-    return adasum.begin(scope.lane(full), tensor)
+    _, place = _runtime.current().place(tensor)
+    if place is None:
+        return adasum.begin(scope.lane(full), tensor)
+    copy = (place.host, place.data)
+    return place.stage.start([copy], [copy[::-1]], partial(adasum.begin, scope.lane(full), place.host))
 
 
 def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
@@ -139,7 +145,7 @@ def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
 
 def copied(tensor: torch.Tensor, what: str) -> torch.Tensor:
     """A contiguous copy without autograd history, for operations that leave their input as it is."""
-    check_strided_cpu(tensor, what)
+    check_strided(tensor, what)
     wire_dtype(tensor.dtype)
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
@@ -216,5 +222,5 @@ def declare(name: str, tensor: torch.Tensor | None = None, *, priority: int = 0)
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(f"declare needs a name, not {name!r}")
     if tensor is not None:
-        check_strided_cpu(tensor, "declare")
+        check_strided(tensor, "declare")
         runtime.declare([spec_of(f"push_pull.{name}", tensor, priority)])

@@ -14,10 +14,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
+from byteps_like.torch import devices
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena import Arena, Flown, Named, Scaling
 from byteps_like.torch.coding import Memory
-from byteps_like.torch.compress import Compress
+from byteps_like.torch.compress import RAW, Compress
 from byteps_like.torch.compression_rules import Rules
 from byteps_like.torch.low_rank import LowRankArena
 from byteps_like.torch.rescaling import Rates
@@ -76,6 +77,9 @@ class GradientReducer:
     first seen, and all arenas are rebuilt when some have gone. Every rank must see the same changes between the same
     calls. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
     """
+
+    on_host_only = ""
+    """Why it can't reduce gradients on a device; "": it can."""
 
     def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
         self.passes_per_step = 1
@@ -142,7 +146,7 @@ class GradientReducer:
         added, kept = [], 0
         for name, parameter in self._dense():
             entry = self._slots.get(id(parameter))
-            if entry is None or entry[1].dtype is not parameter.dtype:
+            if entry is None or not entry[1].fits(parameter):
                 added.extend([(name, parameter)] if parameter.requires_grad else [])
             else:
                 kept += 1
@@ -162,15 +166,18 @@ class GradientReducer:
         return [item for item in self._source() if item[1] not in self._sparse] if self._sparse else self._source()
 
     def _add(self, named: list[Named]) -> None:
-        groups: dict[tuple[torch.dtype, Compress], list[Named]] = {}
+        groups: dict[tuple[torch.dtype, torch.device, Compress], list[Named]] = {}
         for name, parameter in reversed(named):
-            self._claim(name, parameter)
             way = self._options.rules.of(name, parameter)
-            groups.setdefault((parameter.dtype, way), []).append((name, parameter))
+            self._claim(name, parameter, way)
+            groups.setdefault((parameter.dtype, parameter.device, way), []).append((name, parameter))
             if way.by_rows and self.by_rows:
                 self._candidates[id(parameter)] = (name, parameter)
-        for number, ((dtype, way), group) in enumerate(groups.items()):
+        used: set[str] = set()
+        for number, ((dtype, _, way), group) in enumerate(groups.items()):
             label = f"{self.label}.{self._generation}.{str(dtype).removeprefix('torch.')}"
+            label += f".{number}" if label in used and not way.name else ""  # on another device
+            used.add(label)
             self._adopt(self._make_arena(f"{label}.{number}.{way.name}" if way.name else label, group, way))
         self._generation += 1
         self._level()
@@ -212,9 +219,12 @@ class GradientReducer:
         for arena in self._arenas:
             arena.longest = longest
 
-    def _claim(self, name: str, parameter: torch.Tensor) -> None:
-        if not parameter.is_leaf or parameter.device.type != "cpu":
-            raise InvalidArgumentError(f"parameter {name!r} on {parameter.device} must be a leaf tensor on the CPU")
+    def _claim(self, name: str, parameter: torch.Tensor, way: Compress = RAW) -> None:
+        if not parameter.is_leaf or parameter.is_meta:
+            raise InvalidArgumentError(f"parameter {name!r} on {parameter.device} must be a leaf tensor with memory")
+        why = self.on_host_only or ("PowerSGD's factors are computed there" if way.low_rank else "")
+        if why and devices.of(parameter) is not None:
+            raise InvalidArgumentError(f"parameter {name!r} on {parameter.device} must be on the CPU: {why}")
         reference = _owners.get(parameter, None)
         owner = reference() if reference is not None else None
         if owner is not None and owner is not self and not owner.closed:

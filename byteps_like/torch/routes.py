@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.place import Place
 from byteps_like.worker.api import Declared, Handle, TensorSpec, Worker
 from byteps_like.worker.local import check_same
 
@@ -32,6 +34,8 @@ class Request:
     root: int = 0
     parts: range | None = None
     priority: int | None = None
+    place: Place | None = None
+    """Of a tensor on a device; then the address is that of its mirror."""
 
 
 class Observer(Protocol):
@@ -74,7 +78,13 @@ class Route:
     def launch(self, declared: Declared, address: int, op: Op, how: Request) -> Handle:
         """The same, seen by nobody."""
         worker = self.worker
-        return worker.push_pull(declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
+        begin = partial(worker.push_pull, declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
+        if how.place is None or (self.name == "none" and not declared.spec.codec):
+            return begin()
+        down, up = how.place.copies(declared, how.parts)
+        if op is Op.BROADCAST:
+            down, up = (down, []) if how.root == worker.rank else ([], up)
+        return how.place.stage.start(down, up, begin)
 
     def report(self, what: str) -> None:
         """Says in the log, and in the job's status, which way `what` goes."""

@@ -14,9 +14,15 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
+import torch
+
 from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
+from byteps_like.torch import devices
+from byteps_like.torch.devices import Device
 from byteps_like.torch.naming import NameTable
+from byteps_like.torch.passage import Stage
+from byteps_like.torch.place import Place
 from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.torch.sparse_choice import Seen
 from byteps_like.worker.api import Declared, TensorSpec, Worker
@@ -64,6 +70,7 @@ class Runtime:
         """By name, what goes through servers (sparse_twin.Twin), while no round of it is in flight."""
         self.cards: Cards | None = getattr(worker, "cards", None)
         """Network cards that gradients travel between; None where that isn't known."""
+        self._stages: dict[str, Stage] = {}
         self._paced: Any = None
         self._stop_serving: Callable[[], None] | None = None
         self._pid = os.getpid()
@@ -213,6 +220,21 @@ class Runtime:
             port = config.worker_metrics_port + self.worker.local_rank
             self._stop_serving = serve_metrics(port, self.stats, labels)
 
+    def stage(self, device: Device) -> Stage:
+        """Through which tensors on `device` travel."""
+        with self._lock:
+            if device.name not in self._stages:
+                self._stages[device.name] = Stage(device)
+            return self._stages[device.name]
+
+    def place(self, tensor: torch.Tensor) -> tuple[int, Place | None]:
+        """The address in this host's memory through which a contiguous tensor travels, and its place on a device."""
+        device = devices.of(tensor)
+        if device is None:
+            return tensor.data_ptr(), None
+        place = Place.of(tensor, self.stage(device))
+        return place.host.data_ptr(), place
+
     def close(self) -> None:
         """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
         if self._paced is not None:
@@ -227,6 +249,8 @@ class Runtime:
                 logger.warning("rank %d: updates of the last step are lost: %s", self.worker.rank, error)
             self.closed = True
             self.worker.close()
+            for stage in self._stages.values():
+                stage.close()
 
 
 _process: Runtime | None = None

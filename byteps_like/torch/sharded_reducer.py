@@ -26,6 +26,7 @@ class ShardReducer(GradientReducer):
     unused. Arenas die with their runtime, since the other ranks' shares of the state do.
     """
 
+    on_host_only = "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/c10d.md)"
     _arenas: list[ShardArena]  # type: ignore[assignment]
 
     @property

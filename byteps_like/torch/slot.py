@@ -34,7 +34,7 @@ class Slot:
     def __init__(self, name: str, parameter: torch.Tensor, index: int, wire: torch.dtype, limit: float = 0.0) -> None:
         self.name = name
         self.parameter = parameter
-        self.dtype = parameter.dtype
+        self.dtype, self.device = parameter.dtype, parameter.device
         self.index = index
         self.limit = limit
         self.is_view = wire is parameter.dtype
@@ -46,6 +46,10 @@ class Slot:
         self.ready = False
         self.bound: torch.Tensor | None = None
         self._version = 0
+
+    def fits(self, parameter: torch.Tensor) -> bool:
+        """Whether the parameter still has the element type and device for which the place was made."""
+        return parameter.dtype is self.dtype and parameter.device == self.device
 
     def place(self, data: torch.Tensor, offset: int) -> None:
         """Takes the place at element `offset` of the arena's `data`, with the parameter's own strides if dense."""
@@ -94,8 +98,8 @@ class Slot:
 
     def _shape(self, factor: float) -> None:
         if self.limit:
-            norm = float(torch.linalg.vector_norm(self.region, dtype=torch.float64))
-            self.region.mul_(self.limit / norm if norm > self.limit else 1.0)
+            norm = torch.linalg.vector_norm(self.region, dtype=torch.float64)
+            self.region.mul_((self.limit / norm).clamp_(max=1.0).to(self.region.dtype))
         if self.transform is not None:
             self.transform(self)
         if factor != 1.0:

@@ -73,11 +73,12 @@ def start_sparse(
     that has the share a of all entries, where the union of all ranks' is u: (n - 1)/n (a + u) of the tensor out and in,
     plus 4 bytes per entry and two all-gathers of some 100 bytes. Among two ranks the first round is gathered. Through
     servers a goes out and u comes in, plus a bit per row, in partitions that have `partition_bytes` when dense; 0: as
-    many as the job's.
+    many as the job's. One that is on a device is copied to the host, which waits for it, and its sum back.
     """
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
-    rows = _checked(tensor, reduction).scaled(reduction.prescale)
+    home = tensor.device
+    rows = _checked(tensor.cpu(), reduction).scaled(reduction.prescale)
     full = runtime.names.claim(scope.prefix + KIND, name, _signature(rows, reduction))
     seen, generation = _seen(full), runtime.generation
     way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
@@ -93,7 +94,7 @@ def start_sparse(
     def result() -> torch.Tensor:
         total, entries = finish()
         runtime.sparse_seen[full] = Seen(entries, total.count, way, generation)
-        return total.scaled(reduction.postscale).tensor()
+        return total.scaled(reduction.postscale).tensor().to(home)
 
     return table.add(Operation(runtime, full, step, result))
 
@@ -160,8 +161,6 @@ def _start_dense(wanted: _Sum) -> Started:
 
 
 def _checked(tensor: torch.Tensor, reduction: Reduction) -> Rows:
-    if tensor.device.type != "cpu":
-        raise InvalidArgumentError(f"push_pull got a sparse tensor on {tensor.device}; pass tensor.cpu()")
     if tensor.dtype not in SUMMED:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUMMED)
         raise InvalidArgumentError(f"sparse tensors of {tensor.dtype} can't be summed; supported are {known}")

@@ -105,9 +105,10 @@ class SparseGradients:
 
     def land(self) -> None:
         """Makes them every `p.grad`; one that no rank has stays None."""
-        for parameter, total in zip(self.parameters(), self._totals, strict=True):
-            if parameter.grad is None and not total._nnz():
+        for parameter, found in zip(self.parameters(), self._totals, strict=True):
+            if parameter.grad is None and not found._nnz():
                 continue
+            total = found.to(parameter.device)
             if id(parameter) not in self._stays_dense or parameter.grad is None or parameter.grad.is_sparse:
                 parameter.grad = total.to_dense() if id(parameter) in self._stays_dense else total
             else:
@@ -115,10 +116,10 @@ class SparseGradients:
 
 
 def _rows(grad: torch.Tensor) -> Rows:
-    return Rows.of_dense(grad.detach().contiguous(), _ROWS)
+    return Rows.of_dense(grad.detach().cpu().contiguous(), _ROWS)
 
 
 def _nothing(parameter: torch.Tensor) -> torch.Tensor:
-    indices = torch.empty(_ROWS, 0, dtype=torch.int64)
+    indices = torch.empty(_ROWS, 0, dtype=torch.int64, device=parameter.device)
     values = parameter.new_empty(0, *parameter.shape[_ROWS:])
     return torch.sparse_coo_tensor(indices, values, parameter.shape)

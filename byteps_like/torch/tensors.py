@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch import devices
+from byteps_like.torch.devices import Device
 from byteps_like.worker.api import SharedMemory, TensorSpec
 
 WIRE_DTYPES: dict[torch.dtype, DType] = {
@@ -57,14 +60,15 @@ def spec_of(name: str, tensor: torch.Tensor, priority: int = 0) -> TensorSpec:
     return TensorSpec(name, wire_dtype(tensor.dtype), tuple(tensor.shape), priority)
 
 
-def check_strided_cpu(tensor: torch.Tensor, what: str) -> None:
-    """Raises InvalidArgumentError unless `tensor` is a plain tensor in this host's memory."""
+def check_strided(tensor: torch.Tensor, what: str) -> None:
+    """Raises InvalidArgumentError unless `tensor` is a plain tensor, and nobody captures a graph of what is done."""
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgumentError(f"{what} needs a torch.Tensor, not {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
-        raise InvalidArgumentError(
-            f"{what} got a tensor on {tensor.device}: this build reduces CPU tensors only; pass tensor.cpu()"
-        )
+    if tensor.is_meta:
+        raise InvalidArgumentError(f"{what} got a tensor on the meta device, which has no elements")
+    device = devices.of(tensor)
+    if device is not None:
+        devices.check_not_capturing(device, what)
     if tensor.layout is not torch.strided:
         raise InvalidArgumentError(f"{what} got a tensor of layout {tensor.layout}; pass tensor.to_dense()")
     if tensor.is_conj() or tensor.is_neg():
@@ -73,7 +77,7 @@ def check_strided_cpu(tensor: torch.Tensor, what: str) -> None:
 
 def check_in_place(tensor: torch.Tensor, what: str) -> None:
     """Raises InvalidArgumentError unless the core can work in the tensor's own memory."""
-    check_strided_cpu(tensor, what)
+    check_strided(tensor, what)
     wire_dtype(tensor.dtype)
     if not tensor.is_contiguous():
         raise InvalidArgumentError(
@@ -88,10 +92,15 @@ def mark_changed(tensor: torch.Tensor) -> None:
         torch.autograd.graph.increment_version(tensor)
 
 
-def tensor_over(memory: SharedMemory, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor over all of `memory`, which lives as long as the tensor or any view of it does."""
+def tensor_over(memory: SharedMemory, dtype: torch.dtype, device: Device | None = None) -> torch.Tensor:
+    """A flat tensor over all of `memory`, which lives as long as the tensor or any view of it does.
+
+    With `device` it is page-locked for that long. Raises SystemCallError if it can't be.
+    """
     # A class of its own, because an instance of a plain ctypes array has no room for the reference to its memory.
     kind: Any = type("Block", (ctypes.c_char * memory.nbytes,), {})
     block = kind.from_address(memory.address)
     block.memory = memory
+    if device is not None:
+        weakref.finalize(block, device.lock(memory.address, memory.nbytes)).atexit = False
     return torch.frombuffer(block, dtype=dtype)

@@ -230,7 +230,7 @@ def _made_up(arena: Arena, sample: Sample) -> tuple[Any, Any, Any]:
     from byteps_like.compression.feedback import Compensation
 
     assert arena.coding is not None
-    way, gradient = arena.coding.way, sample.gradient.numpy().copy()
+    way, gradient = arena.coding.way, sample.gradient.cpu().numpy().copy()
     residual = sample.memory[RESIDUAL].numpy() if RESIDUAL in sample.memory else None
     if MOMENTUM in sample.memory:
         momentum = sample.memory[MOMENTUM].numpy().copy()

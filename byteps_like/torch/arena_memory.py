@@ -1,0 +1,57 @@
+"""The memory of an arena: where its gradients are, and where the network reads and writes them."""
+
+from __future__ import annotations
+
+import torch
+
+from byteps_like.torch import devices
+from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.devices import Device, Stream
+from byteps_like.torch.place import Place
+from byteps_like.torch.tensors import tensor_over
+from byteps_like.worker.api import Worker
+
+
+class ArenaMemory:
+    """`total` elements, of which those from `tail` on are control elements, for gradients of parameters like `like`.
+
+    In this host's memory gradients and network use the same, `data` and `host`. On a device `data` is there, and `host`
+    its page-locked mirror; control elements are in `host` only, so that no host waits for a device to read them.
+    """
+
+    def __init__(self, like: torch.Tensor, wire: torch.dtype, total: int, tail: int) -> None:
+        self.device: Device | None = devices.of(like)
+        self._like, self._wire, self._total, self._tail = like, wire, total, tail
+        self._streamed: Stream | None = None
+
+    def allocate(self, worker: Worker) -> None:
+        """Zeros, of which `worker` knows."""
+        self.host = self.data = tensor_over(worker.allocate(self._total * self._wire.itemsize), self._wire, self.device)
+        if self.device is not None:
+            self.data = self._like.data.new_zeros(self._tail, dtype=self._wire)
+            self._stage = _runtime.current().stage(self.device)
+
+    def move(self, worker: Worker) -> None:
+        """To memory that another worker knows of; gradients keep their values."""
+        content = self.data
+        self.allocate(worker)
+        self.data.copy_(content)
+
+    def place(self, begin: int) -> Place | None:
+        """Where the elements from `begin` on are on the device; None for those that are on none."""
+        if self.device is None or begin >= self._tail:
+            return None
+        return Place(self._stage, self.data[begin:], self.host[begin:])
+
+    def follow_stream(self, what: str) -> None:
+        """A gradient was made on this thread's stream; others of the round maybe on others, which it then waits for.
+
+        Raises InvalidArgumentError while a CUDA graph is being captured.
+        """
+        if self.device is None:
+            return
+        devices.check_not_capturing(self.device, f"{what!r} are reduced")
+        stream = self.device.current()
+        if self._streamed is not None and self._streamed.handle != stream.handle:
+            stream.after(self._streamed.record())
+        self._streamed = stream

@@ -1,0 +1,107 @@
+"""torch.cuda behind the seam of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+
+from byteps_like.errors import SystemCallError
+from byteps_like.torch.devices import Event, Stream
+
+_cuda: Any = torch.cuda  # half of it has no types
+_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices of this process
+
+
+class CudaEvent:
+    """See devices.Event."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def done(self) -> bool:
+        """Whether all before it is done."""
+        return bool(self.event.query())
+
+    def wait(self) -> None:
+        """Blocks the host; it sleeps meanwhile."""
+        self.event.synchronize()
+
+
+class CudaStream:
+    """See devices.Stream."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.handle = int(stream.cuda_stream)
+
+    def record(self) -> Event:
+        """An event that a host sleeps for."""
+        event = _cuda.Event(blocking=True)
+        event.record(self.stream)
+        return CudaEvent(event)
+
+    def after(self, event: Event) -> None:
+        """The stream waits."""
+        assert isinstance(event, CudaEvent)
+        self.stream.wait_event(event.event)
+
+
+class CudaDevice:
+    """See devices.Device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.name = str(device)
+        self.ordinal = int(device.index)
+        self._device = device
+
+    def current(self) -> Stream:
+        """This thread's."""
+        return CudaStream(_cuda.current_stream(self._device))
+
+    def side(self) -> Stream:
+        """One of torch's pool, of high priority: copies go before kernels that could wait."""
+        return CudaStream(_cuda.Stream(self._device, priority=-1))
+
+    def using(self, stream: Stream) -> AbstractContextManager[Any]:
+        """torch's own guard."""
+        assert isinstance(stream, CudaStream)
+        guard: AbstractContextManager[Any] = _cuda.stream(stream.stream)
+        return guard
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        """Queued by torch, which knows page-locked memory of its own and of others."""
+        with torch.inference_mode(), self.using(stream):
+            target.copy_(source, non_blocking=True)
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """Told to torch's allocator."""
+        assert isinstance(stream, CudaStream)
+        tensor.record_stream(stream.stream)
+
+    def empty(self, like: torch.Tensor) -> torch.Tensor:
+        """Of torch's cache of page-locked memory."""
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    def lock(self, address: int, nbytes: int) -> Callable[[], None]:
+        """Raises SystemCallError if the driver refuses."""
+        runtime = _cuda.cudart()
+        with _cuda.device(self._device):
+            status = runtime.cudaHostRegister(address, nbytes, _PORTABLE)
+        if int(status) != 0:
+            raise SystemCallError(
+                f"{nbytes} bytes of host memory can't be page-locked for {self.name}: {status}; raise `ulimit -l`, or"
+                " the container's limit of locked memory"
+            )
+        return partial(runtime.cudaHostUnregister, address)
+
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy."""
+        return tensor.to(self._device)
+
+    def capturing(self) -> bool:
+        """As torch has it."""
+        return bool(_cuda.is_current_stream_capturing())

@@ -1,0 +1,206 @@
+"""Operations on tensors of a device that are run in this host's memory: copied down, launched, copied up again.
+
+The thread that starts one doesn't wait for it: the copies go by side streams, which wait for the caller's and are
+waited for by it, and a thread launches what has come down. So kernels, copies and the network overlap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.together import Waitable
+from byteps_like.errors import DeadlineError, ShutdownError
+from byteps_like.torch.devices import Device, Event
+
+Copy = tuple[torch.Tensor, torch.Tensor]
+"""Target and source: one on the device, one page-locked, of one size."""
+
+_LAST_SECONDS = 2.0
+
+
+class Passage:
+    """One operation on its way down, over the network, and up. A Handle, and an Operation of a group. Thread-safe."""
+
+    def __init__(self, stage: Stage, down: Sequence[Copy], up: Sequence[Copy], launch: Callable[[], Waitable]) -> None:
+        self._stage, self._down, self._up = stage, down, up
+        self._launch: Callable[[], Waitable] | None = launch
+        self._operation: Any = None
+        self._copied: Event | None = None
+        self._begun: Event | None = None
+        self._landed: Event | None = None
+        self._error: Any = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def leave(self) -> None:
+        """Queues the copies down, after what the calling thread has queued on the device."""
+        device, stream = self._stage.device, self._stage.down
+        self._begun = device.current().record()
+        if self._down:
+            stream.after(self._begun)
+            for target, source in self._down:
+                device.copy(target, source, stream)
+                device.keep(source, stream)
+            self._copied = stream.record()
+
+    def board(self) -> None:
+        """Launches the operation, once the copies are there. Blocks until then."""
+        try:
+            if self._copied is not None:
+                self._copied.wait()
+            assert self._launch is not None
+            self._operation, self._launch = self._launch(), None
+        except Exception as error:  # noqa: BLE001 - raised by wait()
+            self._end(error)
+            return
+        if hasattr(self._operation, "on_done") and hasattr(self._operation, "error"):
+            self._operation.on_done(lambda: self._arrive(self._operation.error()))
+        else:
+            self._stage.expect(self)
+
+    def see_in(self) -> None:
+        """For operations that call nobody back: blocks until it has ended."""
+        try:
+            self._operation.wait()
+        except Exception as error:  # noqa: BLE001 - raised by wait()
+            self._arrive(error)
+        else:
+            self._arrive(None)
+
+    def _arrive(self, error: Exception | None) -> None:
+        device, stream = self._stage.device, self._stage.up
+        try:
+            if error is None and self._up:
+                assert self._begun is not None
+                stream.after(self._begun)
+                for target, source in self._up:
+                    device.copy(target, source, stream)
+                    device.keep(target, stream)
+                self._landed = stream.record()
+        except Exception as failure:  # noqa: BLE001 - raised by wait()
+            error = failure
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        with self._lock:
+            self._error = error
+            self._ended.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def done(self) -> bool:
+        """Whether the result is on the device, or it failed; never blocks."""
+        return self._ended.is_set() and (self._landed is None or self._landed.done())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks the host until the result is in its memory; from here on the current stream waits for the device's.
+
+        Raises what it failed with; DeadlineError after `timeout`, and then it goes on.
+        """
+        if not self._ended.wait(timeout):
+            raise DeadlineError(f"an operation on {self._stage.device.name} has not ended after {timeout:.1f} s")
+        if self._error is not None:
+            raise self._error
+        if self._landed is not None:
+            self._stage.device.current().after(self._landed)
+
+    def error(self) -> Any:
+        """Why it failed, or None; only once it has ended."""
+        return self._error
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls back once it has ended, when `wait` doesn't block the host any more; at once if it has."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    @property
+    def source(self) -> int:
+        """Rank whose message a receive got; only once it is done."""
+        return int(self._operation.source)
+
+
+class Stage:
+    """Two side streams of a device, for the copies down and up, and the thread that launches what has come down.
+
+    Operations are launched in the order in which they were started, whichever threads start them. Thread-safe.
+    `prepare` is called first on that thread.
+    """
+
+    def __init__(self, device: Device, prepare: Callable[[], None] | None = None) -> None:
+        self.device = device
+        self.down, self.up = device.side(), device.side()
+        self._prepare = prepare
+        self._departures: SimpleQueue[Passage | None] = SimpleQueue()
+        self._arrivals: SimpleQueue[Passage | None] = SimpleQueue()
+        self._threads: dict[str, threading.Thread] = {}
+        self._changed = threading.Condition()
+        self._unlaunched = 0
+        self._closed = False
+
+    def start(self, down: Sequence[Copy], up: Sequence[Copy], launch: Callable[[], Waitable]) -> Passage:
+        """Copies `down`, calls `launch`, waits for what that returns, and copies `up`. Does not block.
+
+        Memory belongs to the operation until it is done. Raises ShutdownError after `close`.
+        """
+        passage = Passage(self, down, up, launch)
+        with self._changed:
+            if self._closed:
+                raise ShutdownError(f"what goes through this host's memory from {self.device.name} was shut down")
+            self._run("launch", self._launch_all)
+            passage.leave()
+            self._unlaunched += 1
+            self._departures.put(passage)
+        return passage
+
+    def _run(self, name: str, body: Callable[[], None]) -> None:
+        if name not in self._threads:
+            self._threads[name] = threading.Thread(target=body, name=f"byteps_like-device-{name}", daemon=True)
+            self._threads[name].start()
+
+    def _launch_all(self) -> None:
+        if self._prepare is not None:
+            self._prepare()
+        while (passage := self._departures.get()) is not None:
+            passage.board()
+            del passage  # or it would live, with its tensors, until the next one comes
+            with self._changed:
+                self._unlaunched -= 1
+                self._changed.notify_all()
+
+    def expect(self, passage: Passage) -> None:
+        """One that has been launched and won't call back: another thread waits for these, one after the other."""
+        with self._changed:
+            self._run("land", self._see_in_all)
+        self._arrivals.put(passage)
+
+    def _see_in_all(self) -> None:
+        while (passage := self._arrivals.get()) is not None:
+            passage.see_in()
+            del passage
+
+    def settle(self) -> None:
+        """Blocks until all that were started are launched: what the caller launches then comes after them."""
+        if threading.current_thread() is self._threads.get("launch"):
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unlaunched)
+
+    def close(self) -> None:
+        """No more are started. Its threads end with what has been; waits for them, for a bounded time. Idempotent."""
+        with self._changed:
+            self._closed = True
+        for name, queue in (("launch", self._departures), ("land", self._arrivals)):
+            queue.put(None)
+            thread = self._threads.get(name)
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(_LAST_SECONDS)
