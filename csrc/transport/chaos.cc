@@ -121,12 +121,15 @@ uint64_t ConnectionNumber(const std::string& url) {
   return ++(*counts)[url];
 }
 
+std::string WithQuery(const std::string& url, const std::string& more) {
+  if (more.empty()) return url;
+  return url + (url.find('?') == std::string::npos ? "?" : "&") + more;
+}
+
 class ChaosListener final : public Listener {
  public:
   ChaosListener(std::unique_ptr<Listener> inner, const ChaosOptions& options, const std::string& query)
-      : inner_(std::move(inner)),
-        options_(options),
-        url_("chaos+" + inner_->url() + (query.empty() ? "" : "?" + query)) {}
+      : inner_(std::move(inner)), options_(options), url_("chaos+" + WithQuery(inner_->url(), query)) {}
 
   Result<std::unique_ptr<Stream>> Accept(Deadline deadline) override {
     auto stream = inner_->Accept(deadline);

@@ -74,7 +74,8 @@ class Listener {
   virtual void Close() = 0;
 };
 
-// Addresses are URLs: "tcp://10.0.0.2:0", "shm://name" (abstract unix socket), "inproc://name". A "chaos+" prefix and
+// Addresses are URLs: "tcp://10.0.0.2:0", "shm://name" (abstract unix socket), "inproc://name",
+// "rdma://10.0.0.2:0?qps=2" (rdma/options.h). A "chaos+" prefix and
 // a query wrap any of them:
 // "chaos+tcp://10.0.0.2:4711?seed=7&delay_ms=2&rate=1e6&drop=0.001&corrupt=0.001&stall_ms=50".
 struct Transport {
@@ -82,6 +83,7 @@ struct Transport {
   std::string (*is_viable)();  // "" if it can run here, else the reason
   Result<std::unique_ptr<Stream>> (*connect)(const std::string& url, Deadline deadline);  // blocks
   Result<std::unique_ptr<Listener>> (*listen)(const std::string& url);
+  std::span<const std::string_view> options = {};  // names that its own addresses may have in their query
 };
 
 std::span<const Transport> Transports();  // the table: one row per transport

@@ -1,6 +1,9 @@
 #include "csrc/transport/transports.h"
 
+#include <optional>
+
 #include "csrc/transport/chaos.h"
+#include "csrc/transport/rdma/options.h"
 #include "csrc/transport/url.h"
 
 namespace byteps_like {
@@ -12,6 +15,7 @@ constexpr Transport kTransports[] = {
     {"inproc", Always, ConnectInproc, ListenInproc},
     {"shm", ShmIsViable, ConnectShm, ListenShm},
     {"tcp", Always, ConnectTcp, ListenTcp},
+    {"rdma", RdmaIsViable, ConnectRdma, ListenRdma, rdma::kOptionNames},
 };
 
 Result<const Transport*> Find(const Url& url, const std::string& text) {
@@ -25,6 +29,30 @@ Result<const Transport*> Find(const Url& url, const std::string& text) {
   return Status(Code::kInvalid, "address " + text + ": unknown scheme \"" + url.scheme + "\"");
 }
 
+struct Address {
+  const Transport* transport = nullptr;
+  std::string inner;  // what the transport is given
+  std::optional<ChaosOptions> chaos;
+  std::string chaos_query;
+};
+
+Result<Address> Resolve(const std::string& text) {
+  auto url = ParseUrl(text);
+  if (!url.ok()) return url.status();
+  auto transport = Find(*url, text);
+  if (!transport.ok()) return transport.status();
+  Address address{*transport, url->TakeInner((*transport)->options), std::nullopt, ""};
+  if (!url->chaos && !url->query.empty()) {
+    return Status(Code::kInvalid, "address " + text + ": it takes no option \"" + url->query.begin()->first + "\"");
+  }
+  if (!url->chaos) return address;
+  auto options = ParseChaosOptions(*url);
+  if (!options.ok()) return options.status();
+  address.chaos = *options;
+  address.chaos_query = url->query_text;
+  return address;
+}
+
 }  // namespace
 
 std::span<const Transport> Transports() { return kTransports; }
@@ -36,27 +64,19 @@ Result<std::shared_ptr<SharedBuffer>> Stream::TakeBuffer() {
 }
 
 Result<std::unique_ptr<Stream>> Connect(const std::string& url, Deadline deadline) {
-  auto parsed = ParseUrl(url);
-  if (!parsed.ok()) return parsed.status();
-  auto transport = Find(*parsed, url);
-  if (!transport.ok()) return transport.status();
-  auto options = ParseChaosOptions(*parsed);
-  if (!options.ok()) return options.status();
-  auto stream = (*transport)->connect(parsed->inner(), deadline);
-  if (!stream.ok() || !parsed->chaos) return stream;
-  return WrapInChaos(std::move(*stream), *options, url);
+  auto address = Resolve(url);
+  if (!address.ok()) return address.status();
+  auto stream = address->transport->connect(address->inner, deadline);
+  if (!stream.ok() || !address->chaos) return stream;
+  return WrapInChaos(std::move(*stream), *address->chaos, url);
 }
 
 Result<std::unique_ptr<Listener>> Listen(const std::string& url) {
-  auto parsed = ParseUrl(url);
-  if (!parsed.ok()) return parsed.status();
-  auto transport = Find(*parsed, url);
-  if (!transport.ok()) return transport.status();
-  auto options = ParseChaosOptions(*parsed);
-  if (!options.ok()) return options.status();
-  auto listener = (*transport)->listen(parsed->inner());
-  if (!listener.ok() || !parsed->chaos) return listener;
-  return WrapListenerInChaos(std::move(*listener), *options, parsed->query_text);
+  auto address = Resolve(url);
+  if (!address.ok()) return address.status();
+  auto listener = address->transport->listen(address->inner);
+  if (!listener.ok() || !address->chaos) return listener;
+  return WrapListenerInChaos(std::move(*listener), *address->chaos, address->chaos_query);
 }
 
 }  // namespace byteps_like

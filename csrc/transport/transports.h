@@ -18,4 +18,8 @@ std::string ShmIsViable();
 Result<std::unique_ptr<Stream>> ConnectShm(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenShm(const std::string& url);
 
+std::string RdmaIsViable();
+Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenRdma(const std::string& url);
+
 }  // namespace byteps_like

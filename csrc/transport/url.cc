@@ -1,5 +1,7 @@
 #include "csrc/transport/url.h"
 
+#include <algorithm>
+
 namespace byteps_like {
 namespace {
 
@@ -38,10 +40,19 @@ Result<Url> ParseUrl(const std::string& text) {
   }
   if (url.place.empty()) return Status(Code::kInvalid, "address " + text + " names no place");
   if (Status query = ParseQuery(text, &url); !query.ok()) return query;
-  if (!url.chaos && !url.query.empty()) {
-    return Status(Code::kInvalid, "address " + text + ": only chaos+ addresses take options");
-  }
   return url;
+}
+
+std::string Url::TakeInner(std::span<const std::string_view> options) {
+  std::string taken, left;
+  for (auto entry = query.begin(); entry != query.end();) {
+    const bool own = std::find(options.begin(), options.end(), entry->first) != options.end();
+    std::string& text = own ? taken : left;
+    text += (text.empty() ? "" : "&") + entry->first + "=" + entry->second;
+    entry = own ? query.erase(entry) : std::next(entry);
+  }
+  if (!taken.empty()) query_text = left;
+  return scheme + "://" + place + (taken.empty() ? "" : "?" + taken);
 }
 
 }  // namespace byteps_like

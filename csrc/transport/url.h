@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "csrc/base/status.h"
 
@@ -15,7 +17,8 @@ struct Url {
   std::map<std::string, std::string> query;
   std::string query_text;  // as it was given, for printing
 
-  std::string inner() const { return scheme + "://" + place; }  // without chaos and query
+  // Without chaos, and with those options alone that the transport itself knows; they leave the query.
+  std::string TakeInner(std::span<const std::string_view> options);
 };
 
 // kInvalid names what is wrong with the text.

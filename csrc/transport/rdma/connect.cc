@@ -1,0 +1,144 @@
+// The connecting side: queue pair after queue pair, each in five steps of rdma_cm.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "csrc/transport/rdma/rdma_stream.h"
+#include "csrc/transport/transports.h"
+
+namespace byteps_like::rdma {
+namespace {
+
+using verbs::Lib;
+
+int MillisecondsUntil(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 1, 3'600'000));
+}
+
+// Where packets are to come from: only said if a device was asked for. An address without a port.
+Result<TcpAddress> SourceOn(const std::string& device_name, int gid, sa_family_t family) {
+  for (const LocalAddress& local : LocalAddresses()) {
+    if (local.device != device_name) continue;
+    if (gid >= 0) {
+      auto device = Device::Open(device_name);
+      if (!device.ok()) return device.status();
+      return (*device)->AddressOfGid(local.port, gid);
+    }
+    auto addresses = ResolveTcp(local.host + ":0", false);
+    if (addresses.ok() && addresses->front().storage.ss_family == family) return addresses->front();
+  }
+  return Status(Code::kInvalid, "device=" + device_name + ": no such RDMA device has an address of this kind here");
+}
+
+class Connector {
+ public:
+  Connector(const Options& options, Deadline deadline) : options_(options), deadline_(deadline) {}
+
+  Result<std::unique_ptr<Endpoint>> Run() {
+    if (::getrandom(connection_, sizeof(connection_), 0) != sizeof(connection_)) {
+      return SystemError("getrandom", errno);
+    }
+    auto made = Endpoint::Make("rdma " + options_.place(0), options_.queue_pairs());
+    if (!made.ok()) return made;
+    endpoint_ = std::move(*made);
+    for (uint32_t index = 0; index < options_.queue_pairs(); ++index) {
+      if (Status connected = ConnectOne(index); !connected.ok()) return connected;
+    }
+    return std::move(endpoint_);
+  }
+
+ private:
+  Status ConnectOne(uint32_t index) {
+    const uint32_t rail = index / options_.qps;
+    const std::string what = "connect to rdma " + options_.place(rail);
+    auto id = Route(rail, what);
+    if (!id.ok()) return id.status();
+    if (Status added = endpoint_->Add(std::move(*id), options_); !added.ok()) return Named(what, added);
+    auto answer = Ask(index, what);
+    if (!answer.ok()) return answer.status();
+    if (Status moved = endpoint_->Connect(index, *answer); !moved.ok()) return Named(what, moved);
+    if (Lib().cm_establish(endpoint_->queue_pair(index).id()) != 0) return SystemError(what, errno);
+    return {};
+  }
+
+  static Status Named(const std::string& what, const Status& status) {
+    return Status(status.code(), what + ": " + status.message());
+  }
+
+  // An identifier that knows its device and the way.
+  Result<CmId> Route(uint32_t rail, const std::string& what) {
+    auto addresses = ResolveTcp(options_.place(rail), false);
+    if (!addresses.ok()) return addresses.status();
+    TcpAddress& to = addresses->front();
+    TcpAddress from;
+    if (!options_.devices.empty()) {
+      auto source = SourceOn(options_.devices[rail % options_.devices.size()], options_.gid, to.storage.ss_family);
+      if (!source.ok()) return Named(what, source.status());
+      from = *source;
+    }
+    auto id = MakeCmId(endpoint_->channel());
+    if (!id.ok()) return id.status();
+    if (Lib().cm_resolve_addr(id->get(), from.size == 0 ? nullptr : from.get(), to.get(),
+                              MillisecondsUntil(deadline_)) != 0) {
+      return SystemError(what + ": no RDMA device leads there", errno);
+    }
+    auto event = AwaitCmEvent(endpoint_->channel(), verbs::kAddrResolved, what, deadline_);
+    if (!event.ok()) return event.status();
+    if (Lib().cm_resolve_route(id->get(), MillisecondsUntil(deadline_)) != 0) return SystemError(what, errno);
+    event = AwaitCmEvent(endpoint_->channel(), verbs::kRouteResolved, what, deadline_);
+    if (!event.ok()) return event.status();
+    return id;
+  }
+
+  Result<Greeting> Ask(uint32_t index, const std::string& what) {
+    Greeting greeting = endpoint_->GreetingOf(index);
+    std::memcpy(greeting.connection, connection_, sizeof(connection_));
+    const QueuePair& pair = endpoint_->queue_pair(index);
+    verbs::ConnParam param{};
+    param.private_data = &greeting;
+    param.private_data_len = sizeof(greeting);
+    param.retry_count = 7;
+    param.rnr_retry_count = 7;
+    param.qp_num = pair.number();
+    if (Lib().cm_connect(pair.id(), &param) != 0) return SystemError(what, errno);
+    auto event = AwaitCmEvent(endpoint_->channel(), verbs::kConnectResponse, what, deadline_);
+    if (!event.ok()) return event.status();
+    Greeting answer;
+    const verbs::ConnParam& said = (*event)->param.conn;
+    if (said.private_data == nullptr || said.private_data_len < sizeof(answer)) return Stranger(what);
+    std::memcpy(&answer, said.private_data, sizeof(answer));
+    if (answer.magic != greeting.magic || answer.layout != greeting.layout || answer.index != index) {
+      return Stranger(what);
+    }
+    return answer;
+  }
+
+  static Status Stranger(const std::string& what) {
+    return Status(Code::kCorrupt, what + ": who answers there is not of this release");
+  }
+
+  const Options& options_;
+  const Deadline deadline_;
+  uint64_t connection_[2];
+  std::unique_ptr<Endpoint> endpoint_;
+};
+
+}  // namespace
+}  // namespace byteps_like::rdma
+
+namespace byteps_like {
+
+std::string RdmaIsViable() { return rdma::WhyNotViable(); }
+
+Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline) {
+  auto options = rdma::ParseOptions(url);
+  if (!options.ok()) return options.status();
+  auto endpoint = rdma::Connector(*options, deadline).Run();
+  if (!endpoint.ok()) return endpoint.status();
+  return rdma::MakeStream(std::move(*endpoint));
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,58 @@
+// RDMA devices of this host, opened once per process and kept: registrations of long-lived memory belong to them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/transport/rdma/verbs.h"
+#include "csrc/transport/tcp_address.h"
+
+namespace byteps_like::rdma {
+
+struct MrDeleter {
+  void operator()(verbs::Mr* mr) const { verbs::Lib().dereg_mr(mr); }
+};
+using MemoryRegion = std::unique_ptr<verbs::Mr, MrDeleter>;
+
+class Device {
+ public:
+  // The device of this name ("mlx5_0"), opened when first asked for. Any thread. kSystem says what is wrong: no such
+  // device, no permission on /dev/infiniband/uverbs*.
+  static Result<Device*> Open(const std::string& name);
+
+  const std::string& name() const { return name_; }
+  verbs::Context* context() const { return context_; }
+  verbs::Pd* pd() const { return pd_; }
+
+  // Pins `size` bytes and lets the device read them, write them (verbs::kLocalWrite), and peers who are told the key
+  // write them (kRemoteWrite). Any thread. kSystem names the limit of locked memory where that is the cause.
+  Result<MemoryRegion> Register(void* data, size_t size, int access) const;
+
+  // The GID at `index` of the port, as a socket address without a port; kInvalid if it is none of IP.
+  Result<TcpAddress> AddressOfGid(uint8_t port, int index) const;
+
+ private:
+  Device(std::string name, verbs::Context* context, verbs::Pd* pd)
+      : name_(std::move(name)), context_(context), pd_(pd) {}
+
+  const std::string name_;
+  verbs::Context* const context_;
+  verbs::Pd* const pd_;
+};
+
+// An address of this host that belongs to an active port of an RDMA device.
+struct LocalAddress {
+  std::string host;    // "10.0.0.2", "[fd00::1]"
+  std::string device;  // "mlx5_0"
+  uint8_t port = 0;
+};
+
+// In the order of the host's interfaces; none where RDMA is not viable. Loopback and link-local addresses are left out.
+std::vector<LocalAddress> LocalAddresses();
+
+// "" if RDMA can be used here, else the reason: libraries, devices, addresses, permission, locked memory. Found out
+// once.
+std::string WhyNotViable();
+
+}  // namespace byteps_like::rdma

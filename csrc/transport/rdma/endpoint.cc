@@ -1,0 +1,214 @@
+// How an endpoint begins, waits and receives; how it sends is in endpoint_send.cc.
+#include "csrc/transport/rdma/endpoint.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace byteps_like::rdma {
+namespace {
+
+using verbs::Lib;
+
+// What a completion belongs to: a receive (lane and buffer) or a send (its number).
+constexpr uint64_t kReceive = 1ull << 32;
+
+uint64_t ReceiveId(uint32_t lane, uint32_t buffer) { return kReceive | (lane << 16) | buffer; }
+
+Code CodeOf(verbs::WcStatus status) {
+  switch (status) {
+    case verbs::kWcRetryExcErr:
+    case verbs::kWcRnrRetryExcErr:
+    case verbs::kWcWrFlushErr:
+      return Code::kPeerLost;
+    default:
+      return Code::kSystem;
+  }
+}
+
+}  // namespace
+
+// Beginning -----------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Endpoint>> Endpoint::Make(std::string peer, uint32_t queue_pairs) {
+  std::unique_ptr<Endpoint> endpoint(new Endpoint(std::move(peer), queue_pairs));
+  auto channel = MakeCmChannel();
+  if (!channel.ok()) return channel.status();
+  endpoint->channel_ = std::move(*channel);
+  endpoint->eager_ = Block(kDepth * kEagerBytes);
+  endpoint->slots_ = Block(kSlots * kSlotBytes);
+  if (endpoint->eager_.data() == nullptr || endpoint->slots_.data() == nullptr) {
+    return SystemError("memory for a link to " + endpoint->peer_, ENOMEM);
+  }
+  return endpoint;
+}
+
+Endpoint::~Endpoint() = default;
+
+Result<uint32_t> Endpoint::PortOf(Device* device) {
+  for (uint32_t i = 0; i < ports_.size(); ++i) {
+    if (ports_[i].device == device) return i;
+  }
+  const auto lanes = static_cast<int>(lanes_.size());
+  auto completions = Completions::Make(*device, 2 * static_cast<int>(kDepth) * lanes);
+  if (!completions.ok()) return completions.status();
+  auto eager = device->Register(eager_.data(), eager_.size(), verbs::kLocalWrite);
+  if (!eager.ok()) return eager.status();
+  auto slots = device->Register(slots_.data(), slots_.size(), verbs::kLocalWrite | verbs::kRemoteWrite);
+  if (!slots.ok()) return slots.status();
+  ports_.push_back({device, std::move(*completions), std::move(*eager), std::move(*slots), nullptr});
+  return static_cast<uint32_t>(ports_.size() - 1);
+}
+
+Status Endpoint::Add(CmId id, const Options& options) {
+  auto device = Device::Open(id->verbs->device->name);
+  if (!device.ok()) return device.status();
+  auto port = PortOf(*device);
+  if (!port.ok()) return port.status();
+  Lane& lane = lanes_[added_];
+  lane.port = *port;
+  lane.receives = Block(kDepth * kEagerBytes);
+  if (lane.receives.data() == nullptr) return SystemError("memory for a link to " + peer_, ENOMEM);
+  auto region = (*device)->Register(lane.receives.data(), lane.receives.size(), verbs::kLocalWrite);
+  if (!region.ok()) return region.status();
+  lane.region = std::move(*region);
+  auto pair = QueuePair::Make(std::move(id), **device, *ports_[*port].completions, options, kDepth);
+  if (!pair.ok()) return pair.status();
+  lane.pair = std::move(*pair);
+  for (uint32_t buffer = 0; buffer < kDepth; ++buffer) {
+    if (Status posted = PostReceive(added_, buffer); !posted.ok()) return posted;
+  }
+  ++added_;
+  return {};
+}
+
+Greeting Endpoint::GreetingOf(uint32_t index) const {
+  Greeting greeting;
+  greeting.index = static_cast<uint8_t>(index);
+  greeting.count = static_cast<uint8_t>(lanes_.size());
+  greeting.slots = reinterpret_cast<uint64_t>(slots_.data());
+  greeting.slots_key = ports_[lanes_[index].port].slots->rkey;
+  greeting.mtu = lanes_[index].pair->mtu();
+  return greeting;
+}
+
+Status Endpoint::Connect(uint32_t index, const Greeting& peer) {
+  peer_slots_ = peer.slots;
+  lanes_[index].peer_slots_key = peer.slots_key;
+  return lanes_[index].pair->Connect(peer.mtu);
+}
+
+// Waiting -------------------------------------------------------------------------------------------------------------
+
+std::vector<int> Endpoint::fds() const {
+  std::vector<int> fds{channel_->fd};
+  for (const Port& port : ports_) fds.push_back(port.completions->fd());
+  return fds;
+}
+
+void Endpoint::TakeEvents() {
+  for (const Port& port : ports_) port.completions->TakeEvents();
+  while (const CmEvent event = NextCmEvent(channel_)) {
+    disconnected_ = disconnected_ || event->event == verbs::kDisconnected || event->event == verbs::kDeviceRemoval;
+  }
+}
+
+bool Endpoint::Sleep() {
+  for (const Port& port : ports_) port.completions->Arm();
+  return Poll() == 0;
+}
+
+size_t Endpoint::Poll() {
+  constexpr int kAtOnce = 16;
+  verbs::Wc done[kAtOnce];
+  size_t all = 0;
+  for (const Port& port : ports_) {
+    for (int count = kAtOnce; count == kAtOnce;) {
+      count = port.completions->Poll(done, kAtOnce);
+      if (count < 0) Break(Code::kSystem, "ibv_poll_cq failed");
+      for (int i = 0; i < count; ++i) OnCompletion(done[i]);
+      all += static_cast<size_t>(std::max(count, 0));
+    }
+  }
+  // What the peer sent before it went has completed before the news that it did.
+  if (disconnected_ && failure_.ok()) {
+    Break(Code::kPeerLost, "it closed the connection, or died");
+    ++all;
+  }
+  return all;
+}
+
+void Endpoint::OnCompletion(const verbs::Wc& done) {
+  if (done.status != verbs::kWcSuccess) return OnFailed(done);
+  if ((done.wr_id & kReceive) != 0) return OnReceived(done);
+  OnSent(static_cast<uint32_t>(done.wr_id));
+}
+
+void Endpoint::OnFailed(const verbs::Wc& done) {
+  Break(CodeOf(done.status), std::string(verbs::NameOf(done.status)) + ": " + verbs::MeaningOf(done.status));
+}
+
+void Endpoint::Break(Code code, const std::string& why) {
+  if (failure_.ok()) failure_ = Status(code, peer_ + ": " + why);
+}
+
+// Receiving -----------------------------------------------------------------------------------------------------------
+
+Status Endpoint::PostReceive(uint32_t lane, uint32_t buffer) {
+  Lane& to = lanes_[lane];
+  std::byte* const data = to.receives.data() + size_t{buffer} * kEagerBytes + kEagerSkip;
+  return to.pair->PostReceive(ReceiveId(lane, buffer), data, kMessageBytes, to.region->lkey);
+}
+
+std::byte* Endpoint::BufferOf(const Came& came) const {
+  return lanes_[came.lane].receives.data() + size_t{came.buffer} * kEagerBytes + kEagerSkip;
+}
+
+void Endpoint::OnReceived(const verbs::Wc& done) {
+  const uint32_t number = ntohl(done.imm_data);
+  Came& came = came_[number % kDepth];
+  const bool eager = done.opcode == verbs::kWcRecv;
+  if (number - next_ >= kDepth || came.here || (eager && done.byte_len < sizeof(Envelope))) {
+    return Break(Code::kCorrupt,
+                 "message " + std::to_string(number) + " makes no sense after " + std::to_string(next_));
+  }
+  came.here = true;
+  came.eager = eager;
+  came.lane = static_cast<uint8_t>((done.wr_id >> 16) & 0xff);
+  came.buffer = static_cast<uint8_t>(done.wr_id & 0xff);
+  came.bytes = done.byte_len;
+  if (eager) Heed(*reinterpret_cast<const Envelope*>(BufferOf(came)));
+}
+
+// Of several queue pairs a later envelope may come first.
+void Endpoint::Heed(const Envelope& envelope) {
+  if (static_cast<int32_t>(envelope.consumed - taken_) > 0) taken_ = envelope.consumed;
+  if (static_cast<int32_t>(envelope.freed - slots_freed_) > 0) slots_freed_ = envelope.freed;
+  if (sent_ - taken_ > kDepth || slots_used_ - slots_freed_ > kSlots) {
+    Break(Code::kCorrupt, "it gives credit for what was never sent");
+  }
+}
+
+const Arrival* Endpoint::Front() {
+  const Came& came = came_[next_ % kDepth];
+  if (!came.here) return nullptr;
+  front_ = {};
+  front_.bytes = came.bytes;
+  if (came.eager) {
+    std::byte* const buffer = BufferOf(came);
+    front_.envelope = reinterpret_cast<const Envelope*>(buffer);
+    front_.content = buffer + sizeof(Envelope);
+    front_.bytes -= sizeof(Envelope);
+  }
+  return &front_;
+}
+
+Status Endpoint::Pop() {
+  Came& came = came_[next_ % kDepth];
+  came.here = false;
+  ++next_;
+  return PostReceive(came.lane, came.buffer);
+}
+
+}  // namespace byteps_like::rdma

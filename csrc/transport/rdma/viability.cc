@@ -1,0 +1,101 @@
+// Whether RDMA can be used on this host, and by which addresses.
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "csrc/transport/rdma/cm.h"
+#include "csrc/transport/rdma/device.h"
+
+namespace byteps_like::rdma {
+namespace {
+
+using verbs::Lib;
+
+constexpr size_t kProbeBytes = 4u << 20;  // what a link pins, and more
+
+bool MayHaveDevice(const ifaddrs& interface) {
+  if (interface.ifa_addr == nullptr || (interface.ifa_flags & IFF_UP) == 0) return false;
+  if ((interface.ifa_flags & IFF_LOOPBACK) != 0) return false;
+  if (interface.ifa_addr->sa_family == AF_INET) return true;
+  if (interface.ifa_addr->sa_family != AF_INET6) return false;
+  return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(interface.ifa_addr)->sin6_addr);
+}
+
+std::string HostText(const sockaddr& address) {
+  TcpAddress copy;
+  copy.size = address.sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&copy.storage, &address, copy.size);
+  const std::string text = copy.text();
+  return text.substr(0, text.rfind(':'));
+}
+
+bool IsActive(const LocalAddress& address) {
+  auto device = Device::Open(address.device);
+  if (!device.ok()) return false;
+  verbs::PortAttr port{};
+  return Lib().query_port((*device)->context(), address.port, &port) == 0 && port.state == verbs::kPortActive;
+}
+
+// rdma_cm knows which device an address belongs to, on RoCE, InfiniBand and iWARP alike.
+std::vector<LocalAddress> Probe(const CmChannel& channel) {
+  std::vector<LocalAddress> found;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, ::freeifaddrs);
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (!MayHaveDevice(*one)) continue;
+    auto id = MakeCmId(channel);
+    if (!id.ok() || Lib().cm_bind_addr(id->get(), one->ifa_addr) != 0 || (*id)->verbs == nullptr) continue;
+    LocalAddress address{HostText(*one->ifa_addr), (*id)->verbs->device->name, (*id)->port_num};
+    if (IsActive(address)) found.push_back(std::move(address));
+  }
+  return found;
+}
+
+// Why the first device can't be opened, or can't be given memory.
+std::string WhyNotUsable(const std::string& name) {
+  auto device = Device::Open(name);
+  if (!device.ok()) return device.status().message();
+  void* const memory = ::mmap(nullptr, kProbeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return "no memory";
+  std::string why;
+  {
+    auto region = (*device)->Register(memory, kProbeBytes, verbs::kLocalWrite);
+    if (!region.ok()) why = region.status().message();
+  }
+  ::munmap(memory, kProbeBytes);
+  return why;
+}
+
+std::string FindWhyNot() {
+  if (auto library = verbs::Load(); !library.ok()) return library.status().message();
+  int count = 0;
+  verbs::Device** const list = Lib().get_device_list(&count);
+  const std::string first = list != nullptr && count > 0 ? list[0]->name : "";
+  if (list != nullptr) Lib().free_device_list(list);
+  if (first.empty()) return "there is no RDMA device (ibv_devices lists none)";
+  if (std::string why = WhyNotUsable(first); !why.empty()) return why;
+  auto channel = MakeCmChannel();
+  if (!channel.ok()) return channel.status().message() + " (is the kernel module rdma_ucm loaded?)";
+  if (Probe(*channel).empty()) return "no address of this host belongs to an active port of an RDMA device";
+  return {};
+}
+
+}  // namespace
+
+std::string WhyNotViable() {
+  static const auto* const why = new std::string(FindWhyNot());
+  return *why;
+}
+
+std::vector<LocalAddress> LocalAddresses() {
+  if (!WhyNotViable().empty()) return {};
+  auto channel = MakeCmChannel();
+  if (!channel.ok()) return {};
+  return Probe(*channel);
+}
+
+}  // namespace byteps_like::rdma

@@ -1,0 +1,64 @@
+// What crosses an rdma connection. Both ends are little-endian.
+//
+// A message is one work request that the receiver sees complete: an eager one (SEND with immediate: an envelope and up
+// to 4 KiB) or a piece of a payload (RDMA WRITE with immediate into a landing slot, or to a place that was offered).
+// The immediate is the message's number, which puts those of several queue pairs in order.
+//
+// Nothing is sent that has no place to land. Of messages, the receiver has kDepth receives posted on every queue pair;
+// a sender is at most kWindow ahead of what it knows to be consumed, the rest is for kCredit and kFin, which must never
+// wait. (A credit is sent per half a window or half the slots: of one end at most 5 of these are under way.) Slots are
+// used in turn, and at most kSlots ahead of what the receiver has freed. Both counts come back in every envelope.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "csrc/wire/frame.h"
+
+namespace byteps_like::rdma {
+
+static_assert(std::endian::native == std::endian::little);
+
+inline constexpr uint32_t kDepth = 64;   // receives posted, and sends outstanding: a power of two
+inline constexpr uint32_t kWindow = 56;  // messages ahead of the receiver
+inline constexpr uint32_t kSlots = 8;    // for pieces of payload, per connection
+inline constexpr uint32_t kSlotBytes = 128u << 10;
+inline constexpr uint32_t kEagerBytes = 4096;  // one buffer of an eager message; the message lies at its end, so that
+inline constexpr uint32_t kEagerSkip = 48;     // the payload behind envelope and header is aligned to 64 bytes
+inline constexpr uint32_t kMessageBytes = kEagerBytes - kEagerSkip;
+
+enum class Kind : uint8_t {
+  kBytes = 1,   // of a stream
+  kFin = 2,     // of a stream: no more follow
+  kCredit = 3,  // only what every envelope says
+  kFrame = 4,   // a frame's header; then the payload, or kPieces are said: pieces follow
+  kOffer = 5,   // a place where payloads may be written: struct PlaceOffer
+};
+
+struct Envelope {
+  Kind kind{};
+  uint8_t pieces = 0;  // kFrame: the payload comes as pieces
+  uint16_t reserved = 0;
+  uint32_t consumed = 0;    // messages of the other direction, modulo 2^32
+  uint32_t freed = 0;       // slots, likewise
+  uint32_t generation = 0;  // kFrame: of the offer that the pieces go to; 0: they go to slots
+};
+static_assert(sizeof(Envelope) == 16 && kEagerSkip + sizeof(Envelope) + kHeaderBytes == 128);
+
+inline constexpr uint32_t kContentBytes = kMessageBytes - sizeof(Envelope);  // of an eager message
+inline constexpr uint32_t kEagerPayload = kContentBytes - kHeaderBytes;      // of a frame that is one message
+
+// Private data of the connection request and of its answer, once per queue pair.
+struct Greeting {
+  uint32_t magic = 0x524C5042;  // "BPLR"
+  uint16_t layout = 1;          // of messages
+  uint8_t index = 0;            // of the queue pair
+  uint8_t count = 0;            // of queue pairs of the connection
+  uint64_t connection[2] = {};  // drawn by the connecting end: which requests belong together
+  uint64_t slots = 0;           // address of the sender's landing slots
+  uint32_t slots_key = 0;       // for this queue pair's device
+  uint32_t mtu = 0;             // bytes; at most what the sender's side carries
+};
+static_assert(sizeof(Greeting) == 40);  // 56 bytes are what fits
+
+}  // namespace byteps_like::rdma
