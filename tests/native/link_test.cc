@@ -100,7 +100,8 @@ TEST_CASE("link: many small frames, and the counters are exact") {
 TEST_CASE("link: ping-pong with random sizes loses no wake-up") {
   for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
-    const uint32_t rounds = (scheme == "shm" ? 100'000 : 10'000) / kSlow;
+    // RDMA is usually an emulated device in an emulated machine.
+    const uint32_t rounds = (scheme == "shm" ? 100'000 : scheme == "rdma" ? 1'000 : 10'000) / kSlow;
     Linked linked(FreshUrl(scheme));
     std::minstd_rand random(1);
     const Bytes block = Pattern(20'000, 1);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "csrc/transport/link.h"
+#include "csrc/transport/rdma/device.h"
 #include "csrc/transport/shared_buffer.h"
 
 namespace byteps_like::testing {
@@ -220,7 +221,7 @@ inline std::vector<std::string> TestedSchemes() {
 inline std::string FreshUrl(const std::string& scheme, const std::string& query = "") {
   static std::atomic<int> count{0};
   if (scheme.ends_with("tcp")) return scheme + "://127.0.0.1:0" + query;
-  if (scheme.ends_with("rdma")) return scheme + "://10.77.1.1:0" + query;  // of the machine (scripts/rdma_vm/guest.sh)
+  if (scheme.ends_with("rdma")) return scheme + "://" + rdma::LocalAddresses().back().host + ":0" + query;
   const std::string place = "test-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
   return scheme + "://" + place + query;
 }

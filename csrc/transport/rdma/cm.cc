@@ -17,6 +17,7 @@ constexpr int kNobodyListens = 8;  // IB_CM_REJ_INVALID_SERVICE_ID, the status o
 
 Status Unexpected(const verbs::CmEvent& event, const std::string& what) {
   if (event.event == verbs::kRejected && event.status == kNobodyListens) return SystemError(what, ECONNREFUSED);
+  if (event.status == -ETIMEDOUT) return Status(Code::kTimeout, what + ": no answer in time");
   if (event.event == verbs::kUnreachable) return SystemError(what, EHOSTUNREACH);
   const std::string why = std::string(verbs::NameOf(event.event)) + ", status " + std::to_string(event.status);
   return event.status < 0 ? SystemError(what + ": " + why, -event.status) : Status(Code::kSystem, what + ": " + why);

@@ -13,6 +13,8 @@ namespace {
 
 using verbs::Lib;
 
+constexpr std::chrono::milliseconds kFirstResolve(200);
+
 int MillisecondsUntil(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 1, 3'600'000));
@@ -79,18 +81,32 @@ class Connector {
       if (!source.ok()) return Named(what, source.status());
       from = *source;
     }
-    auto id = MakeCmId(endpoint_->channel());
+    auto id = Resolve(from, to, what);
     if (!id.ok()) return id.status();
-    if (Lib().cm_resolve_addr(id->get(), from.size == 0 ? nullptr : from.get(), to.get(),
-                              MillisecondsUntil(deadline_)) != 0) {
-      return SystemError(what + ": no RDMA device leads there", errno);
-    }
-    auto event = AwaitCmEvent(endpoint_->channel(), verbs::kAddrResolved, what, deadline_);
-    if (!event.ok()) return event.status();
     if (Lib().cm_resolve_route(id->get(), MillisecondsUntil(deadline_)) != 0) return SystemError(what, errno);
-    event = AwaitCmEvent(endpoint_->channel(), verbs::kRouteResolved, what, deadline_);
+    auto event = AwaitCmEvent(endpoint_->channel(), verbs::kRouteResolved, what, deadline_);
     if (!event.ok()) return event.status();
     return id;
+  }
+
+  // The kernel asks for the neighbour's hardware address once, and when it has overlooked the answer looks again only
+  // after the timeout: so there are several, from a short one on.
+  Result<CmId> Resolve(TcpAddress& from, TcpAddress& to, const std::string& what) {
+    for (auto patience = kFirstResolve;; patience *= 2) {
+      auto id = MakeCmId(endpoint_->channel());
+      if (!id.ok()) return id.status();
+      const auto limit = std::min(Clock::now() + patience, deadline_);
+      sockaddr* const source = from.size == 0 ? nullptr : from.get();
+      if (Lib().cm_resolve_addr(id->get(), source, to.get(), MillisecondsUntil(limit)) != 0) {
+        return SystemError(what + ": no RDMA device leads there", errno);
+      }
+      // The kernel's own timeout comes first.
+      auto event = AwaitCmEvent(endpoint_->channel(), verbs::kAddrResolved, what, limit + kFirstResolve);
+      if (event.ok()) return id;
+      if (Clock::now() >= deadline_)
+        return Status(Code::kTimeout, what + ": its hardware address was not found in time");
+      if (event.status().code() != Code::kTimeout) return event.status();
+    }
   }
 
   Result<Greeting> Ask(uint32_t index, const std::string& what) {
