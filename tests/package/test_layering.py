@@ -32,6 +32,7 @@ NATIVE_FLOORS: list[tuple[str, ...]] = [
     ("csrc/base",),
     ("csrc/wire", "csrc/kernels", "csrc/codec"),
     ("csrc/transport",),
+    ("csrc/gpu",),
     ("csrc/engine",),
     ("compression",),
     ("collectives", "server"),

@@ -1,0 +1,57 @@
+#include "compression/gpu/registry.h"
+
+#include <string>
+
+namespace byteps_like {
+
+Result<GpuCodecPointer> MakeGpuCast(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+
+namespace {
+
+struct Row {
+  const char* name;
+  const char* source;
+  GpuCodecMaker make;
+};
+
+// In the order of their ids.
+constexpr Row kRows[] = {
+    {"fp16", "casts", MakeGpuCast},
+    {"bf16", "casts", MakeGpuCast},
+};
+
+const Row* Find(std::string_view name) {
+  for (const Row& row : kRows)
+    if (name == row.name) return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+Result<GpuCodecPointer> MakeGpuCodec(const CodecPointer& codec, const KernelTable& kernels) {
+  auto spec = CodecSpec::Parse(codec->spec());
+  if (!spec.ok()) return spec.status();
+  const Row* const row = Find(spec->name());
+  if (row == nullptr) return Status(Code::kInvalid, "codec " + spec->name() + " does not run on GPUs");
+  return row->make(codec, *spec, kernels);
+}
+
+std::string_view GpuSource(std::string_view name) {
+  const Row* const row = Find(name);
+  return row == nullptr ? "" : row->source;
+}
+
+std::vector<std::string> GpuCodecNames() {
+  std::vector<std::string> names;
+  for (const Row& row : kRows) names.emplace_back(row.name);
+  return names;
+}
+
+KernelHandle KernelsOf::operator()(const std::string& name) {
+  const auto found = table_.find(name);
+  if (found != table_.end()) return found->second;
+  if (status_.ok()) status_ = Status(Code::kInvalid, "the GPU kernel " + name + " was not compiled");
+  return 0;
+}
+
+}  // namespace byteps_like

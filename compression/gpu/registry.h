@@ -1,0 +1,40 @@
+// All codecs that have a twin on GPUs. A new one is a file of kernels (csrc/cuda/NAME.cu), a file of recipes
+// (compression/gpu/NAME.cc) and a row in registry.cc.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "compression/registry.h"
+#include "csrc/gpu/codec.h"
+
+namespace byteps_like {
+
+using GpuCodecPointer = std::shared_ptr<const GpuCodec>;
+
+// The codec's twin, of these kernels. kInvalid: it has none, or a kernel is missing.
+Result<GpuCodecPointer> MakeGpuCodec(const CodecPointer& codec, const KernelTable& kernels);
+
+// The file of csrc/cuda, without its ending, whose kernels a codec of this name needs; empty: it has no twin.
+std::string_view GpuSource(std::string_view name);
+std::vector<std::string> GpuCodecNames();
+
+// What a file of recipes defines. It takes the keys it needs from the codec's spec, which is known to be right; the
+// kernels by KernelsOf.
+using GpuCodecMaker = Result<GpuCodecPointer> (*)(const CodecPointer& codec, CodecSpec& spec,
+                                                  const KernelTable& kernels);
+
+// Looks up the kernels of a codec; the first that is missing is kept for `status`.
+class KernelsOf {
+ public:
+  explicit KernelsOf(const KernelTable& table) : table_(table) {}
+  KernelHandle operator()(const std::string& name);
+  const Status& status() const { return status_; }
+
+ private:
+  const KernelTable& table_;
+  Status status_;
+};
+
+}  // namespace byteps_like
