@@ -5,6 +5,8 @@
 namespace byteps_like {
 
 Result<GpuCodecPointer> MakeGpuCast(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuFp8(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuInt(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 
 namespace {
 
@@ -18,6 +20,8 @@ struct Row {
 constexpr Row kRows[] = {
     {"fp16", "casts", MakeGpuCast},
     {"bf16", "casts", MakeGpuCast},
+    {"fp8", "fp8", MakeGpuFp8},
+    {"int", "int", MakeGpuInt},
 };
 
 const Row* Find(std::string_view name) {

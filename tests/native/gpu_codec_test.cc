@@ -18,6 +18,10 @@ using testing::GpuTwin;
 constexpr const char* kSpecs[] = {
     "fp16",
     "bf16",
+    "fp8:block=32,format=e4m3",
+    "fp8:block=256,format=e5m2",
+    "int:bits=8,block=256,rounding=nearest,scale=own,seed=0",
+    "int:bits=4,block=256,rounding=stochastic,scale=shared,seed=0",
 };
 
 std::string_view NameOf(std::string_view spec) { return spec.substr(0, spec.find(':')); }
