@@ -4,7 +4,7 @@
 //
 // Prelude: per block floor(log2 of the greatest magnitude) as int8; kZero for zeros and denormals, kTooLarge for 2^127
 // and more, and for what isn't finite. Payload: integers of 32 or 16 bits.
-#include "compression/loops/fixed.h"
+#include "compression/fixed.h"
 
 #include <algorithm>
 #include <bit>
@@ -12,11 +12,19 @@
 #include <limits>
 
 #include "compression/loops.h"
+#include "compression/loops/fixed.h"
 #include "compression/registry.h"
 
 namespace byteps_like {
 
 BYTEPS_LIKE_DECLARE_LOOPS(FixedLoops, kFixed)
+
+int BitsOfMagnitude(uint32_t bits, uint32_t world) {
+  const uint64_t limit = (uint64_t{1} << bits) - 2;  // in halves
+  int k = 0;
+  while (world * ((uint64_t{2} << k) + 1) <= limit) ++k;
+  return k - 1;
+}
 
 namespace {
 
@@ -24,14 +32,6 @@ constexpr int kZero = -127;
 constexpr int kTooLarge = 127;
 
 float PowerOfTwo(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23); }
-
-// The greatest k such that `world` integers of magnitude 2^k + 1/2 add up to less than 2^(bits - 1); below 0 if none.
-int BitsOfMagnitude(uint32_t bits, uint32_t world) {
-  const uint64_t limit = (uint64_t{1} << bits) - 2;  // in halves
-  int k = 0;
-  while (world * ((uint64_t{2} << k) + 1) <= limit) ++k;
-  return k - 1;
-}
 
 class Fixed : public Codec {
  public:

@@ -6,7 +6,9 @@ namespace byteps_like {
 
 Result<GpuCodecPointer> MakeGpuCast(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuFp8(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuFixed(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuInt(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuOnebit(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 
 namespace {
 
@@ -21,7 +23,9 @@ constexpr Row kRows[] = {
     {"fp16", "casts", MakeGpuCast},
     {"bf16", "casts", MakeGpuCast},
     {"fp8", "fp8", MakeGpuFp8},
+    {"fixed", "fixed", MakeGpuFixed},
     {"int", "int", MakeGpuInt},
+    {"onebit", "onebit", MakeGpuOnebit},
 };
 
 const Row* Find(std::string_view name) {
@@ -49,13 +53,6 @@ std::vector<std::string> GpuCodecNames() {
   std::vector<std::string> names;
   for (const Row& row : kRows) names.emplace_back(row.name);
   return names;
-}
-
-KernelHandle KernelsOf::operator()(const std::string& name) {
-  const auto found = table_.find(name);
-  if (found != table_.end()) return found->second;
-  if (status_.ok()) status_ = Status(Code::kInvalid, "the GPU kernel " + name + " was not compiled");
-  return 0;
 }
 
 }  // namespace byteps_like

@@ -25,16 +25,4 @@ std::vector<std::string> GpuCodecNames();
 using GpuCodecMaker = Result<GpuCodecPointer> (*)(const CodecPointer& codec, CodecSpec& spec,
                                                   const KernelTable& kernels);
 
-// Looks up the kernels of a codec; the first that is missing is kept for `status`.
-class KernelsOf {
- public:
-  explicit KernelsOf(const KernelTable& table) : table_(table) {}
-  KernelHandle operator()(const std::string& name);
-  const Status& status() const { return status_; }
-
- private:
-  const KernelTable& table_;
-  Status status_;
-};
-
 }  // namespace byteps_like

@@ -5,19 +5,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <span>
-#include <string>
 
 #include "csrc/base/status.h"
+#include "csrc/gpu/kernel_table.h"
 
 namespace byteps_like {
 
 using DevicePointer = uint64_t;  // an address on the device
-using KernelHandle = uint64_t;   // a CUfunction
-// All kernels that were compiled for the device, by their names in csrc/cuda.
-using KernelTable = std::map<std::string, KernelHandle, std::less<>>;
 
 struct LaunchShape {
   uint32_t blocks = 1;

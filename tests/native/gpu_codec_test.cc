@@ -22,6 +22,13 @@ constexpr const char* kSpecs[] = {
     "fp8:block=256,format=e5m2",
     "int:bits=8,block=256,rounding=nearest,scale=own,seed=0",
     "int:bits=4,block=256,rounding=stochastic,scale=shared,seed=0",
+    "fixed:bits=32,block=256",
+    "fixed:bits=16,block=256",
+    "fixed:bits=32,block=19",
+    "fixed:bits=16,block=10000",
+    "onebit:block=32768",
+    "onebit:block=64",
+    "onebit:block=2080",
 };
 
 std::string_view NameOf(std::string_view spec) { return spec.substr(0, spec.find(':')); }

@@ -191,6 +191,12 @@ inline unsigned int __byte_perm(unsigned int low, unsigned int high, unsigned in
     value |= static_cast<unsigned int>((bytes >> (8 * ((selector >> (4 * i)) & 7u))) & 0xFFu) << (8 * i);
   return value;
 }
+// To nearest even; kept within the type's range, 0 for NaN.
+inline int __float2int_rn(float value) {
+  const double rounded = std::nearbyint(static_cast<double>(value));
+  if (rounded != rounded) return 0;
+  return rounded >= 0x1p31 ? 0x7FFFFFFF : rounded < -0x1p31 ? -0x7FFFFFFF - 1 : static_cast<int>(rounded);
+}
 template <typename T>
 T __ldg(const T* address) {
   return *address;
