@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import importlib
 import importlib.metadata
 import os
@@ -143,16 +142,6 @@ def open_files() -> Row:
     return judged("open files", soft >= 1024, f"{soft} (hard {hard})", "ulimit -n 65536: each link is a descriptor")
 
 
-def locked_memory() -> Row:
-    """Lockable memory: needed by RDMA only."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    unlimited = soft == resource.RLIM_INFINITY
-    text = "unlimited" if unlimited else size_text(soft)
-    return judged(
-        "locked memory", unlimited or soft >= GIB or not rdma_devices(), text, "ulimit -l unlimited, for RDMA"
-    )
-
-
 def openssl() -> Row:
     """The OpenSSL that Python uses."""
     return judged("OpenSSL", ssl.OPENSSL_VERSION_INFO >= (3,), ssl.OPENSSL_VERSION, "links are made for OpenSSL 3")
@@ -187,22 +176,7 @@ def cuda() -> Row:
     return judged("CUDA", devices.value > 0, text, "no device visible: see CUDA_VISIBLE_DEVICES")
 
 
-def rdma_devices() -> list[str]:
-    """RDMA devices the kernel knows."""
-    folder = Path("/sys/class/infiniband")
-    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-
-
-def rdma() -> Row:
-    """RDMA devices and libibverbs. Their absence is nothing to fix."""
-    devices = rdma_devices()
-    library = ctypes.util.find_library("ibverbs")
-    if not devices:
-        return Row("RDMA", State.OK, f"no device{'' if library is None else f' ({library} is there)'}: links go by TCP")
-    return judged("RDMA", library is not None, ", ".join(devices), "install libibverbs1 and ibverbs-providers")
-
-
 ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (
-    system, python, cores, processor, native_core, memory, shared_memory, huge_pages, open_files, locked_memory,
-    openssl, packages, cuda, rdma,
+    system, python, cores, processor, native_core, memory, shared_memory, huge_pages, open_files, openssl, packages,
+    cuda,
 )  # fmt: skip
