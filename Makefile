@@ -103,10 +103,14 @@ arm:
 	  printf '%s\n' compression/loops/*.cc | $(ARM_CHECK) -Wno-psabi -DBYTEPS_LIKE_ISA=scalar; \
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
-# One stamp a file, so that only what has changed is looked at again.
-tidy: core
-	@if command -v $(CLANG_TIDY) > /dev/null; then \
-	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files CORE_BUILD=$(CORE_BUILD); \
+# One stamp a file, so that only what has changed is looked at again. clang-tidy can't read the headers that g++ has
+# precompiled, so it is told how to compile without them.
+TIDY_BUILD := build/tidy/commands
+
+tidy: $(READY)
+	@if command -v $(CLANG_TIDY) > /dev/null; then mkdir -p build/tidy && \
+	  $(CMAKE) -S . -B $(TIDY_BUILD) -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF > build/configure-tidy.log && \
+	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files; \
 	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
 
 TIDY_SOURCES := $(wildcard csrc/*/*.cc server/*.cc collectives/*.cc)
@@ -114,7 +118,7 @@ tidy-files: $(TIDY_SOURCES:%.cc=build/tidy/%.ok)
 
 build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h server/*.h collectives/*.h) .clang-tidy
 	@mkdir -p $(@D)
-	@$(CLANG_TIDY) -p $(CORE_BUILD) --quiet $< 2> $@.log || { cat $@.log; exit 1; }
+	@$(CLANG_TIDY) -p $(TIDY_BUILD) --quiet $< 2> $@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 format:  ## formats everything
