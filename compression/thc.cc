@@ -51,7 +51,8 @@ class Thc : public Codec {
 
   void Prepare(std::span<const float> x, const Draw&, std::byte*, std::byte* prelude) const override {
     ForEachRotation(static_cast<uint32_t>(x.size()), kMost, [&](const RotationBlock& at, uint32_t number) {
-      const auto norm = static_cast<float>(std::sqrt(Energy(x.subspan(at.begin, at.size))));
+      auto norm = static_cast<float>(std::sqrt(Energy(x.subspan(at.begin, at.size))));
+      if (std::isnan(norm)) norm = std::numeric_limits<float>::quiet_NaN();  // of all that there are, the same anywhere
       std::memcpy(prelude + number * sizeof(norm), &norm, sizeof(norm));
     });
   }

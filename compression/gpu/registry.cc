@@ -9,6 +9,7 @@ Result<GpuCodecPointer> MakeGpuFp8(const CodecPointer& codec, CodecSpec& spec, c
 Result<GpuCodecPointer> MakeGpuFixed(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuInt(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuOnebit(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuThc(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 
 namespace {
 
@@ -20,12 +21,9 @@ struct Row {
 
 // In the order of their ids.
 constexpr Row kRows[] = {
-    {"fp16", "casts", MakeGpuCast},
-    {"bf16", "casts", MakeGpuCast},
-    {"fp8", "fp8", MakeGpuFp8},
-    {"fixed", "fixed", MakeGpuFixed},
-    {"int", "int", MakeGpuInt},
-    {"onebit", "onebit", MakeGpuOnebit},
+    {"fp16", "casts", MakeGpuCast},   {"bf16", "casts", MakeGpuCast}, {"fp8", "fp8", MakeGpuFp8},
+    {"fixed", "fixed", MakeGpuFixed}, {"int", "int", MakeGpuInt},     {"onebit", "onebit", MakeGpuOnebit},
+    {"thc", "thc", MakeGpuThc},
 };
 
 const Row* Find(std::string_view name) {

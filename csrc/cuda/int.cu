@@ -6,7 +6,7 @@
 // A warp takes chunks of 128 elements, four a lane: loads of 512 contiguous bytes, stores of whole sectors; lanes whose
 // elements share bytes put them together by shuffles. int_encode has a block of 256 in 8 of its 40 registers: 48 warps
 // on a multiprocessor ask for 48 KiB at a time, twice what hides the latency of an H100's memory, and an element costs
-// some 10 instructions (25 with stochastic rounding) of the 40 to 50 for which there is time.
+// some 12 instructions (27 with stochastic rounding) of the 50 for which an H100 has time.
 #include "device.cuh"
 
 namespace {

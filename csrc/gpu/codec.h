@@ -59,6 +59,9 @@ class GpuCodec {
   virtual Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t count,
                         float factor) const = 0;
 
+  // For metrics, as Codec's: adds to the u32 at `found` how many elements the codec cuts off.
+  virtual Status Clamped(Launcher& launcher, const GpuRound& round, DevicePointer found) const;
+
  protected:
   // kCorrupt unless it is `expected` bytes long.
   Status CheckLength(uint32_t bytes, uint32_t expected) const;

@@ -52,6 +52,10 @@ class Launcher {
     return LaunchPacked(kernel, shape, packed);
   }
 
+  // Bytes of shared memory that a block may have, its kernel's own included: CUDA gives 48 KiB, more if the device has
+  // it and the launch asks for it.
+  virtual uint32_t most_shared() const { return 48 * 1024; }
+
   // bytes of `value`, and a copy within the device.
   virtual Status Fill(DevicePointer to, uint8_t value, size_t bytes) = 0;
   virtual Status Copy(DevicePointer to, DevicePointer from, size_t bytes) = 0;

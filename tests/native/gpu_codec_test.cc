@@ -29,6 +29,7 @@ constexpr const char* kSpecs[] = {
     "onebit:block=32768",
     "onebit:block=64",
     "onebit:block=2080",
+    "thc:bits=4,clamp=32,seed=0,table=auto",
 };
 
 std::string_view NameOf(std::string_view spec) { return spec.substr(0, spec.find(':')); }

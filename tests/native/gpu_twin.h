@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -83,7 +84,9 @@ inline float FillingAt(Filling filling, uint32_t i, uint32_t numel, std::mt19937
 
 class GpuTwin {
  public:
-  GpuTwin(const std::string& spec, uint32_t world) : kernels_(software_gpu::Handles()) {
+  // `most_shared`: bytes of shared memory of the device.
+  GpuTwin(const std::string& spec, uint32_t world, uint32_t most_shared = 227 * 1024)
+      : kernels_(software_gpu::Handles()), launcher_(most_shared) {
     auto codec = MakeCodec(spec, world);
     REQUIRE_MESSAGE(codec.ok(), codec.status().message());
     codec_ = *codec;
@@ -94,15 +97,22 @@ class GpuTwin {
 
   // A round of `numel` elements that begin `offset` elements behind an aligned address, every step on both sides.
   void Round(uint32_t numel, Filling filling, uint32_t offset = 0) {
+    CAPTURE(static_cast<int>(filling));
+    std::vector<float> values(numel);
+    std::mt19937 random(numel + static_cast<uint32_t>(filling));
+    for (uint32_t i = 0; i < numel; ++i) values[i] = FillingAt(filling, i, numel, random);
+    Round(values, offset);
+  }
+
+  void Round(std::span<const float> values, uint32_t offset = 0) {
+    const auto numel = static_cast<uint32_t>(values.size());
     CAPTURE(codec_->spec());
     CAPTURE(numel);
-    CAPTURE(static_cast<int>(filling));
     CAPTURE(offset);
     const CodecPlan plan = codec_->Plan(numel);
     ExactBuffer memory((numel + offset) * sizeof(float)), left((numel + offset) * sizeof(float));
     const auto x = memory.floats().subspan(offset);
-    std::mt19937 random(numel + static_cast<uint32_t>(filling));
-    for (uint32_t i = 0; i < numel; ++i) x[i] = FillingAt(filling, i, numel, random);
+    std::ranges::copy(values, x.begin());
     ExactBuffer agreed(plan.prelude), scratch(plan.workspace), device_scratch(twin_->Workspace(numel));
     GpuReport report;
     const GpuRound round{.x = Address(x.data()),
@@ -125,6 +135,9 @@ class GpuTwin {
     codec_->Residual(x, kDraw, agreed.data(), scratch.data(), payload.bytes().first(bytes), expected.data());
     CHECK(FirstDifference(expected, residual) == "");
     Sum(round, payload.bytes().first(bytes), agreed, scratch, residual);
+    uint32_t found = 0;
+    Ok(twin_->Clamped(launcher_, round, Address(&found)));
+    CHECK(found == codec_->Clamped(x, kDraw, agreed.data(), scratch.data()));
     // In place, as engines do it; it comes last, since it ends x.
     Ok(twin_->Residual(launcher_, round, Address(made.data()), round.x));
     CHECK(FirstDifference(expected, x) == "");

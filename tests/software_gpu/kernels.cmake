@@ -18,7 +18,7 @@ endforeach()
 add_library(software_kernels SHARED ${JOINED_FILES} tests/software_gpu/launch.cc tests/software_gpu/block.cc
   tests/software_gpu/stack.cc)
 target_include_directories(software_kernels PRIVATE ${CMAKE_SOURCE_DIR})
-target_compile_options(software_kernels PRIVATE -fvisibility=default -fno-strict-aliasing)
+target_compile_options(software_kernels PRIVATE -fvisibility=default -fno-strict-aliasing -Wno-unknown-pragmas)
 if(BYTEPS_LIKE_SANITIZE MATCHES "thread")
   # Threads of a block are no threads of the host: the sanitizer knows nothing of their stacks.
   target_compile_options(software_kernels PRIVATE -fno-sanitize=thread)

@@ -21,6 +21,9 @@ inline byteps_like::KernelTable Handles() {
 
 class SoftwareLauncher : public byteps_like::Launcher {
  public:
+  // The shared memory of an H100 if nothing is said.
+  explicit SoftwareLauncher(uint32_t most_shared = 227 * 1024) : most_shared_(most_shared) {}
+  uint32_t most_shared() const override { return most_shared_; }
   byteps_like::Status Fill(byteps_like::DevicePointer to, uint8_t value, size_t bytes) override {
     std::memset(reinterpret_cast<void*>(to), value, bytes);
     return {};
@@ -50,6 +53,8 @@ class SoftwareLauncher : public byteps_like::Launcher {
         kernel, {.blocks = shape.blocks, .threads = shape.threads, .shared = shape.shared}, addresses.data());
     return failure.empty() ? byteps_like::Status() : failed(failure);
   }
+
+  const uint32_t most_shared_;
 };
 
 }  // namespace software_gpu
