@@ -3,7 +3,9 @@
 // SignSGD" (ICML 2019). Payload: a word of signs per 32 elements, then the scales as fp32.
 #include "compression/loops/onebit.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "compression/loops.h"
 #include "compression/registry.h"
@@ -63,6 +65,7 @@ class Onebit : public ReencodeCodec {
     loops.pack_and_sum(x.data(), x.size(), words, lanes);
     double sum = 0;
     for (const double lane : lanes) sum += lane;
+    if (std::isnan(sum)) return std::numeric_limits<float>::quiet_NaN();  // of all that there are, the same anywhere
     return static_cast<float>(sum / static_cast<double>(x.size()));
   }
 

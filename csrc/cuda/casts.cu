@@ -21,7 +21,8 @@ DEVICE void Encode(const float* x, u32 numel, u16* payload) {
   for (u64 i = FirstIndex() * kEach; i < numel; i += IndexStride() * kEach) {
     const auto values = Load<kEach>(x, i, numel);
     Values<u16, kEach> narrow;
-    UNROLL for (u32 j = 0; j < kEach; ++j) narrow.at[j] = F::From(values.at[j]);
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) narrow.at[j] = F::From(values.at[j]);
     Store(payload, i, numel, narrow);
   }
 }
@@ -32,7 +33,8 @@ DEVICE void Residual(const float* x, u32 numel, const u16* payload, float* resid
   for (u64 i = FirstIndex() * kEach; i < numel; i += IndexStride() * kEach) {
     auto values = Load<kEach>(x, i, numel);
     const auto narrow = Load<kEach>(payload, i, numel);
-    UNROLL for (u32 j = 0; j < kEach; ++j) values.at[j] += F::To(narrow.at[j]) * -1.0f;
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) values.at[j] += F::To(narrow.at[j]) * -1.0f;
     Store(residual, i, numel, values);
   }
 }
@@ -42,7 +44,8 @@ DEVICE void Decode(const u16* result, u32 numel, float factor, float* out) {
   for (u64 i = FirstIndex() * kEach; i < numel; i += IndexStride() * kEach) {
     const auto narrow = Load<kEach>(result, i, numel);
     Values<float, kEach> values;
-    UNROLL for (u32 j = 0; j < kEach; ++j) values.at[j] = F::To(narrow.at[j]) * factor;
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) values.at[j] = F::To(narrow.at[j]) * factor;
     Store(out, i, numel, values);
   }
 }

@@ -14,9 +14,6 @@ using u64 = unsigned long long;
 // How every kernel begins, at the start of a line: KERNEL(256) casts_encode_bf16(...). `threads`: of a block, always.
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define DEVICE __device__ __forceinline__
-#ifndef UNROLL
-#define UNROLL _Pragma("unroll")
-#endif
 // Shared memory whose bytes the launch says, as an array of `type`, aligned to 16.
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name)                                \
@@ -117,7 +114,8 @@ DEVICE Values<T, kCount> Load(const T* from, u64 first, u64 count) {
   using V = Values<T, kCount>;
   if (first + kCount <= count && IsAligned<V>(from + first)) return *reinterpret_cast<const V*>(from + first);
   V values;
-  UNROLL for (u32 i = 0; i < kCount; ++i) values.at[i] = first + i < count ? from[first + i] : T(0);
+#pragma unroll
+  for (u32 i = 0; i < kCount; ++i) values.at[i] = first + i < count ? from[first + i] : T(0);
   return values;
 }
 
@@ -128,7 +126,8 @@ DEVICE void Store(T* to, u64 first, u64 count, const Values<T, kCount>& values) 
     *reinterpret_cast<V*>(to + first) = values;
     return;
   }
-  UNROLL for (u32 i = 0; i < kCount; ++i) if (first + i < count) to[first + i] = values.at[i];
+#pragma unroll
+  for (u32 i = 0; i < kCount; ++i) if (first + i < count) to[first + i] = values.at[i];
 }
 
 // ---- warps and blocks; all threads of it take part ----
@@ -138,12 +137,14 @@ DEVICE u32 WarpOf() { return threadIdx.x / kWarp; }
 
 // Integers only: sums of floats go in the CPU's order.
 DEVICE u32 WarpSum(u32 value) {
-  UNROLL for (u32 step = kWarp / 2; step != 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+#pragma unroll
+  for (u32 step = kWarp / 2; step != 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
   return value;
 }
 
 DEVICE u32 WarpMax(u32 value) {
-  UNROLL for (u32 step = kWarp / 2; step != 0; step /= 2) {
+#pragma unroll
+  for (u32 step = kWarp / 2; step != 0; step /= 2) {
     const u32 other = __shfl_xor_sync(kAllLanes, value, step);
     value = other > value ? other : value;
   }
@@ -153,7 +154,8 @@ DEVICE u32 WarpMax(u32 value) {
 // The sum of the values of the lanes before this one.
 DEVICE u32 WarpSumBefore(u32 value) {
   u32 sum = value;
-  UNROLL for (u32 step = 1; step < kWarp; step *= 2) {
+#pragma unroll
+  for (u32 step = 1; step < kWarp; step *= 2) {
     const u32 other = __shfl_up_sync(kAllLanes, sum, step);
     sum += LaneOf() >= step ? other : 0;
   }

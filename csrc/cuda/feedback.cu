@@ -18,7 +18,8 @@ feedback_compensate(float* x, u32 numel, const float* residual, float scale, flo
     auto values = Load<kEach>(x, i, numel);
     if (momentum != nullptr) {
       auto speed = Load<kEach>(momentum, i, numel);
-      UNROLL for (u32 j = 0; j < kEach; ++j) {
+#pragma unroll
+      for (u32 j = 0; j < kEach; ++j) {
         speed.at[j] = mu * speed.at[j] + values.at[j];
         values.at[j] = nesterov != 0 ? values.at[j] + mu * speed.at[j] : speed.at[j];
       }
@@ -26,7 +27,8 @@ feedback_compensate(float* x, u32 numel, const float* residual, float scale, flo
     }
     if (residual != nullptr) {
       const auto left = Load<kEach>(residual, i, numel);
-      UNROLL for (u32 j = 0; j < kEach; ++j) values.at[j] += scale * left.at[j];
+#pragma unroll
+      for (u32 j = 0; j < kEach; ++j) values.at[j] += scale * left.at[j];
     }
     Store(x, i, numel, values);
   }
@@ -40,9 +42,11 @@ KERNEL(256) feedback_settle(const float* x, u32 numel, float* residual, float* m
     if (momentum != nullptr) speed = Load<kEach>(momentum, i, numel);
     if (x != nullptr) {
       const auto values = Load<kEach>(x, i, numel);
-      UNROLL for (u32 j = 0; j < kEach; ++j) speed.at[j] = left.at[j] == values.at[j] ? speed.at[j] : 0.0f;
+#pragma unroll
+      for (u32 j = 0; j < kEach; ++j) speed.at[j] = left.at[j] == values.at[j] ? speed.at[j] : 0.0f;
     }
-    UNROLL for (u32 j = 0; j < kEach; ++j) {
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) {
       left.at[j] = FiniteOr0(left.at[j]);
       speed.at[j] = FiniteOr0(speed.at[j]);
     }

@@ -19,7 +19,8 @@ DEVICE u32 GreatestOf(const float* x, u64 first, u64 end, u64 stride) {
   u32 most = 0;
   for (u64 i = first; i < end; i += stride) {
     const auto values = Load<4>(x, i, end);
-    UNROLL for (u32 j = 0; j < 4; ++j) most = max(most, MagnitudeOf(values.at[j]));
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) most = max(most, MagnitudeOf(values.at[j]));
   }
   return most;
 }
@@ -58,7 +59,8 @@ DEVICE void Encode(const float* x, u32 numel, u32 block, i32 magnitude, const i8
     const float before = ScaleOf(exponents.before, magnitude), from = ScaleOf(exponents.from, magnitude);
     const auto values = Load<kEach>(x, i, numel);
     Values<T, kEach> integers;
-    UNROLL for (u32 j = 0; j < kEach; ++j) {
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) {
       const float scale = j < exponents.turn ? before : from;
       integers.at[j] = static_cast<T>(scale == 0.0f ? 0 : __float2int_rn(values.at[j] * scale));
     }
@@ -76,7 +78,8 @@ DEVICE void Decode(const T* integers, u32 numel, u32 block, i32 magnitude, const
     const auto whole = Load<kEach>(integers, i, numel);
     Values<float, kEach> values = {};
     if (base != nullptr) values = Load<kEach>(base, i, numel);
-    UNROLL for (u32 j = 0; j < kEach; ++j) {
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) {
       const float step = j < exponents.turn ? before : from;
       values.at[j] = values.at[j] + (static_cast<float>(whole.at[j]) * factor) * step;
     }

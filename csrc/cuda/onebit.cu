@@ -21,7 +21,8 @@ DEVICE u32 SignWords(u32 numel) { return (numel - 1) / 32 + 1; }
 // Row r of a warp: 32 elements side by side, one word of signs. Zeros behind `end`, which change no sum.
 DEVICE void ReadTile(const float* x, u64 first, u64 end, float* values) {
   const u64 begin = first + WarpOf() * kWarpElements + LaneOf();
-  UNROLL for (u32 row = 0; row < kRows; ++row) {
+#pragma unroll
+  for (u32 row = 0; row < kRows; ++row) {
     const u64 i = begin + row * kWarp;
     values[row] = i < end ? x[i] : 0.0f;
   }
@@ -29,7 +30,8 @@ DEVICE void ReadTile(const float* x, u64 first, u64 end, float* values) {
 
 DEVICE void PackTile(const float* values, u64 first, u64 end, u32* words, float* tile) {
   const u32 begin = WarpOf() * kWarpElements;
-  UNROLL for (u32 row = 0; row < kRows; ++row) {
+#pragma unroll
+  for (u32 row = 0; row < kRows; ++row) {
     const u32 signs = __ballot_sync(kAllLanes, static_cast<i32>(BitsOf(values[row]) >> 31));
     const u64 word = first + begin + row * kWarp;
     if (LaneOf() == 0 && word < end) words[word / 32] = signs;
@@ -38,9 +40,7 @@ DEVICE void PackTile(const float* values, u64 first, u64 end, u32* words, float*
 }
 
 DEVICE double AddTile(const float* tile, double sum) {
-#ifdef __CUDA_ARCH__
 #pragma unroll 16
-#endif
   for (u32 i = LaneOf() % kLanes; i < kTile; i += kLanes) sum += static_cast<double>(tile[i]);
   return sum;
 }
@@ -48,8 +48,9 @@ DEVICE double AddTile(const float* tile, double sum) {
 // Of the lanes of the first warp, the mean of `count` elements, everywhere in it.
 DEVICE float MeanOf(double lane, u64 count) {
   double sum = 0;
-  UNROLL for (u32 i = 0; i < kLanes; ++i) sum += __shfl_sync(kAllLanes, lane, static_cast<i32>(i));
-  return static_cast<float>(sum / static_cast<double>(count));
+#pragma unroll
+  for (u32 i = 0; i < kLanes; ++i) sum += __shfl_sync(kAllLanes, lane, static_cast<i32>(i));
+  return sum != sum ? FloatOf(0x7FC00000u) : static_cast<float>(sum / static_cast<double>(count));
 }
 
 }  // namespace
@@ -86,7 +87,8 @@ KERNEL(256) onebit_decode(const u8* payload, u32 numel, u32 block, float factor,
     const u32 signs = payload[i / 8];
     Values<float, kEach> values = {};
     if (base != nullptr) values = Load<kEach>(base, i, numel);
-    UNROLL for (u32 j = 0; j < kEach; ++j) values.at[j] += FloatOf(scale ^ ((signs >> j & 1u) << 31));
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) values.at[j] += FloatOf(scale ^ ((signs >> j & 1u) << 31));
     Store(out, i, numel, values);
   }
 }

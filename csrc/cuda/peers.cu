@@ -37,14 +37,18 @@ DEVICE void Sum(const Sources& sources, u32 count, u64 numel, float divisor, voi
   for (u64 i = FirstIndex() * kEach; i < numel; i += IndexStride() * kEach) {
     Values<float, kEach> sum;
     const auto first = Load<kEach>(static_cast<const T*>(sources.at[0]), i, numel);
-    UNROLL for (u32 j = 0; j < kEach; ++j) sum.at[j] = F::To(first.at[j]);
-    UNROLL for (u32 s = 1; s < kMost; ++s) {
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) sum.at[j] = F::To(first.at[j]);
+#pragma unroll
+    for (u32 s = 1; s < kMost; ++s) {
       if (s >= count) break;
       const auto values = Load<kEach>(static_cast<const T*>(sources.at[s]), i, numel);
-      UNROLL for (u32 j = 0; j < kEach; ++j) sum.at[j] += F::To(values.at[j]);
+#pragma unroll
+      for (u32 j = 0; j < kEach; ++j) sum.at[j] += F::To(values.at[j]);
     }
     Values<T, kEach> result;
-    UNROLL for (u32 j = 0; j < kEach; ++j) result.at[j] = F::From(divisor == 1.0f ? sum.at[j] : sum.at[j] / divisor);
+#pragma unroll
+    for (u32 j = 0; j < kEach; ++j) result.at[j] = F::From(divisor == 1.0f ? sum.at[j] : sum.at[j] / divisor);
     Store(static_cast<T*>(out), i, numel, result);
   }
 }

@@ -151,7 +151,7 @@ class GpuTwin {
     ExactBuffer agreed(plan.prelude), scratch(plan.workspace), device_scratch(twin_->Workspace(numel));
     std::memset(agreed.data(), 1, plan.prelude);
     ExactBuffer bytes(result.size()), out(numel * sizeof(float));
-    std::memcpy(bytes.data(), result.data(), result.size());
+    std::ranges::copy(result, bytes.data());
     Decoded(
         {.numel = numel, .draw = kDraw, .agreed = Address(agreed.data()), .workspace = Address(device_scratch.data())},
         bytes.bytes(), 2, agreed, scratch, out.floats());

@@ -18,7 +18,6 @@
 #define __shared__ static  // launches take turns
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define UNROLL
 #define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(software_gpu::dynamic_shared)
 
 namespace software_gpu {
