@@ -37,6 +37,11 @@ TEST_CASE("gpu fp8: all sizes around fours and blocks, from any address") {
   }
 }
 
+TEST_CASE("gpu fp8: warps that take several tiles") {
+  for (const uint32_t block : {32u, 1024u})
+    GpuTwin(SpecOf("e5m2", block), 3, {.most_blocks = 1}).Round(20'000, Filling::kNormal);
+}
+
 TEST_CASE("gpu fp8: every byte there is, with every exponent") {
   std::mt19937 random(1);
   for (const char* const format : {"e4m3", "e5m2"}) {

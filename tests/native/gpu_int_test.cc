@@ -45,6 +45,15 @@ TEST_CASE("gpu int: all sizes around groups, chunks and blocks, from any address
   }
 }
 
+TEST_CASE("gpu int: warps that take several blocks and tiles") {
+  for (const char* const spec : {
+           "int:bits=8,block=128,rounding=nearest,scale=own,seed=0",
+           "int:bits=4,block=1152,rounding=nearest,scale=own,seed=0",
+           "int:bits=2,block=0,rounding=stochastic,scale=shared,seed=0",
+       })
+    GpuTwin(spec, 3, {.most_blocks = 1}).Round(20'000, Filling::kNormal, 1);
+}
+
 TEST_CASE("gpu int: sums of 8, 16 and 32 bits") {
   for (const uint32_t world : {1u, 2u, 9u, 300u}) {
     GpuTwin("int:bits=8,block=256,rounding=nearest,scale=shared,seed=0", world).Round(1000, Filling::kNormal);

@@ -84,9 +84,8 @@ inline float FillingAt(Filling filling, uint32_t i, uint32_t numel, std::mt19937
 
 class GpuTwin {
  public:
-  // `most_shared`: bytes of shared memory of the device.
-  GpuTwin(const std::string& spec, uint32_t world, uint32_t most_shared = 227 * 1024)
-      : kernels_(software_gpu::Handles()), launcher_(most_shared) {
+  GpuTwin(const std::string& spec, uint32_t world, const software_gpu::Device& device = {})
+      : kernels_(software_gpu::Handles()), launcher_(device) {
     auto codec = MakeCodec(spec, world);
     REQUIRE_MESSAGE(codec.ok(), codec.status().message());
     codec_ = *codec;

@@ -1,6 +1,7 @@
 // A stream of the software GPU, whose memory is the host's: whatever is launched is done when the call returns.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -19,11 +20,15 @@ inline byteps_like::KernelTable Handles() {
   return table;
 }
 
+struct Device {
+  uint32_t most_shared = 227 * 1024;  // bytes of a block: those of an H100
+  uint32_t most_blocks = UINT32_MAX;  // of a launch: what is more is left to the strides of the kernels
+};
+
 class SoftwareLauncher : public byteps_like::Launcher {
  public:
-  // The shared memory of an H100 if nothing is said.
-  explicit SoftwareLauncher(uint32_t most_shared = 227 * 1024) : most_shared_(most_shared) {}
-  uint32_t most_shared() const override { return most_shared_; }
+  explicit SoftwareLauncher(const Device& device = {}) : device_(device) {}
+  uint32_t most_shared() const override { return device_.most_shared; }
   byteps_like::Status Fill(byteps_like::DevicePointer to, uint8_t value, size_t bytes) override {
     std::memset(reinterpret_cast<void*>(to), value, bytes);
     return {};
@@ -50,11 +55,13 @@ class SoftwareLauncher : public byteps_like::Launcher {
       addresses.push_back(const_cast<void*>(arguments[i].value));
     }
     const std::string failure = software_gpu::Launch(
-        kernel, {.blocks = shape.blocks, .threads = shape.threads, .shared = shape.shared}, addresses.data());
+        kernel,
+        {.blocks = std::min(shape.blocks, device_.most_blocks), .threads = shape.threads, .shared = shape.shared},
+        addresses.data());
     return failure.empty() ? byteps_like::Status() : failed(failure);
   }
 
-  const uint32_t most_shared_;
+  const Device device_;
 };
 
 }  // namespace software_gpu
