@@ -22,6 +22,7 @@ class Code(IntEnum):
     CLOSED = 8
     CAPACITY = 9
     SYSTEM = 10
+    DEVICE = 11
 
 
 class BytePSLikeError(RuntimeError):
@@ -119,6 +120,12 @@ class SystemCallError(BytePSLikeError):
     code = Code.SYSTEM
 
 
+class DeviceError(BytePSLikeError):
+    """A GPU or its driver failed, or there is none; names CUDA's error."""
+
+    code = Code.DEVICE
+
+
 _BY_CODE: dict[Code, type[BytePSLikeError]] = {
     Code.INVALID: InvalidArgumentError,
     Code.MISMATCH: MismatchError,
@@ -130,6 +137,7 @@ _BY_CODE: dict[Code, type[BytePSLikeError]] = {
     Code.CLOSED: ShutdownError,
     Code.CAPACITY: CapacityError,
     Code.SYSTEM: SystemCallError,
+    Code.DEVICE: DeviceError,
 }
 
 

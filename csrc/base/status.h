@@ -22,6 +22,7 @@ enum class Code : uint8_t {
   kClosed = 8,    // the other side said goodbye, or we did
   kCapacity = 9,  // a memory or connection budget is used up
   kSystem = 10,   // a system call failed
+  kDevice = 11,   // a GPU or its driver failed, or there is none
 };
 
 class [[nodiscard]] Status {

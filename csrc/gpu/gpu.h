@@ -1,0 +1,71 @@
+// A device as this process uses it: its primary context, which is torch's and CuPy's too.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/gpu/driver.h"
+
+namespace byteps_like {
+
+struct GpuInfo {
+  int ordinal = 0;
+  std::string name;
+  std::string pci;   // "0000:17:00.0", as sysfs has it
+  std::string uuid;  // 32 hexadecimal digits
+  uint64_t bytes = 0;
+};
+
+// Those that the process may see. Makes no context.
+Result<std::vector<GpuInfo>> ListGpus(const Driver& driver);
+
+// Thread-safe. What is made on it keeps it alive; with the last of these the context is released.
+class Gpu {
+ public:
+  static Result<std::shared_ptr<Gpu>> Open(std::shared_ptr<const Driver> driver, int ordinal);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+
+  const Driver& driver() const { return *driver_; }
+  const cuda::Functions& api() const { return driver_->api(); }
+  const GpuInfo& info() const { return info_; }
+  cuda::Context context() const { return context_; }
+  // Of streams beside the framework's: more urgent than those, so never behind them in one queue of the hardware.
+  int urgency() const { return urgency_; }
+
+  // Why no stream can wait for a word of host memory; "": it can.
+  std::string WhyNoWaits() const;
+  Result<std::pair<uint64_t, uint64_t>> Memory() const;  // bytes free, and all
+  Status Check(cuda::Outcome outcome, std::string_view what) const;
+
+  // Bytes of device memory that are held through GpuMemory.
+  uint64_t held() const { return held_; }
+
+ private:
+  friend class GpuMemory;
+  Gpu(std::shared_ptr<const Driver> driver, GpuInfo info) : driver_(std::move(driver)), info_(std::move(info)) {}
+
+  const std::shared_ptr<const Driver> driver_;
+  const GpuInfo info_;
+  cuda::Context context_ = nullptr;
+  int urgency_ = 0;
+  std::atomic<uint64_t> held_{0};
+};
+
+// The context is the calling thread's while this lives: most calls of the driver go by it.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Gpu& gpu);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  const Gpu& gpu_;
+  Status status_;
+};
+
+}  // namespace byteps_like
