@@ -14,11 +14,12 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.torch import devices
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.coding import Memory
 from byteps_like.torch.compression_rules import Rules, rules_for_averages, rules_of
 from byteps_like.torch.hook_buckets import Bucket
-from byteps_like.torch.routes import Route
+from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tensors import spec_of
 from byteps_like.worker.api import Handle
@@ -89,8 +90,9 @@ class DDPHookState:
         name = f"{self._label}.bucket{index}.{wire.dtype}.{wire.numel()}".replace("torch.", "")
         (declared,) = route.declare([spec_of(name, wire)])
         # The next forward waits for all buckets, so none goes before those that were ready earlier.
-        handle = route.push_pull(declared, wire.data_ptr(), Op.AVERAGE)
-        return handle, (lambda: None) if wire is buffer else partial(buffer.copy_, wire)
+        address, place = _runtime.current().place(wire)
+        handle = route.push_pull(declared, address, Op.AVERAGE, Request(place=place))
+        return handle, (lambda: None) if wire is buffer else partial(_copy_back, buffer, wire)
 
     def _bucket(self, route: Route, bucket: GradBucket) -> Bucket:
         """As it is cut now. What codecs remember goes with the parameters when they are dealt out anew."""
@@ -107,6 +109,13 @@ class DDPHookState:
             for load, _ in known.loads:
                 load.follow(self._left)
         return known
+
+
+def _copy_back(buffer: torch.Tensor, wire: torch.Tensor) -> None:
+    buffer.copy_(wire)
+    device = devices.of(wire)
+    if device is not None:
+        device.keep(wire, device.current())  # made on the stream of backward, and this is another
 
 
 def _checked(rules: Rules) -> Rules:
@@ -126,14 +135,15 @@ def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Fu
     """Averages DDP's gradients over all ranks: `model.register_comm_hook(bps.DDPHookState(), bps.ddp_hook)`.
 
     Needs `init()`. torch.distributed may be initialized with any backend, and only keeps DDP's books. Buckets are
-    reduced in place while backward goes on. Errors are raised by `backward()` as RuntimeError with our text;
+    reduced in place while backward goes on; those on a device are there when the streams are that wait for the future,
+    as with NCCL. Errors are raised by `backward()` as RuntimeError with our text;
     `state.error` is the typed one. `state` may be None where one model is trained.
     """
     known = state if state is not None else _default_state()
     buffer = bucket.buffer()
     with known.noting():
         handle, finish = known.start(bucket)
-    ended: torch.futures.Future[Any] = torch.futures.Future()
+    ended: torch.futures.Future[Any] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else [])
 
     def land(_: object) -> torch.Tensor:
         with known.noting():

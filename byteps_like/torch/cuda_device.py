@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -9,10 +11,13 @@ from typing import Any
 
 import torch
 
-from byteps_like.errors import SystemCallError
-from byteps_like.torch.devices import Event, Stream
+from byteps_like.errors import BytePSLikeError, SystemCallError
+from byteps_like.torch.devices import Event, Gate, Stream
+
+logger = logging.getLogger(__name__)
 
 _cuda: Any = torch.cuda  # half of it has no types
+_UNKNOWN = object()
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices of this process
 
 
@@ -57,6 +62,8 @@ class CudaDevice:
         self.name = str(device)
         self.ordinal = int(device.index)
         self._device = device
+        self._native: Any = _UNKNOWN
+        self._lock = threading.Lock()
 
     def current(self) -> Stream:
         """This thread's."""
@@ -88,6 +95,10 @@ class CudaDevice:
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """Raises SystemCallError if the driver refuses."""
+        gpu = self.native()
+        if gpu is not None:
+            held = [gpu.pin_address(address, nbytes)]
+            return held.clear
         runtime = _cuda.cudart()
         with _cuda.device(self._device):
             status = runtime.cudaHostRegister(address, nbytes, _PORTABLE)
@@ -102,6 +113,31 @@ class CudaDevice:
         """A copy."""
         return tensor.to(self._device)
 
+    def native(self) -> Any:
+        """By the core's own driver; None, and the log says why once, where that can't be."""
+        with self._lock:
+            if self._native is _UNKNOWN:
+                self._native = _opened(self.ordinal)
+            return self._native
+
+    def gate(self) -> Gate | None:
+        """The core's."""
+        gpu = self.native()
+        gate: Gate | None = gpu.gate() if gpu is not None and gpu.waits_by_value else None
+        return gate
+
     def capturing(self) -> bool:
         """As torch has it."""
         return bool(_cuda.is_current_stream_capturing())
+
+
+def _opened(ordinal: int) -> Any:
+    try:
+        import byteps_like._core as core  # not at the top: torch's other users need no native core
+
+        return core.Gpu(ordinal)
+    except (ImportError, AttributeError, BytePSLikeError) as error:
+        logger.warning(
+            "cuda:%d: the native core doesn't reach it, so threads launch what has come down: %s", ordinal, error
+        )
+        return None

@@ -42,6 +42,16 @@ class Stream(Protocol):
         """What is queued from here on waits for `event`; the host does not."""
 
 
+class Gate(Protocol):
+    """What streams wait for until the host opens it; for one use."""
+
+    def block(self, stream: int) -> bool:
+        """Has the stream of that handle wait. False if the driver can't."""
+
+    def open(self) -> None:
+        """Lets all go on, now and later. Idempotent."""
+
+
 class Device(Protocol):
     """One device, as the runtime uses it. Thread-safe; all calls but those that say so return at once."""
 
@@ -79,6 +89,12 @@ class Device(Protocol):
 
     def capturing(self) -> bool:
         """Whether this thread's operations are recorded in a graph instead of run."""
+
+    def native(self) -> Any:
+        """The native core's Gpu, which works on the device by itself; None if there is none."""
+
+    def gate(self) -> Gate | None:
+        """A new gate, shut; None where the host must wait instead."""
 
 
 class PlainDevice:
@@ -124,6 +140,13 @@ class PlainDevice:
     def capturing(self) -> bool:
         """Never."""
         return False
+
+    def native(self) -> Any:
+        """None."""
+
+    def gate(self) -> Gate | None:
+        """None."""
+        return None
 
 
 class _Blocking:

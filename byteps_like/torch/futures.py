@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -100,15 +100,18 @@ def _run(queue: SimpleQueue[Job | None], depth: int) -> None:
 
 
 class Future(torch.futures.Future[Any]):
-    """As torch's, but for when callbacks run, and for errors: all who wait get the error itself, in C++ too."""
+    """As torch's, but for when callbacks run, and for errors: all who wait get the error itself, in C++ too.
 
-    def __init__(self, callbacks: Callbacks) -> None:
-        super().__init__()
-        self._callbacks = callbacks
+    `devices` are those that its value, and those of futures made from it, may be on: who waits waits on their streams.
+    """
+
+    def __init__(self, callbacks: Callbacks, devices: Sequence[torch.device] = ()) -> None:
+        super().__init__(devices=list(devices))
+        self._callbacks, self._devices = callbacks, devices
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
         """A future of what `callback(self)` returns or raises."""
-        result = Future(self._callbacks)
+        result = Future(self._callbacks, self._devices)
 
         def run() -> None:
             self._await()

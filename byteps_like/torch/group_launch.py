@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.torch.device_work import DeviceWork
 from byteps_like.torch.futures import Callbacks
+from byteps_like.torch.group_devices import DeviceCalls, current_load
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.work import CoalescedWork, Several, Work
@@ -23,18 +25,29 @@ class Launching:
     callbacks: Callbacks
     options: GroupOptions
     defaults: CallDefaults
+    aboard: DeviceCalls | None
+    """Calls with tensors on devices, once there are any."""
     _coalescing: CoalescedWork | None
 
     @property
     def group(self) -> Group:
         """What a collective of this thread goes to."""
-        return self.lanes.current
+        return self.lanes.current if self.aboard is None else self.aboard.lane(self.lanes.current)
+
+    @property
+    def messages(self) -> Group:
+        """What sends and receives go to."""
+        return self.lanes.first if self.aboard is None else self.aboard.lane(self.lanes.first)
 
     def _options(self, opts: Any) -> CallOptions:
         return self.defaults.get(getattr(opts, "timeout", None), waits=not getattr(opts, "asyncOp", True))
 
     def _work(self, operation: Operation, results: list[torch.Tensor], held: object) -> Work:
-        work = Work(operation, results, held, self.callbacks)
+        load = None if self.aboard is None else current_load()
+        if load is None:
+            work = Work(operation, results, held, self.callbacks)
+        else:
+            work = DeviceWork(operation, load.originals(results), (held, load), self.callbacks)
         return work if self._coalescing is None else self._coalescing.add(work)
 
     def _started(self, works: Sequence[Work], results: list[torch.Tensor]) -> Work:

@@ -15,19 +15,19 @@ class PointToPoint(Launching):
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Work:
         """To group rank `peer`. Done when it may be changed again: if longer than 64 KiB, once it is received."""
         tensor = one(tensors, "send", "tensors")
-        operation = self.lanes.first.send(tensor.data_ptr(), tensor.nbytes, peer, tag, self.defaults.default)
+        operation = self.messages.send(tensor.data_ptr(), tensor.nbytes, peer, tag, self.defaults.default)
         return self._work(operation, [tensor], None)
 
     @collective
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Work:
         """From group rank `peer`, a message of just the tensor's size."""
         tensor = one(tensors, "recv", "tensors")
-        operation = self.lanes.first.receive(tensor.data_ptr(), tensor.nbytes, peer, tag, self.defaults.default)
+        operation = self.messages.receive(tensor.data_ptr(), tensor.nbytes, peer, tag, self.defaults.default)
         return self._work(operation, [tensor], None)
 
     @collective
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """From whoever sends first; `source_rank()` of the work tells who."""
         tensor = one(tensors, "recv_anysource", "tensors")
-        operation = self.lanes.first.receive(tensor.data_ptr(), tensor.nbytes, None, tag, self.defaults.default)
+        operation = self.messages.receive(tensor.data_ptr(), tensor.nbytes, None, tag, self.defaults.default)
         return self._work(operation, [tensor], None)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.group_devices import current_load
 
 CODES: dict[torch.dtype, DType] = {
     torch.float32: DType.FLOAT32,
@@ -118,7 +119,14 @@ def reduction(opts: Any, tensor: torch.Tensor, operation: str) -> Op:
 def premultiplied(opts: Any, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or its product with the factor of a PREMUL_SUM."""
     op = getattr(opts, "reduceOp", opts)
-    return tensor if hash(op) != _PREMUL else tensor * op.factor
+    if hash(op) != _PREMUL:
+        return tensor
+    load = current_load()
+    if load is None:
+        return torch.mul(tensor, op.factor)
+    product = torch.empty_like(tensor)
+    load.later(lambda: torch.mul(tensor, op.factor, out=product))
+    return product
 
 
 def one(tensors: torch.Tensor | Sequence[torch.Tensor], operation: str, argument: str) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from byteps_like.collectives.together import Together
 from byteps_like.dtypes import Op
+from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression_rules import Rules
@@ -34,7 +35,8 @@ class Load:
         self.slots = [Slot(str(number), item, number, item.dtype) for number, item in enumerate(parameters)]
         wire = way.wire_dtype(parameters[0].dtype)
         sizes = [item.numel() for item in parameters]
-        self._data = torch.zeros(sum(sizes), dtype=wire)
+        self._data = parameters[0].data.new_zeros(sum(sizes), dtype=wire)
+        self._address, self._place = _runtime.current().place(self._data)
         offsets = [sum(sizes[:number]) for number in range(len(sizes))]
         for slot, offset in zip(self.slots, offsets, strict=True):
             slot.place(self._data, offset)
@@ -50,7 +52,7 @@ class Load:
         for slot, gradient in zip(self.slots, gradients, strict=True):
             slot.region.copy_(gradient)
         declared = self._parts[0].declared
-        return self.route.push_pull(declared, self._data.data_ptr(), Op.AVERAGE, Request(priority=priority))
+        return self.route.push_pull(declared, self._address, Op.AVERAGE, Request(priority=priority, place=self._place))
 
     def land(self, gradients: Sequence[torch.Tensor]) -> None:
         """Copies them out."""

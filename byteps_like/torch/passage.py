@@ -15,7 +15,7 @@ import torch
 
 from byteps_like.collectives.together import Waitable
 from byteps_like.errors import DeadlineError, ShutdownError
-from byteps_like.torch.devices import Device, Event
+from byteps_like.torch.devices import Device, Event, Gate
 
 Copy = tuple[torch.Tensor, torch.Tensor]
 """Target and source: one on the device, one page-locked, of one size."""
@@ -33,6 +33,7 @@ class Passage:
         self._copied: Event | None = None
         self._begun: Event | None = None
         self._landed: Event | None = None
+        self._gate: Gate | None = None
         self._error: Any = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -48,6 +49,8 @@ class Passage:
                 device.copy(target, source, stream)
                 device.keep(source, stream)
             self._copied = stream.record()
+        for target, _ in self._up:
+            device.keep(target, self._stage.up)  # now: the allocator may be waiting for the stream when it lands
 
     def board(self) -> None:
         """Launches the operation, once the copies are there. Blocks until then."""
@@ -81,7 +84,6 @@ class Passage:
                 stream.after(self._begun)
                 for target, source in self._up:
                     device.copy(target, source, stream)
-                    device.keep(target, stream)
                 self._landed = stream.record()
         except Exception as failure:  # noqa: BLE001 - raised by wait()
             error = failure
@@ -92,6 +94,8 @@ class Passage:
             self._error = error
             self._ended.set()
             callbacks, self._callbacks = self._callbacks, []
+        if self._gate is not None:
+            self._stage.open(self._gate, self._landed)
         for callback in callbacks:
             callback()
 
@@ -110,6 +114,16 @@ class Passage:
             raise self._error
         if self._landed is not None:
             self._stage.device.current().after(self._landed)
+
+    def block(self) -> None:
+        """As `wait`, but the host doesn't wait where the driver can wait for it; then a failure only ends the wait."""
+        device = self._stage.device
+        with self._lock:
+            if not self._ended.is_set():
+                self._gate = self._gate or device.gate()
+            gate = self._gate if not self._ended.is_set() else None
+        if gate is None or not gate.block(device.current().handle):
+            self.wait()
 
     def error(self) -> Any:
         """Why it failed, or None; only once it has ended."""
@@ -130,18 +144,18 @@ class Passage:
 
 
 class Stage:
-    """Two side streams of a device, for the copies down and up, and the thread that launches what has come down.
+    """Two side streams of a device, for copies down and up, and threads that launch what has come down, wait for what
+    calls nobody back, and open gates behind what has landed; each begins when it is needed.
 
     Operations are launched in the order in which they were started, whichever threads start them. Thread-safe.
-    `prepare` is called first on that thread.
     """
 
-    def __init__(self, device: Device, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.down, self.up = device.side(), device.side()
-        self._prepare = prepare
         self._departures: SimpleQueue[Passage | None] = SimpleQueue()
         self._arrivals: SimpleQueue[Passage | None] = SimpleQueue()
+        self._opening: SimpleQueue[tuple[Gate, Event | None] | None] = SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
         self._changed = threading.Condition()
         self._unlaunched = 0
@@ -168,8 +182,6 @@ class Stage:
             self._threads[name].start()
 
     def _launch_all(self) -> None:
-        if self._prepare is not None:
-            self._prepare()
         while (passage := self._departures.get()) is not None:
             passage.board()
             del passage  # or it would live, with its tensors, until the next one comes
@@ -188,6 +200,22 @@ class Stage:
             passage.see_in()
             del passage
 
+    def open(self, gate: Gate, landed: Event | None) -> None:
+        """Opens `gate` once the copies up are done: a third thread waits for them."""
+        with self._changed:
+            self._run("open", self._open_all)
+        self._opening.put((gate, landed))
+
+    def _open_all(self) -> None:
+        while (item := self._opening.get()) is not None:
+            gate, landed = item
+            try:
+                if landed is not None:
+                    landed.wait()
+            finally:
+                gate.open()
+            del item, gate, landed
+
     def settle(self) -> None:
         """Blocks until all that were started are launched: what the caller launches then comes after them."""
         if threading.current_thread() is self._threads.get("launch"):
@@ -199,7 +227,12 @@ class Stage:
         """No more are started. Its threads end with what has been; waits for them, for a bounded time. Idempotent."""
         with self._changed:
             self._closed = True
-        for name, queue in (("launch", self._departures), ("land", self._arrivals)):
+        queues: dict[str, SimpleQueue[Any]] = {
+            "launch": self._departures,
+            "land": self._arrivals,
+            "open": self._opening,
+        }
+        for name, queue in queues.items():
             queue.put(None)
             thread = self._threads.get(name)
             if thread is not None and thread is not threading.current_thread():

@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.torch import devices
 from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_collectives import Collectives
+from byteps_like.torch.group_devices import DeviceCalls
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.group_p2p import PointToPoint
@@ -21,7 +23,6 @@ from byteps_like.torch.inner import InnerBackends
 from byteps_like.torch.monitored import MonitoredBarrier
 from byteps_like.torch.opaque import opaque
 from byteps_like.torch.rendezvous import World
-from byteps_like.torch.staging import device_of, staged
 from byteps_like.torch.tensors import tensor_over
 from byteps_like.torch.work import CoalescedWork, Work
 
@@ -50,7 +51,7 @@ _Base: Any = dist.ProcessGroup  # whose stubs describe overloads, not what C++ c
 class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     """Some ranks of a world. Calls are launched in the same order on all ranks of the group; groups are independent.
 
-    Tensors on the CPU are used in place; those on other devices go through `GroupOptions.inner`, or pinned memory.
+    Tensors on the CPU are used in place; those on devices go by `GroupOptions.inner`, or through page-locked memory.
     Thread-safe, as far as ranks agree on the order of calls.
     """
 
@@ -68,6 +69,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         self._inner = InnerBackends(membership.store, lanes.first, self.options.inner, membership.timeout)
         self._monitored: MonitoredBarrier | None = None
         self._coalescing: CoalescedWork | None = None
+        self.aboard = None
         self._lock = threading.Lock()
 
     # ---- who we are: C++ asks by these names
@@ -114,14 +116,21 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
 
     # ---- devices
 
-    def elsewhere(self, call: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call with tensors that are not on the CPU: by the backend chosen for the device, or through host memory."""
-        device = device_of(arguments)
-        assert device is not None
-        backend = self._inner.get(device)
+    def elsewhere(
+        self, tensor: torch.Tensor, call: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """A call with tensors that are not on the CPU: by the backend chosen for their device, or through host memory.
+
+        `tensor` is one of them.
+        """
+        backend = self._inner.get(tensor.device)
         if backend is not None:
             return getattr(backend, call.__name__)(*arguments, **named)
-        return staged(call, arguments, named)
+        device = devices.of(tensor)
+        assert device is not None
+        with self._lock:
+            self.aboard = self.aboard or DeviceCalls()
+        return self.aboard.run(device, call, arguments, named)
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._inner.get(device) or self
@@ -210,6 +219,8 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     def _end(self, why: str) -> None:
         if not self.lanes.end(why):
             return
+        if self.aboard is not None:
+            self.aboard.close()
         self.callbacks.close()
         self._inner.close()
         if self._membership.owns_world:

@@ -166,11 +166,11 @@ class GradientReducer:
         return [item for item in self._source() if item[1] not in self._sparse] if self._sparse else self._source()
 
     def _add(self, named: list[Named]) -> None:
-        groups: dict[tuple[torch.dtype, torch.device, Compress], list[Named]] = {}
+        groups: dict[tuple[torch.dtype, devices.Device | None, Compress], list[Named]] = {}
         for name, parameter in reversed(named):
             way = self._options.rules.of(name, parameter)
             self._claim(name, parameter, way)
-            groups.setdefault((parameter.dtype, parameter.device, way), []).append((name, parameter))
+            groups.setdefault((parameter.dtype, devices.of(parameter), way), []).append((name, parameter))
             if way.by_rows and self.by_rows:
                 self._candidates[id(parameter)] = (name, parameter)
         used: set[str] = set()

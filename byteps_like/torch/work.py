@@ -49,6 +49,9 @@ class Work(dist.Work):
         """Work that is queued after this call comes after the operation; on the CPU that means to wait for it."""
         self.operation.wait()
 
+    def join(self) -> None:
+        """For one that has ended well: what this thread queues on a device comes after it. On the CPU it does."""
+
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; never blocks."""
         return self.operation.done()
@@ -78,7 +81,9 @@ class Work(dist.Work):
         a thread where they may start other operations and wait for them.
         """
         if self._future is None:
-            self._future = Future(self.callbacks)
+            self._future = Future(
+                self.callbacks, sorted({item.device for item in self._results if item.is_cuda}, key=str)
+            )
             self.operation.on_done(_Completion(self, self._future))
         return self._future
 
@@ -118,6 +123,16 @@ class CoalescedWork(Work):
         """As Work's, once it is closed."""
         return True if self.open else super().wait(timeout)
 
+    def block_current_stream(self) -> None:
+        """As that of each."""
+        for part in self._parts:
+            part.block_current_stream()
+
+    def join(self) -> None:
+        """All of them."""
+        for part in self._parts:
+            part.join()
+
 
 class _Completion:
     """A callback that ends a future as its operation has ended; until then it keeps alive what the operation uses."""
@@ -128,6 +143,7 @@ class _Completion:
     def __call__(self) -> None:
         error = self._work.operation.error()
         if error is None:
+            self._work.join()
             self._future.set_result(self._work.result())
         else:
             self._future.set_exception(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
@@ -54,6 +55,21 @@ class Program:
         self._device.note(event)
 
 
+class SoftwareGate:
+    """See torch.devices.Gate."""
+
+    def __init__(self, device: SoftwareDevice) -> None:
+        self._device, self._event = device, SoftwareEvent()
+
+    def block(self, stream: int) -> bool:
+        assert stream == Program.handle
+        self._device.note(self._event)
+        return True
+
+    def open(self) -> None:
+        self._event.happen()
+
+
 class SideStream:
     """A thread that does what is queued. See torch.devices.Stream."""
 
@@ -89,9 +105,11 @@ class SideStream:
 class SoftwareDevice:
     """See torch.devices.Device."""
 
-    def __init__(self, name: str = "software:0", lazy: bool = False) -> None:
+    def __init__(self, name: str = "software:0") -> None:
         self.name, self.ordinal = name, 0
-        self.lazy = lazy
+        self.lazy = False
+        self.gates = True
+        """Whether its streams can wait for the host."""
         self.captures = False
         self.running = threading.Event()
         self.running.set()
@@ -135,8 +153,12 @@ class SoftwareDevice:
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
         found = torch.empty(like.shape, dtype=like.dtype)
+        address = found.untyped_storage().data_ptr()
+        if not address:
+            return found
         with self._lock:
-            self._host.add(found.untyped_storage().data_ptr())
+            self._host.add(address)
+        weakref.finalize(found.untyped_storage(), self._host.discard, address)
         return found
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
@@ -156,6 +178,12 @@ class SoftwareDevice:
 
     def capturing(self) -> bool:
         return self.captures
+
+    def native(self) -> Any:
+        return None
+
+    def gate(self) -> Any:
+        return SoftwareGate(self) if self.gates else None
 
     # What tests ask
 
@@ -200,9 +228,9 @@ class SoftwareDevice:
 
 
 @contextlib.contextmanager
-def software_device(lazy: bool = False) -> Iterator[SoftwareDevice]:
+def software_device() -> Iterator[SoftwareDevice]:
     """Within the block every tensor of the program is on the device."""
-    device = SoftwareDevice(lazy=lazy)
+    device = SoftwareDevice()
     with devices.replace(lambda tensor: device if device.holds(tensor) else None):
         try:
             yield device

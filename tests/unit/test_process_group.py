@@ -294,24 +294,6 @@ def test_abort_ends_what_is_in_flight() -> None:
     run_groups(2, body)
 
 
-def test_devices_that_are_not_the_cpu_go_through_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no such device here, so the CPU plays one."""
-    from byteps_like.torch.staging import staged
-
-    def body(group: ProcessGroup, rank: int, size: int) -> None:
-        tensor = torch.full((3,), rank + 1.0)
-        assert staged(group.allreduce, (tensor,), {}).wait()
-        assert tensor.tolist() == [3.0] * 3
-        outputs = [torch.zeros(2) for _ in range(size)]
-        work = staged(group.allgather, ([outputs], [torch.full((2,), float(rank))]), {})
-        assert work.get_future().wait()[1] is outputs[1]
-        assert [item.tolist() for item in outputs] == [[0.0] * 2, [1.0] * 2]
-        with pytest.raises(InvalidArgumentError, match="allreduce: tensor is not contiguous"):
-            staged(group.allreduce, (torch.ones(2, 3).t(),), {})
-
-    run_groups(2, body)
-
-
 def test_every_element_type_of_the_core_has_one_of_torch() -> None:
     assert all(torch.empty(0, dtype=kind).element_size() == code.itemsize for kind, code in CODES.items())
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import gc
+import threading
 
-from tests.fakes.software_device import software_device
+import pytest
+import torch
+
+from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.torch import devices, runtime
+from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
+from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import operations, optimizers
+from tests.scenarios import c10d, operations, optimizers
+from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
+from tests.unit.test_torch_hook_compression import Bucket
 
 LONG = {"every_class"}  # which classes of optimizers there are is no matter of devices
 SCENARIOS = [body for body in (*optimizers.SCENARIOS, *operations.SCENARIOS) if body.__name__ not in LONG]
@@ -18,3 +27,207 @@ def test_scenarios(body, servers):
     with software_device() as device:
         run_world(2, body, world=ThreadWorld(2, partition_bytes=1024), servers=servers)
     assert device.waits == 0
+
+
+@pytest.mark.parametrize("body", c10d.SCENARIOS, ids=lambda body: body.__name__)
+def test_collectives(body):
+    with software_device():
+        run_groups(2, body)
+
+
+@pytest.mark.parametrize("compression", [None, "bf16", "onebit:block=64"])
+def test_the_hook_of_ddp(compression):
+    def body(bps, rank, size):
+        parameters = [torch.zeros(40, 5), torch.zeros(7)]
+        gradients = [torch.randn(item.shape, generator=torch.Generator().manual_seed(rank)) for item in parameters]
+        state = bps.DDPHookState(compression=compression)
+        bucket = Bucket(0, parameters, gradients)
+        return bps.ddp_hook(state, bucket).wait().clone()
+
+    expected = run_world(2, body)
+    with software_device() as device:
+        found = run_world(2, body)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert device.copied["down"] == device.copied["up"] > 0
+
+
+def one_step(model, optimizer, seed):
+    x, y = batch(seed)
+    loss_of(model, x, y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("gates", [True, False], ids=["gates", "host"])
+def test_backward_waits_for_no_copy_and_step_for_none_up(gates):
+    """Copies down stand still while backward runs, so nothing is pushed; then those up while step() runs."""
+    world = ThreadWorld(2, partition_bytes=1024)
+    meeting = threading.Barrier(2)
+
+    def body(bps, rank, size):
+        model, reference = mlp(), mlp()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+        x, y = batch(1)
+        for _ in range(2):  # in the first, the order of layers is agreed on
+            meeting.wait(DEADLINE)
+            pushed = sum(world.pushed.values())
+            if rank == 0:
+                device.running.clear()
+            meeting.wait(DEADLINE)
+            loss_of(model, share(x, rank, size), share(y, rank, size)).backward()
+            meeting.wait(DEADLINE)
+            assert sum(world.pushed.values()) == pushed
+            meeting.wait(DEADLINE)
+            device.running.set()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss_of(reference, x, y).backward()
+            plain.step()
+            plain.zero_grad()
+        return distance(flat(model), flat(reference))
+
+    with software_device() as device:
+        device.gates = gates
+        assert max(run_world(2, body, world=world)) < 1e-12
+
+
+def test_streams_wait_for_peers_and_hosts_do_not():
+    """Rank 1 comes only when rank 0 has queued that its stream waits."""
+    queued = threading.Event()
+
+    def body(group, rank, size):
+        tensor = torch.full((3,), rank + 1.0)
+        if rank == 1:
+            assert queued.wait(DEADLINE)
+            group.allreduce([tensor]).wait()
+            return tensor
+        work = group.allreduce([tensor])
+        device.lazy = True
+        work.block_current_stream()
+        assert not work.is_completed() and tensor.tolist() == [1.0] * 3
+        queued.set()
+        device.settle()
+        assert work.is_completed() and work.is_success()
+        return tensor
+
+    with software_device() as device:
+        found = run_groups(2, body)
+    assert [tensor.tolist() for tensor in found] == [[3.0] * 3] * 2
+
+
+def test_what_a_stream_waits_for_may_fail():
+    def body(group, rank, size):
+        work = group.allreduce([torch.ones(1)])
+        device.lazy = True
+        work.block_current_stream()
+        group.abort()
+        device.settle()
+        with pytest.raises(ShutdownError):
+            work.wait()
+
+    with software_device() as device:
+        run_groups(2, lambda group, rank, size: body(group, rank, size) if rank == 0 else None)
+
+
+def test_work_and_its_future_wait_on_streams():
+    def body(group, rank, size):
+        tensor = torch.full((3,), rank + 1.0, requires_grad=False)
+        version = tensor._version
+        work = group.allreduce([tensor])
+        assert work.get_future().wait()[0] is tensor and tensor.tolist() == [3.0] * 3
+        assert tensor._version == version, "copies come at any time, which autograd must not see"
+
+    with software_device() as device:
+        run_groups(2, body)
+        assert device.waits == 0 and {100, 101} <= set(device.kept) | {100, 101}
+
+
+def test_calls_keep_their_order_whatever_they_are_on():
+    def body(group, rank, size):
+        for _ in range(10):
+            on_device, on_host = torch.ones(2), host(torch.full((2,), 2.0))
+            first = group.allreduce([on_device])
+            second = group.broadcast([on_host], 1 - rank if size == 1 else 0)
+            second.wait()
+            first.wait()
+            assert on_device.tolist() == [2.0] * 2 and on_host.tolist() == [2.0] * 2
+
+    with software_device() as device:
+
+        def host(tensor):
+            copy = device.empty(tensor)
+            return copy.copy_(tensor)
+
+        run_groups(2, body)
+
+
+def test_graphs_that_are_captured_are_refused():
+    def body(bps, rank, size):
+        model = mlp()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        one_step(model, optimizer, 0)
+        device.captures = True
+        for call in (lambda: bps.push_pull(torch.ones(2)), lambda: one_step(model, optimizer, 1)):
+            with pytest.raises(bps.InvalidArgumentError, match="while a CUDA graph is captured on software:0"):
+                call()
+        device.captures = False
+
+    with software_device() as device:
+        run_world(1, body)
+
+        def capturing(group, rank, size):
+            device.captures = True
+            with pytest.raises(InvalidArgumentError, match="allreduce while a CUDA graph"):
+                group.allreduce([torch.ones(2)])
+
+        run_groups(1, capturing)
+
+
+def test_parameters_on_two_devices_and_the_host():
+    """Three arenas of one element type, under the same names on ranks whose devices have other numbers."""
+    played = [SoftwareDevice(f"software:{number}") for number in range(2)]
+
+    def body(bps, rank, size):
+        model, reference = mlp(), mlp()
+        for number, parameter in enumerate(model.parameters()):
+            places[parameter.data_ptr()] = (None, played[rank], played[1 - rank])[number % 3]
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        x, y = batch(1)
+        loss_of(model, share(x, rank, size), share(y, rank, size)).backward()
+        optimizer.step()
+        loss_of(reference, x, y).backward()
+        torch.optim.SGD(reference.parameters(), lr=0.1).step()
+        assert distance(flat(model), flat(reference)) < 1e-12
+        return sorted(runtime.current().arenas)
+
+    places = {}
+    with devices.replace(lambda tensor: places.get(tensor.data_ptr())):
+        names = run_world(2, body)
+    for device in played:
+        device.close()
+    assert names[0] == names[1] and len(names[0]) == 3
+
+
+def test_memory_is_page_locked_as_long_as_it_is_used():
+    def body(bps, rank, size):
+        model = mlp()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        one_step(model, optimizer, rank)
+        assert device.locked > 0
+        optimizer.close()
+
+    with software_device() as device:
+        run_world(2, body)
+        gc.collect()
+        assert device.locked == 0
+
+
+@pytest.mark.parametrize("choice", [{"compression": "powersgd"}, {"shard": "optimizer"}])
+def test_what_is_computed_on_the_host_is_refused(choice):
+    def body(bps, rank, size):
+        with pytest.raises(bps.InvalidArgumentError, match="must be on the CPU: "):
+            bps.DistributedOptimizer(torch.optim.SGD(mlp(widths=(256, 256)).parameters(), lr=0.1), **choice)
+
+    with software_device():
+        run_world(2, body)
