@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import byteps_like.torch as bps
+from byteps_like.torch.devices import why_not
 
 REFRESH_SECONDS = 0.2
 PLAIN_SECONDS = 2.0
@@ -31,6 +32,20 @@ WARM_UP_STEPS = 3
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """A parser whose help is the example's own docstring."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_device(known: argparse.ArgumentParser) -> None:
+    """The option of examples that can train on a GPU."""
+    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default cpu)")
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this rank; ranks of one host share theirs out. Says why, and ends, if there is none."""
+    if name == "cpu":
+        return torch.device("cpu")
+    if why := why_not():
+        raise SystemExit(f"--device {name}: {why}")
+    return torch.device(name, bps.local_rank() % torch.cuda.device_count())
 
 
 def console() -> Console:

@@ -2,6 +2,7 @@
 
     byteps-like run -n 2 -s 1 -- python examples/digits.py
     python examples/digits.py                                   (alone: a world of one, the same losses)
+    byteps-like run -n 2 -s 1 -- python examples/digits.py --device cuda
 
 Every rank computes its share of each batch: rows rank, rank + size, ... of it. The averaged gradient is that of the
 whole batch, whatever the number of workers (which must divide --batch).
@@ -11,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from _display import Training, console, parser, save
+from _display import Training, add_device, console, device_of, parser, save
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -27,6 +28,7 @@ def arguments() -> argparse.Namespace:
     known.add_argument("--lr", type=float, default=0.03, help="learning rate of SGD with momentum (default 0.03)")
     known.add_argument("--seed", type=int, default=1, help="of the weights and of the order of images (default 1)")
     known.add_argument("--json", type=Path, metavar="FILE", help="write losses, accuracy and timings there")
+    add_device(known)
     return known.parse_args()
 
 
@@ -48,8 +50,9 @@ def main() -> None:
     bps.init()
     torch.set_num_threads(1)  # a step is a few milliseconds: too short to share out
     torch.manual_seed(args.seed)
-    images, test_images, labels, test_labels = data()
-    model = network()
+    device = device_of(args.device)
+    images, test_images, labels, test_labels = (part.to(device) for part in data())
+    model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     bps.broadcast_parameters(model.state_dict(), root_rank=0)

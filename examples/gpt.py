@@ -2,6 +2,7 @@
 
     byteps-like run -n 2 -s 1 -- python examples/gpt.py
     python examples/gpt.py --steps 100                          (alone, shorter)
+    byteps-like run -n 2 -s 1 -- python examples/gpt.py --device cuda
 
 Every rank reads windows of its own from the same text; at the end the model writes some Python. About two minutes with
 two workers on two cores; the loss (nats per character) falls from 5.0 to about 1.7.
@@ -12,7 +13,7 @@ import os
 from pathlib import Path
 
 import torch
-from _display import Training, console, parser, save
+from _display import Training, add_device, console, device_of, parser, save
 from _gpt import CHARACTERS, GPT, sample
 from torch import Tensor
 from torch.nn import functional
@@ -28,6 +29,7 @@ def arguments() -> argparse.Namespace:
     known.add_argument("--width", type=int, default=128, help="of the model (default 128)")
     known.add_argument("--sample", type=int, default=400, help="characters to write at the end (default 400)")
     known.add_argument("--json", type=Path, metavar="FILE", help="write losses and timings there")
+    add_device(known)
     return known.parse_args()
 
 
@@ -42,14 +44,15 @@ def main() -> None:
     bps.init()
     torch.manual_seed(bps.rank())  # different windows on each rank; the weights are rank 0's
     corpus = text()
-    model = GPT(args.window, args.width)
+    device = device_of(args.device)
+    model = GPT(args.window, args.width).to(device)
     plain = torch.optim.AdamW(model.parameters(), lr=2e-3)
     optimizer = bps.DistributedOptimizer(plain, named_parameters=model.named_parameters())
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     with Training("gpt", args.steps) as training:
         for _ in range(args.steps):
             starts = torch.randint(len(corpus) - args.window - 1, (args.batch,))
-            windows = torch.stack([corpus[start : start + args.window + 1] for start in starts]).long()
+            windows = torch.stack([corpus[start : start + args.window + 1] for start in starts]).long().to(device)
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
             loss.backward()
@@ -61,7 +64,7 @@ def main() -> None:
     save(training.result(example="gpt"), args.json)
     if bps.rank() == 0:
         with torch.no_grad():
-            console().print(sample(model.eval(), args.window, args.sample), markup=False, highlight=False)
+            console().print(sample(model.eval().cpu(), args.window, args.sample), markup=False, highlight=False)
     bps.shutdown()
 
 
