@@ -20,7 +20,7 @@ class GPT(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """Scores of the character that follows each of `codes`."""
         length = codes.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=codes.device)
         hidden = self.characters(codes) + self.places[:length]
         return self.head(self.blocks(hidden, mask, is_causal=True))
 
