@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from byteps_like.launch import host, host_network, host_rdma
+from byteps_like.launch import host, host_gpus, host_network, host_rdma
 from byteps_like.launch.host import Row, State
 
 app = typer.Typer(add_completion=False)
@@ -22,7 +22,12 @@ def doctor(
     measure: Annotated[bool, typer.Option("--measure", help="Also measure memory and loopback TCP (2 s).")] = False,
 ) -> None:
     """Shows what this host can do and what to fix."""
-    sources: list[Callable[[], Row | Iterable[Row]]] = [*host.ROWS, *host_network.ROWS, *host_rdma.ROWS]
+    sources: list[Callable[[], Row | Iterable[Row]]] = [
+        *host.ROWS,
+        *host_gpus.ROWS,
+        *host_network.ROWS,
+        *host_rdma.ROWS,
+    ]
     if measure:
         from byteps_like.launch import host_rates
 

@@ -55,6 +55,9 @@ def run(
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     job: Annotated[str, typer.Option(help="Name of the job; by default a new one.")] = "",
+    no_pin: Annotated[
+        bool, typer.Option("--no-pin", help="Don't keep workers on the cores beside their GPUs.")
+    ] = False,
 ) -> None:
     """Starts scheduler, servers and workers on this host and shows their output, each line after its role and rank.
 
@@ -84,5 +87,6 @@ def run(
         timeout=timeout,
         grace=grace,
         job=job,
+        pin=not no_pin,
     )
     raise typer.Exit(run_job(options))

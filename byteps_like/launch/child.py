@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byteps_like.launch.lines import LineSplitter, Tail
@@ -49,9 +49,15 @@ class Child:
     """A started process. Main thread only: the kernel's parent-death signal goes by the *thread* that forked."""
 
     def __init__(
-        self, part: Part, command: Sequence[str], environment: Mapping[str, str], *, pass_fds: Sequence[int] = ()
+        self,
+        part: Part,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        pass_fds: Sequence[int] = (),
+        cores: Collection[int] = (),
     ) -> None:
-        """Raises OSError when the program can't be started."""
+        """`cores`: those that it may run on; none: as the launcher. Raises OSError when it can't be started."""
         self.part = part
         self.command = tuple(command)
         launcher = os.getpid()
@@ -64,7 +70,7 @@ class Child:
             bufsize=0,
             start_new_session=True,
             pass_fds=tuple(pass_fds),
-            preexec_fn=lambda: _die_with(launcher),
+            preexec_fn=lambda: _prepare(launcher, cores),
         )
         self.pidfd = os.pidfd_open(self.process.pid)
         self.stdout = Output(self, "stdout")
@@ -101,8 +107,10 @@ class Child:
                 stream.close()
 
 
-def _die_with(launcher: int) -> None:
+def _prepare(launcher: int, cores: Collection[int]) -> None:
     """Between fork and exec: asks for SIGKILL at the launcher's death, and dies if it is dead already."""
+    if cores:
+        os.sched_setaffinity(0, cores)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher:
         os.kill(os.getpid(), signal.SIGKILL)

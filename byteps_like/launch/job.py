@@ -10,13 +10,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from byteps_like.errors import SystemCallError
-from byteps_like.launch import environment, failure
+from byteps_like.launch import environment, failure, host_gpus
 from byteps_like.launch.child import Child, Output, Part
 from byteps_like.launch.display import Display
 from byteps_like.launch.jobdir import JobDirectory
@@ -118,7 +118,7 @@ class Job:
         if self._options.place is not None:
             command, variables = self._options.place(part, command, variables)
         try:
-            child = Child(part, command, variables, pass_fds=pass_fds)
+            child = Child(part, command, variables, pass_fds=pass_fds, cores=self._cores(part, variables))
         except OSError as error:
             raise SystemCallError(f"can't start {part} ({shlex.join(command)}): {error.strerror}") from error
         (self._workers if part.role == "worker" else self._services).append(child)
@@ -129,6 +129,13 @@ class Job:
         for output in (child.stdout, child.stderr):
             os.set_blocking(output.pipe, False)
             self._selector.register(output.pipe, selectors.EVENT_READ, output)
+
+    def _cores(self, part: Part, variables: Mapping[str, str]) -> frozenset[int]:
+        """Of a worker on a host with GPUs: those beside its own."""
+        if part.role != "worker" or not self._options.pin or self._options.place is not None:
+            return frozenset()
+        allowed = frozenset(os.sched_getaffinity(0))
+        return host_gpus.cores_for(part.rank, host_gpus.visible(host_gpus.cards(), variables), allowed)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

@@ -34,5 +34,7 @@ class RunOptions:
     job: str = ""
     columns: int | None = None
     """Width for the workers' progress bars; None leaves it to them."""
+    pin: bool = True
+    """Whether workers run on the cores beside their GPUs, where there are any."""
     place: Place | None = None
     """Where the processes run; None: on this host. Elsewhere the launcher can't reach the scheduler for its summary."""
