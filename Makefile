@@ -12,7 +12,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-python test-native test-rdma \
   test-sanitizers test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
-  bench-compression docs wheel clean
+  bench-compression docs wheel clean kernels
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -86,7 +86,7 @@ fuzz: $(READY)  ## fuzzes the parser of frames and the codecs for FUZZ_SECONDS (
 	    build/corpus/TARGET $$(ls -d tests/corpus/TARGET 2> /dev/null) > build/fuzz-TARGET.log 2>&1; \
 	  status=$$?; echo "== TARGET =="; tail -n $$((status ? 60 : 6)) build/fuzz-TARGET.log; exit $$status'
 
-check: setup lint arm tidy  ## formatting, lint, types, layering, and what compilers for ARM and clang-tidy say
+check: setup lint arm tidy kernels  ## formatting, lint, types, layering, and what compilers for ARM, GPUs and clang-tidy say
 
 lint:
 	@$(PYTHON) -m ruff format --check .
@@ -120,6 +120,9 @@ build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h csrc/*/*/*.h server/*.h collectives/
 	@mkdir -p $(@D)
 	@$(CLANG_TIDY) -p $(TIDY_BUILD) --quiet $< 2> $@.log || { cat $@.log; exit 1; }
 	@touch $@
+
+kernels:  ## compiles the GPU kernels with nvcc and NVRTC for all architectures; shows their registers
+	@$(PYTHON) scripts/check_kernels.py --jobs $(JOBS) --table
 
 format:  ## formats everything
 	@$(PYTHON) -m ruff format .

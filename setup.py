@@ -20,7 +20,7 @@ def generate_stubs() -> None:
 
 
 class BuildStubs(build_py):
-    """Python sources, with the generated gRPC stubs among them."""
+    """Python sources, with the generated gRPC stubs and the GPU kernels among them."""
 
     def run(self) -> None:
         """Generates, then copies."""
@@ -28,6 +28,10 @@ class BuildStubs(build_py):
         if STUBS not in self.packages:  # in a clean tree the folder came into being just now
             self.packages.append(STUBS)
         super().run()
+        kernels = Path(self.build_lib, "byteps_like/cuda/kernels")
+        kernels.mkdir(parents=True, exist_ok=True)
+        for path in (ROOT / "csrc/cuda").glob("*.cu*"):
+            shutil.copy2(path, kernels)
 
 
 class CMakeBuild(build_ext):

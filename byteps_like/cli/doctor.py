@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from byteps_like.launch import host, host_gpus, host_network, host_rdma
+from byteps_like.launch import host, host_cuda, host_gpus, host_network, host_rdma
 from byteps_like.launch.host import Row, State
 
 app = typer.Typer(add_completion=False)
@@ -24,6 +24,7 @@ def doctor(
     """Shows what this host can do and what to fix."""
     sources: list[Callable[[], Row | Iterable[Row]]] = [
         *host.ROWS,
+        *host_cuda.ROWS,
         *host_gpus.ROWS,
         *host_network.ROWS,
         *host_rdma.ROWS,

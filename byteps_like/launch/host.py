@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.metadata
 import os
@@ -159,24 +158,6 @@ def packages() -> Iterable[Row]:
             )
 
 
-def cuda() -> Row:
-    """The CUDA driver, by dlopen. Its absence is nothing to fix."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return Row("CUDA", State.OK, "no driver: workers train on the CPU")
-    version, devices = ctypes.c_int(), ctypes.c_int()
-    if driver.cuInit(0) != 0:
-        return Row(
-            "CUDA", State.WARN, "the driver does not start", "see nvidia-smi: driver and kernel module must agree"
-        )
-    driver.cuDriverGetVersion(ctypes.byref(version))
-    driver.cuDeviceGetCount(ctypes.byref(devices))
-    text = f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} device(s)"
-    return judged("CUDA", devices.value > 0, text, "no device visible: see CUDA_VISIBLE_DEVICES")
-
-
 ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (
     system, python, cores, processor, native_core, memory, shared_memory, huge_pages, open_files, openssl, packages,
-    cuda,
 )  # fmt: skip

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON_FLOORS: list[set[str]] = [
     {"errors", "config", "config_environment", "config_values", "dtypes", "log", "wire", "timeline", "_core"},
     {"worker.api", "collectives.api"},  # the seams: plain data types that all floors speak of
-    {"compression"},
+    {"compression", "cuda"},
     {"control"},
     {"server", "collectives"},
     {"worker"},
