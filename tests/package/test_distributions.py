@@ -80,7 +80,7 @@ def test_the_sdist_is_what_git_tracks(tracked: set[str], tmp_path: Path) -> None
     assert files - made == tracked
 
 
-def test_the_wheel_holds_packages_core_and_stubs_and_nothing_else(wheel: Path, tracked: set[str]) -> None:
+def test_the_wheel_holds_packages_core_stubs_and_kernels_and_nothing_else(wheel: Path, tracked: set[str]) -> None:
     files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     core = {name for name in files if name.startswith("byteps_like/_core.") and name.endswith(".so")}
     stubs = {name for name in files if name.startswith("byteps_like/control/v1/")}
@@ -89,7 +89,8 @@ def test_the_wheel_holds_packages_core_and_stubs_and_nothing_else(wheel: Path, t
     assert stubs >= {f"byteps_like/control/v1/{stem}_pb2.{kind}" for stem in protos for kind in ("py", "pyi")}
     assert "byteps_like/control/v1/__init__.py" in stubs
     sources = {name for name in tracked if name.startswith("byteps_like/") and name.endswith((".py", "py.typed"))}
-    assert files - core - stubs == sources
+    kernels = {f"byteps_like/cuda/kernels/{Path(name).name}" for name in tracked if name.endswith((".cu", ".cuh"))}
+    assert files - core - stubs == sources | kernels
 
 
 def test_the_wheel_carries_its_metadata(wheel: Path) -> None:
