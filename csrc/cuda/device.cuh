@@ -34,6 +34,12 @@ DEVICE u32 BitsOf(float value) { return __float_as_uint(value); }
 DEVICE float FloatOf(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 MagnitudeOf(float value) { return BitsOf(value) & 0x7FFFFFFFu; }
 
+// Byte `which` (0: the lowest) of each of four words, as a word.
+DEVICE u32 BytesOf(const u32 (&words)[4], u32 which) {
+  const u32 pair = which | (4 + which) << 4;
+  return __byte_perm(__byte_perm(words[0], words[1], pair), __byte_perm(words[2], words[3], pair), 0x5410);
+}
+
 // ---- random numbers: csrc/codec/random.h; launches pass the two words of a Stream64 ----
 
 DEVICE u32 RandomWord(u32 low, u32 high, u32 i) {
@@ -127,7 +133,13 @@ DEVICE void Store(T* to, u64 first, u64 count, const Values<T, kCount>& values) 
     return;
   }
 #pragma unroll
-  for (u32 i = 0; i < kCount; ++i) if (first + i < count) to[first + i] = values.at[i];
+  for (u32 i = 0; i < kCount; ++i)
+    if (first + i < count) to[first + i] = values.at[i];
+}
+
+// The bytes of a word from the lowest on.
+DEVICE Values<u8, 4> BytesIn(u32 word) {
+  return {static_cast<u8>(word), static_cast<u8>(word >> 8), static_cast<u8>(word >> 16), static_cast<u8>(word >> 24)};
 }
 
 // ---- warps and blocks; all threads of it take part ----

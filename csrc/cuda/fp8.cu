@@ -17,14 +17,14 @@ struct Float8 {
   static constexpr u32 kLeastNormal = (128 - kBias) << 23;  // as fp32
   static constexpr u32 kTop = kHasInfinity ? 15 : 8;        // exponent of the greatest number
 
-  // Of what is not beyond the greatest number.
-  static DEVICE u8 From(float value) {
-    const u32 magnitude = MagnitudeOf(value), odd = magnitude >> kShift & 1;
+  // But for the sign; of what is not beyond the greatest number.
+  static DEVICE u32 From(u32 magnitude) {
+    const u32 odd = magnitude >> kShift & 1;
     const u32 normal = (magnitude - ((127 - kBias) << 23) + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
     // A number whose last place is that of the denormals: adding it rounds to them, to nearest even.
     constexpr u32 kAnchor = (151 - kBias - kMantissa) << 23;
     const u32 denormal = BitsOf(FloatOf(magnitude) + FloatOf(kAnchor)) - kAnchor;
-    return static_cast<u8>((magnitude < kLeastNormal ? denormal : normal) | (BitsOf(value) >> 24 & 0x80));
+    return magnitude < kLeastNormal ? denormal : normal;
   }
 
   static DEVICE float To(u8 bits) {
@@ -39,9 +39,11 @@ struct Float8 {
 using E4M3 = Float8<3, 7, false>;
 using E5M2 = Float8<2, 15, true>;
 
+using Floats = Values<float, 4>;
+
 DEVICE u32 Greatest(u32 a, u32 b) { return a > b ? a : b; }
 
-DEVICE u32 Magnitude(const Values<float, 4>& four) {
+DEVICE u32 Magnitude(const Floats& four) {
   return Greatest(Greatest(MagnitudeOf(four.at[0]), MagnitudeOf(four.at[1])),
                   Greatest(MagnitudeOf(four.at[2]), MagnitudeOf(four.at[3])));
 }
@@ -71,13 +73,18 @@ template <typename E>
 DEVICE void Encode(const float* x, u32 numel, u32 log2, u8* payload) {
   const u32 block = 1u << log2;
   for (u64 begin = FirstIndex() / kWarp * kTile; begin < numel; begin += IndexStride() / kWarp * kTile) {
-    Values<float, 4> v[kChunks];
+    const float* const from = x + begin + 4 * LaneOf();
+    Floats v[kChunks];
     u32 most[kChunks];
+    if (begin + kTile <= numel && IsAligned<Floats>(from)) {
 #pragma unroll
-    for (u32 k = 0; k < kChunks; ++k) {
-      v[k] = Load<4>(x, begin + k * kChunk + 4 * LaneOf(), numel);
-      most[k] = Magnitude(v[k]);
+      for (u32 k = 0; k < kChunks; ++k) v[k] = *reinterpret_cast<const Floats*>(from + k * kChunk);
+    } else {
+#pragma unroll
+      for (u32 k = 0; k < kChunks; ++k) v[k] = Load<4>(x, begin + k * kChunk + 4 * LaneOf(), numel);
     }
+#pragma unroll
+    for (u32 k = 0; k < kChunks; ++k) most[k] = Magnitude(v[k]);
     if (block > kTile)
       for (u32 within = 4 * LaneOf(); within < block; within += kChunk)
         most[0] = Greatest(most[0], Magnitude(Load<4>(x, (begin >> log2 << log2) + within, numel)));
@@ -88,10 +95,14 @@ DEVICE void Encode(const float* x, u32 numel, u32 log2, u8* payload) {
       const u32 exponent = ExponentOf(most[k], E::kTop);
       if ((i & (block - 1)) == 0 && i < numel) payload[numel + (i >> log2)] = static_cast<u8>(exponent);
       const float inverse = FloatOf((254 - exponent) << 23);
-      Values<u8, 4> bytes;
+      u32 signs[4], numbers[4];
 #pragma unroll
-      for (u32 j = 0; j < 4; ++j) bytes.at[j] = exponent == kNotFinite ? 0 : E::From(v[k].at[j] * inverse);
-      if (i < numel) Store(payload, i, numel, bytes);
+      for (u32 j = 0; j < 4; ++j) {
+        signs[j] = BitsOf(v[k].at[j]);
+        numbers[j] = E::From(MagnitudeOf(v[k].at[j] * inverse));
+      }
+      const u32 word = BytesOf(numbers, 0) | (BytesOf(signs, 3) & 0x80808080u);
+      if (i < numel) Store(payload, i, numel, BytesIn(exponent == kNotFinite ? 0 : word));
     }
   }
 }
@@ -103,7 +114,7 @@ DEVICE void Decode(const u8* payload, u32 numel, u32 log2, float factor, const f
     const u32 exponent = payload[numel + (i >> log2)];
     const float step = factor * FloatOf(exponent == kNotFinite ? 0x7FC00000u : exponent << 23);
     const auto bytes = Load<4>(payload, i, numel);
-    Values<float, 4> four = {};
+    Floats four = {};
     if (base != nullptr) four = Load<4>(base, i, numel);
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) four.at[j] = four.at[j] + step * E::To(bytes.at[j]);

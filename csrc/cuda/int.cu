@@ -4,9 +4,10 @@
 // the second time from the L2 cache where the partition fits.
 //
 // A warp takes chunks of 128 elements, four a lane: loads of 512 contiguous bytes, stores of whole sectors; lanes whose
-// elements share bytes put them together by shuffles. int_encode has a block of 256 in 8 of its 40 registers: 48 warps
-// on a multiprocessor ask for 48 KiB at a time, twice what hides the latency of an H100's memory, and an element costs
-// some 12 instructions (27 with stochastic rounding) of the 50 for which an H100 has time.
+// elements share bytes put them together by shuffles. Why int_encode8 should reach 0.8 of the rate of a copy (reckoned
+// for an H100; not measured): it takes 40 to 48 registers, so that 40 warps on a multiprocessor ask for a block of 1
+// KiB each, twice what hides the latency of the memory; an element costs some 30 instructions (45 with stochastic
+// rounding), and there is time for 50 while a copy moves its 5 bytes.
 #include "device.cuh"
 
 namespace {
@@ -47,10 +48,10 @@ DEVICE float InverseOf(float range, u32 levels) {
   return is_usable ? static_cast<float>(levels) / range : 0.0f;
 }
 
-// As it is stored.
-DEVICE u32 NumberOf(float x, u32 place, const Grid& grid, float inverse) {
-  if (inverse == 0) return grid.levels;
-  if (!grid.is_stochastic) return BitsOf(x * inverse + 0x1.8p23f) - BitsOf(0x1.8p23f) + grid.levels;
+// As they are stored, in the low byte. Adding 1.5 * 2^23, whose low byte is 0, leaves the nearest whole number there.
+DEVICE u32 Nearest(float x, const Grid& grid, float inverse) { return BitsOf(x * inverse + 0x1.8p23f) + grid.levels; }
+
+DEVICE u32 Stochastic(float x, u32 place, const Grid& grid, float inverse) {
   const float offset = static_cast<float>(grid.levels), unit = ToUnit(RandomWord(grid.low, grid.high, place));
   const i32 level = static_cast<i32>((x * inverse + offset) + unit), most = static_cast<i32>(2 * grid.levels);
   return static_cast<u32>(level < 0 ? 0 : level > most ? most : level);
@@ -70,17 +71,21 @@ template <u32 kBits>
 DEVICE void Pack(const Floats& four, u32 first, const Grid& grid, float inverse, u8* numbers) {
   using P = Place<kBits>;
   const u32 i = first + 4 * LaneOf();
-  u32 word = 0;
+  u32 stored[4];
+  if (grid.is_stochastic) {
 #pragma unroll
-  for (u32 j = 0; j < 4; ++j)
-    word |= (i + j < grid.numel ? NumberOf(four.at[j], i + j, grid, inverse) : 0) << (8 * j + P::Shift());
+    for (u32 j = 0; j < 4; ++j) stored[j] = Stochastic(four.at[j], i + j, grid, inverse);
+  } else {
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) stored[j] = Nearest(four.at[j], grid, inverse);
+  }
+  u32 word = inverse == 0 ? grid.levels * 0x01010101u : BytesOf(stored, 0);
+  if (i + 4 > grid.numel) word = i < grid.numel ? word & (0x00FFFFFFu >> 8 * (i + 3 - grid.numel)) : 0;
+  word <<= P::Shift();
 #pragma unroll
   for (u32 step = 8; step < 8 * P::kPlanes; step *= 2) word |= __shfl_xor_sync(kAllLanes, word, step);
   if (P::Shift() != 0) return;
-  Values<u8, 4> bytes;
-#pragma unroll
-  for (u32 j = 0; j < 4; ++j) bytes.at[j] = static_cast<u8>(word >> 8 * j);
-  Store(numbers, P::At(first), P::Bytes(grid.numel), bytes);
+  Store(numbers, P::At(first), P::Bytes(grid.numel), BytesIn(word));
 }
 
 // By the first lanes: payloads don't align them.
@@ -98,14 +103,20 @@ template <u32 kBits>
 DEVICE void Encode(const float* x, const Grid& grid, u8* numbers, u8* ranges) {
   for (u32 number = FirstWarp(); number * grid.block < grid.numel; number += WarpStride()) {
     const u32 begin = number * grid.block;
-    Floats v[kMost];
+    const float* const from = x + begin + 4 * LaneOf();
+    Floats v[kMost] = {};
+    if (begin + grid.block <= grid.numel && IsAligned<Floats>(from)) {
+#pragma unroll
+      for (u32 k = 0; k < kMost; ++k)
+        if (k * kChunk < grid.block) v[k] = *reinterpret_cast<const Floats*>(from + k * kChunk);
+    } else {
+#pragma unroll
+      for (u32 k = 0; k < kMost; ++k)
+        if (k * kChunk < grid.block) v[k] = Load<4>(x, begin + k * kChunk + 4 * LaneOf(), grid.numel);
+    }
     u32 most = 0;
 #pragma unroll
-    for (u32 k = 0; k < kMost; ++k)
-      if (k * kChunk < grid.block) {
-        v[k] = Load<4>(x, begin + k * kChunk + 4 * LaneOf(), grid.numel);
-        most = Greatest(most, Magnitude(v[k]));
-      }
+    for (u32 k = 0; k < kMost; ++k) most = Greatest(most, Magnitude(v[k]));
     const u32 range = RangeOf(WarpMax(most));
     const float inverse = InverseOf(FloatOf(range), grid.levels);
     StoreRange(range, number, ranges);

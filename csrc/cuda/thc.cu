@@ -3,11 +3,11 @@
 // norm: they are scaled first by what all ranks agree on, and to keep them rotated would take 8 bytes more.
 //
 // Why encode_whole should reach 0.6 of the rate of a copy (reckoned for an H100; not measured): a block of 32768 is 147
-// KB, 11 800 cycles of a multiprocessor's share of 2.9 TB/s. Its 32 warps issue some 54 instructions an element (15 of
-// the transform, 8 that move, 4 of signs, 16 of three ramps, 8 of random numbers, 3 of packing): 13 800 cycles; beside
-// them shared memory takes 7 words an element, without conflicts of banks: 7 200 cycles. With 64 registers a thread no
-// second block fits, so the first loads, 2 000 cycles at least, are hidden by other multiprocessors' alone: 17 000 or
-// so.
+// KB, 11 800 cycles of a multiprocessor's share of 2.9 TB/s. Its 32 warps issue some 60 instructions an element (15 of
+// the transform, 7 that move, 4 of signs, 16 of three ramps, 8 of random numbers, 4 of packing, and addresses): 15 500
+// cycles; beside them shared memory takes 7 words an element, without conflicts of banks: 7 200 cycles. With 64
+// registers a thread no second block fits: the first loads, from the L2 cache, take 2 400 cycles more. 11 800 / 17 900
+// = 0.66.
 #include "rotation.cuh"
 
 namespace {
@@ -204,9 +204,7 @@ DEVICE void Quantise(const float (&v)[kEach], const Ramp* ramps, u32 count, Stre
         rounded[pair + i] = WholePart(place) + (odd ? words[i] >> 16 : words[i] & 0xFFFF);
       }
     }
-    // The codes are the third bytes.
-    places[r / 4 * kThreads + PlaceOf(t)] =
-        __byte_perm(__byte_perm(rounded[0], rounded[1], 0x0062), __byte_perm(rounded[2], rounded[3], 0x0062), 0x5410);
+    places[r / 4 * kThreads + PlaceOf(t)] = BytesOf(rounded, 2);  // the codes
   }
 }
 
@@ -230,10 +228,7 @@ DEVICE void PackPlane(const u32* places, u32 groups, u32 words, u32 begin, u32* 
 #pragma unroll
   for (u32 k = 0; k < 4; ++k) {
     const u32 group = high % 4 + 4 * k + 16 * (high / 4);
-    const u32 select = k | (4 + k) << 4;
-    if (group < groups)
-      codes[group * words + begin + 8 * vector + lane] =
-          __byte_perm(__byte_perm(bytes[0], bytes[1], select), __byte_perm(bytes[2], bytes[3], select), 0x5410);
+    if (group < groups) codes[group * words + begin + 8 * vector + lane] = BytesOf(bytes, k);
   }
 }
 
@@ -255,6 +250,18 @@ DEVICE void FlipBack(const float (&v)[kEach], const u32* signs, float unit, u32 
   }
 }
 
+// What this multiprocessor should come to next is fetched into the L2 cache beside the work on this block.
+DEVICE void FetchLater([[maybe_unused]] const float* x, [[maybe_unused]] const Blocks& blocks,
+                       [[maybe_unused]] u32 number) {
+#ifdef __CUDA_ARCH__
+  u32 multiprocessors;
+  asm("mov.u32 %0, %%nsmid;" : "=r"(multiprocessors));
+  const u32 later = number + multiprocessors;
+  if (later < blocks.end)
+    asm volatile("prefetch.L2 [%0];" ::"l"(x + later * kMostRotation + threadIdx.x * (kMostRotation / kThreads)));
+#endif
+}
+
 template <bool kWhole>
 DEVICE void Encode(const float* x, const Blocks& blocks, const ThcTable& table, Stream rounding, u32* codes) {
   DYNAMIC_SHARED(float, tile);
@@ -270,8 +277,9 @@ DEVICE void Encode(const float* x, const Blocks& blocks, const ThcTable& table, 
     }
     __syncthreads();  // the last block has been packed
     MakeSigns(blocks.signs.low, blocks.signs.high, at, shared.signs);
-    if (threadIdx.x < 32) MakeRamps(table, norm, shared);
+    if (kWhole) FetchLater(x, blocks, number);
     __syncthreads();
+    if (threadIdx.x < 32) MakeRamps(table, norm, shared);  // beside the loads of the other warps
     float v[kEach];
     Rotate<kWhole>(FlippedElements<kWhole>{x + at.begin, at.size, NormalisingFactor(norm), shared.signs}, at.padded,
                    tile, v);
@@ -306,8 +314,8 @@ DEVICE void Residual(const float* x, const Blocks& blocks, const ThcTable& table
       const auto point = static_cast<float>(table[threadIdx.x]);
       shared.points[threadIdx.x] = (point + point) - static_cast<float>(table.granularity);
     }
-    if (threadIdx.x == 0) shared.unit = UnitOf(table, norm, at.padded, -1.0f);
     __syncthreads();
+    if (threadIdx.x == 0) shared.unit = UnitOf(table, norm, at.padded, -1.0f);
     float v[kEach];
     if (table.bits == 4)
       Rotate<kWhole>(Codes<4>{from, shared.points}, at.padded, tile, v);
@@ -334,8 +342,8 @@ DEVICE void Decode(const u32* sums, const Blocks& blocks, const ThcTable& table,
     }
     __syncthreads();
     MakeSigns(blocks.signs.low, blocks.signs.high, at, shared.signs);
-    if (threadIdx.x == 0) shared.unit = UnitOf(table, norm, at.padded, factor);
     __syncthreads();
+    if (threadIdx.x == 0) shared.unit = UnitOf(table, norm, at.padded, factor);
     const auto offset = static_cast<float>(count * table.granularity);
     float v[kEach];
     if (table.wide)
