@@ -48,6 +48,10 @@ class Launching:
             work = Work(operation, results, held, self.callbacks)
         else:
             work = DeviceWork(operation, load.originals(results), (held, load), self.callbacks)
+        return self._joined(work)
+
+    def _joined(self, work: Work) -> Work:
+        """What the caller gets: the work, or all that is being coalesced."""
         return work if self._coalescing is None else self._coalescing.add(work)
 
     def _started(self, works: Sequence[Work], results: list[torch.Tensor]) -> Work:

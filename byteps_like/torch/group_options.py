@@ -18,6 +18,8 @@ class GroupOptions:
     algorithm: name of a schedule for all calls; "": the selector chooses.
     traffic, priority: who goes first on a link; None: by the kind of call.
     inner: for devices other than the CPU, the backend to use instead of staging in host memory: {"cuda": "nccl"}.
+    local: the same among the ranks of one host: all_reduce is a reduce-scatter and an all-gather there, and each rank
+        moves its share between hosts (local_shares). Where hosts have equally many ranks, at least two.
     """
 
     reduction: str = "fast"
@@ -25,6 +27,7 @@ class GroupOptions:
     traffic: Traffic | None = None
     priority: int = 0
     inner: Mapping[str, str] = field(default_factory=dict)
+    local: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.reduction not in ("fast", "ordered"):

@@ -46,9 +46,8 @@ class InnerBackends:
     def _make(self, kind: str) -> Any:
         if self._store is None:
             raise InvalidArgumentError("an inner backend needs the store of init_process_group")
-        name = self._names[kind]
         store = PrefixStore(f"byteps_like/inner/{kind}", self._store)
-        return _MAKERS[name](store, self._rank, self._size, self._timeout)
+        return backend(self._names[kind], store, self._rank, self._size, self._timeout)
 
     def close(self) -> None:
         """Ends them all."""
@@ -56,6 +55,13 @@ class InnerBackends:
             for backend in self._made.values():
                 backend.shutdown()
             self._made.clear()
+
+
+def backend(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """torch's own backend of that name. Raises InvalidArgumentError for another one, or one that isn't built in."""
+    if name not in _MAKERS:
+        raise InvalidArgumentError(f"{name!r} is none of torch's backends that are known here: {', '.join(_MAKERS)}")
+    return _MAKERS[name](store, rank, size, timeout)
 
 
 def _nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

@@ -26,8 +26,15 @@ _LAST_SECONDS = 2.0
 class Passage:
     """One operation on its way down, over the network, and up. A Handle, and an Operation of a group. Thread-safe."""
 
-    def __init__(self, stage: Stage, down: Sequence[Copy], up: Sequence[Copy], launch: Callable[[], Waitable]) -> None:
-        self._stage, self._down, self._up = stage, down, up
+    def __init__(
+        self,
+        stage: Stage,
+        copies: tuple[Sequence[Copy], Sequence[Copy]],
+        launch: Callable[[], Waitable],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self._stage, self._finish = stage, finish
+        self._down, self._up = copies
         self._launch: Callable[[], Waitable] | None = launch
         self._operation: Any = None
         self._copied: Event | None = None
@@ -62,7 +69,7 @@ class Passage:
         except Exception as error:  # noqa: BLE001 - raised by wait()
             self._end(error)
             return
-        if hasattr(self._operation, "on_done") and hasattr(self._operation, "error"):
+        if self._finish is None and hasattr(self._operation, "on_done") and hasattr(self._operation, "error"):
             self._operation.on_done(lambda: self._arrive(self._operation.error()))
         else:
             self._stage.expect(self)
@@ -84,6 +91,9 @@ class Passage:
                 stream.after(self._begun)
                 for target, source in self._up:
                     device.copy(target, source, stream)
+                if self._finish is not None:
+                    with device.using(stream):
+                        self._finish()
                 self._landed = stream.record()
         except Exception as failure:  # noqa: BLE001 - raised by wait()
             error = failure
@@ -161,12 +171,21 @@ class Stage:
         self._unlaunched = 0
         self._closed = False
 
-    def start(self, down: Sequence[Copy], up: Sequence[Copy], launch: Callable[[], Waitable]) -> Passage:
+    def start(
+        self,
+        down: Sequence[Copy],
+        up: Sequence[Copy],
+        launch: Callable[[], Waitable],
+        finish: Callable[[], None] | None = None,
+    ) -> Passage:
         """Copies `down`, calls `launch`, waits for what that returns, and copies `up`. Does not block.
+
+        Then `finish` is called, with its operations queued behind those copies; those that have one are finished in the
+        order in which they were started.
 
         Memory belongs to the operation until it is done. Raises ShutdownError after `close`.
         """
-        passage = Passage(self, down, up, launch)
+        passage = Passage(self, (down, up), launch, finish)
         with self._changed:
             if self._closed:
                 raise ShutdownError(f"what goes through this host's memory from {self.device.name} was shut down")

@@ -13,13 +13,16 @@ import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch import devices
+from byteps_like.torch.device_work import DeviceWork
 from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_collectives import Collectives
 from byteps_like.torch.group_devices import DeviceCalls
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.group_p2p import PointToPoint
+from byteps_like.torch.group_tensors import one, premultiplied, reduction
 from byteps_like.torch.inner import InnerBackends
+from byteps_like.torch.local_shares import LocalShares, even_places
 from byteps_like.torch.monitored import MonitoredBarrier
 from byteps_like.torch.opaque import opaque
 from byteps_like.torch.rendezvous import World
@@ -70,6 +73,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         self._monitored: MonitoredBarrier | None = None
         self._coalescing: CoalescedWork | None = None
         self.aboard = None
+        self._local: LocalShares | None = None
         self._lock = threading.Lock()
 
     # ---- who we are: C++ asks by these names
@@ -130,7 +134,31 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         assert device is not None
         with self._lock:
             self.aboard = self.aboard or DeviceCalls()
+        if call.__name__ == "allreduce" and (shares := self._shares(tensor.device.type)) is not None:
+            options = named.get("opts", arguments[1] if len(arguments) > 1 else None)
+            op = reduction(options, one(arguments[0], "allreduce", "tensors"), "allreduce")
+            if shares.takes(tensor, op) and premultiplied(options, tensor) is tensor:
+                devices.check_not_capturing(device, "allreduce")
+                self.aboard.lane(self.lanes.current)
+                passage = shares.all_reduce(device, tensor, op, self._options(options))
+                return self._joined(DeviceWork(passage, [tensor], None, self.callbacks))
         return self.aboard.run(device, call, arguments, named)
+
+    def _shares(self, kind: str) -> LocalShares | None:
+        """Made when the first tensor of that kind of device comes, on all ranks alike."""
+        name, lane = self.options.local.get(kind), self.lanes.first
+        if name is None or even_places(lane.hosts) is None:
+            return None
+        with self._lock:
+            if self._local is None:
+                member = self._membership
+
+                def peers(place: int, ranks: Sequence[int]) -> Any:
+                    chosen = [member.ranks[rank] for rank in ranks]
+                    return self.world.group(f"{member.name}/local/{place}", chosen)
+
+                self._local = LocalShares(lane, peers, member.store, name, member.timeout)
+            return self._local
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._inner.get(device) or self
@@ -219,6 +247,8 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     def _end(self, why: str) -> None:
         if not self.lanes.end(why):
             return
+        if self._local is not None:
+            self._local.close()
         if self.aboard is not None:
             self.aboard.close()
         self.callbacks.close()

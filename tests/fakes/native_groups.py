@@ -19,7 +19,9 @@ from byteps_like.torch.process_group import Membership, ProcessGroup
 DEADLINE = 60.0
 
 
-def run_native_groups(hosts: Sequence[int], body: Callable[..., Any], *args: Any) -> list[Any]:
+def run_native_groups(
+    hosts: Sequence[int], body: Callable[..., Any], *args: Any, store: Any = None, options: Any = None
+) -> list[Any]:
     """Runs `body(group, rank, *args)` on every rank; their results. `hosts[rank]` numbers its host; TCP on loopback."""
     config = Config.from_env({}, transport="tcp", host="127.0.0.1", stall_timeout=30.0)
     job, secret = f"hosts-{secrets.token_hex(4)}", secrets.token_bytes(32)
@@ -35,8 +37,8 @@ def run_native_groups(hosts: Sequence[int], body: Callable[..., Any], *args: Any
     def main(rank: int) -> None:
         torch.set_num_threads(1)
         everyone = tuple(range(len(hosts)))
-        membership = Membership(made[rank], "0", everyone, timedelta(seconds=20), None, owns_world=True)
-        group = ProcessGroup(membership)
+        membership = Membership(made[rank], "0", everyone, timedelta(seconds=20), store, owns_world=True)
+        group = ProcessGroup(membership, options)
         try:
             results[rank] = body(group, rank, *args)
             barrier.wait(DEADLINE)

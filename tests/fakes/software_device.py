@@ -11,7 +11,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any
 
@@ -133,8 +132,11 @@ class SoftwareDevice:
             self._streams.append(SideStream(self, len(self._streams)))
             return self._streams[-1]
 
-    def using(self, stream: Any) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def using(self, stream: Any) -> Iterator[None]:
+        """What is called in the block is done at once, so after what the stream has queued."""
+        stream.record().wait()
+        yield
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
         with self._lock:

@@ -7,9 +7,12 @@ import threading
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch import devices, runtime
+from byteps_like.torch.group_options import GroupOptions
+from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
@@ -231,3 +234,28 @@ def test_what_is_computed_on_the_host_is_refused(choice):
 
     with software_device():
         run_world(2, body)
+
+
+def test_local_ranks_move_their_shares_between_hosts():
+    """Two hosts of two ranks, gloo in NCCL's place: each rank sends half of what it would, in calls of any size."""
+
+    def body(group, rank):
+        found = []
+        group.allreduce([torch.ones(8)]).wait()
+        before = sent_across(group)
+        for numel, op in ((4096, dist.ReduceOp.SUM), (4095, dist.ReduceOp.SUM), (4096, dist.ReduceOp.AVG)):
+            tensor = torch.arange(numel, dtype=torch.float64) * (rank + 1)
+            works = [group.allreduce([tensor], op), group.allreduce([torch.ones(8)])]
+            for work in works:
+                work.wait()
+            found.append(tensor)
+        return found, sent_across(group) - before
+
+    with software_device():
+        options = GroupOptions(local={"cpu": "gloo"})
+        results = run_native_groups([0, 0, 1, 1], body, store=dist.HashStore(), options=options)
+    base = torch.arange(4096, dtype=torch.float64)
+    for (total, odd, mean), sent in results:
+        assert torch.equal(total, base * 10) and torch.equal(odd, base[:4095] * 10) and torch.equal(mean, base * 2.5)
+        halves = 3 * (2048 * 8 + 4 * 4)
+        assert halves <= sent < halves + 6 * 64, "half of each tensor, once, and what tells that calls are the same"
