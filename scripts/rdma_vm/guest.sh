@@ -52,4 +52,4 @@ make_network
 echo $? >/run/exchange/status
 sync
 echo o >/proc/sysrq-trigger
-sleep 30
+while :; do :; done # the end comes soon; no program could be read from the host's files any more
