@@ -105,6 +105,7 @@ void BindCodec(nanobind::module_& m);
 void BindCommunicator(nanobind::module_& m);
 void BindEngine(nanobind::module_& m);
 void BindFeedback(nanobind::module_& m);
+void BindGpuCodec(nanobind::module_& m);
 void BindHost(nanobind::module_& m);
 void BindInprocLink(nanobind::module_& m);
 void BindKernels(nanobind::module_& m);
