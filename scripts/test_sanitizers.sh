@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # What has no threads of its own, or many bytes and nothing new: the thread sanitizer makes it ten times as slow.
-without_threads='kernels*,codecs*,host: a large tensor*'
+without_threads='kernels*,codecs*,gpu codecs*,gpu feedback*,gpu sums*,gpu fp8*,gpu int*,gpu thc*,software gpu*,host: a large tensor*'
 
 build() {
   local folder=build/san-$1
