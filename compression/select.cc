@@ -37,7 +37,7 @@ uint32_t KthMagnitude(std::span<const uint32_t> values, uint32_t k) {
 // Every so many elements of x.
 struct StridedSample {
   StridedSample(std::span<const float> x, uint32_t* room) {
-    const auto stride = std::max<size_t>(1, std::min<size_t>(kOneIn, x.size() / kLeastSample));
+    const size_t stride = SampleStride(x.size());
     size_t count = 0;
     for (size_t i = 0; i < x.size(); i += stride) room[count++] = std::bit_cast<uint32_t>(x[i]);
     values = {room, count};
@@ -82,6 +82,8 @@ size_t SelectAtLeast(std::span<const float> x, uint32_t least, const Selection& 
 }
 
 }  // namespace
+
+size_t SampleStride(size_t numel) { return std::max<size_t>(1, std::min<size_t>(kOneIn, numel / kLeastSample)); }
 
 void SelectLargest(std::span<const float> x, uint32_t k, const Selection& selection) {
   const StridedSample sample(x, selection.sample);

@@ -16,6 +16,9 @@ struct Selection {
   uint32_t* const sample;  // scratch
 };
 
+// Elements of x from one of the sample to the next; the first is in it.
+size_t SampleStride(size_t numel);
+
 // The k largest of x, 1 <= k <= x.size(): one pass over x where a sample tells well enough how large the k-th is.
 void SelectLargest(std::span<const float> x, uint32_t k, const Selection& selection);
 

@@ -9,7 +9,13 @@ Result<GpuCodecPointer> MakeGpuFp8(const CodecPointer& codec, CodecSpec& spec, c
 Result<GpuCodecPointer> MakeGpuFixed(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuInt(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuOnebit(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuTopK(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuRandomK(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuChunkTopK(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 Result<GpuCodecPointer> MakeGpuThc(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuBitmap(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuBlockSparse(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
+Result<GpuCodecPointer> MakeGpuCoo(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels);
 
 namespace {
 
@@ -21,9 +27,19 @@ struct Row {
 
 // In the order of their ids.
 constexpr Row kRows[] = {
-    {"fp16", "casts", MakeGpuCast},   {"bf16", "casts", MakeGpuCast}, {"fp8", "fp8", MakeGpuFp8},
-    {"fixed", "fixed", MakeGpuFixed}, {"int", "int", MakeGpuInt},     {"onebit", "onebit", MakeGpuOnebit},
+    {"fp16", "casts", MakeGpuCast},
+    {"bf16", "casts", MakeGpuCast},
+    {"fp8", "fp8", MakeGpuFp8},
+    {"fixed", "fixed", MakeGpuFixed},
+    {"int", "int", MakeGpuInt},
+    {"onebit", "onebit", MakeGpuOnebit},
+    {"topk", "sparse", MakeGpuTopK},
+    {"randomk", "randomk", MakeGpuRandomK},
+    {"chunktopk", "sparse", MakeGpuChunkTopK},
     {"thc", "thc", MakeGpuThc},
+    {"bitmap", "sparse", MakeGpuBitmap},
+    {"blocksparse", "blocksparse", MakeGpuBlockSparse},
+    {"coo", "sparse", MakeGpuCoo},
 };
 
 const Row* Find(std::string_view name) {

@@ -29,7 +29,15 @@ constexpr const char* kSpecs[] = {
     "onebit:block=32768",
     "onebit:block=64",
     "onebit:block=2080",
+    "topk:ratio=0.01,select=exact",
+    "topk:ratio=0.2,select=sampled",
+    "randomk:ratio=0.01,scale=1,seed=0",
+    "chunktopk:chunk=32,ratio=0.3",
     "thc:bits=4,clamp=32,seed=0,table=auto",
+    "bitmap",
+    "blocksparse:block=256,dense=0.8",
+    "blocksparse:block=7,dense=1",
+    "coo",
 };
 
 std::string_view NameOf(std::string_view spec) { return spec.substr(0, spec.find(':')); }

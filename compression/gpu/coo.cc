@@ -1,0 +1,62 @@
+// coo: csrc/cuda/sparse.cu.
+#include <algorithm>
+
+#include "compression/gpu/registry.h"
+#include "compression/gpu/sparse.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr uint32_t kHead = 4;
+
+class GpuCoo : public GpuCodec {
+ public:
+  GpuCoo(CodecPointer codec, KernelsOf& kernel) : GpuCodec(std::move(codec)), compact_(kernel), scatter_(kernel) {}
+
+  uint64_t Workspace(uint32_t numel) const override {
+    Area area(0);
+    const GpuCompact::Room room(area, numel);
+    return area.end();
+  }
+  bool varies() const override { return true; }
+
+  Status Encode(Launcher& launcher, const GpuRound& round, DevicePointer payload) const override {
+    Area area(round.workspace);
+    const GpuCompact::Room room(area, round.numel);
+    Launches launches(launcher);
+    compact_.Mark(launches, round.x, round.numel, kAllButZeros, room);
+    // With more, indices and values would take more than all elements.
+    compact_.Offset(launches, round.numel, kAllButZeros,
+                    {.most = round.numel / 2, .head = payload, .bytes = BytesOf(round)}, room);
+    compact_.Emit(launches, round.x, round.numel, kAllButZeros, room, GpuCompact::What::kBoth, payload + kHead);
+    return launches.status();
+  }
+
+  Status Residual(Launcher& launcher, const GpuRound& round, DevicePointer, DevicePointer residual) const override {
+    return launcher.Fill(residual, 0, size_t{round.numel} * sizeof(float));
+  }
+
+  Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t,
+                float factor) const override {
+    Status right = CheckLength(bytes, std::max(bytes, kHead));
+    if (!right.ok()) return right;
+    Launches launches(launcher);
+    scatter_.Decode(launches, round, result, bytes, kInHead, kAnyNumber, factor);
+    return launches.status();
+  }
+
+ private:
+  const GpuCompact compact_;
+  const GpuScatter scatter_;
+};
+
+}  // namespace
+
+Result<GpuCodecPointer> MakeGpuCoo(const CodecPointer& codec, CodecSpec&, const KernelTable& kernels) {
+  KernelsOf kernel(kernels);
+  auto made = std::make_shared<GpuCoo>(codec, kernel);
+  if (!kernel.status().ok()) return kernel.status();
+  return GpuCodecPointer(std::move(made));
+}
+
+}  // namespace byteps_like
