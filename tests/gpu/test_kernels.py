@@ -13,6 +13,8 @@ SPECS = [
     "fp16", "bf16", "fp8:block=256,format=e5m2", "fixed:bits=32,block=256", "fixed:bits=16,block=10000",
     "int:bits=8,block=256,rounding=nearest,scale=own,seed=0", "onebit:block=32768",
     "thc:bits=4,clamp=32,seed=0,table=auto",
+    "topk:ratio=0.01,select=exact", "topk:ratio=0.01,select=sampled", "randomk:ratio=0.01,scale=1,seed=0",
+    "chunktopk:chunk=256,ratio=0.1", "bitmap", "blocksparse:block=256,dense=1", "coo",
 ]  # fmt: skip
 DRAW = (7, 3, 1)
 WORLD = 3
