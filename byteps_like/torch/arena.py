@@ -276,6 +276,7 @@ class Arena:
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
         self._discarded = discard
+        self._memory.follow_stream(self.label)
         for slot in self.slots:
             if slot.ready:
                 continue

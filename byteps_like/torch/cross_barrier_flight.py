@@ -7,7 +7,8 @@ only inside calls of the training thread, and errors are raised there. While it 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -112,7 +113,7 @@ class Flight:
                 "this process was forked while updates of a step were in flight; call optimizer.synchronize() before"
             )
         # Asked for within a forward, whose modes are not the optimizer's.
-        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+        with torch.inference_mode(False), _no_autocast():
             try:
                 for leg in wanted:
                     self._bring_in(leg)
@@ -184,6 +185,15 @@ class Flight:
             except Exception:  # noqa: BLE001 - it failed with the rest
                 continue
         self._legs, self._updates, self._ready = [], {}, []
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _distinct(legs: Iterable[Leg]) -> list[Leg]:
