@@ -43,6 +43,8 @@ class Passage:
         self._gate: Gate | None = None
         self._error: Any = None
         self._ended = threading.Event()
+        self._boarded = threading.Event()
+        self._waits = self._arrived = False
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -70,8 +72,11 @@ class Passage:
             self._end(error)
             return
         if self._finish is None and hasattr(self._operation, "on_done") and hasattr(self._operation, "error"):
+            self._boarded.set()
             self._operation.on_done(lambda: self._arrive(self._operation.error()))
         else:
+            self._waits = True
+            self._boarded.set()
             self._stage.expect(self)
 
     def see_in(self) -> None:
@@ -84,6 +89,10 @@ class Passage:
             self._arrive(None)
 
     def _arrive(self, error: Exception | None) -> None:
+        with self._lock:
+            if self._arrived:
+                return
+            self._arrived = True
         device, stream = self._stage.device, self._stage.up
         try:
             if error is None and self._up:
@@ -103,6 +112,7 @@ class Passage:
         with self._lock:
             self._error = error
             self._ended.set()
+            self._boarded.set()
             callbacks, self._callbacks = self._callbacks, []
         if self._gate is not None:
             self._stage.open(self._gate, self._landed)
@@ -118,6 +128,10 @@ class Passage:
 
         Raises what it failed with; DeadlineError after `timeout`, and then it goes on.
         """
+        if timeout is None and self._finish is None:
+            self._boarded.wait()
+            if self._waits and not self._ended.is_set():
+                self.see_in()  # itself: those that its thread waits for first may be complete much later
         if not self._ended.wait(timeout):
             raise DeadlineError(f"an operation on {self._stage.device.name} has not ended after {timeout:.1f} s")
         if self._error is not None:

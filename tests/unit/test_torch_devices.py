@@ -16,12 +16,13 @@ from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import c10d, operations, optimizers
+from tests.scenarios import c10d, operations, optimizers, replicas
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
 from tests.unit.test_torch_hook_compression import Bucket
 
 LONG = {"every_class"}  # which classes of optimizers there are is no matter of devices
 SCENARIOS = [body for body in (*optimizers.SCENARIOS, *operations.SCENARIOS) if body.__name__ not in LONG]
+SCENARIOS.append(replicas.optimizer_state_is_dropped)  # one rank's gradients are in flight for longer than what follows
 
 
 @pytest.mark.parametrize("servers", [True, False], ids=["servers", "allreduce"])
