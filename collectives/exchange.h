@@ -70,9 +70,10 @@ class Call {
   // message.sent has grown; complete when it equals length. Called once for an empty message, too.
   virtual void OnSent(SendMessage& message) = 0;
   // Where the next bytes of the message, from `message.received` on, may go: `length` bytes that stay valid until
-  // OnBytes. nullptr: not now; the exchange stashes them and asks again on Retry(message).
+  // OnBytes, or kAnywhere: they are only looked at in OnBytes. nullptr: not now; the exchange stashes them and asks
+  // again on Retry(message).
   virtual std::byte* PlaceFor(ReceiveMessage& message, uint64_t offset, uint32_t length) = 0;
-  // `bytes` lie where PlaceFor said, or in the stash. For an empty message: once, without PlaceFor, with length 0.
+  // `bytes` lie where PlaceFor said. For an empty message: once, without PlaceFor, with length 0.
   virtual void OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* bytes, uint32_t length) = 0;
   // The call can't end: a peer was lost, disagrees, or failed it. Once; the exchange has forgotten its messages.
   virtual void OnFailed(const Status& why) = 0;

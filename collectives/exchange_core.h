@@ -121,7 +121,6 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Queue(Outbound& out);
   void Withdraw(Outbound& out);  // the message won't be sent further; its memory may change from here on
   void ReturnCredit(WayTo from, uint64_t bytes);  // eager bytes that were taken, or thrown away
-  std::byte* Scratch(WayTo from, size_t bytes);
   void Violation(uint32_t peer, const std::string& what);
   void Forget(CallRecord& record, Outbound& out);
   uint64_t held(WayTo from) { return port(from).held; }
@@ -131,13 +130,11 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     Inbound* in = nullptr;
     bool direct = false;
     Block block;
-    uint32_t length = 0;
   };
   struct Port {  // our end of a way to a peer
     Port(uint32_t rank, uint32_t epoch) : outbox(rank, epoch) {}
     Outbox outbox;
     Landing landing;
-    std::vector<std::byte> scratch, text;
     uint64_t held = 0;  // eager bytes of the peer that were not given back, and of these:
     uint64_t owed = 0;  // taken, not told yet
   };

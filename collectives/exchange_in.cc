@@ -22,12 +22,6 @@ std::string LengthsText(const std::string& who, uint64_t sent, uint64_t expected
 
 }  // namespace
 
-std::byte* ExchangeCore::Scratch(WayTo from, size_t bytes) {
-  std::vector<std::byte>& scratch = port(from).scratch;
-  if (scratch.size() < bytes) scratch.resize(bytes);
-  return scratch.data();
-}
-
 void ExchangeCore::Violation(uint32_t peer, const std::string& what) {
   mesh_->Cut(peer, Status(Code::kCorrupt, "it broke the protocol: " + what));
 }
@@ -48,28 +42,25 @@ void ExchangeCore::ReturnCredit(WayTo from, uint64_t bytes) {
 std::byte* ExchangeCore::PlaceFor(WayTo from, const Header& header) {
   if (header.type == FrameType::kData) return PlaceForData(from, header);
   if (header.type != FrameType::kLaunch && header.type != FrameType::kAbort) return nullptr;
-  std::vector<std::byte>& text = port(from).text;
-  text.resize(header.length);
-  return text.data();
+  return kAnywhere;  // a text
 }
 
 std::byte* ExchangeCore::PlaceForData(WayTo from, const Header& header) {
   Port& end = port(from);
   end.landing = {};
-  end.landing.length = header.length;
   end.landing.block.eager = IsEager(header);
   if (IsEager(header)) {
     end.held += header.length;
     if (end.held > kEagerBytes) {
       Violation(from.peer, "more than " + std::to_string(kEagerBytes) + " bytes for calls that have not begun here");
-      return Scratch(from, header.length);
+      return kAnywhere;
     }
   }
   if ((header.key & kPointLane) != 0) {
-    return points_ != nullptr ? points_->PlaceFor(from, header) : Scratch(from, header.length);
+    return points_ != nullptr ? points_->PlaceFor(from, header) : kAnywhere;
   }
   Inbound* const in = from.way == Way::kMain ? Incoming(from.peer, header) : nullptr;
-  if (in == nullptr) return Scratch(from, header.length);
+  if (in == nullptr) return kAnywhere;
   end.landing.in = in;
   if (in->message != nullptr && in->stash.empty()) {
     std::byte* const place = in->record->call->PlaceFor(*in->message, header.offset, header.length);
@@ -181,7 +172,7 @@ void ExchangeCore::EraseInbound(Inbound& in) {
   if (in.message != nullptr) in.message->hook = nullptr;
   Landing& landing = port(in.peer).landing;
   if (landing.in == &in) {
-    mesh_->Redirect(in.peer, Scratch(in.peer, landing.length));
+    mesh_->Redirect(in.peer, kAnywhere);
     landing.in = nullptr;
   }
   for (const Block& block : in.stash) {
@@ -225,7 +216,11 @@ void ExchangeCore::Deliver(Inbound& in) {
     }
     const Block block = std::move(in.stash.front());
     in.stash.pop_front();
-    if (length > 0) std::memcpy(place, block.bytes.get(), length);
+    if (place == kAnywhere) {
+      place = block.bytes.get();
+    } else if (length > 0) {
+      std::memcpy(place, block.bytes.get(), length);
+    }
     if (block.eager) ReturnCredit(in.peer, length);
     Take(in, place, length);
   }

@@ -85,7 +85,7 @@ class Mesh {
   virtual bool SameHost(uint32_t peer) const = 0;
   // Cuts the links to a peer that broke a rule: OnPeerLost follows, from the loop.
   virtual void Cut(uint32_t peer, const Status& why) = 0;
-  // The payload that comes this way right now goes elsewhere (Link::Redirect).
+  // The payload that comes this way right now goes elsewhere (Link::Redirect; kAnywhere will do).
   virtual void Redirect(WayTo from, std::byte* place) = 0;
   // The payloads of frames that are not sent whole are copied: their memory may change (Link::Keep).
   virtual void Keep(WayTo to) = 0;

@@ -81,7 +81,7 @@ void MeshPeer::Offer(std::unique_ptr<Stream> stream) {
 void MeshPeer::Install(std::unique_ptr<Stream> stream, bool accepted) {
   if (link_) link_->Close(Status(Code::kClosed, ""));  // ours, which the peer leaves aside
   stream->LimitQueue(mesh_.options.kernel_queue_bytes);
-  SetLink(MakeStreamLink(mesh_.loop, std::move(stream), *this));
+  SetLink(MakeLink(mesh_.loop, std::move(stream), *this));
   link_->Start();
   state_ = State::kProposed;
   if (!accepted) return;

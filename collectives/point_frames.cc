@@ -25,20 +25,20 @@ PointImpl::Arrival* PointImpl::Incoming(WayTo from, const Header& header, uint64
 
 std::byte* PointImpl::PlaceFor(WayTo from, const Header& header) {
   Arrival* const arrival = Incoming(from, header, MessageLength(header));
-  if (arrival == nullptr) return core_.Scratch(from, header.length);
+  if (arrival == nullptr) return kAnywhere;
   const bool fits = from == arrival->from && header.offset == arrival->arrived &&
                     MessageLength(header) == arrival->length && header.offset + header.length <= arrival->length;
   if (!fits) core_.Violation(from.peer, "bytes of a message out of order");
   if (!arrival->in_turn && !arrival->dropped) TakeTurns(*arrival);
   arrival->landing = header.length;
-  if (!fits || arrival->dropped) return core_.Scratch(from, header.length);
+  if (!fits || arrival->dropped) return kAnywhere;
   if (arrival->receive && arrival->stash.empty()) {
     arrival->direct = true;
     return arrival->receive->place + header.offset;
   }
   if (!arrival->receive && !IsEager(header)) {
     core_.Violation(from.peer, "data of a message that nobody has asked for");
-    return core_.Scratch(from, header.length);
+    return kAnywhere;
   }
   Block block;
   block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);

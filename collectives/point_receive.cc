@@ -206,7 +206,7 @@ void PointImpl::DropArrival(Arrival& arrival) {
   }
   arrival.stash.clear();
   if (arrival.landing > 0 && arrival.direct) {
-    core_.mesh().Redirect(arrival.from, core_.Scratch(arrival.from, arrival.landing));
+    core_.mesh().Redirect(arrival.from, kAnywhere);
   }
   arrival.direct = false;
   lanes_[arrival.name.lane].in_line.remove(&arrival);

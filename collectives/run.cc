@@ -152,9 +152,6 @@ void Run::End(const Status& status) {
                                              .text = TraceText(description)});
   }
   owner_.exchange.loop().Forget(*this);
-  if (states_ != nullptr) {
-    for (uint32_t i = 0; i < plan_.steps.size(); ++i) owner_.pool.Give(states_[i].landing);
-  }
   owner_.pool.Give(scratch_);
   // `status` may lie in what the owner lets go.
   const Status copy = status;  // NOLINT(performance-unnecessary-copy-initialization)

@@ -51,7 +51,6 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
     std::byte* target = nullptr;
     uint64_t progress = 0;
     uint64_t wanted = 0;         // of a receive that was told "not now": the prefix that it needs
-    ScratchBlock landing;        // of a receive_reduce: where its next bytes come
     uint32_t next = kNone;       // in the queue of woken steps
     uint32_t next_copy = kNone;  // in the queue of copies
     int64_t begun = 0;           // TraceClock at its first bytes; 0 while nobody records

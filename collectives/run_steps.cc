@@ -50,9 +50,7 @@ std::byte* Run::PlaceFor(ReceiveMessage& message, uint64_t offset, uint32_t leng
   state.wanted = 0;
   if (Tracing() && state.begun == 0) state.begun = TraceClock();
   if (plan_.steps[step].kind == StepKind::kReceive) return state.target + offset;
-  if (state.landing.data != nullptr && (uint64_t{1} << state.landing.log2) < length) owner_.pool.Give(state.landing);
-  if (state.landing.data == nullptr) state.landing = owner_.pool.Take(length);
-  return state.landing.data;
+  return kAnywhere;
 }
 
 void Run::OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* bytes, uint32_t length) {
@@ -72,7 +70,6 @@ void Run::OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* byt
         Status(Code::kCorrupt, description + ": rank " + std::to_string(message.peer) + " sent a part of an element"));
   } else {
     Reduce(step, offset, bytes, length);
-    owner_.pool.Give(state.landing);
   }
   Progress(step, offset + length);
   Drain();

@@ -1,5 +1,5 @@
-// Memory that runs borrow: scratch of schedules, and places for what arrives to be reduced. Blocks are powers of two;
-// the last one given back is the first one lent, since it is still in the cache. Loop thread only.
+// Memory that runs borrow: scratch of schedules. Blocks are powers of two; the last one given back is the first one
+// lent, since it is still in the cache. Loop thread only.
 #pragma once
 
 #include <array>

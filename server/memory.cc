@@ -38,6 +38,7 @@ ShardBuffer ShardMemory::Take(size_t bytes) {
     buffer.data_ = static_cast<std::byte*>(::operator new[](size, kAlignment, std::nothrow));
     if (buffer.data_ == nullptr) return buffer;
     held_ += size;
+    if (size >= kLeastRegistered) registered_.emplace(buffer.data_, RegisteredMemory(buffer.data_, size));
   }
   buffer.owner_ = this;
   buffer.size_ = size;
@@ -72,6 +73,7 @@ Status ShardMemory::Exhausted() const {
 void ShardMemory::Trim() {
   for (const Kept& kept : kept_) {
     held_ -= kept.size;
+    registered_.erase(kept.data);  // before the memory goes
     ::operator delete[](kept.data, kAlignment);
   }
   kept_.clear();

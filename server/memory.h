@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/transport/registered_memory.h"
 
 namespace byteps_like {
 
@@ -70,7 +72,8 @@ class ShardMemory {
   const uint64_t limit_;
   std::atomic<uint64_t>& held_;
   uint64_t charged_ = 0;
-  std::vector<Kept> kept_;  // by size, ascending
+  std::vector<Kept> kept_;                             // by size, ascending
+  std::map<std::byte*, RegisteredMemory> registered_;  // of all buffers but small ones
 };
 
 }  // namespace byteps_like

@@ -66,7 +66,7 @@ void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity
   peer.link_number = number;
   Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
   stream->LimitQueue(options_.kernel_queue_bytes);
-  peer.link = MakeStreamLink(loop_, std::move(stream), *this);
+  peer.link = MakeLink(loop_, std::move(stream), *this);
   by_link_[peer.link.get()] = &peer;
   ++stats_.links;
   peer.link->Start();
@@ -156,15 +156,13 @@ void Shard::OnSent(Link& link, const Header& header) {
 std::byte* Shard::PlaceFor(Link& link, const Header& header) {
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return nullptr;
-  // Also where the segment goes to its place: another rank's may push it out of there, to here.
-  if (peer->scratch.size() < header.length) peer->scratch.resize(header.length);
   if (header.type == FrameType::kPush && header.rank == peer->rank && header.epoch == world_.epoch && failure_.ok()) {
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
     std::byte* const place = round == nullptr ? nullptr : round->Place(link, header);
     if (place != nullptr) return place;
   }
-  return peer->scratch.data();
+  return kAnywhere;
 }
 
 void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {

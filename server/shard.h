@@ -172,7 +172,6 @@ struct Shard::Peer {  // one worker and its link
   uint32_t rank = 0;
   std::unique_ptr<Link> link;  // null: not connected
   uint64_t link_number = 0;    // of the newest so far
-  std::vector<std::byte> scratch;
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   std::vector<const ServerCodec*> codecs;  // as this link has numbered them
   std::priority_queue<Sendable> results;

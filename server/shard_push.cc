@@ -156,7 +156,7 @@ void Shard::OnSegment(Peer& peer, Key& key, Round& round, const Header& header, 
   const uint64_t end = header.offset + header.length;
   if (end <= contribution.counted && header.length > 0) stats_.repeated += header.length;
   if (Link* const other = round.InTheWay(*peer.link, header)) {
-    other->Redirect(PeerOf(*other)->scratch.data());
+    other->Redirect(kAnywhere);
     round.Abandon(*other);
   }
   const bool completes = !round.Has(peer.rank) && end == header.total;

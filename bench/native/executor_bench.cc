@@ -53,7 +53,7 @@ class Pump final : public LinkHandler {
   Pump(LoopThread& thread, std::unique_ptr<Stream> stream, std::atomic<uint64_t>& received)
       : thread_(thread), received_(received), block_(16u << 20, std::byte{1}), window_(kDefaultSegment) {
     thread_.Do([&] {
-      link_ = MakeStreamLink(thread_.loop(), std::move(stream), *this);
+      link_ = MakeLink(thread_.loop(), std::move(stream), *this);
       link_->Start();
     });
   }

@@ -51,7 +51,7 @@ void PinThread(unsigned which) {
 class End final : public LinkHandler {
  public:
   End(EventLoop& loop, std::unique_ptr<Stream> stream)
-      : block_(kBytes, std::byte{1}), link_(MakeStreamLink(loop, std::move(stream), *this)) {
+      : block_(kBytes, std::byte{1}), link_(MakeLink(loop, std::move(stream), *this)) {
     loop.Post([this] { link_->Start(); });
   }
 

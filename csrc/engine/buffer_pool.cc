@@ -20,6 +20,7 @@ size_t Rounded(size_t bytes) {
 }  // namespace
 
 BufferPool::~BufferPool() {
+  registered_.clear();  // before the memory goes
   for (auto& [bytes, buffers] : free_)
     for (std::byte* data : buffers) ::operator delete(data, kAlignment);
 }
@@ -35,7 +36,12 @@ PooledBuffer BufferPool::Take(size_t bytes) {
       return {data, size};
     }
   }
-  return {static_cast<std::byte*>(::operator new(size, kAlignment)), size};
+  auto* const data = static_cast<std::byte*>(::operator new(size, kAlignment));
+  if (size >= kLeastRegistered) {
+    std::lock_guard lock(mutex_);
+    registered_.emplace_back(data, size);
+  }
+  return {data, size};
 }
 
 void BufferPool::Give(PooledBuffer& buffer) {

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "csrc/transport/registered_memory.h"
+
 namespace byteps_like {
 
 struct PooledBuffer {
@@ -26,6 +28,7 @@ class BufferPool {
  private:
   std::mutex mutex_;
   std::map<size_t, std::vector<std::byte*>> free_;  // by size
+  std::vector<RegisteredMemory> registered_;        // all that there are, but small ones
 };
 
 }  // namespace byteps_like

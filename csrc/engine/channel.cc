@@ -89,7 +89,7 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   named_codecs_.clear();
   control_.clear();
   stream->LimitQueue(engine_.options_.kernel_queue_bytes);
-  link_ = MakeStreamLink(engine_.loop_, std::move(stream), *this);
+  link_ = MakeLink(engine_.loop_, std::move(stream), *this);
   for (Part* part : in_flight_) Resume(*part);
   Announce();
   link_->Start();

@@ -113,7 +113,6 @@ class Channel : private LinkHandler {
   bool held_ = false;
   Deadline last_landing_{};
   Deadline last_heard_{};
-  std::vector<std::byte> scratch_;  // texts, and payloads nobody waits for any more
 
   struct {
     std::atomic<uint64_t> frames_sent{0}, frames_received{0}, payload_sent{0}, payload_received{0};

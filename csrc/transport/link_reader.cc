@@ -106,6 +106,7 @@ Status LinkReader::BeginFrame() {
     return Status(Code::kCorrupt, link_.peer() + ": a frame of type " + std::to_string(static_cast<int>(header_.type)) +
                                       " for key " + std::to_string(header_.key) + " was not expected");
   }
+  if (place_ == kAnywhere) place_ = Scratch();
   in_payload_ = true;
   return {};
 }
@@ -123,8 +124,17 @@ Status LinkReader::EndFrame() {
   return {};
 }
 
+// For the payload at hand.
+std::byte* LinkReader::Scratch() {
+  const size_t lines = (header_.length + sizeof(CacheLine) - 1) / sizeof(CacheLine);
+  if (scratch_.size() < lines) scratch_.resize(lines);
+  return scratch_.data()->bytes;
+}
+
 bool LinkReader::Redirect(std::byte* place) {
   if (!in_payload_) return false;
+  if (place == kAnywhere) place = Scratch();
+  if (place == place_) return true;
   std::memmove(place, place_, landed_);
   place_ = place;
   return true;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "csrc/transport/counter.h"
 #include "csrc/transport/link.h"
@@ -23,12 +24,17 @@ class LinkReader {
   const Traffic& traffic() const { return traffic_; }  // any thread
 
  private:
+  struct alignas(64) CacheLine {
+    std::byte bytes[64];
+  };
+
   size_t buffered() const { return end_ - begin_; }
   Result<size_t> Fill();
   Result<size_t> ReadPayload();
   size_t TakeBuffered();
   Status BeginFrame();
   Status EndFrame();
+  std::byte* Scratch();
   void Landed(size_t bytes);
 
   Link& link_;
@@ -39,8 +45,9 @@ class LinkReader {
   size_t read_ahead_;           // how much to read when a header is expected
   Header header_;
   std::byte* place_ = nullptr;
-  uint32_t landed_ = 0;  // bytes of the payload in place
-  uint32_t crc_ = 0;     // of those
+  std::vector<CacheLine> scratch_;  // for payloads that may go anywhere
+  uint32_t landed_ = 0;             // bytes of the payload in place
+  uint32_t crc_ = 0;                // of those
   bool in_payload_ = false;
   bool saw_goodbye_ = false;
   Traffic traffic_;

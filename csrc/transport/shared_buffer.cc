@@ -53,6 +53,7 @@ Result<std::shared_ptr<SharedBuffer>> SharedBuffer::Map(int raw_fd) {
 }
 
 SharedBuffer::~SharedBuffer() {
+  registered_ = {};  // before it is unmapped
   ::munmap(data_, size_);
   ::close(fd_);
 }

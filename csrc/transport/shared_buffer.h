@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "csrc/base/status.h"
+#include "csrc/transport/registered_memory.h"
 
 namespace byteps_like {
 
@@ -22,10 +23,11 @@ class SharedBuffer {
   int fd() const { return fd_; }
 
  private:
-  SharedBuffer(int fd, std::byte* data, size_t size) : fd_(fd), data_(data), size_(size) {}
+  SharedBuffer(int fd, std::byte* data, size_t size) : fd_(fd), data_(data), size_(size), registered_(data, size) {}
   int fd_;
   std::byte* data_;
   size_t size_;
+  RegisteredMemory registered_;
 };
 
 }  // namespace byteps_like

@@ -1,5 +1,6 @@
 // A stream: a reliable, ordered, non-blocking pipe of bytes between two ends. The seam below which transports differ
-// (tcp, shm, inproc; chaos wraps any of them); StreamLink puts frames on top.
+// (tcp, shm, inproc; chaos wraps any of them); StreamLink puts frames on top. A transport that moves whole frames by
+// itself (rdma) is a stream for the handshake, and then brings a link of its own.
 //
 // Entry        blocks   threads                         errors
 // Read         never    the owning loop's thread only   kClosed at the end of the peer's bytes, kSystem, kPeerLost
@@ -7,6 +8,7 @@
 // fds          never    any                             none
 // KeepShort    never    the owning loop's thread only   none
 // LimitQueue   never    the owning loop's thread only   none
+// BringLink    never    the owning loop's thread only   none
 // Shutdown     never    any; wakes both ends            none
 // destructor   never    after the loop forgot its fds   none
 #pragma once
@@ -31,6 +33,9 @@ using Deadline = Clock::time_point;
 
 inline constexpr uint32_t kDefaultKernelQueue = 64u << 10;
 
+class EventLoop;
+class Link;
+class LinkHandler;
 class SharedBuffer;
 
 class Stream {
@@ -43,6 +48,10 @@ class Stream {
 
   // File descriptors to watch with EPOLLIN | EPOLLOUT | EPOLLET; after any event, read and write until both return 0.
   virtual std::vector<int> fds() const = 0;
+
+  // A link that carries frames by other means than the bytes of this stream: it takes over all that the stream has,
+  // which is then destroyed. After the handshake, when both ends have read all that the other wrote. nullptr: none.
+  virtual std::unique_ptr<Link> BringLink(EventLoop& loop, LinkHandler& handler);
 
   // Ends both directions at once; the peer reads what was written before, then kClosed.
   virtual void Shutdown() = 0;

@@ -148,7 +148,10 @@ class StreamLink final : public Link, private EventLoop::Deferred {
 
 }  // namespace
 
-std::unique_ptr<Link> MakeStreamLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler) {
+std::unique_ptr<Link> Stream::BringLink(EventLoop&, LinkHandler&) { return nullptr; }
+
+std::unique_ptr<Link> MakeLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler) {
+  if (auto own = stream->BringLink(loop, handler)) return own;
   return std::make_unique<StreamLink>(loop, std::move(stream), handler);
 }
 

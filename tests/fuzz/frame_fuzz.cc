@@ -25,6 +25,7 @@ enum Option : uint8_t {
   kTinyReads = 4,
   kRedirect = 8,
   kRefuse = 16,
+  kLet = 32,
 };
 
 constexpr size_t kLengthAt = 40, kPayloadCrcAt = 48, kHeaderCrcAt = 60;
@@ -94,7 +95,8 @@ class Handler final : public LinkHandler {
   std::byte* PlaceFor(Link& link, const Header& header) override {
     Require(header.length > 0 && header.length <= kMaxPayload);
     if ((options_ & kRefuse) != 0 && header.key % 2 == 1) return nullptr;
-    place_ = std::make_unique_for_overwrite<std::byte[]>(header.length);
+    let_ = (options_ & kLet) != 0 && header.key % 4 == 0;
+    place_ = let_ ? nullptr : std::make_unique_for_overwrite<std::byte[]>(header.length);
     if ((options_ & kRedirect) != 0) {
       loop_.Post([this, &link, length = header.length] {
         auto other = std::make_unique_for_overwrite<std::byte[]>(length);
@@ -102,10 +104,12 @@ class Handler final : public LinkHandler {
       });
     }
     length_ = header.length;
-    return place_.get();
+    return let_ ? kAnywhere : place_.get();
   }
   void OnFrame(Link&, const Header& header, std::byte* payload) override {
-    Require(payload == (header.length == 0 ? nullptr : place_.get()));
+    const bool anywhere = let_ && place_ == nullptr && header.length != 0;
+    Require(anywhere ? payload != nullptr && payload != kAnywhere
+                     : payload == (header.length == 0 ? nullptr : place_.get()));
     Require(kernels::Crc32c(0, payload, header.length) == header.payload_crc);
     length_ = 0;
   }
@@ -121,6 +125,7 @@ class Handler final : public LinkHandler {
   EventLoop& loop_;
   const uint8_t options_;
   std::unique_ptr<std::byte[]> place_;
+  bool let_ = false;  // the payload at hand goes where the link likes
   uint32_t length_ = 0;
   bool closed_ = false;
 };
@@ -138,7 +143,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckParser(bytes);
   EventLoop loop;
   Handler handler(loop, options);
-  auto link = MakeStreamLink(loop, std::make_unique<InputStream>(bytes, (options & kTinyReads) != 0), handler);
+  auto link = MakeLink(loop, std::make_unique<InputStream>(bytes, (options & kTinyReads) != 0), handler);
   link->Start();
   loop.Run();
   return 0;

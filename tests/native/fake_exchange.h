@@ -88,6 +88,7 @@ class FakeNet final : private EventLoop::Deferred {
     std::deque<FakeFrame> frames;
     bool coming = false;         // the first frame has begun to come
     std::byte* place = nullptr;  // for it; nullptr: to the stash
+    std::vector<std::byte> scratch;
     uint64_t sent_bytes = 0, sent_messages = 0;
   };
 
@@ -206,7 +207,8 @@ inline void FakeExchange::Unstash(const CallId& id, uint32_t from, uint32_t tag)
       return;
     }
     const std::byte* bytes = frame.bytes.data();
-    if (length > 0 && net_.Draw(2) == 0) bytes = static_cast<std::byte*>(std::memcpy(place, bytes, length));
+    const bool moves = length > 0 && place != kAnywhere && net_.Draw(2) == 0;
+    if (moves) bytes = static_cast<std::byte*>(std::memcpy(place, bytes, length));
     inbound.message->received = frame.offset + length;
     call->OnBytes(*inbound.message, frame.offset, bytes, length);
   }
@@ -291,8 +293,12 @@ inline void FakeNet::Deliver(uint32_t from, uint32_t to) {
   wire.coming = false;
   FakeFrame taken = std::move(frame);
   wire.frames.pop_front();
-  std::byte* const place = std::exchange(wire.place, nullptr);
+  std::byte* place = std::exchange(wire.place, nullptr);
   if (place == nullptr || !direct) return exchange.Arrive(from, std::move(taken));
+  if (place == kAnywhere) {
+    wire.scratch.resize(length);
+    place = wire.scratch.data();
+  }
   std::memcpy(place, taken.bytes.data(), length);
   inbound->message->received = taken.offset + length;
   entry->second.call->OnBytes(*inbound->message, taken.offset, place, length);

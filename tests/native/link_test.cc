@@ -231,6 +231,31 @@ TEST_CASE("link: a payload under way is redirected with what has come") {
   CHECK(elsewhere == payload);
 }
 
+TEST_CASE("link: a payload that may go anywhere lies in the link's own memory, also when it is sent there half way") {
+  const Bytes payload = Pattern(300'000, 1);
+  LoopThread thread;
+  StreamPair streams = MakeStreams(FreshUrl("tcp"));
+  Peer server(thread, std::move(streams.server));
+  Bytes arrived;
+  server.SetOnFrame([&](Link&, const Header& header, std::byte* place) {
+    CHECK(place != kAnywhere);
+    arrived.assign(place, place + header.length);
+  });
+  const uint32_t crc = kernels::Crc32c(0, payload.data(), payload.size());
+  for (const bool at_once : {true, false}) {
+    thread.Do([&] { server.anywhere = at_once, arrived.clear(); });
+    REQUIRE(WriteHeader(*streams.client, PushHeader(payload.size(), crc)).ok());
+    REQUIRE(WriteFull(*streams.client, std::span(payload).first(150'000), In(5)).ok());
+    const auto limit = In(5);
+    while (server.link().counters().bytes_received % (300'064) < 150'064 && Clock::now() < limit)
+      std::this_thread::yield();
+    for (int i = 0; i < 2; ++i) thread.Do([&] { CHECK(server.link().Redirect(kAnywhere)); });  // and there it stays
+    REQUIRE(WriteFull(*streams.client, std::span(payload).subspan(150'000), In(5)).ok());
+    for (bool done = false; !done && Clock::now() < limit;) thread.Do([&] { done = !arrived.empty(); });
+    CHECK(arrived == payload);
+  }
+}
+
 TEST_CASE("link: closed inside OnFrame, and destroyed inside OnClosed") {
   for (const std::string& url : Urls()) {
     CAPTURE(url);
@@ -269,8 +294,8 @@ TEST_CASE("link: close before start, and a link that is never started") {
   } handler;
   std::unique_ptr<Link> link, other;
   thread.Do([&] {
-    link = MakeStreamLink(thread.loop(), std::move(streams.client), handler);
-    other = MakeStreamLink(thread.loop(), std::move(streams.server), handler);
+    link = MakeLink(thread.loop(), std::move(streams.client), handler);
+    other = MakeLink(thread.loop(), std::move(streams.server), handler);
     link->Close(Status(Code::kRefused, "no"));
     link->Start();
     CHECK(handler.why.ok());  // never inside Close

@@ -90,7 +90,7 @@ class Peer : public LinkHandler {
  public:
   Peer(LoopThread& thread, std::unique_ptr<Stream> stream) : thread_(thread) {
     thread_.Do([&] {
-      link_ = MakeStreamLink(thread_.loop(), std::move(stream), *this);
+      link_ = MakeLink(thread_.loop(), std::move(stream), *this);
       link_->Start();
     });
   }
@@ -132,11 +132,13 @@ class Peer : public LinkHandler {
   size_t sent = 0;
   int closed = 0;
   Status why;
-  bool refuse = false;  // these two: set on the loop's thread
+  bool refuse = false;  // these three: set on the loop's thread
+  bool anywhere = false;
   bool destroy_when_closed = false;
 
   std::byte* PlaceFor(Link&, const Header& header) override {
     if (refuse) return nullptr;
+    if (anywhere) return kAnywhere;
     place_.assign(header.length, std::byte{0});
     return place_.data();
   }

@@ -1,0 +1,87 @@
+#include "csrc/transport/registered_memory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace byteps_like {
+namespace {
+
+struct Registry {
+  std::mutex mutex;  // guards what follows
+  std::map<const std::byte*, MemoryRegion> regions;
+  uint64_t last_id = 0;
+
+  std::mutex watchers_mutex;  // held while they are told; never together with the other
+  std::vector<MemoryWatcher*> watchers;
+
+  std::atomic<uint64_t> generation{0};
+};
+
+// Never destroyed: buffers may outlive whatever is.
+Registry& registry() {
+  static auto* const only = new Registry;
+  return *only;
+}
+
+}  // namespace
+
+RegisteredMemory::RegisteredMemory(std::byte* data, size_t bytes) : region_{data, bytes, 0} {
+  if (bytes == 0) return;
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  region_.id = ++all.last_id;
+  all.regions[data] = region_;
+  all.generation.fetch_add(1, std::memory_order_release);
+}
+
+RegisteredMemory::~RegisteredMemory() {
+  if (region_.id == 0) return;
+  Registry& all = registry();
+  {
+    std::lock_guard lock(all.mutex);
+    all.regions.erase(region_.data);
+    all.generation.fetch_add(1, std::memory_order_release);
+  }
+  std::lock_guard lock(all.watchers_mutex);
+  for (MemoryWatcher* watcher : all.watchers) watcher->OnMemoryGone(region_.id);
+}
+
+RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept : region_(std::exchange(other.region_, {})) {}
+
+RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
+  std::swap(region_, other.region_);
+  return *this;
+}
+
+std::optional<MemoryRegion> FindMemory(const std::byte* data, size_t bytes) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  const auto next = all.regions.upper_bound(data);
+  if (next == all.regions.begin()) return std::nullopt;
+  const MemoryRegion& region = std::prev(next)->second;
+  const auto offset = static_cast<size_t>(data - region.data);
+  if (offset > region.bytes || bytes > region.bytes - offset) return std::nullopt;
+  return region;
+}
+
+uint64_t MemoryGeneration() { return registry().generation.load(std::memory_order_acquire); }
+
+MemoryWatcher::MemoryWatcher() {
+  Registry& all = registry();
+  std::lock_guard lock(all.watchers_mutex);
+  all.watchers.push_back(this);
+}
+
+MemoryWatcher::~MemoryWatcher() { StopWatching(); }
+
+void MemoryWatcher::StopWatching() {
+  Registry& all = registry();
+  std::lock_guard lock(all.watchers_mutex);
+  std::erase(all.watchers, this);
+}
+
+}  // namespace byteps_like
