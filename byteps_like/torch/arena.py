@@ -298,10 +298,10 @@ class Arena:
                 if self.coding is not None:
                     self._encoded_next(self.coding, run)
                 first = piece.parts.start
-                parts = range(run.start - first, run.stop - first)
+                of_piece = range(run.start - first, run.stop - first)
                 place = self._memory.place(piece.offset // self._itemsize)
                 address = self._memory.host.data_ptr() + piece.offset
-                request = Request(0, parts, self.priority(run), place)
+                request = Request(0, of_piece, self.priority(run), place)
                 self._flights.append((run, self._route.push_pull(piece.declared, address, self._op, request)))
                 self._sent[run.start : run.stop] = [True] * len(run)
 
