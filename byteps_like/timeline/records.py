@@ -22,6 +22,8 @@ class Kind(IntEnum):
     WAIT = 9
     ENCODED = 10
     DECODED = 11
+    DOWN = 12
+    UP = 13
 
 
 SERVERS = 1000

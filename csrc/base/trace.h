@@ -33,6 +33,10 @@ enum class TraceKind : uint8_t {
   // Of a partition with a codec, at its worker. bytes: of the payload, or of its sum.
   kEncoded = 10,  // by a codec thread: what it took to make the payload, or the prelude
   kDecoded = 11,
+  // Of a partition of a tensor on a GPU, at its worker: between the device and its mirror. Where it is encoded there,
+  // kEncoded and kDecoded are beside them.
+  kDown = 12,
+  kUp = 13,
 };
 
 inline constexpr uint32_t kTraceServers = 1000;

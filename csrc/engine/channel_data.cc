@@ -211,7 +211,7 @@ bool Channel::NextPush(Outgoing& next) {
 
 // A contribution in memory that the server maps: says where, moves nothing.
 bool Channel::Refer(Part& part, Outgoing& next) {
-  if (!link_->shares_memory() || part.streamed) return false;
+  if (!link_->shares_memory() || part.streamed || part.encoded) return false;
   const SharedRegion* const region = engine_.RegionOf(part.address, part.total);
   if (region == nullptr) return false;
   if (!shared_regions_.contains(region->id)) {

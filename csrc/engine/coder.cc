@@ -181,7 +181,7 @@ void Coder::End(Coding& coding, const Status& status) {
   pool_.Give(coding.agreed);
   pool_.Give(coding.workspace);
   coding.active = false;
-  engine_.Done(*coding.part, status);
+  engine_.Returned(*coding.part, status);
 }
 
 }  // namespace byteps_like

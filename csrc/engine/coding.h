@@ -9,6 +9,7 @@
 #include "csrc/engine/buffer_pool.h"
 #include "csrc/engine/feedback.h"
 #include "csrc/engine/operation.h"
+#include "csrc/gpu/codec.h"
 
 namespace byteps_like {
 
@@ -17,6 +18,7 @@ namespace byteps_like {
 struct CodecUse {
   std::shared_ptr<const Codec> codec;
   std::string text;
+  std::shared_ptr<const GpuCodec> twin = nullptr;  // encodes where the tensor is on a GPU; nullptr: the codec does
 };
 
 // What a codec thread has to do next, more urgent ones last.
@@ -26,6 +28,7 @@ enum class CodingStage : uint8_t { kBegin, kEncode, kDecode };
 // round: Submit, then a codec thread, then (while a part of it is on the wire) nobody, then a codec thread.
 struct Coding {
   const Codec* codec = nullptr;
+  const GpuCodec* twin = nullptr;  // nullptr: it is encoded on the CPU
   CodecPlan plan;
   uint32_t numel = 0;
   uint32_t number = 0;    // of the codec, on every link

@@ -7,6 +7,7 @@
 #include "csrc/base/trace.h"
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coder.h"
+#include "csrc/engine/stager.h"
 
 namespace byteps_like {
 namespace {
@@ -128,6 +129,15 @@ Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const 
 }
 
 Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
+  if (request.device == 0) return SubmitFrom(request, nullptr);
+  auto start = RecordStart(request);
+  if (!start.ok()) return start.status();
+  auto operation = SubmitFrom(request, *start);
+  if (!operation.ok() || request.first_part == request.last_part) stager_->Drop(*start);
+  return operation;
+}
+
+Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, UserWork* start) {
   bool wake = false;
   auto operation = std::make_shared<Operation>();
   {
@@ -139,6 +149,8 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
     if (Status wrong = CheckRequest(request, tensor); !wrong.ok()) return wrong;
     operation->remaining = request.last_part - request.first_part;
     if (request.first_part < request.last_part) operation->key = parts[request.first_part]->key;
+    if (start != nullptr) Stage(tensor, request);
+    if (start != nullptr && operation->remaining != 0) stager_->words().Take(*operation);
     const bool idle = submitted_.empty();
     // Equal in priority and age, the last goes first: in an arena it holds what the next forward needs first.
     for (uint32_t i = request.last_part; i-- > request.first_part;) {
@@ -153,13 +165,18 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
       if (part.coding != nullptr) {
         if (part.op != Op::kBroadcast) {
           BeginCoded(part);
+          if (start != nullptr) BeginStaged(part, start);
           continue;
         }
         part.total = part.bytes;
         part.dtype = DType::kFloat32;
         part.encoded = false;
       }
-      submitted_.push_back(&part);
+      if (start != nullptr) {
+        BeginStaged(part, start);
+      } else {
+        submitted_.push_back(&part);
+      }
     }
     wake = idle && !submitted_.empty();
   }
@@ -190,14 +207,18 @@ void Engine::Drain() {
 
 void Engine::Complete(Part& part, const Status& status) {
   if (part.coding != nullptr && part.coding->active) return coder_->Landed(part, status);
-  Done(part, status);
+  Returned(part, status);
 }
 
 void Engine::Done(Part& part, const Status& status) {
   std::lock_guard lock(mutex_);
   const std::shared_ptr<Operation> operation = std::move(part.operation);
   if (!status.ok()) operation->status = status;
-  if (operation->remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) completed_.notify_all();
+  if (part.staging != nullptr && std::exchange(part.staging->active, false) && part.staging->encodes)
+    part.coding->payload = {};
+  if (operation->remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (stager_) stager_->words().Give(*operation);
+  completed_.notify_all();
 }
 
 Status Engine::Wait(Operation& operation, Deadline deadline) {
@@ -261,6 +282,7 @@ void Engine::Close() {
   }
   if (!thread_.joinable()) return;
   if (coder_) coder_->Stop();
+  if (stager_) stager_->Stop();
   struct Waiter {
     std::mutex mutex;
     std::condition_variable changed;
@@ -274,6 +296,7 @@ void Engine::Close() {
   });
   std::unique_lock lock(waiter->mutex);
   waiter->changed.wait(lock, [&] { return waiter->done; });
+  if (stager_) stager_->Drain();
 }
 
 void Engine::CloseOnLoop(std::function<void()> done) {

@@ -21,6 +21,7 @@
 #include "csrc/engine/coding.h"
 #include "csrc/engine/in_step.h"
 #include "csrc/engine/operation.h"
+#include "csrc/gpu/kernel_table.h"
 #include "csrc/transport/event_loop.h"
 #include "csrc/transport/handshake.h"
 #include "csrc/transport/link.h"
@@ -29,6 +30,9 @@
 namespace byteps_like {
 
 class Coder;
+class Gpu;
+class Stager;
+struct UserWork;
 
 struct EngineOptions {
   Credentials credentials;
@@ -101,11 +105,24 @@ class Engine {
     Op op = Op::kSum;
     uint32_t root = 0;
     int32_t priority = 0;
+    uint64_t device = 0;   // where the whole tensor is on the GPU; 0: it isn't. `address` is then its mirror's
+    uint64_t stream = 0;   // CUstream: what it holds at Submit is waited for
     bool movable = false;  // this rank knows where the tensor goes next; if all do, Operation::moves says so
   };
   // Starts the next round of the partitions. Their memory belongs to the engine until the operation is done. kInvalid
   // if one of them is still in flight; the job's error once it has failed.
   Result<std::shared_ptr<Operation>> Submit(const Request& request);
+
+  // From then on tensors may be on this GPU. Once, before the first Submit with `device`. `kernels`: of feedback;
+  // without them, and of codecs without a twin, what is on the GPU is encoded on the CPU.
+  Status UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels);
+  // Whether the GPU encodes the tensor when it is there: then its feedback is in device memory.
+  bool EncodesOnGpu(uint32_t tensor) const;
+  // What comes later in `stream` waits for the operation. False: this driver can't (said once), Wait instead. The
+  // operation's failure, if it has failed; if it fails later, the stream goes on and the next Submit says why.
+  Result<bool> WaitOnStream(const Operation& operation, uint64_t stream);
+  uint64_t bytes_down() const;  // copied from the GPU,
+  uint64_t bytes_up() const;    // and to it
 
   // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
   Status Wait(Operation& operation, Deadline deadline);
@@ -125,15 +142,24 @@ class Engine {
  private:
   friend class Channel;
   friend class Coder;
+  friend class Stager;
   struct Tensor {
     std::vector<std::unique_ptr<Part>> parts;
-    std::vector<std::unique_ptr<Coding>> codings;  // of each part, or none
+    std::vector<std::unique_ptr<Coding>> codings;    // of each part, or none
+    std::vector<std::unique_ptr<Staging>> stagings;  // of each part, once it has been on the GPU
   };
 
   explicit Engine(EngineOptions options);
   void Drain();
   void Complete(Part& part, const Status& status);  // it has landed: the next stage, if it has one
+  void Returned(Part& part, const Status& status);  // its result is in host memory
   void Done(Part& part, const Status& status);      // its last stage is over
+  void CameDown(Part& part);                        // from the GPU, into its mirror
+  Result<std::shared_ptr<Operation>> SubmitFrom(const Request& request, UserWork* start);
+  Result<UserWork*> RecordStart(const Request& request);
+  void Stage(Tensor& tensor, const Request& request);  // under the mutex, as the next
+  void BeginStaged(Part& part, UserWork* start);
+  uint32_t rank() const { return options_.rank; }
   Status CheckRequest(const Request& request, const Tensor& tensor) const;
   uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex
   void Weigh(uint32_t tensor);                                              // so that links keep step by it
@@ -162,6 +188,8 @@ class Engine {
   std::deque<SharedRegion> regions_;
   std::deque<CodecUse> codecs_;  // by their numbers on every link
   std::unique_ptr<Coder> coder_;
+  std::unique_ptr<Stager> stager_;  // set once, by UseGpu
+  std::atomic<bool> told_of_waits_{false};
   Status failure_;
   bool closed_ = false;
 

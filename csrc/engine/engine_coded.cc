@@ -1,10 +1,12 @@
 // Tensors with codecs: their declarations and feedback, and the way of their parts between codec threads and channels.
+#include <algorithm>
 #include <utility>
 
 #include "csrc/codec/payload.h"
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coder.h"
 #include "csrc/engine/engine.h"
+#include "csrc/engine/stager.h"
 #include "csrc/kernels/kernels.h"
 
 namespace byteps_like {
@@ -23,6 +25,13 @@ Status CheckSizes(const PartitionSpec& part, const CodecPlan& plan) {
   if (largest <= kMaxPartition && plan.prelude <= kMaxPartition) return Status();
   return Status(Code::kInvalid, "key " + std::to_string(part.key) + ": encoded it may have " + std::to_string(largest) +
                                     " bytes, and a partition at most " + std::to_string(kMaxPartition));
+}
+
+// Payload and result lie in the partition's own place in the mirror, and their sizes are known before.
+bool SuitsMirror(const GpuCodec& twin, const Part& part, const CodecPlan& plan) {
+  const uint32_t head = plan.dense ? 0 : kPayloadHeader;
+  return plan.prelude == 0 && !twin.varies() && twin.twin().trait() != Trait::kMerge &&
+         head + std::max(plan.payload, plan.result) <= part.bytes;
 }
 
 std::unique_ptr<Part> PreludeOf(const Part& part, const CodecPlan& plan) {
@@ -57,6 +66,7 @@ Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitio
     coding->codec = use.codec.get();
     coding->numel = part->bytes / sizeof(float);
     coding->plan = use.codec->Plan(coding->numel);
+    if (use.twin && SuitsMirror(*use.twin, *part, coding->plan)) coding->twin = use.twin.get();
     coding->number = number;
     coding->spec_crc = kernels::Crc32c(0, use.codec->spec().data(), use.codec->spec().size());
     coding->part = part.get();
@@ -74,7 +84,7 @@ Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitio
 
 uint32_t Engine::NumberOf(const CodecUse& use) {
   for (uint32_t i = 0; i < codecs_.size(); ++i)
-    if (codecs_[i].codec == use.codec && codecs_[i].text == use.text) return i;
+    if (codecs_[i].codec == use.codec && codecs_[i].twin == use.twin && codecs_[i].text == use.text) return i;
   codecs_.push_back(use);
   return static_cast<uint32_t>(codecs_.size() - 1);
 }
@@ -108,7 +118,9 @@ void Engine::Inherit(uint32_t tensor, uint32_t from) {
 
 void Engine::BeginCoded(Part& part) {
   Coding& coding = *part.coding;
-  coding.active = true;
+  const bool on_gpu = part.staging != nullptr && part.staging->active;
+  const bool by_gpu = on_gpu && part.staging->encodes;
+  coding.active = !by_gpu;
   coding.x = reinterpret_cast<float*>(part.address);
   coding.op = part.op;
   coding.feedback = coding.next.feedback;
@@ -117,7 +129,11 @@ void Engine::BeginCoded(Part& part) {
   part.encoded = !coding.dense();
   part.dtype = coding.plan.dense.value_or(DType::kFloat32);
   if (coding.dense() && !IsFloat(part.dtype)) part.op = Op::kSum;  // decoding divides
-  coder_->Begin(coding);
+  if (by_gpu) {
+    part.total = (coding.dense() ? 0 : kPayloadHeader) + coding.plan.payload;
+    coding.payload = {part.address, part.bytes};  // not of the pool: Done forgets it
+  }
+  if (!on_gpu) coder_->Begin(coding);
 }
 
 void Engine::Hand(Part& part) {

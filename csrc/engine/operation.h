@@ -13,12 +13,15 @@ namespace byteps_like {
 
 class Channel;
 struct Coding;
+struct Staging;
 
 struct Operation {
   std::atomic<uint32_t> remaining{0};  // parts that have not landed
   std::atomic<bool> moves{false};      // all ranks know where the tensor goes next: said of its first part
   Status status;                       // written before `remaining` becomes 0
   uint64_t key = 0;                    // of its first part, for the timeline
+  uint64_t word = 0;                   // where streams of a GPU wait for it (csrc/engine/stager.h); 0: nowhere
+  uint32_t word_index = 0, word_value = 0;
 
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
 };
@@ -34,7 +37,8 @@ struct Part {
   uint32_t bytes = 0;   // of the partition
   uint32_t weight = 0;  // what a round of it brings to the wire at most
   Channel* channel = nullptr;
-  Coding* coding = nullptr;  // its codec's; nullptr: there is none
+  Coding* coding = nullptr;    // its codec's; nullptr: there is none
+  Staging* staging = nullptr;  // of tensors that have come from a GPU; nullptr: it has not
 
   uint32_t total = 0;  // what goes over the wire
   DType dtype{};

@@ -1,0 +1,88 @@
+// The driver, and memory, streams and events of a device, over the software GPU.
+#include <doctest/doctest.h>
+
+#include "csrc/gpu/driver.h"
+#include "tests/native/gpu_fixture.h"
+
+namespace byteps_like::testing {
+namespace {
+
+bool Has(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("gpu driver: what isn't there is named, with what to do") {
+  const auto none = Driver::Open("/nowhere/libcuda.so.1");
+  CHECK(none.status().code() == Code::kDevice);
+  CHECK(Has(none.status(), "/nowhere/libcuda.so.1"));
+  CHECK(Has(none.status(), "install NVIDIA's"));
+  const auto other = Driver::Open("libc.so.6");
+  CHECK(other.status().code() == Code::kDevice);
+  CHECK(Has(other.status(), "cuInit"));
+}
+
+TEST_CASE("gpu driver: devices, and errors by CUDA's names") {
+  SoftwareCuda cuda;
+  const auto gpus = Made(ListGpus(cuda.driver()));
+  REQUIRE(gpus.size() == 2);
+  CHECK(gpus[1].pci == "0000:18:00.0");
+  CHECK(gpus[1].uuid.size() == 32);
+  const auto beyond = Gpu::Open(Made(Driver::Open(BYTEPS_LIKE_SOFTWARE_CUDA)), 7);
+  CHECK(Has(beyond.status(), "CUDA_ERROR_INVALID_DEVICE"));
+  const auto gpu = cuda.Open();
+  cuda.Fail("cuMemAlloc_v2", cuda::kOutOfMemory);
+  const auto memory = GpuMemory::Allocate(gpu, 4096);
+  CHECK(memory.status().code() == Code::kCapacity);
+  CHECK(Has(memory.status(), "GPU 0: cuMemAlloc of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"));
+  CHECK(IsSticky(cuda::kLaunchFailed));
+  CHECK(!IsSticky(cuda::kOutOfMemory));
+  CHECK(!IsSticky(cuda::kAlreadyRegistered));
+}
+
+TEST_CASE("gpu driver: memory of another process, by its handle and an offset") {
+  SoftwareCuda cuda;
+  const auto gpu = cuda.Open();
+  const auto memory = Made(GpuMemory::Allocate(gpu, 8192));
+  CHECK(gpu->held() == 8192);
+  CHECK(cuda.allocated() == 8192);
+  const auto exported = Made(ExportMemory(*gpu, memory->address() + 4096));
+  const auto opened = Made(GpuMemory::Open(gpu, exported));
+  CHECK(opened->bytes() == 4096);
+  CHECK(opened->address() != memory->address() + 4096);
+  *reinterpret_cast<float*>(memory->address() + 4096) = 42;
+  CHECK(*reinterpret_cast<float*>(opened->address()) == 42);
+  CHECK(GpuMemory::Open(gpu, "rubbish").status().code() == Code::kInvalid);
+  CHECK(Made(DeviceOf(*gpu, memory->address())) == 0);
+  CHECK(DeviceOf(*gpu, 4096).status().code() == Code::kInvalid);
+}
+
+TEST_CASE("gpu driver: the software GPU notices copies that race, and memory freed in use") {
+  std::string misuse;
+  {
+    SoftwareCuda cuda;
+    cuda.CopyDelay(2000);
+    const auto gpu = cuda.Open();
+    const CurrentContext current(*gpu);
+    auto memory = Made(GpuMemory::Allocate(gpu, 4096));
+    const auto pinned = Made(PinnedMemory::Lock(gpu, Made(SharedBuffer::Create(8192))));
+    const auto one = Made(GpuStream::Create(gpu)), two = Made(GpuStream::Create(gpu));
+    const auto event = Made(GpuEvent::Create(gpu));
+    const auto& api = gpu->api();
+    CHECK(api.MemcpyUp(memory->address(), pinned->data(), 4096, one->handle()) == cuda::kSuccess);
+    CHECK(event->Record(one->handle()).ok());
+    CHECK(event->Block(two->handle()).ok());
+    CHECK(api.MemcpyDown(pinned->data() + 4096, memory->address(), 4096, two->handle()) == cuda::kSuccess);
+    CHECK(cuda.misuse() == "");  // ordered by the event
+    CHECK(api.MemcpyUp(memory->address(), pinned->data(), 4096, one->handle()) == cuda::kSuccess);
+    CHECK(cuda.misuse().find("is not through with") != std::string::npos);
+    memory.reset();
+    CHECK(cuda.misuse().find("cuMemFree of memory that") != std::string::npos);
+    CHECK(two->Synchronize().ok() == true);
+    CHECK(one->Synchronize().ok() == true);
+    misuse = cuda.misuse();
+    reinterpret_cast<void (*)()>(::dlsym(::dlopen(BYTEPS_LIKE_SOFTWARE_CUDA, RTLD_NOW), "software_gpu_forgive"))();
+  }
+  CHECK(!misuse.empty());
+}
+
+}  // namespace byteps_like::testing

@@ -1,0 +1,230 @@
+// Tensors on a (software) GPU through a real server: what comes back, when, and what of it overlaps; failures.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "compression/gpu/registry.h"
+#include "csrc/base/trace.h"
+#include "csrc/engine/stager.h"
+#include "tests/native/coded_fixture.h"
+#include "tests/native/gpu_fixture.h"
+
+namespace byteps_like::testing {
+namespace {
+
+constexpr size_t kCount = 20000;  // five partitions, the last a short one
+
+Floats Values(uint32_t rank, uint32_t round, size_t count = kCount) {
+  Floats values(count);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>((i * 7 + rank * 13 + round * 101) % 1999) / 64.0f - 15.0f;
+  return values;
+}
+
+Floats Sum(uint32_t world, uint32_t round) {
+  Floats sum(kCount);
+  for (uint32_t rank = 0; rank < world; ++rank)
+    for (size_t i = 0; const float value : Values(rank, round)) sum[i++] += value;
+  return sum;
+}
+
+CodecUse Twinned(const std::string& spec, uint32_t world) {
+  const auto codec = CodecOf(spec, world);
+  return {codec, codec->spec(), Made(MakeGpuCodec(codec, SoftwareCuda::Kernels()))};
+}
+
+// Streams wait; nothing waits on the host until the end of each round.
+void RunRaw(const ClusterOptions& options, uint32_t delay) {
+  SoftwareCuda cuda;
+  cuda.CopyDelay(delay);
+  const auto gpu = cuda.Open();
+  Cluster cluster(options);
+  cluster.Everybody([&](uint32_t rank) {
+    REQUIRE(cluster.engine(rank).UseGpu(gpu, {}).ok());
+    GpuTensor tensor(cluster, rank, gpu, kCount, 1);
+    for (uint32_t round = 0; round < 4; ++round) {
+      tensor.Set(Values(rank, round));
+      auto operation = tensor.Start(Op::kSum);
+      REQUIRE(operation.ok());
+      CHECK(Made(tensor.Block(**operation)));
+      CHECK(tensor.Get() == Sum(options.workers, round));
+    }
+    CHECK(cluster.engine(rank).bytes_down() == 4 * kCount * 4);
+    CHECK(cluster.engine(rank).bytes_up() == 4 * kCount * 4);
+    cluster.engine(rank).Close();
+  });
+}
+
+// The same tensor on the device and in host memory: bit for bit the same, feedback included.
+void RunCoded(const std::string& spec, bool by_gpu) {
+  SoftwareCuda cuda;
+  cuda.CopyDelay(200);
+  const auto gpu = cuda.Open();
+  constexpr uint32_t kWorld = 2;
+  Cluster cluster({.workers = kWorld});
+  CodecUse use = by_gpu ? Twinned(spec, kWorld) : CodecUse{CodecOf(spec, kWorld), spec};
+  cluster.Everybody([&](uint32_t rank) {
+    Engine& engine = cluster.engine(rank);
+    REQUIRE(engine.UseGpu(gpu, SoftwareCuda::Kernels()).ok());
+    GpuTensor tensor(cluster, rank, gpu, kCount, 1, use);
+    CHECK(engine.EncodesOnGpu(tensor.id()) == by_gpu);
+    CodedTensor host(cluster, rank, kCount, use, 1001);
+    const auto residual = Made(GpuMemory::Allocate(gpu, kCount * 4));
+    std::memset(reinterpret_cast<void*>(residual->address()), 0, kCount * 4);
+    Floats other(kCount), cpu(kCount);
+    engine.SetFeedback(tensor.id(), {.residual = by_gpu ? reinterpret_cast<float*>(residual->address()) : cpu.data()});
+    engine.SetFeedback(host.id(), {.residual = other.data()});
+    for (uint32_t round = 0; round < 3; ++round) {
+      tensor.Set(Values(rank, round));
+      host.data() = Values(rank, round);
+      auto operation = tensor.Start(round == 1 ? Op::kAverage : Op::kSum);
+      REQUIRE(operation.ok());
+      CHECK(Made(tensor.Block(**operation)));
+      CHECK(host.Run(round == 1 ? Op::kAverage : Op::kSum).ok());
+      CHECK(tensor.Get() == host.data());
+      const float* const left = by_gpu ? reinterpret_cast<float*>(residual->address()) : cpu.data();
+      CHECK(std::equal(other.begin(), other.end(), left));
+    }
+    engine.Close();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("gpu stager: sums are exact, in order with the program's stream") {
+  for (const char* scheme : {"inproc", "shm", "tcp"}) {
+    CAPTURE(scheme);
+    RunRaw({.workers = 2, .shards = 2, .scheme = scheme}, scheme == std::string("tcp") ? 300 : 50);
+  }
+}
+
+TEST_CASE("gpu stager: encoded by the GPU, the same bits as by the CPU") {
+  for (const char* spec : {"bf16", "fp16", "int:bits=8,block=256,rounding=nearest,scale=own,seed=0",
+                           "fp8:block=32,format=e4m3", "onebit:block=256"}) {
+    CAPTURE(spec);
+    RunCoded(spec, true);
+  }
+}
+
+TEST_CASE("gpu stager: a codec without a twin encodes on the CPU") { RunCoded("onebit:block=256", false); }
+
+TEST_CASE("gpu stager: partitions come down while others are on the wire") {
+  SoftwareCuda cuda;
+  cuda.CopyDelay(1000);
+  const auto gpu = cuda.Open();
+  Cluster cluster({.workers = 1});
+  REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
+  GpuTensor tensor(cluster, 0, gpu, 4096 * 16, 1);
+  tensor.Set(Values(0, 0, 4096 * 16));
+  StartTracing(1 << 12);
+  (void)DrainTrace();
+  auto operation = tensor.Start(Op::kSum);
+  REQUIRE(operation.ok());
+  CHECK(tensor.Wait(**operation).ok());
+  StopTracing();
+  const auto records = DrainTrace().records;
+  int64_t first_up = INT64_MAX, last_down = 0;
+  size_t down = 0, up = 0;
+  for (const TraceRecord& record : records) {
+    if (record.kind == TraceKind::kDown) last_down = std::max(last_down, record.begin), ++down;
+    if (record.kind == TraceKind::kUp) first_up = std::min(first_up, record.begin), ++up;
+  }
+  CHECK(down == 16);
+  CHECK(up == 16);
+  CHECK(first_up < last_down);  // one is back from the network before another is on its way down
+}
+
+TEST_CASE("gpu stager: each failure of the driver ends the operation, opens the streams, and is named") {
+  struct Case {
+    const char* function;
+    uint32_t nth;
+    bool coded;
+  };
+  for (const Case& one : {Case{"cuMemcpyDtoHAsync_v2", 2, false}, Case{"cuMemcpyHtoDAsync_v2", 2, false},
+                          Case{"cuLaunchHostFunc", 1, false}, Case{"cuStreamWaitEvent", 1, false},
+                          Case{"cuLaunchKernel", 2, true}, Case{"cuMemAlloc_v2", 1, true}}) {
+    CAPTURE(one.function);
+    SoftwareCuda cuda;
+    const auto gpu = cuda.Open();
+    Cluster cluster({.workers = 1, .stall_warning = 0});
+    REQUIRE(cluster.engine(0).UseGpu(gpu, SoftwareCuda::Kernels()).ok());
+    GpuTensor tensor(cluster, 0, gpu, kCount, 1, one.coded ? Twinned("bf16", 1) : CodecUse{});
+    tensor.Set(Values(0, 0));
+    CHECK(tensor.stream().Synchronize().ok());
+    cuda.Fail(one.function, cuda::kOutOfMemory, one.nth);
+    auto operation = tensor.Start(Op::kSum);
+    REQUIRE(operation.ok());
+    const auto blocked = tensor.Block(**operation);
+    const Status status = tensor.Wait(**operation);
+    CHECK(status.code() == Code::kCapacity);
+    CHECK(status.message().find("rank 0: GPU 0: cu") != std::string::npos);
+    CHECK(tensor.stream().Synchronize().ok());
+    const auto next = tensor.Start(Op::kSum);
+    CHECK(next.status().code() == Code::kCapacity);
+    cluster.engine(0).Close();
+  }
+}
+
+TEST_CASE("gpu stager: a device that is lost ends what was on it") {
+  SoftwareCuda cuda;
+  cuda.CopyDelay(20000);
+  {
+    const auto gpu = cuda.Open();
+    Cluster cluster({.workers = 1, .stall_warning = 0});
+    REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
+    GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+    auto operation = tensor.Start(Op::kSum);
+    REQUIRE(operation.ok());
+    cuda.Lose();
+    const Status status = tensor.Wait(**operation);
+    CHECK(status.code() == Code::kDevice);
+    CHECK(status.message().find("CUDA_ERROR_LAUNCH_FAILED") != std::string::npos);
+  }
+}
+
+TEST_CASE("gpu stager: the end of this rank, or of the job, opens waiting streams") {
+  for (const bool fails : {false, true}) {
+    CAPTURE(fails);
+    SoftwareCuda cuda;
+    const auto gpu = cuda.Open();
+    Cluster cluster({.workers = 2, .stall_warning = 0});
+    Engine& engine = cluster.engine(0);
+    REQUIRE(engine.UseGpu(gpu, {}).ok());
+    GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+    tensor.Set(Values(0, 0));
+    auto operation = tensor.Start(Op::kSum);  // the other rank never comes
+    REQUIRE(operation.ok());
+    CHECK(Made(tensor.Block(**operation)));
+    if (fails) {
+      engine.Fail(Code::kPeerLost, "worker 1 died");
+    } else {
+      engine.Close();
+    }
+    CHECK(tensor.stream().Synchronize().ok());
+    CHECK(tensor.Wait(**operation).code() == (fails ? Code::kPeerLost : Code::kClosed));
+    CHECK(tensor.Block(**operation).status().code() == (fails ? Code::kPeerLost : Code::kClosed));
+    CHECK(tensor.Start(Op::kSum).status().code() == (fails ? Code::kPeerLost : Code::kClosed));
+    engine.Close();
+  }
+}
+
+TEST_CASE("gpu stager: without waits by value the host has to wait; other devices and no device are refused") {
+  SoftwareCuda cuda;
+  cuda.WaitValues(false);
+  const auto gpu = cuda.Open(), second = cuda.Open(1);
+  Cluster cluster({.workers = 1});
+  Engine& engine = cluster.engine(0);
+  GpuTensor tensor(cluster, 0, gpu, kCount, 1), elsewhere(cluster, 0, second, kCount, 101);
+  CHECK(tensor.Start(Op::kSum).status().code() == Code::kInvalid);
+  REQUIRE(engine.UseGpu(gpu, {}).ok());
+  tensor.Set(Values(0, 0));
+  auto operation = tensor.Start(Op::kSum);
+  REQUIRE(operation.ok());
+  if (!(*operation)->done()) CHECK(!Made(tensor.Block(**operation)));
+  CHECK(tensor.Wait(**operation).ok());
+  CHECK(tensor.Get() == Values(0, 0));
+  CHECK(elsewhere.Start(Op::kSum).status().message().find("a tensor on GPU 1") != std::string::npos);
+  engine.Close();
+}
+
+}  // namespace byteps_like::testing

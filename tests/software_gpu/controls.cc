@@ -1,0 +1,69 @@
+// What tests tell the software GPU, and ask it: C names in libsoftware_cuda.so. Test-only.
+#include "tests/software_gpu/device.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace software_gpu;  // NOLINT: the library is nothing else
+
+namespace {
+
+uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+}  // namespace
+
+// Ends streams and events, forgets failures, delays, misuse and adopted memory. Nobody uses the library meanwhile.
+EXPORT void software_gpu_reset() { Software::Get().Reset(); }
+EXPORT void software_gpu_copy_delay(uint32_t microseconds) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().delay_us = microseconds;
+}
+// The `nth` call from now on (1: the next) of the function, by its symbol, returns `error`, once.
+EXPORT void software_gpu_fail(const char* function, uint32_t nth, int error) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().failures[function] = {nth, error};
+}
+// All calls fail from now on, what is queued is dropped, host functions too.
+EXPORT void software_gpu_lose() {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().lost = true;
+  Software::Get().changed.notify_all();
+}
+EXPORT void software_gpu_wait_values(int supported) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().waits = supported != 0;
+}
+// Host memory that counts as device memory: CPU tensors of a test.
+EXPORT void software_gpu_adopt(void* data, uint64_t bytes) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().memory[AddressOf(data)] = {0, bytes, -1, false, true};
+}
+EXPORT void software_gpu_disown(void* data) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().memory.erase(AddressOf(data));
+}
+EXPORT uint64_t software_gpu_allocated() {
+  std::lock_guard lock(Software::Get().mutex);
+  uint64_t bytes = 0;
+  for (const auto& [address, one] : Software::Get().memory) bytes += one.own ? one.bytes : 0;
+  return bytes;
+}
+// Streams, events, page-locked ranges and mapped memory that have not been given back.
+EXPORT uint64_t software_gpu_objects() {
+  Software& software = Software::Get();
+  std::lock_guard lock(software.mutex);
+  uint64_t mapped = 0;
+  for (const auto& [address, one] : software.memory) mapped += one.adopted ? 0 : 1;
+  return software.streams.size() + software.events.size() + software.pinned.size() + mapped;
+}
+// What was done wrong, a line each; "": nothing. Until the next call.
+EXPORT const char* software_gpu_misuse() {
+  static std::string text;
+  std::lock_guard lock(Software::Get().mutex);
+  text = Software::Get().misuse();
+  return text.c_str();
+}
+// Of a test that was misusing it.
+EXPORT void software_gpu_forgive() {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().Forgive();
+}
