@@ -24,7 +24,7 @@ Event = dict[str, Any]
 _STAGES = {
     Kind.READY: "ready", Kind.QUEUED: "queued", Kind.SENT: "sent", Kind.RECEIVED: "received",
     Kind.ARRIVED: "arrived", Kind.SUMMED: "summed", Kind.RETURNED: "returned",
-    Kind.ENCODED: "encoded", Kind.DECODED: "decoded",
+    Kind.ENCODED: "encoded", Kind.DECODED: "decoded", Kind.DOWN: "copied down", Kind.UP: "copied up",
 }  # fmt: skip
 _STEPS = ("send to", "receive from", "receive and reduce from", "copy", "wait for the others", "shared memory")
 _HOST_KINDS = (
