@@ -70,13 +70,11 @@ std::optional<MemoryRegion> FindMemory(const std::byte* data, size_t bytes) {
 
 uint64_t MemoryGeneration() { return registry().generation.load(std::memory_order_acquire); }
 
-MemoryWatcher::MemoryWatcher() {
+void MemoryWatcher::StartWatching() {
   Registry& all = registry();
   std::lock_guard lock(all.watchers_mutex);
   all.watchers.push_back(this);
 }
-
-MemoryWatcher::~MemoryWatcher() { StopWatching(); }
 
 void MemoryWatcher::StopWatching() {
   Registry& all = registry();

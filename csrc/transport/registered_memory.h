@@ -44,14 +44,15 @@ uint64_t MemoryGeneration();
 // FindMemory does not find it any more. Must not block for long, nor call what is declared here.
 class MemoryWatcher {
  public:
-  MemoryWatcher();           // from here on
-  virtual ~MemoryWatcher();  // of the most derived class, first: StopWatching
+  MemoryWatcher() = default;
+  virtual ~MemoryWatcher() { StopWatching(); }  // of the most derived class, first: StopWatching
   MemoryWatcher(const MemoryWatcher&) = delete;
 
   virtual void OnMemoryGone(uint64_t id) = 0;
 
  protected:
-  void StopWatching();  // no call is under way any more, and none follows; idempotent
+  void StartWatching();  // the most derived class, when it is made
+  void StopWatching();   // no call is under way any more, and none follows; idempotent
 };
 
 }  // namespace byteps_like

@@ -15,6 +15,7 @@ namespace {
 
 class Watcher final : public MemoryWatcher {
  public:
+  Watcher() { StartWatching(); }
   ~Watcher() override { StopWatching(); }
   void OnMemoryGone(uint64_t id) override { gone.push_back(id); }
   bool Saw(uint64_t id) const { return std::count(gone.begin(), gone.end(), id) == 1; }

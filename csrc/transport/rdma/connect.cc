@@ -116,7 +116,7 @@ class Connector {
     verbs::ConnParam param{};
     param.private_data = &greeting;
     param.private_data_len = sizeof(greeting);
-    param.retry_count = 7;
+    param.retry_count = 6;
     param.rnr_retry_count = 7;
     param.qp_num = pair.number();
     if (Lib().cm_connect(pair.id(), &param) != 0) return SystemError(what, errno);

@@ -74,9 +74,9 @@ Result<Device*> Device::Open(const std::string& name) {
   return (*opened)[name] = new Device(name, context, pd);
 }
 
-Result<MemoryRegion> Device::Register(void* data, size_t size, int access) const {
+Result<Registration> Device::Register(void* data, size_t size, int access) const {
   errno = 0;
-  if (verbs::Mr* const mr = Lib().reg_mr(pd_, data, size, access); mr != nullptr) return MemoryRegion(mr);
+  if (verbs::Mr* const mr = Lib().reg_mr(pd_, data, size, access); mr != nullptr) return Registration(mr);
   const std::string what = "register " + std::to_string(size >> 10) + " KiB with " + name_;
   if (errno != ENOMEM && errno != EAGAIN) return SystemError(what, errno);
   return Status(Code::kSystem, what + ": the limit of locked memory is " + LockedLimit() +

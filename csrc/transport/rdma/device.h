@@ -1,11 +1,13 @@
 // RDMA devices of this host, opened once per process and kept: registrations of long-lived memory belong to them.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "csrc/transport/rdma/verbs.h"
+#include "csrc/transport/rdma/wire.h"
 #include "csrc/transport/tcp_address.h"
 
 namespace byteps_like::rdma {
@@ -13,7 +15,12 @@ namespace byteps_like::rdma {
 struct MrDeleter {
   void operator()(verbs::Mr* mr) const { verbs::Lib().dereg_mr(mr); }
 };
-using MemoryRegion = std::unique_ptr<verbs::Mr, MrDeleter>;
+using Registration = std::unique_ptr<verbs::Mr, MrDeleter>;
+
+struct KeyPair {  // of registered memory
+  uint32_t local = 0, remote = 0;
+};
+using DeviceKeys = std::array<KeyPair, kMaxQueuePairs>;  // by device of a connection
 
 class Device {
  public:
@@ -27,7 +34,7 @@ class Device {
 
   // Pins `size` bytes and lets the device read them, write them (verbs::kLocalWrite), and peers who are told the key
   // write them (kRemoteWrite). Any thread. kSystem names the limit of locked memory where that is the cause.
-  Result<MemoryRegion> Register(void* data, size_t size, int access) const;
+  Result<Registration> Register(void* data, size_t size, int access) const;
 
   // The GID at `index` of the port, as a socket address without a port; kInvalid if it is none of IP.
   Result<TcpAddress> AddressOfGid(uint8_t port, int index) const;

@@ -99,6 +99,12 @@ Status Endpoint::Connect(uint32_t index, const Greeting& peer) {
   return lanes_[index].pair->Connect(peer.mtu);
 }
 
+std::vector<const Device*> Endpoint::devices() const {
+  std::vector<const Device*> devices;
+  for (const Port& port : ports_) devices.push_back(port.device);
+  return devices;
+}
+
 // Waiting -------------------------------------------------------------------------------------------------------------
 
 std::vector<int> Endpoint::fds() const {
@@ -204,11 +210,11 @@ const Arrival* Endpoint::Front() {
   return &front_;
 }
 
-Status Endpoint::Pop() {
+void Endpoint::Pop() {
   Came& came = came_[next_ % kDepth];
   came.here = false;
   ++next_;
-  return PostReceive(came.lane, came.buffer);
+  if (Status posted = PostReceive(came.lane, came.buffer); !posted.ok()) Break(Code::kSystem, posted.message());
 }
 
 }  // namespace byteps_like::rdma

@@ -23,6 +23,15 @@ struct Arrival {
   uint32_t bytes = 0;                  // of content, or of the piece
 };
 
+// A piece of payload that is to be sent.
+struct Piece {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;                   // kSlotBytes at most, if it is copied or goes to a slot
+  const DeviceKeys* keys = nullptr;     // of registered memory, unchanged until it is delivered; nullptr: copied
+  uint64_t to = 0;                      // address at the peer; 0: its next slot
+  const uint32_t* peer_keys = nullptr;  // for `to`, by queue pair
+};
+
 inline constexpr uint32_t kNoTag = ~0u;
 
 class Endpoint {
@@ -44,6 +53,8 @@ class Endpoint {
   Status Connect(uint32_t index, const Greeting& peer);
   Greeting GreetingOf(uint32_t index) const;  // `connection` is the caller's
   QueuePair& queue_pair(uint32_t index) const { return *lanes_[index].pair; }
+  std::vector<const Device*> devices() const;
+  uint32_t device_of(uint32_t index) const { return lanes_[index].port; }  // of a queue pair, in devices()
   uint32_t queue_pairs() const { return static_cast<uint32_t>(lanes_.size()); }
   const CmChannel& channel() const { return channel_; }
   const std::string& peer() const { return peer_; }
@@ -60,23 +71,21 @@ class Endpoint {
 
   // Receiving.
   const Arrival* Front();  // nullptr: nothing now
-  Status Pop();            // done with it: its memory may be written again
+  void Pop();              // done with it: its memory may be written again
   std::byte* TakeSlot() { return slots_.data() + size_t{slots_taken_++ % kSlots} * kSlotBytes; }  // of the next piece
   void FreeSlot() { ++freed_; }  // the first one that was taken and not freed
 
   // Sending.
   bool may_send() const { return sent_ - taken_ < kWindow && !sends_[sent_ % kDepth].under_way; }
-  bool has_slot() const { return slots_used_ - slots_freed_ < kSlots; }
   std::byte* content();  // where the next eager message's content is to be written
   Status SendEager(const Envelope& envelope, uint32_t bytes, uint32_t tag);
-  Status SendPiece(const std::byte* data, uint32_t bytes, std::span<const uint32_t> keys, uint64_t to,
-                   std::span<const uint32_t> peer_keys, uint32_t tag);     // keys: per device, per queue pair
-  Status SendToSlot(const std::byte* data, uint32_t bytes, uint32_t tag);  // copied
-  Status SendToSlot(const std::byte* data, uint32_t bytes, std::span<const uint32_t> keys, uint32_t tag);
+  bool may_send(const Piece& piece) const;
+  Status Send(const Piece& piece, uint32_t tag);
   Status GiveCredit();  // if it is due and there is room
   Status SendFin();
   uint32_t under_way() const { return under_way_; }  // messages sent and not acknowledged
-  void SetUser(User* user) { user_ = user; }         // nullptr: nobody
+  uint64_t bytes_under_way() const { return bytes_under_way_; }
+  void SetUser(User* user) { user_ = user; }  // nullptr: nobody
 
   // Nothing more is sent or lands in memory after this; the peer learns that we went.
   void Fail();
@@ -85,20 +94,20 @@ class Endpoint {
   struct Port {  // what belongs to one device
     Device* device;
     std::unique_ptr<Completions> completions;
-    MemoryRegion eager, slots, copies;
+    Registration eager, slots, copies;
   };
   struct Lane {  // one queue pair
     uint32_t port = 0;
     uint32_t peer_slots_key = 0;
     uint64_t bytes_under_way = 0;
     Block receives;
-    MemoryRegion region;
+    Registration region;
     std::unique_ptr<QueuePair> pair;  // ends before its memory does
   };
   struct Sent {
     bool under_way = false;
     uint8_t lane = 0;
-    uint32_t bytes = 0, tag = 0;
+    uint32_t number = 0, bytes = 0, tag = 0;
   };
   struct Came {
     bool here = false, eager = false;
@@ -108,6 +117,7 @@ class Endpoint {
 
   Endpoint(std::string peer, uint32_t queue_pairs) : peer_(std::move(peer)), lanes_(queue_pairs) {}
   Result<uint32_t> PortOf(Device* device);
+  Result<std::byte*> Copy(const Piece& piece);
   Status MakeCopies();
   Status PostReceive(uint32_t lane, uint32_t buffer);
   std::byte* BufferOf(const Came& came) const;
@@ -132,6 +142,7 @@ class Endpoint {
   User* user_ = nullptr;
   Status failure_;
   bool disconnected_ = false;
+  bool dead_ = false;
 
   std::array<Came, kDepth> came_{};  // by number
   uint32_t next_ = 0;                // number of the message to be taken next: how many were consumed
@@ -144,7 +155,10 @@ class Endpoint {
   uint32_t sent_ = 0;                 // number of the next message
   uint32_t taken_ = 0;                // messages that the peer has consumed
   uint32_t slots_used_ = 0, slots_freed_ = 0;
+  uint32_t copied_ = 0;
+  std::array<uint32_t, kSlots> copies_by_{};  // number of the message that was sent from each last
   uint32_t under_way_ = 0;
+  uint64_t bytes_under_way_ = 0;
 };
 
 }  // namespace byteps_like::rdma

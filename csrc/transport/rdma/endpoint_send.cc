@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "csrc/transport/rdma/endpoint.h"
 
@@ -34,8 +35,9 @@ Status Endpoint::Post(uint32_t lane, verbs::SendWr& request, verbs::Sge piece, u
     return failure_;
   }
   const uint32_t weight = piece.length + kHeaderBytes;
-  sends_[sent_ % kDepth] = {true, static_cast<uint8_t>(lane), weight, tag};
+  sends_[sent_ % kDepth] = {true, static_cast<uint8_t>(lane), sent_, weight, tag};
   lanes_[lane].bytes_under_way += weight;
+  bytes_under_way_ += weight;
   ++sent_;
   ++under_way_;
   return {};
@@ -45,6 +47,7 @@ void Endpoint::OnSent(uint32_t number) {
   Sent& sent = sends_[number % kDepth];
   sent.under_way = false;
   lanes_[sent.lane].bytes_under_way -= sent.bytes;
+  bytes_under_way_ -= sent.bytes;
   --under_way_;
   if (sent.tag != kNoTag && user_ != nullptr) user_->OnDelivered(sent.tag);
 }
@@ -67,32 +70,46 @@ Status Endpoint::SendEager(const Envelope& envelope, uint32_t bytes, uint32_t ta
   return Post(lane, request, {reinterpret_cast<uint64_t>(message), size, ports_[lanes_[lane].port].eager->lkey}, tag);
 }
 
-Status Endpoint::SendPiece(const std::byte* data, uint32_t bytes, std::span<const uint32_t> keys, uint64_t to,
-                           std::span<const uint32_t> peer_keys, uint32_t tag) {
+bool Endpoint::may_send(const Piece& piece) const {
+  if (!may_send() || (piece.to == 0 && slots_used_ - slots_freed_ >= kSlots)) return false;
+  if (piece.keys != nullptr) return true;
+  const uint32_t number = copies_by_[copied_ % kSlots];
+  return copied_ < kSlots || !sends_[number % kDepth].under_way || sends_[number % kDepth].number != number;
+}
+
+Status Endpoint::Send(const Piece& piece, uint32_t tag) {
   if (!failure_.ok()) return failure_;
   const uint32_t lane = LeastBusy();
+  const uint32_t port = lanes_[lane].port;
+  verbs::Sge from{reinterpret_cast<uint64_t>(piece.data), piece.bytes, 0};
+  if (piece.keys != nullptr) {
+    from.lkey = (*piece.keys)[port].local;
+  } else {
+    auto copy = Copy(piece);
+    if (!copy.ok()) {
+      Break(copy.status().code(), copy.status().message());
+      return failure_;
+    }
+    from.addr = reinterpret_cast<uint64_t>(*copy);
+    from.lkey = ports_[port].copies->lkey;
+  }
   verbs::SendWr request{};
   request.opcode = verbs::kRdmaWriteWithImm;
-  request.wr.rdma = {to, peer_keys[lane]};
-  return Post(lane, request, {reinterpret_cast<uint64_t>(data), bytes, keys[lanes_[lane].port]}, tag);
+  if (piece.to != 0) {
+    request.wr.rdma = {piece.to, piece.peer_keys[lane]};
+  } else {
+    request.wr.rdma = {peer_slots_ + uint64_t{slots_used_++ % kSlots} * kSlotBytes, lanes_[lane].peer_slots_key};
+  }
+  return Post(lane, request, from, tag);
 }
 
-Status Endpoint::SendToSlot(const std::byte* data, uint32_t bytes, std::span<const uint32_t> keys, uint32_t tag) {
-  std::array<uint32_t, kMaxQueuePairs> peer_keys{};
-  for (size_t i = 0; i < lanes_.size(); ++i) peer_keys[i] = lanes_[i].peer_slots_key;
-  const uint64_t to = peer_slots_ + uint64_t{slots_used_++ % kSlots} * kSlotBytes;
-  return SendPiece(data, bytes, keys, to, std::span(peer_keys.data(), lanes_.size()), tag);
-}
-
-// A slot of the peer's that is free was delivered before, so the copy for it may be overwritten: what the device might
-// send again is a duplicate, which the peer's drops.
-Status Endpoint::SendToSlot(const std::byte* data, uint32_t bytes, uint32_t tag) {
+Result<std::byte*> Endpoint::Copy(const Piece& piece) {
   if (Status made = MakeCopies(); !made.ok()) return made;
-  std::byte* const copy = copies_.data() + size_t{slots_used_ % kSlots} * kSlotBytes;
-  std::memcpy(copy, data, bytes);
-  std::array<uint32_t, kMaxQueuePairs> keys{};
-  for (size_t i = 0; i < ports_.size(); ++i) keys[i] = ports_[i].copies->lkey;
-  return SendToSlot(copy, bytes, std::span(keys.data(), ports_.size()), tag);
+  const uint32_t index = copied_++ % kSlots;
+  copies_by_[index] = sent_;
+  std::byte* const copy = copies_.data() + size_t{index} * kSlotBytes;
+  std::memcpy(copy, piece.data, piece.bytes);
+  return copy;
 }
 
 Status Endpoint::MakeCopies() {
@@ -120,6 +137,7 @@ Status Endpoint::SendFin() {
 }
 
 void Endpoint::Fail() {
+  if (std::exchange(dead_, true)) return;
   Break(Code::kClosed, "we closed the connection");
   for (const Lane& lane : lanes_) {
     if (lane.pair == nullptr) continue;

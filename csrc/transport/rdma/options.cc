@@ -95,7 +95,10 @@ Result<Options> ParseOptions(const std::string& text) {
 std::string Options::url() const {
   std::string text = "rdma://";
   for (const std::string& host : hosts) text += (text.ends_with('/') ? "" : ",") + host;
-  return text + ":" + port + (qps == 1 ? "" : "?qps=" + std::to_string(qps));
+  text += ":" + port;
+  if (qps != Options().qps) text += "?qps=" + std::to_string(qps);
+  if (ack_timeout == Options().ack_timeout) return text;
+  return text + (text.find('?') == std::string::npos ? "?" : "&") + "ack_timeout=" + std::to_string(ack_timeout);
 }
 
 }  // namespace byteps_like::rdma

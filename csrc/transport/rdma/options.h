@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/transport/rdma/wire.h"
 
 namespace byteps_like::rdma {
 
-inline constexpr uint32_t kMaxQueuePairs = 8;  // of one connection, all rails together
 inline constexpr std::string_view kOptionNames[] = {"device", "gid", "mtu", "qps", "ack_timeout"};
 
 struct Options {
@@ -21,11 +21,11 @@ struct Options {
   int gid = -1;                      // index in the GID table of this side's port; -1: as rdma_cm chooses
   uint32_t mtu = 0;                  // bytes of payload in a packet at most; 0: as much as both ports carry
   uint32_t qps = 1;                  // queue pairs per rail; the connecting side's word counts
-  uint8_t ack_timeout = 17;          // exponent: 4.096 us * 2^ack_timeout until a packet is sent again, 7 times
+  uint8_t ack_timeout = 17;          // exponent: 4.096 us * 2^ack_timeout until a packet is sent again, 6 times
 
   uint32_t queue_pairs() const { return static_cast<uint32_t>(hosts.size()) * qps; }
   std::string place(size_t rail) const { return hosts[rail] + ":" + port; }
-  std::string url() const;  // with what the other side needs: hosts, port, qps
+  std::string url() const;  // with what concerns the other side: hosts, port, qps, ack_timeout
 };
 
 // kInvalid names what is wrong with the text.

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "csrc/transport/rdma/rdma_link.h"
 #include "csrc/transport/rdma/undertaker.h"
 
 namespace byteps_like::rdma {
@@ -27,9 +28,9 @@ std::vector<int> RdmaStream::fds() const {
   return fds;
 }
 
-std::unique_ptr<Endpoint> RdmaStream::TakeEndpoint() {
+std::unique_ptr<Link> RdmaStream::BringLink(EventLoop& loop, LinkHandler& handler) {
   std::lock_guard lock(mutex_);
-  return std::move(endpoint_);
+  return MakeRdmaLink(loop, std::move(endpoint_), handler);
 }
 
 // Each write is an edge for epoll, so the counter is never read.
@@ -83,7 +84,7 @@ size_t RdmaStream::TakeBytes(std::byte* data, size_t size) {
     }
     ended_ = kind == Kind::kFin;
     read_of_front_ = 0;
-    if (!endpoint_->Pop().ok()) break;
+    endpoint_->Pop();
   }
   if (!endpoint_->GiveCredit().ok()) return taken;  // said by the next call
   return taken;

@@ -23,9 +23,7 @@ class RdmaStream final : public Stream {
   std::vector<int> fds() const override;
   void Shutdown() override;
   std::string peer() const override { return peer_; }
-
-  // With all messages that were not read. The stream is good for nothing afterwards but its end.
-  std::unique_ptr<Endpoint> TakeEndpoint();
+  std::unique_ptr<Link> BringLink(EventLoop& loop, LinkHandler& handler) override;
 
  private:
   size_t TakeBytes(std::byte* data, size_t size);

@@ -25,8 +25,8 @@ void Linger(Endpoint& endpoint) {
 }  // namespace
 
 void Bury(std::unique_ptr<Endpoint> endpoint, bool linger) {
+  endpoint->SetUser(nullptr);
   std::thread([endpoint = std::move(endpoint), linger]() mutable {
-    endpoint->SetUser(nullptr);
     if (linger) Linger(*endpoint);
     endpoint->Fail();
     endpoint.reset();

@@ -31,7 +31,7 @@ enum class Kind : uint8_t {
   kBytes = 1,   // of a stream
   kFin = 2,     // of a stream: no more follow
   kCredit = 3,  // only what every envelope says
-  kFrame = 4,   // a frame's header; then the payload, or kPieces are said: pieces follow
+  kFrame = 4,   // frames, PackedSize each: header and payload; if `pieces`, only the header of the last one
   kOffer = 5,   // a place where payloads may be written: struct PlaceOffer
 };
 
@@ -45,8 +45,28 @@ struct Envelope {
 };
 static_assert(sizeof(Envelope) == 16 && kEagerSkip + sizeof(Envelope) + kHeaderBytes == 128);
 
+inline constexpr uint32_t kMaxQueuePairs = 8;  // of one connection, all rails together
+
+// Content of kOffer. bytes 0: the offer is withdrawn.
+struct PlaceOffer {
+  FrameType type{};
+  uint8_t encoded = 0;
+  uint16_t reserved = 0;
+  uint32_t generation = 0;  // names this offer in envelopes; never 0
+  uint64_t key = 0;
+  uint64_t which = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t keys[kMaxQueuePairs] = {};  // for the device of each queue pair
+};
+static_assert(sizeof(PlaceOffer) == 72);
+
 inline constexpr uint32_t kContentBytes = kMessageBytes - sizeof(Envelope);  // of an eager message
-inline constexpr uint32_t kEagerPayload = kContentBytes - kHeaderBytes;      // of a frame that is one message
+inline constexpr uint32_t kEagerPayload = kContentBytes - kHeaderBytes;      // of a frame that fits into one
+
+// What a frame takes in an eager message: the next one's header, and so its payload, is aligned again.
+constexpr uint32_t PackedSize(uint32_t length) { return (static_cast<uint32_t>(kHeaderBytes) + length + 63) & ~63u; }
+static_assert(PackedSize(kEagerPayload) == kContentBytes);
 
 // Private data of the connection request and of its answer, once per queue pair.
 struct Greeting {
