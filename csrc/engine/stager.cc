@@ -95,7 +95,7 @@ Status Stager::Prepare(const KernelTable& kernels) {
   if (!reports.ok()) return reports.status();
   reports_ = std::move(*reports);
   for (size_t i = 0; i < 2 * kLanes; ++i) {
-    const Status status = AddLane(i < kLanes ? down_lanes_ : up_lanes_, i >= kLanes, i);
+    Status status = AddLane(i < kLanes ? down_lanes_ : up_lanes_, i >= kLanes, i);
     if (!status.ok()) return status;
   }
   return Status();
