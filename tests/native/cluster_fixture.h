@@ -1,8 +1,6 @@
 // A whole job in one process: servers, and one engine per rank, over any transport.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -13,6 +11,7 @@
 
 #include "csrc/engine/engine.h"
 #include "server/server.h"
+#include "tests/native/transport_fixture.h"
 
 namespace byteps_like::testing {
 
@@ -30,7 +29,7 @@ struct ClusterOptions {
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options) : options_(std::move(options)) {
-    for (uint32_t i = 0; i < options_.servers; ++i) servers_.push_back(StartServer(i));
+    for (uint32_t i = 0; i < options_.servers; ++i) servers_.push_back(StartServer());
     for (uint32_t rank = 0; rank < options_.workers; ++rank) engines_.push_back(StartEngine(rank));
   }
   ~Cluster() {
@@ -73,13 +72,11 @@ class Cluster {
     warnings.push_back(text);
   }
 
-  std::unique_ptr<Server> StartServer(uint32_t index) {
-    static std::atomic<int> unique{0};
+  std::unique_ptr<Server> StartServer() {
     Server::Options server;
     server.job = MakeCredentials().job;
     server.secret = MakeCredentials().secret;
-    const std::string name = std::to_string(::getpid()) + "-" + std::to_string(index) + "-" + std::to_string(unique++);
-    server.urls = {options_.scheme + "://" + (options_.scheme == "tcp" ? "127.0.0.1:0" : name)};
+    server.urls = {FreshUrl(options_.scheme)};
     server.shards = options_.shards;
     server.segment_bytes = options_.segment_bytes;
     server.memory_limit = options_.memory_limit;
@@ -105,7 +102,7 @@ class Cluster {
       for (uint32_t shard = 0; shard < options_.shards; ++shard) {
         std::string url = servers_[index]->urls().front();
         if (!options_.chaos.empty())
-          url = "chaos+" + url + "?" + options_.chaos +
+          url = "chaos+" + url + (url.find('?') == url.npos ? "?" : "&") + options_.chaos +
                 "&seed=" + std::to_string(options_.seed * 1000 + rank * 10 + shard);
         shards.push_back({index, shard, {url}});
       }
