@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -73,11 +73,13 @@ class CudaDevice:
         """One of torch's pool, of high priority: copies go before kernels that could wait."""
         return CudaStream(_cuda.Stream(self._device, priority=-1))
 
-    def using(self, stream: Stream) -> AbstractContextManager[Any]:
-        """torch's own guard."""
+    @contextmanager
+    def using(self, stream: Stream) -> Iterator[None]:
+        """torch's own guards. That of the device is the outer one: a stream's, when it ends, sets the device that the
+        thread came with, and a thread of ours came with number 0, where that would make a context that nobody uses."""
         assert isinstance(stream, CudaStream)
-        guard: AbstractContextManager[Any] = _cuda.stream(stream.stream)
-        return guard
+        with _cuda.device(self._device), _cuda.stream(stream.stream):
+            yield
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
         """Queued by torch, which knows page-locked memory of its own and of others."""

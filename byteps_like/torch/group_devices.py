@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import devices
 from byteps_like.torch.devices import Device
 from byteps_like.torch.futures import callback_depth
@@ -51,6 +52,14 @@ class Load:
             return [self.taken(item, first) for item in argument]
         if not isinstance(argument, torch.Tensor):
             return argument
+        device = devices.of(argument)
+        if device is None:
+            return self._itself(argument)
+        if device is not self.stage.device:
+            raise InvalidArgumentError(
+                f"{self.operation}: tensors are on {self.stage.device.name} and on {argument.device}; pass those of one"
+                " device, or of the CPU"
+            )
         data = usable(argument, self.operation, "tensor").data  # whose version is its own: copies are made at any time
         copy = self.stage.device.empty(data)
         self._originals[id(copy)] = argument
@@ -61,6 +70,11 @@ class Load:
         if first and self.operation not in _LEFT:
             self._up.append((data, copy))
         return copy
+
+    def _itself(self, tensor: torch.Tensor) -> torch.Tensor:
+        """One of this host: the core works in its own memory."""
+        self._originals[id(tensor)] = tensor
+        return tensor
 
     def originals(self, copies: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors that `copies` stand for."""

@@ -55,4 +55,9 @@ class Launching:
         return work if self._coalescing is None else self._coalescing.add(work)
 
     def _started(self, works: Sequence[Work], results: list[torch.Tensor]) -> Work:
+        if any(isinstance(work, DeviceWork) for work in works):
+            together = CoalescedWork(self.callbacks)  # which has streams wait for each
+            for work in works:
+                together.add(work)
+            return together.close()
         return self._work(Several([work.operation for work in works]), results, works)

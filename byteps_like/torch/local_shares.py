@@ -84,7 +84,8 @@ class LocalShares:
                 flat.copy_(whole[: flat.numel()])
 
         stage = self._stage(device)
-        device.keep(whole, stage.up)
+        for tensor in (whole, flat):
+            device.keep(tensor, stage.up)
         return stage.start([(host, own)], [(own, host)], launch, finish)
 
     def _stage(self, device: Device) -> Stage:

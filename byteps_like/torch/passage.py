@@ -184,6 +184,7 @@ class Stage:
         self._changed = threading.Condition()
         self._unlaunched = 0
         self._closed = False
+        self._ended: set[str] = set()
 
     def start(
         self,
@@ -224,30 +225,32 @@ class Stage:
 
     def expect(self, passage: Passage) -> None:
         """One that has been launched and won't call back: another thread waits for these, one after the other."""
-        with self._changed:
-            self._run("land", self._see_in_all)
-        self._arrivals.put(passage)
+        if not self._handed("land", self._see_in_all, self._arrivals, passage):
+            passage.see_in()
 
     def _see_in_all(self) -> None:
         while (passage := self._arrivals.get()) is not None:
             passage.see_in()
             del passage
 
+    def _handed(self, name: str, body: Callable[[], None], queue: SimpleQueue[Any], item: object) -> bool:
+        """Whether the thread of that name takes `item`: not after `close`, when the caller must see to it itself."""
+        with self._changed:
+            if name in self._ended:
+                return False
+            self._run(name, body)
+            queue.put(item)
+            return True
+
     def open(self, gate: Gate, landed: Event | None) -> None:
         """Opens `gate` once the copies up are done: a third thread waits for them."""
-        with self._changed:
-            self._run("open", self._open_all)
-        self._opening.put((gate, landed))
+        if not self._handed("open", self._open_all, self._opening, (gate, landed)):
+            _open(gate, landed)
 
     def _open_all(self) -> None:
         while (item := self._opening.get()) is not None:
-            gate, landed = item
-            try:
-                if landed is not None:
-                    landed.wait()
-            finally:
-                gate.open()
-            del item, gate, landed
+            _open(*item)
+            del item
 
     def settle(self) -> None:
         """Blocks until all that were started are launched: what the caller launches then comes after them."""
@@ -257,7 +260,10 @@ class Stage:
             self._changed.wait_for(lambda: not self._unlaunched)
 
     def close(self) -> None:
-        """No more are started. Its threads end with what has been; waits for them, for a bounded time. Idempotent."""
+        """No more are started. Its threads end with what has been; waits for them, for a bounded time. Idempotent.
+
+        What is still in flight lands all the same, and gates are opened, by the threads that see it in.
+        """
         with self._changed:
             self._closed = True
         queues: dict[str, SimpleQueue[Any]] = {
@@ -266,7 +272,17 @@ class Stage:
             "open": self._opening,
         }
         for name, queue in queues.items():
-            queue.put(None)
+            with self._changed:
+                self._ended.add(name)
+                queue.put(None)
             thread = self._threads.get(name)
             if thread is not None and thread is not threading.current_thread():
                 thread.join(_LAST_SECONDS)
+
+
+def _open(gate: Gate, landed: Event | None) -> None:
+    try:
+        if landed is not None:
+            landed.wait()
+    finally:
+        gate.open()
