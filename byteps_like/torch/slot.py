@@ -99,7 +99,9 @@ class Slot:
     def _shape(self, factor: float) -> None:
         if self.limit:
             norm = torch.linalg.vector_norm(self.region, dtype=torch.float64)
-            self.region.mul_((self.limit / norm).clamp_(max=1.0).to(self.region.dtype))
+            # Asked of the device alone. A norm that is no number is above nothing.
+            shrink = torch.where(norm > self.limit, self.limit / norm, 1.0)
+            self.region.mul_(shrink.to(self.region.dtype))
         if self.transform is not None:
             self.transform(self)
         if factor != 1.0:
