@@ -15,6 +15,7 @@ from byteps_like.torch.arena_memory import ArenaMemory
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.devices import Device
+from byteps_like.torch.flown import call_all, park
 from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
@@ -94,6 +95,7 @@ class Arena:
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
         self._flights: list[Flown] = []
+        self._behind: list[Handle] = []  # of the round before: streams wait for them, and no host has
         self.complete = True
         """Whether all ranks took part in the round that has landed; the same on all that did."""
         code = wire_dtype(wire)
@@ -165,6 +167,7 @@ class Arena:
         Gradients keep their values. All ranks must make the same calls. Names, and thus keys, are new each time; what
         was held for the old ones is freed. Blocks for one round trip.
         """
+        self._catch_up()
         left, before = [piece.declared for piece in self._pieces], self._worker
         if self.coding is not None:
             self.coding.detach(before, self._pieces)
@@ -230,7 +233,8 @@ class Arena:
     def reset(self) -> None:
         """A new round begins; the one before has landed, or has departed."""
         if not self._departed:
-            self._follow()
+            if not self._behind:
+                self._follow()
             if self.coding is not None:
                 self.coding.clear_gaps(self.data)
                 self.coding.landed()
@@ -243,6 +247,9 @@ class Arena:
         if self._observed is not None:
             self._observed = []
         self._forget_flights()
+        self._open()
+
+    def _open(self) -> None:
         self._sent = [False] * len(self._starts)
         self._pending = [0] * len(self._starts)
         for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
@@ -256,8 +263,27 @@ class Arena:
             self._cut(placed)
             self._place()
 
+    def _catch_up(self) -> None:
+        """Before anything is sent or changes: the host waits for the round before, too. Raises what that failed with.
+
+        Its updates are queued on the device then, and the forward behind them, so that the device is not kept waiting.
+        """
+        behind, self._behind = self._behind, []
+        call_all([handle.wait for handle in behind])
+        if behind:
+            self._follow()
+            self._open()
+
+    def _calm_down(self) -> None:
+        """The same, but errors are for the next round to raise."""
+        for handle in self._behind:
+            with suppress(BytePSLikeError):
+                handle.wait()
+
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
+        if self._behind:
+            self._catch_up()
         self._memory.follow_stream(self.label)
         slot.stage(self._before)
         self.reached(slot)
@@ -275,6 +301,8 @@ class Arena:
 
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
+        if self._behind:
+            self._catch_up()
         self._discarded = discard
         self._memory.follow_stream(self.label)
         for slot in self.slots:
@@ -327,15 +355,18 @@ class Arena:
 
     def recall(self) -> dict[str, Memory]:
         """Copies of what its codec remembers, by the parameters' names. With no round under way, as below."""
+        self._calm_down()
         return {} if self.coding is None else self.coding.recall(self.slots)
 
     def remember(self, memories: Mapping[str, Memory]) -> None:
         """Takes what is there for its parameters; the rest is left alone."""
+        self._calm_down()
         if self.coding is not None:
             self.coding.remember(self.slots, memories)
 
     def forget(self) -> None:
         """What its codec remembers."""
+        self._calm_down()
         if self.coding is not None:
             self.coding.forget()
 
@@ -345,17 +376,19 @@ class Arena:
         return len(self._starts)
 
     def wait(self) -> None:
-        """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""
-        failure: Exception | None = None
-        for _, handle in self._flights:
-            # In the first rounds the host waits: kernels are loaded then, for which drivers may wait for all streams.
-            block = getattr(handle, "block", None) if self.settled else None
-            try:
-                (block or handle.wait)()
-            except Exception as error:  # noqa: BLE001 - raised again below
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        """Blocks until all that was sent has landed. Raises the first error, after waiting for all.
+
+        Where streams wait in place of the host, what then fails is raised when the next round begins.
+        """
+        # In the first rounds the host waits: kernels are loaded then, for which drivers may wait for all streams.
+        host_waits = self.device is None or not self.settled or self._discarded
+        blocks = {} if host_waits else {handle: handle.block for _, handle in self._flights if hasattr(handle, "block")}
+        self._behind = list(blocks)
+        try:
+            call_all([blocks.get(handle, handle.wait) for _, handle in self._flights])
+        except Exception:
+            self._behind = [handle for handle in self._behind if not handle.done()]
+            raise
 
     def depart(self) -> list[Flown]:
         """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.
@@ -450,7 +483,8 @@ class Arena:
 
     def abandon(self) -> None:
         """Forgets the arena. What is still in flight keeps the memory until it has landed."""
-        if self.coding is not None and all(handle.done() for _, handle in self._flights):
+        handles = [*self._behind, *(handle for _, handle in self._flights)]
+        if self.coding is not None and all(handle.done() for handle in handles):
             with suppress(BytePSLikeError):  # the job has ended
                 self.coding.detach(self._worker, self._pieces)
         self._forget_flights()
@@ -460,12 +494,3 @@ class Arena:
         if not all(handle.done() for handle in handles):
             park(handles, (self._memory.host, self.coding))
         self._flights = []
-
-
-_parked: list[tuple[list[Handle], object]] = []
-
-
-def park(handles: list[Handle], data: object) -> None:
-    """Keeps `data` alive until `handles` are done; looked at again with the next arena that is abandoned."""
-    _parked[:] = [item for item in _parked if not all(handle.done() for handle in item[0])]
-    _parked.append((handles, data))

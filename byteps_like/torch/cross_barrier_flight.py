@@ -13,7 +13,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
-from byteps_like.torch.arena import Arena, Flown, park
+from byteps_like.torch.arena import Arena, Flown
+from byteps_like.torch.flown import park
 from byteps_like.torch.slot import Slot
 from byteps_like.worker.api import Handle
 

@@ -6,9 +6,10 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.arena import Scaling, park
+from byteps_like.torch.arena import Scaling
 from byteps_like.torch.factors_capture import Captured
 from byteps_like.torch.factors_choice import Exchange
+from byteps_like.torch.flown import park
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.tensors import WIRE_DTYPES, tensor_over, wire_dtype
 from byteps_like.worker.api import Handle, TensorSpec

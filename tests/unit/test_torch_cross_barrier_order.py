@@ -264,12 +264,12 @@ def test_ctrl_c_loses_nothing(step):
 def test_memory_in_flight_outlives_model_and_optimizer(step):
     import gc
 
-    from byteps_like.torch import arena
+    from byteps_like.torch import flown
 
     flights = step.worker.flights
     del step.model, step.optimizer
     gc.collect()
-    kept = [handles for handles, _ in arena._parked]
+    kept = [handles for handles, _ in flown._parked]
     assert any(set(flights) <= set(handles) for handles in kept)
 
 

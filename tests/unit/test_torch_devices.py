@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from byteps_like.torch import devices, runtime
 from byteps_like.torch.group_options import GroupOptions
+from byteps_like.torch.slot import Slot
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
 from tests.fakes.thread_process_groups import run_groups
@@ -134,6 +136,104 @@ def test_what_a_stream_waits_for_may_fail():
         run_groups(2, lambda group, rank, size: body(group, rank, size) if rank == 0 else None)
 
 
+def test_what_a_stream_waits_for_comes_after_the_end_of_the_group_too():
+    """Rank 0 leaves while its stream waits for rank 1: it goes on once that has come."""
+    left = threading.Event()
+
+    def body(group, rank, size):
+        tensor = torch.full((3,), rank + 1.0)
+        if rank == 1:
+            assert left.wait(DEADLINE)
+            group.allreduce([tensor]).wait()
+            return tensor
+        work = group.allreduce([tensor])
+        device.lazy = True
+        work.block_current_stream()
+        for stage in group.aboard._stages.values():
+            stage.close()
+        left.set()
+        device.settle()
+        assert work.is_success()
+        return tensor
+
+    with software_device() as device:
+        found = run_groups(2, body)
+    assert [tensor.tolist() for tensor in found] == [[3.0] * 3] * 2
+
+
+class Behind:
+    """Two ranks whose first steps are done, and whose copies of the next stand still while `step` returns."""
+
+    def __init__(self, change):
+        self._meeting = threading.Barrier(2)
+        self._change = change
+        with software_device() as self.device:
+            self.results = run_world(2, self._body, world=ThreadWorld(2, partition_bytes=1024))
+
+    def _meet(self, action=None):
+        if self._meeting.wait(DEADLINE) == 0 and action is not None:
+            action()
+        self._meeting.wait(DEADLINE)
+
+    def _stop(self):
+        self.device.lazy = True
+        self.device.running.clear()
+
+    def _go_on(self):
+        threading.Timer(0.2, self.device.running.set).start()
+
+    def _body(self, bps, rank, size):
+        model = mlp()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        one_step(model, optimizer, 0)
+        optimizer.step()  # a second round: its order is settled
+        self._meet(self._stop)
+        try:
+            loss_of(model, *batch(1)).backward()
+            (arena,) = optimizer._distribution.reducer._arenas
+            flown = [handle for _, handle in arena._flights]
+            return self._change(self, bps, optimizer, model, flown)
+        finally:
+            self.device.running.set()
+
+
+def test_nothing_changes_between_rounds_before_the_last_has_landed():
+    def change(world, bps, optimizer, model, flown):
+        optimizer.synchronize()
+        ended = [handle.done() for handle in flown]
+        reducer = optimizer._distribution.reducer
+        world._meet(world._go_on)
+        reducer.recut(reducer.route, 2048)
+        return any(ended), all(handle.done() for handle in flown)
+
+    assert Behind(change).results == [(False, True)] * 2
+
+
+def test_what_failed_while_a_stream_waited_is_raised_in_the_next_round():
+    def change(world, bps, optimizer, model, flown):
+        optimizer.synchronize()
+        for handle in flown:
+            handle._launch = lost
+        world._meet(world._go_on)
+        with pytest.raises(PeerLostError, match="rank 7 is gone"):
+            one_step(model, optimizer, 2)
+        return True
+
+    def lost():
+        raise PeerLostError("rank 7 is gone")
+
+    assert Behind(change).results == [True, True]
+
+
+def test_clipping_leaves_what_is_no_number_where_it_is():
+    slot = Slot("weight", torch.zeros(3), 0, torch.float32, limit=1.0)
+    slot.place(torch.zeros(3), 0)
+    for gradient, expected in (([3.0, 4.0, 0.0], [0.6, 0.8, 0.0]), ([0.1, math.nan, 0.0], [0.1, math.nan, 0.0])):
+        slot.parameter.grad = torch.tensor(gradient)
+        slot.stage(1.0)
+        torch.testing.assert_close(slot.region, torch.tensor(expected), equal_nan=True)
+
+
 def test_work_and_its_future_wait_on_streams():
     def body(group, rank, size):
         tensor = torch.full((3,), rank + 1.0, requires_grad=False)
@@ -164,6 +264,39 @@ def test_calls_keep_their_order_whatever_they_are_on():
             return copy.copy_(tensor)
 
         run_groups(2, body)
+
+
+def test_tensors_of_this_host_and_of_others_beside_those_of_a_device():
+    device, other, alien = SoftwareDevice(), SoftwareDevice("software:1"), torch.ones(2)
+
+    def place(tensor):
+        if tensor.data_ptr() == alien.data_ptr():
+            return other
+        return device if device.holds(tensor) else None
+
+    def body(group, rank, size):
+        gathered = [device.empty(torch.ones(2)) for _ in range(size)]
+        group.allgather([gathered], [torch.full((2,), rank + 1.0)]).wait()
+        with pytest.raises(InvalidArgumentError, match="tensors are on software:0 and on"):
+            group.allgather([[torch.ones(2), alien]], [torch.ones(2)])
+        return [tensor.tolist() for tensor in gathered]
+
+    with devices.replace(place):
+        assert run_groups(2, body) == [[[1.0] * 2, [2.0] * 2]] * 2
+    device.close()
+
+
+def test_futures_of_several_calls_come_after_their_copies():
+    def body(group, rank, size):
+        tensors = [torch.full((2,), rank + 1.0), torch.full((3,), rank + 2.0)]
+        work = group.allreduce_coalesced(tensors)
+        future = work.get_future()
+        future.wait()
+        return [tensor.tolist() for tensor in tensors]
+
+    expected = [[3.0] * 2, [5.0] * 3]
+    with software_device():
+        assert run_groups(2, body) == [expected] * 2
 
 
 def test_graphs_that_are_captured_are_refused():

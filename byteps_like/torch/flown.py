@@ -1,0 +1,28 @@
+"""Operations in flight that are waited for together, or that nobody waits for any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from byteps_like.worker.api import Handle
+
+
+def call_all(waits: Sequence[Callable[[], None]]) -> None:
+    """Makes all calls. Raises the first error, after all."""
+    failure: Exception | None = None
+    for wait in waits:
+        try:
+            wait()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+_parked: list[tuple[list[Handle], object]] = []
+
+
+def park(handles: list[Handle], data: object) -> None:
+    """Keeps `data` alive until `handles` are done; looked at again with the next arena that is abandoned."""
+    _parked[:] = [item for item in _parked if not all(handle.done() for handle in item[0])]
+    _parked.append((handles, data))
