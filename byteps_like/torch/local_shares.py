@@ -94,11 +94,6 @@ class LocalShares:
                 self._stages[device.name] = Stage(device)
             return self._stages[device.name]
 
-    def settle(self) -> None:
-        """Blocks until all that were started are launched."""
-        for stage in list(self._stages.values()):
-            stage.settle()
-
     def close(self) -> None:
         """Ends the threads and the local groups."""
         for stage in self._stages.values():
