@@ -40,6 +40,7 @@ class MeshImpl final : public Mesh {
   EventLoop& loop() override { return loop_; }
   LinkCounters counters() const override;
   LinkCounters counters(uint32_t peer) const override;
+  std::map<std::string, uint32_t> links() const override;
 
   void Kick(WayTo to) override { at(to).Kick(); }
   void PassRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override {
@@ -169,6 +170,16 @@ LinkCounters MeshImpl::counters(uint32_t peer) const {
   if (!ready() || peer >= peers_.size()) return sum;
   for (const auto& way : peers_[peer].ways) sum += way->counters();
   return sum;
+}
+
+std::map<std::string, uint32_t> MeshImpl::links() const {
+  std::map<std::string, uint32_t> links;
+  if (!ready()) return links;
+  for (const Peer& peer : peers_) {
+    for (const auto& way : peer.ways) ++links[way->transport()];
+  }
+  links.erase("");
+  return links;
 }
 
 // A peer is lost with the first of its ways. It is told when all have closed: what came by the others before, it sent

@@ -4,11 +4,12 @@
 // Everything runs on one event loop. Whoever needs a link first dials; where both dial at once the lower rank's
 // connection is kept. A link that breaks is not made again: the peer is lost, and stays lost until the next world.
 //
-// SetWorld, counters and urls may be called from any thread, the rest on the loop's thread.
+// SetWorld, counters, links and urls may be called from any thread, the rest on the loop's thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -78,6 +79,7 @@ class Mesh {
   virtual EventLoop& loop() = 0;
   virtual LinkCounters counters() const = 0;  // of all links
   virtual LinkCounters counters(uint32_t peer) const = 0;
+  virtual std::map<std::string, uint32_t> links() const = 0;  // how many there are now, by transport
 
   virtual void Kick(WayTo to) = 0;  // there is something to send: dials if need be
   // Same host only, by the main way. nullptr: the region is gone.

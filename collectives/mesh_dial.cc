@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "csrc/base/log.h"
+
 namespace byteps_like {
 namespace {
 
@@ -69,6 +71,9 @@ Result<std::unique_ptr<Stream>> MeshDial::Run(State& state) {
     bool anybody = false;
     for (const std::string& url : state.target.urls) {
       auto stream = Try(state, url);
+      if (stream.ok() && &url != &state.target.urls.front()) {
+        Log(LogLevel::kInfo, "connected to " + url + ", a better way being closed: " + last.message());
+      }
       if (stream.ok() || stream.status().code() == Code::kRefused) return stream;
       last = stream.status();
       anybody = anybody || last.code() != Code::kSystem;

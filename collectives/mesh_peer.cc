@@ -27,6 +27,11 @@ LinkCounters MeshPeer::counters() const {
   return sum;
 }
 
+std::string MeshPeer::transport() const {
+  std::lock_guard lock(counters_mutex_);
+  return link_ ? TransportOf(*link_) : "";
+}
+
 void MeshPeer::SetLink(std::unique_ptr<Link> link) {
   std::lock_guard lock(counters_mutex_);
   if (link_) past_ += link_->counters();

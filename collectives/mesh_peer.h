@@ -47,6 +47,7 @@ class MeshPeer final : private LinkHandler {
 
   void StopDialing() { dial_.reset(); }  // any thread while the loop does not run, or the loop's
   LinkCounters counters() const;         // any thread
+  std::string transport() const;         // likewise; "" while there is no link
 
  private:
   enum class State { kIdle, kDialing, kProposed, kUp, kLost };

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 _STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
-_COLUMNS = ("member", "host", "pid", "state", "beat", "sent", "received", "in place", "route", "waits for")
-_ROUTE = "route_"
+_COLUMNS = ("member", "host", "pid", "state", "beat", "sent", "received", "in place", "route", "links", "waits for")
+_ROUTE, _LINKS = "route_", "links_"
 _EPILOG = """
 Scheduler, job and secret come from the environment, as for a worker (see byteps-like config).
 
@@ -40,6 +40,7 @@ def status(
     """Shows a job's members, their state and their rates, until Ctrl-C or the job's end.
 
     Sent and received are bytes of payload on links; what servers sum in the workers' own shared memory is "in place".
+    Links are a worker's, to servers and to other workers, by transport.
     Exit code 1 if no scheduler answers.
     """
     config = Config.from_env(scheduler=scheduler, job=job)
@@ -121,8 +122,15 @@ def _cells(status: MemberStatus) -> list[Any]:
         _gigabytes(status.stats.get("payload_received")),
         _gigabytes(status.stats.get("referenced")),
         ", ".join(sorted(name[len(_ROUTE) :] for name in status.stats if name.startswith(_ROUTE))),
+        _links(status.stats),
         f"{waiting.get('name', '?')} round {waiting.get('round', '?')}" if waiting else "",
     ]
+
+
+def _links(stats: Mapping[str, float]) -> str:
+    """ "rdma 2, tcp 1": a worker's links to servers and to other workers, by transport."""
+    counts = {name[len(_LINKS) :]: count for name, count in stats.items() if name.startswith(_LINKS)}
+    return ", ".join(f"{transport} {count:.0f}" for transport, count in sorted(counts.items()))
 
 
 def _gigabytes(count: float | None) -> str:

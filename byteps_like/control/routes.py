@@ -1,4 +1,4 @@
-"""Which way to which server: shared memory on the same host, else TCP, or what the setting `transport` says."""
+"""Which way to which peer: shared memory on the same host, RDMA, else TCP, or what the setting `transport` says."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from byteps_like.control.types import Member
 from byteps_like.errors import ConfigError
 
-_TRANSPORTS = ("auto", "tcp", "shm")
+_TRANSPORTS = ("auto", "tcp", "shm", "rdma")
 
 
 def host_id() -> str:
@@ -21,17 +20,17 @@ def host_id() -> str:
     return f"{boot}/{namespace}/{socket.gethostname()}"
 
 
-def listen_urls(transport: str, host: str, port: int, unique: str) -> list[str]:
-    """Where a server listens: TCP for everybody, shared memory for its own host, inproc for its portable door."""
+def listen_urls(transport: str, host: str, port: int, unique: str, rdma: str = "") -> list[str]:
+    """Where a server listens: TCP for everybody, shared memory for its own host, inproc for its portable door.
+
+    Between the first two comes `rdma`, the address of `rdma_listen_url`; "": none.
+    """
     urls = [f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"]
-    if _scheme(transport) != "tcp":
+    if rdma:
+        urls.insert(0, rdma)
+    if scheme_of(transport) != "tcp":
         urls.insert(0, f"shm://{unique}")
     return [*urls, f"inproc://{unique}"]
-
-
-def server_urls(transport: str, server: Member, own_host_id: str) -> list[str]:
-    """The addresses of a server that this process may use, best first. Raises ConfigError when none is left."""
-    return usable_urls(transport, server.urls, server.host_id == own_host_id, f"server {server.rank} on {server.host}")
 
 
 def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -> list[str]:
@@ -39,11 +38,11 @@ def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -
 
     Raises ConfigError, calling the peer `whom`, when the setting `transport` leaves none.
     """
-    wanted = _scheme(transport)
+    wanted = scheme_of(transport)
     urls = [
         url
         for url in offered
-        if (url.startswith("tcp://") or (url.startswith("shm://") and near))
+        if (url.startswith(("rdma://", "tcp://")) or (url.startswith("shm://") and near))
         and wanted in ("auto", urlsplit(url).scheme)
     ]
     if not urls:
@@ -53,8 +52,11 @@ def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -
     return [_wrap(transport, url) for url in urls]
 
 
-def _scheme(transport: str) -> str:
-    """The part of the setting that names a transport: "chaos://auto?seed=1" wraps whatever "auto" would take."""
+def scheme_of(transport: str) -> str:
+    """The part of the setting that names a transport: "chaos://auto?seed=1" wraps whatever "auto" would take.
+
+    Raises ConfigError for one that is unknown.
+    """
     scheme = transport
     if transport.startswith("chaos"):
         parts = urlsplit(transport)
@@ -67,7 +69,7 @@ def _scheme(transport: str) -> str:
 def _wrap(transport: str, url: str) -> str:
     if not transport.startswith("chaos"):
         return url
-    return f"chaos+{url}?{urlsplit(transport).query}"
+    return f"chaos+{url}{'&' if '?' in url else '?'}{urlsplit(transport).query}"
 
 
 def default_shards() -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from byteps_like.control.rdma import rdma_host
 from byteps_like.launch.host import GIB, Row, State, judged, read_text, size_text
 
 DEVICES = Path("/sys/class/infiniband")
@@ -133,6 +134,17 @@ def _port_row(port: Port, interfaces: Path) -> Row:
     return judged(name, payload == 4096, f"{value}, packets of {payload} bytes (MTU {mtu})", fix)
 
 
+def addresses() -> Iterable[Row]:
+    """What the native core makes of it: it opens the devices and registers memory, as links do."""
+    if not rdma_ports(DEVICES):
+        return
+    found = rdma_host()
+    value = ", ".join(f"{address.host} on {address.device}" for address in found.addresses)
+    yield judged(
+        "RDMA addresses", not found.why, found.why or value, "see the rows beside it: links go by TCP until then"
+    )
+
+
 def device_files() -> Iterable[Row]:
     """/dev/infiniband, which containers lack unless they are given it."""
     if not rdma_ports(DEVICES):
@@ -153,4 +165,4 @@ def locked_memory() -> Row:
     return judged("locked memory", good, "unlimited" if unlimited else size_text(soft), fix)
 
 
-ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (libraries, ports, device_files, locked_memory)
+ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (libraries, ports, addresses, device_files, locked_memory)

@@ -19,6 +19,7 @@ from byteps_like.config import Config
 from byteps_like.control.address import own_host
 from byteps_like.control.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.client import ControlClient
+from byteps_like.control.rdma import rdma_listen_url
 from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ShutdownError
@@ -113,7 +114,7 @@ class ServerProcess:
         config, host = self._config, own_host(self._config)
         shards = config.shards or default_shards()
         unique = f"{config.job}-{os.getpid()}-{secrets.token_hex(4)}"
-        urls = listen_urls(config.transport, host, config.port, unique)
+        urls = listen_urls(config.transport, host, config.port, unique, rdma_listen_url(config, host))
         with ExitStack() as parts:
             self._store = self._make_store(config, self._client.secret, urls, shards, self._on_store_event)
             parts.callback(self._store.stop)

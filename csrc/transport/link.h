@@ -116,6 +116,9 @@ class Link {
   virtual Result<std::shared_ptr<SharedBuffer>> TakeBuffer() = 0;  // on the kRegion frame
 };
 
+// The transport that carries the link, "rdma", whatever is wrapped around it. Any thread.
+std::string TransportOf(const Link& link);
+
 // Frames over any stream: by the stream's own link if it brings one (Stream::BringLink), else as its bytes. The handler
 // must outlive the link. The link is destroyed on the loop's thread, or when the loop does not run.
 std::unique_ptr<Link> MakeLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler);

@@ -29,12 +29,19 @@ Registry& registry() {
 
 }  // namespace
 
-RegisteredMemory::RegisteredMemory(std::byte* data, size_t bytes) : region_{data, bytes, 0} {
-  if (bytes == 0) return;
+RegisteredMemory::RegisteredMemory(std::byte* data, size_t bytes) { Enter({.data = data, .bytes = bytes}); }
+
+RegisteredMemory::RegisteredMemory(std::byte* data, size_t bytes, DmaBuf dma_buf) : dma_buf_(std::move(dma_buf.fd)) {
+  Enter({.data = data, .bytes = bytes, .dma_buf = dma_buf_.get(), .dma_buf_offset = dma_buf.offset});
+}
+
+void RegisteredMemory::Enter(MemoryRegion region) {
+  region_ = region;
+  if (region.bytes == 0) return;
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   region_.id = ++all.last_id;
-  all.regions[data] = region_;
+  all.regions[region_.data] = region_;
   all.generation.fetch_add(1, std::memory_order_release);
 }
 
@@ -50,10 +57,12 @@ RegisteredMemory::~RegisteredMemory() {
   for (MemoryWatcher* watcher : all.watchers) watcher->OnMemoryGone(region_.id);
 }
 
-RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept : region_(std::exchange(other.region_, {})) {}
+RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept
+    : region_(std::exchange(other.region_, {})), dma_buf_(std::move(other.dma_buf_)) {}
 
 RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
   std::swap(region_, other.region_);
+  std::swap(dma_buf_, other.dma_buf_);
   return *this;
 }
 

@@ -8,14 +8,25 @@
 #include <cstdint>
 #include <optional>
 
+#include "csrc/base/fd.h"
+
 namespace byteps_like {
 
 inline constexpr size_t kLeastRegistered = 64u << 10;  // what is smaller is copied sooner than registered
 
+// Memory of another device (a GPU), as its driver lends it to devices that map it themselves. The processor can't read
+// it at its address.
+struct DmaBuf {
+  Fd fd;
+  uint64_t offset = 0;  // of the region in it
+};
+
 struct MemoryRegion {
   std::byte* data = nullptr;
   size_t bytes = 0;
-  uint64_t id = 0;  // never used again
+  uint64_t id = 0;   // never used again
+  int dma_buf = -1;  // of memory of another device; open as long as the region is there
+  uint64_t dma_buf_offset = 0;
 };
 
 // In the registry while this lives. Thread-safe.
@@ -24,13 +35,18 @@ class RegisteredMemory {
   RegisteredMemory() = default;
   // The memory must stay mapped until this is destroyed. It may overlap no other region; nothing if `bytes` is 0.
   RegisteredMemory(std::byte* data, size_t bytes);
+  // The same of another device's memory. Links don't send from it, nor is it offered to peers: they would copy what is
+  // short, or has to be kept.
+  RegisteredMemory(std::byte* data, size_t bytes, DmaBuf dma_buf);
   // Blocks until all watchers have let go of it. No link may be reading or writing it any more.
   ~RegisteredMemory();
   RegisteredMemory(RegisteredMemory&& other) noexcept;
   RegisteredMemory& operator=(RegisteredMemory&& other) noexcept;
 
  private:
+  void Enter(MemoryRegion region);
   MemoryRegion region_;
+  Fd dma_buf_;
 };
 
 // The region in which all of [data, data + bytes) lies. Any thread; takes a lock: cache the answer until

@@ -56,7 +56,7 @@ class Stream {
   // Ends both directions at once; the peer reads what was written before, then kClosed.
   virtual void Shutdown() = 0;
 
-  // The other end, for messages: "tcp 10.0.0.2:4711", "shm pid 123".
+  // The other end, for messages, after the transport's name: "tcp 10.0.0.2:4711", "shm pid 123".
   virtual std::string peer() const = 0;
 
   // Keeps what lies between the ends short, or as long as throughput likes; true if it is kept short now. Only of

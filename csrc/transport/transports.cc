@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "csrc/transport/chaos.h"
+#include "csrc/transport/link.h"
 #include "csrc/transport/rdma/options.h"
 #include "csrc/transport/url.h"
 
@@ -61,6 +62,13 @@ Status Stream::PassBuffer(const SharedBuffer&) { return Status(Code::kInvalid, p
 
 Result<std::shared_ptr<SharedBuffer>> Stream::TakeBuffer() {
   return Status(Code::kInvalid, peer() + " shares no memory");
+}
+
+std::string TransportOf(const Link& link) {
+  constexpr std::string_view kWrapped = "chaos ";
+  std::string peer = link.peer();
+  while (peer.starts_with(kWrapped)) peer.erase(0, kWrapped.size());
+  return peer.substr(0, peer.find(' '));
 }
 
 Result<std::unique_ptr<Stream>> Connect(const std::string& url, Deadline deadline) {

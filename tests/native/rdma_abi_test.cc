@@ -17,6 +17,7 @@ constexpr bool kSame = sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == aligno
 
 SAME_SIZE(Device, ibv_device);
 SAME_PLACE(Device, ibv_device, name);
+SAME_PLACE(Device, ibv_device, transport_type);
 SAME_PLACE(Device, ibv_device, ibdev_path);
 SAME_SIZE(ContextOps, ibv_context_ops);
 SAME_PLACE(ContextOps, ibv_context_ops, poll_cq);

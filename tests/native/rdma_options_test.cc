@@ -23,9 +23,11 @@ TEST_CASE("rdma: an address says hosts, port and options") {
 
 TEST_CASE("rdma: a wrong address is an error that names what is wrong") {
   const std::pair<const char*, const char*> cases[] = {
-      {"rdma://10.0.0.2", "host:port"},         {"rdma://:1", "host:port"},          {"rdma://fd00::2:1", "brackets"},
-      {"rdma://a,,b:1", "a host is empty"},     {"rdma://a:1?gid=-1", "gid=-1"},     {"rdma://a:1?mtu=1500", "1024"},
-      {"rdma://a:1?qps=0", "from 1 to 8"},      {"rdma://a,b:1?qps=5", "more than"}, {"rdma://a:1?device=a,", "empty"},
+      {"rdma://10.0.0.2", "host:port"},         {"rdma://:1", "host:port"},
+      {"rdma://fd00::2:1", "brackets"},         {"rdma://a,,b:1", "a host is empty"},
+      {"rdma://a:1?gid=-1", "gid=-1"},          {"rdma://a:1?gid=256", "255"},
+      {"rdma://a:1?mtu=1500", "1024"},          {"rdma://a:1?qps=0", "from 1 to 8"},
+      {"rdma://a,b:1?qps=5", "more than"},      {"rdma://a:1?device=a,", "empty"},
       {"rdma://a:1?ack_timeout=32", "1 to 31"},
   };
   for (const auto& [url, what] : cases) {

@@ -56,6 +56,7 @@ TEST_CASE("rdma: bytes and frames of a push_pull are those of the protocol") {
     CHECK(counters.payload_sent == kBytes);
     CHECK(counters.payload_received == kBytes);
     CHECK(counters.frames_sent == kBytes / kSegment);
+    CHECK(cluster.engine(rank).links() == std::map<std::string, uint32_t>{{"rdma", 1}});
     CHECK(counters.bytes_sent - counters.payload_sent == 64 * counters.frames_sent);
   });
 }

@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from byteps_like.control.rdma import RdmaAddress, RdmaHost
 from byteps_like.launch import host_rdma
 from byteps_like.launch.host import State
 
@@ -90,3 +91,15 @@ def test_libraries_and_locked_memory_matter_only_where_there_is_a_device(make_po
     row = host_rdma.libraries()
     assert (row.state, row.value) == (State.WARN, "mlx5_0; no librdmacm.so.1")
     assert host_rdma.locked_memory().state is State.WARN
+
+
+def test_what_the_core_finds_is_shown_where_there_is_a_device(make_port, monkeypatch):
+    assert list(host_rdma.addresses()) == []
+    make_port()
+    address = RdmaAddress("10.0.0.2", "mlx5_0")
+    monkeypatch.setattr(host_rdma, "rdma_host", lambda: RdmaHost("", (address,)))
+    (row,) = host_rdma.addresses()
+    assert (row.state, row.value) == (State.OK, "10.0.0.2 on mlx5_0")
+    monkeypatch.setattr(host_rdma, "rdma_host", lambda: RdmaHost("no permission on uverbs0"))
+    (row,) = host_rdma.addresses()
+    assert (row.state, row.value) == (State.WARN, "no permission on uverbs0")

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -60,6 +61,11 @@ Result<Device*> Device::Open(const std::string& name) {
   if (device == nullptr) {
     return Status(Code::kSystem, "no RDMA device \"" + name + "\" here; there are: " + list.names());
   }
+  if (device->transport_type != verbs::kTransportIb) {
+    return Status(Code::kSystem, "RDMA device " + name +
+                                     " is neither InfiniBand nor RoCE: it has no writes that the "
+                                     "peer is told of (iWARP)");
+  }
   errno = 0;
   verbs::Context* const context = Lib().open_device(device);
   if (context == nullptr) {
@@ -81,6 +87,54 @@ Result<Registration> Device::Register(void* data, size_t size, int access) const
   if (errno != ENOMEM && errno != EAGAIN) return SystemError(what, errno);
   return Status(Code::kSystem, what + ": the limit of locked memory is " + LockedLimit() +
                                    ": raise it (ulimit -l unlimited; in a container --ulimit memlock=-1)");
+}
+
+Result<Registration> Device::Register(const MemoryRegion& region, int access) const {
+  if (region.dma_buf < 0) return Register(region.data, region.bytes, access);
+  auto mr = RegisterDmaBuf(Lib(), pd_, region, access);
+  if (!mr.ok()) return Status(mr.status().code(), name_ + ": " + mr.status().message());
+  return Registration(*mr);
+}
+
+// The address that work requests name is the other device's own.
+Result<verbs::Mr*> RegisterDmaBuf(const verbs::Library& library, verbs::Pd* pd, const MemoryRegion& region,
+                                  int access) {
+  if (library.reg_dmabuf_mr == nullptr) {
+    return Status(Code::kSystem, "libibverbs has no ibv_reg_dmabuf_mr: it is older than rdma-core 34");
+  }
+  const auto iova = reinterpret_cast<uint64_t>(region.data);
+  errno = 0;
+  verbs::Mr* const mr = library.reg_dmabuf_mr(pd, region.dma_buf_offset, region.bytes, iova, region.dma_buf, access);
+  if (mr != nullptr) return mr;
+  const bool lacking = errno == EOPNOTSUPP || errno == ENOSYS || errno == EPROTONOSUPPORT;
+  return SystemError("ibv_reg_dmabuf_mr of " + std::to_string(region.bytes >> 10) + " KiB" +
+                         (lacking ? " (it takes Linux 5.12 and a device whose driver maps dma-bufs)" : ""),
+                     errno);
+}
+
+bool SameHost(const sockaddr& a, const sockaddr& b) {
+  if (a.sa_family != b.sa_family) return false;
+  if (a.sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  }
+  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+std::string Device::GidsOf(uint8_t port, const sockaddr& address) const {
+  constexpr const char* kTypes[] = {"InfiniBand", "RoCE v1", "RoCE v2"};
+  verbs::PortAttr attr{};
+  if (Lib().query_gid_ex == nullptr || Lib().query_port(context_, port, &attr) != 0) return {};
+  std::string found;
+  for (int index = 0; index < attr.gid_tbl_len; ++index) {
+    verbs::GidEntry entry{};
+    if (Lib().query_gid_ex(context_, port, static_cast<uint32_t>(index), &entry, 0, sizeof(entry)) != 0) continue;
+    auto own = AddressOfGid(port, index);
+    if (!own.ok() || !SameHost(*own->get(), address) || entry.gid_type >= std::size(kTypes)) continue;
+    found += (found.empty() ? "" : ", ") + std::to_string(index) + " (" + kTypes[entry.gid_type] + ")";
+  }
+  return found.empty() ? "none" : found;
 }
 
 Result<TcpAddress> Device::AddressOfGid(uint8_t port, int index) const {

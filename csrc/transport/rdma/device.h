@@ -8,6 +8,7 @@
 
 #include "csrc/transport/rdma/verbs.h"
 #include "csrc/transport/rdma/wire.h"
+#include "csrc/transport/registered_memory.h"
 #include "csrc/transport/tcp_address.h"
 
 namespace byteps_like::rdma {
@@ -21,6 +22,13 @@ struct KeyPair {  // of registered memory
   uint32_t local = 0, remote = 0;
 };
 using DeviceKeys = std::array<KeyPair, kMaxQueuePairs>;  // by device of a connection
+
+// Maps another device's memory into this one by ibv_reg_dmabuf_mr: GPUDirect. kSystem, with what is missing: the
+// library (rdma-core 34), the kernel (5.12) or the device's driver.
+Result<verbs::Mr*> RegisterDmaBuf(const verbs::Library& library, verbs::Pd* pd, const MemoryRegion& region, int access);
+
+// Whether both are the same host.
+bool SameHost(const sockaddr& a, const sockaddr& b);
 
 class Device {
  public:
@@ -36,8 +44,14 @@ class Device {
   // write them (kRemoteWrite). Any thread. kSystem names the limit of locked memory where that is the cause.
   Result<Registration> Register(void* data, size_t size, int access) const;
 
+  // The same of a region, by its dma-buf where it is another device's (RegisterDmaBuf).
+  Result<Registration> Register(const MemoryRegion& region, int access) const;
+
   // The GID at `index` of the port, as a socket address without a port; kInvalid if it is none of IP.
   Result<TcpAddress> AddressOfGid(uint8_t port, int index) const;
+  // The indices of an address in the port's table, with what they are: "0 (RoCE v1), 1 (RoCE v2)", "none"; "" if the
+  // library can't say.
+  std::string GidsOf(uint8_t port, const sockaddr& address) const;
 
  private:
   Device(std::string name, verbs::Context* context, verbs::Pd* pd)

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 
 namespace byteps_like::rdma {
@@ -94,6 +95,9 @@ Greeting Endpoint::GreetingOf(uint32_t index) const {
 }
 
 Status Endpoint::Connect(uint32_t index, const Greeting& peer) {
+  if (!std::has_single_bit(peer.mtu) || peer.mtu < 256 || peer.mtu > 4096) {
+    return Status(Code::kCorrupt, peer_ + ": packets of " + std::to_string(peer.mtu) + " bytes, which no device sends");
+  }
   peer_slots_ = peer.slots;
   lanes_[index].peer_slots_key = peer.slots_key;
   return lanes_[index].pair->Connect(peer.mtu);
@@ -214,6 +218,7 @@ void Endpoint::Pop() {
   Came& came = came_[next_ % kDepth];
   came.here = false;
   ++next_;
+  if (dead_) return;
   if (Status posted = PostReceive(came.lane, came.buffer); !posted.ok()) Break(Code::kSystem, posted.message());
 }
 

@@ -74,7 +74,7 @@ bool Endpoint::may_send(const Piece& piece) const {
   if (!may_send() || (piece.to == 0 && slots_used_ - slots_freed_ >= kSlots)) return false;
   if (piece.keys != nullptr) return true;
   const uint32_t number = copies_by_[copied_ % kSlots];
-  return copied_ < kSlots || !sends_[number % kDepth].under_way || sends_[number % kDepth].number != number;
+  return !sends_[number % kDepth].under_way || sends_[number % kDepth].number != number;
 }
 
 Status Endpoint::Send(const Piece& piece, uint32_t tag) {
@@ -141,7 +141,7 @@ void Endpoint::Fail() {
   Break(Code::kClosed, "we closed the connection");
   for (const Lane& lane : lanes_) {
     if (lane.pair == nullptr) continue;
-    lane.pair->Fail();
+    lane.pair->End();
     verbs::Lib().cm_disconnect(lane.pair->id());
   }
 }

@@ -81,7 +81,8 @@ Status LinkReceiver::Locate(uint32_t generation) {
 }
 
 Status LinkReceiver::OnPiece(const Arrival& arrival) {
-  if (!in_payload_ || arrival.bytes > header_.length - landed_) return Corrupt("a payload that belongs to no header");
+  if (!in_payload_ || arrival.bytes == 0 || arrival.bytes > header_.length - landed_)
+    return Corrupt("a payload that belongs to no header");
   traffic_.bytes.Add(arrival.bytes);
   if (written_ == nullptr) {
     if (arrival.bytes > kSlotBytes) return Corrupt("more than a slot holds");

@@ -67,6 +67,7 @@ bool LinkSender::Begin() {
   frame.kept.reset();
   has_header_ = true;
   in_pieces_ = next_.header.length > kEagerPayload;
+  at_ = 0;
   return true;
 }
 

@@ -190,7 +190,8 @@ Result<RdmaListener::Pending*> RdmaListener::PendingOf(const verbs::CmId& id, co
   for (Pending& pending : pending_) {
     const Greeting& first = pending.first;
     if (std::memcmp(first.connection, greeting.connection, sizeof(first.connection)) != 0) continue;
-    if (greeting.count == first.count && greeting.index == pending.asked) return &pending;
+    if (greeting.count == first.count && greeting.index == pending.asked && pending.asked < first.count)
+      return &pending;
     return Status(Code::kCorrupt, "its queue pairs are out of order");
   }
   if (greeting.count == 0 || greeting.count > kMaxQueuePairs || greeting.index != 0) {

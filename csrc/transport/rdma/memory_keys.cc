@@ -17,9 +17,11 @@ bool Registrations::Find(const MemoryRegion& region, KeyPair* keys) {
   std::lock_guard lock(mutex_);
   auto found = by_id_.find(region.id);
   if (found == by_id_.end()) {
-    auto made = device_.Register(region.data, region.bytes, verbs::kLocalWrite | verbs::kRemoteWrite);
+    auto made = device_.Register(region, verbs::kLocalWrite | verbs::kRemoteWrite);
     if (!made.ok()) {
-      Log(LogLevel::kWarning, "rdma: payloads are copied instead of being sent in place: " + made.status().message());
+      const char* const instead = region.dma_buf < 0 ? "payloads are copied instead of being sent in place"
+                                                     : "payloads of the GPU go by their mirror in host memory";
+      Log(LogLevel::kWarning, std::string("rdma: ") + instead + ": " + made.status().message());
     }
     found = by_id_.emplace(region.id, made.ok() ? std::move(*made) : nullptr).first;
   }

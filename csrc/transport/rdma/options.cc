@@ -80,7 +80,7 @@ Result<Options> ParseOptions(const std::string& text) {
   Options options;
   for (const Status& status :
        {ParsePlace(reader, url->place, &options), reader.Names("device", &options.devices),
-        reader.Number("gid", 0, 65535, &options.gid), reader.Number("mtu", 256, 4096, &options.mtu),
+        reader.Number("gid", 0, 255, &options.gid), reader.Number("mtu", 256, 4096, &options.mtu),
         reader.Number("qps", 1, kMaxQueuePairs, &options.qps),
         reader.Number("ack_timeout", 1, 31, &options.ack_timeout)}) {
     if (!status.ok()) return status;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstring>
+#include <utility>
 
 namespace byteps_like::rdma {
 namespace {
@@ -19,16 +19,6 @@ constexpr uint8_t kReceiverTimer = 20;
 constexpr uint32_t BytesOfMtu(int mtu) { return 128u << mtu; }
 constexpr int MtuOfBytes(uint32_t bytes) { return std::bit_width(bytes) - 8; }
 static_assert(BytesOfMtu(5) == 4096 && MtuOfBytes(4096) == 5 && MtuOfBytes(256) == 1);
-
-bool SameHost(const sockaddr& a, const sockaddr& b) {
-  if (a.sa_family != b.sa_family) return false;
-  if (a.sa_family == AF_INET) {
-    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
-           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
-  }
-  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
-                     &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr)) == 0;
-}
 
 verbs::Qp* Create(const Device& device, const Completions& completions, uint32_t depth, uint32_t* inline_bytes) {
   verbs::QpInitAttr attr{};
@@ -62,7 +52,11 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Make(CmId id, const Device& device
   return pair;
 }
 
-QueuePair::~QueuePair() { Lib().destroy_qp(qp_); }
+QueuePair::~QueuePair() { End(); }
+
+void QueuePair::End() {
+  if (qp_ != nullptr) Lib().destroy_qp(std::exchange(qp_, nullptr));
+}
 
 // rdma_cm has told the peer which address packets come from; another GID of that address (RoCE v1 or v2) is ours to
 // choose, a GID of another address is not.
@@ -71,8 +65,10 @@ Status QueuePair::CheckGid(const Device& device) const {
   auto address = device.AddressOfGid(id_->port_num, options_.gid);
   if (!address.ok()) return address.status();
   if (SameHost(*address->get(), id_->route.local.any)) return {};
+  const std::string those = device.GidsOf(id_->port_num, id_->route.local.any);
   return Status(Code::kInvalid, "gid=" + std::to_string(options_.gid) + " of " + device.name() + " is " +
-                                    address->text() + ", which is not the address of this end");
+                                    address->text() + ", which is not the address of this end" +
+                                    (those.empty() ? "" : "; GIDs of that: " + those));
 }
 
 Status QueuePair::PostReceive(uint64_t id, std::byte* data, uint32_t size, uint32_t key) {
@@ -117,12 +113,6 @@ Status QueuePair::MoveTo(verbs::QpState state) {
   }
   const int error = Lib().modify_qp(qp_, &attr, mask);
   return error == 0 ? Status() : SystemError(what, error);
-}
-
-void QueuePair::Fail() {
-  verbs::QpAttr attr{};
-  attr.qp_state = verbs::kError;
-  Lib().modify_qp(qp_, &attr, verbs::kMaskState);
 }
 
 }  // namespace byteps_like::rdma

@@ -28,8 +28,10 @@ class QueuePair {
   // To the state in which it sends and receives; packets carry `peer_mtu` bytes at most. When the peer's number is
   // known to rdma_cm: after a connection request or its answer.
   Status Connect(uint32_t peer_mtu);
-  // Nothing is sent, and nothing from the peer lands in memory, once this has returned.
-  void Fail();
+  // Nothing is sent, and nothing from the peer lands in memory, once this has returned: the queue pair is gone. (In the
+  // state of error a device may still be busy with the packet or the work request at hand.) Nothing may be posted, and
+  // what was posted and not polled for never completes.
+  void End();
 
  private:
   QueuePair(CmId id, verbs::Qp* qp, const Options& options, uint32_t inline_bytes)
@@ -38,7 +40,7 @@ class QueuePair {
   Status MoveTo(verbs::QpState state);
 
   const CmId id_;
-  verbs::Qp* const qp_;
+  verbs::Qp* qp_;  // nullptr after End
   const Options options_;
   const uint32_t inline_bytes_;
   uint32_t mtu_ = 4096;

@@ -36,7 +36,8 @@ Result<void*> Open(const char* file) {
 
 Status FillVerbs(void* library, Library* to) {
   return Fill(library, kVerbsLibrary,
-              {{"ibv_get_device_list", &to->get_device_list},
+              {{"ibv_fork_init", &to->fork_init},
+               {"ibv_get_device_list", &to->get_device_list},
                {"ibv_free_device_list", &to->free_device_list},
                {"ibv_open_device", &to->open_device},
                {"ibv_close_device", &to->close_device},
@@ -95,6 +96,9 @@ const Loaded& LoadOnce() {
     made->status = cm.status();
     if (made->status.ok()) made->status = FillVerbs(*verbs, &made->library);
     if (made->status.ok()) made->status = FillCm(*cm, &made->library);
+    // Before Linux 5.12 a fork (a DataLoader's workers) would leave the device with the pages of the child. It fails if
+    // another library of this process has registered memory before, which then has decided about this.
+    if (made->status.ok()) made->library.fork_init();
     return made;
   }();
   return *loaded;

@@ -11,6 +11,7 @@ namespace byteps_like::verbs {
 // Exported functions under the names that they have in the libraries, without "ibv_"; the connection manager's begin
 // with "cm_" in place of "rdma_". All but `query_gid_ex` and `reg_dmabuf_mr` are always there.
 struct Library {
+  int (*fork_init)();
   Device** (*get_device_list)(int* count);
   void (*free_device_list)(Device** list);
   Context* (*open_device)(Device* device);

@@ -21,6 +21,8 @@ struct RecvWr;
 struct SendWr;
 struct Wc;
 
+enum TransportType : int { kTransportIb = 0 };  // RoCE too
+
 struct Device {  // ibv_device
   void* ops[2];
   int node_type;

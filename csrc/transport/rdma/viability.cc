@@ -55,7 +55,7 @@ std::vector<LocalAddress> Probe(const CmChannel& channel) {
   return found;
 }
 
-// Why the first device can't be opened, or can't be given memory.
+// Why the device can't be opened, or can't be given memory.
 std::string WhyNotUsable(const std::string& name) {
   auto device = Device::Open(name);
   if (!device.ok()) return device.status().message();
@@ -70,14 +70,26 @@ std::string WhyNotUsable(const std::string& name) {
   return why;
 }
 
-std::string FindWhyNot() {
-  if (auto library = verbs::Load(); !library.ok()) return library.status().message();
+// "" if one of the devices can be used, else what is wrong with the first.
+std::string WhyNoneUsable() {
   int count = 0;
   verbs::Device** const list = Lib().get_device_list(&count);
-  const std::string first = list != nullptr && count > 0 ? list[0]->name : "";
+  std::vector<std::string> names;
+  for (int i = 0; list != nullptr && i < count; ++i) names.emplace_back(list[i]->name);
   if (list != nullptr) Lib().free_device_list(list);
-  if (first.empty()) return "there is no RDMA device (ibv_devices lists none)";
-  if (std::string why = WhyNotUsable(first); !why.empty()) return why;
+  if (names.empty()) return "there is no RDMA device (ibv_devices lists none)";
+  std::string first;
+  for (const std::string& name : names) {
+    const std::string why = WhyNotUsable(name);
+    if (why.empty()) return {};
+    if (first.empty()) first = why;
+  }
+  return first;
+}
+
+std::string FindWhyNot() {
+  if (auto library = verbs::Load(); !library.ok()) return library.status().message();
+  if (std::string why = WhyNoneUsable(); !why.empty()) return why;
   auto channel = MakeCmChannel();
   if (!channel.ok()) return channel.status().message() + " (is the kernel module rdma_ucm loaded?)";
   if (Probe(*channel).empty()) return "no address of this host belongs to an active port of an RDMA device";
