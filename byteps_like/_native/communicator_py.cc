@@ -169,6 +169,8 @@ void BindCommunicator(nb::module_& m) {
           "counters_of", [](PyCommunicator& self, uint32_t peer) { return ToDict(self.get().counters(peer)); },
           nb::arg("peer"))
       .def(
+          "links", [](PyCommunicator& self) { return self.get().mesh().links(); }, "How many there are, by transport.")
+      .def(
           "next_completed",
           [](PyCommunicator& self, double seconds) {
             return BlockWithoutGil([&] { return self.completed()->Pop(After(seconds)); });

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "byteps_like/_native/events.h"
+#include "byteps_like/_native/gpu_py.h"
+#include "compression/gpu/registry.h"
 #include "compression/registry.h"
 #include "csrc/engine/engine.h"
 
@@ -77,6 +79,26 @@ class PyEngine {
     return codec;
   }
 
+  // Likewise; nullptr where a codec has none, or the engine no kernels for it.
+  GpuCodecPointer TwinOf(const std::string& spec) {
+    const auto known = twins_.find(spec);
+    if (known != twins_.end()) return known->second;
+    auto made = MakeGpuCodec(CodecOf(spec), kernels_);
+    return twins_[spec] = made.ok() ? *made : nullptr;
+  }
+
+  void UseGpu(const PyGpu& gpu, const std::map<std::string, uint64_t>& functions) {
+    const KernelTable kernels(functions.begin(), functions.end());
+    ThrowIfFailed(BlockWithoutGil([&] { return engine().UseGpu(gpu.gpu.held(), kernels); }));
+    kernels_ = kernels;
+  }
+
+  void AddKernels(const std::map<std::string, uint64_t>& functions) {
+    kernels_.insert(functions.begin(), functions.end());
+    std::erase_if(twins_, [](const auto& one) { return !one.second; });
+    ThrowIfFailed(BlockWithoutGil([&] { return engine().AddKernels(kernels_); }));
+  }
+
   Engine& engine() {
     fork_guard_.Check();
     return *engine_;
@@ -88,6 +110,8 @@ class PyEngine {
   const ForkGuard fork_guard_;
   const uint32_t world_;
   std::map<std::string, CodecPointer> codecs_;
+  KernelTable kernels_;
+  std::map<std::string, GpuCodecPointer> twins_;
   EventQueue events_;
   std::unique_ptr<Engine> engine_;
 };
@@ -113,26 +137,28 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, u
 
 // `codec`: canonical text, "" for none; `text`: what servers are told.
 uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions, const std::string& codec,
-                 const std::string& text) {
+                 const std::string& text, bool gpu) {
   std::vector<PartitionSpec> specs;
   for (const auto& [key, offset, bytes, channel] : partitions) specs.push_back({key, offset, bytes, channel});
   if (codec.empty()) return self.engine().Declare(static_cast<DType>(dtype), specs);
-  auto declared = self.engine().DeclareCoded(specs, {self.CodecOf(codec), text});
+  auto declared = self.engine().DeclareCoded(specs, {self.CodecOf(codec), text, gpu ? self.TwinOf(codec) : nullptr});
   ThrowIfFailed(declared.status());
   return *declared;
 }
 
 void SetFeedback(PyEngine& self, uint32_t tensor, uintptr_t residual, uintptr_t momentum, float mu, bool nesterov,
-                 bool masked) {
+                 bool masked, bool on_gpu) {
   self.engine().SetFeedback(tensor, {.residual = reinterpret_cast<float*>(residual),
                                      .momentum = reinterpret_cast<float*>(momentum),
                                      .mu = mu,
                                      .nesterov = nesterov,
-                                     .masked = masked});
+                                     .masked = masked,
+                                     .on_gpu = on_gpu});
 }
 
 std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t address, uint32_t first, uint32_t last,
-                                  int op, uint32_t root, int32_t priority, bool movable) {
+                                  int op, uint32_t root, int32_t priority, bool movable, uint64_t device,
+                                  uint64_t stream) {
   Engine::Request request;
   request.tensor = tensor;
   request.address = reinterpret_cast<std::byte*>(address);
@@ -142,18 +168,37 @@ std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t add
   request.root = root;
   request.priority = priority;
   request.movable = movable;
-  auto operation = self.engine().Submit(request);
+  request.device = device;
+  request.stream = stream;
+  Engine& engine = self.engine();
+  const auto submit = [&] { return engine.Submit(request); };
+  auto operation = device == 0 ? submit() : BlockWithoutGil(submit);  // the driver blocks where a queue is full
   ThrowIfFailed(operation.status());
   return *operation;
 }
 
+bool WaitOnStream(PyEngine& self, const Operation& operation, uint64_t stream) {
+  Engine& engine = self.engine();
+  auto waits = BlockWithoutGil([&] { return engine.WaitOnStream(operation, stream); });
+  ThrowIfFailed(waits.status());
+  return *waits;
+}
+
 std::map<std::string, uint64_t> Counters(PyEngine& self) {
   const LinkCounters counters = self.engine().counters();
-  const CodedCounters coded = self.engine().coded();
-  return {{"frames_sent", counters.frames_sent},   {"frames_received", counters.frames_received},
-          {"bytes_sent", counters.bytes_sent},     {"bytes_received", counters.bytes_received},
-          {"payload_sent", counters.payload_sent}, {"payload_received", counters.payload_received},
-          {"encoded_in", coded.bytes_in},          {"encoded_out", coded.bytes_out}};
+  const CodedCounters coded = self.engine().coded(), gpu_coded = self.engine().gpu_coded();
+  return {{"frames_sent", counters.frames_sent},
+          {"frames_received", counters.frames_received},
+          {"bytes_sent", counters.bytes_sent},
+          {"bytes_received", counters.bytes_received},
+          {"payload_sent", counters.payload_sent},
+          {"payload_received", counters.payload_received},
+          {"encoded_in", coded.bytes_in},
+          {"encoded_out", coded.bytes_out},
+          {"gpu_encoded_in", gpu_coded.bytes_in},
+          {"gpu_encoded_out", gpu_coded.bytes_out},
+          {"staged_down", self.engine().bytes_down()},
+          {"staged_up", self.engine().bytes_up()}};
 }
 
 }  // namespace
@@ -168,9 +213,12 @@ void BindEngine(nb::module_& m) {
            nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
            nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("codec_threads") = 1)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
-           "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id.")
+           nb::arg("gpu") = false,
+           "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id. With `gpu` it is encoded "
+           "on the GPU, where its codec has a twin there.")
       .def("set_feedback", &SetFeedback, nb::arg("tensor"), nb::arg("residual"), nb::arg("momentum"), nb::arg("mu"),
-           nb::arg("nesterov"), nb::arg("masked"), "Addresses of arrays as long as the tensor, 0 for none.")
+           nb::arg("nesterov"), nb::arg("masked"), nb::arg("on_gpu") = false,
+           "Addresses of arrays as long as the tensor, 0 for none; with `on_gpu` they are of device memory.")
       .def(
           "rescale", [](PyEngine& self, uint32_t tensor, float factor) { self.engine().Rescale(tensor, factor); },
           nb::arg("tensor"), nb::arg("factor"))
@@ -183,7 +231,18 @@ void BindEngine(nb::module_& m) {
           "register", [](PyEngine& self, std::shared_ptr<SharedBuffer> buffer) { self.engine().Register(buffer); },
           nb::arg("buffer"))
       .def("submit", &Submit, nb::arg("tensor"), nb::arg("address"), nb::arg("first"), nb::arg("last"), nb::arg("op"),
-           nb::arg("root"), nb::arg("priority"), nb::arg("movable") = false)
+           nb::arg("root"), nb::arg("priority"), nb::arg("movable") = false, nb::arg("device") = 0,
+           nb::arg("stream") = 0,
+           "`device`: where the whole tensor is on the GPU, `address` is then its mirror's; what `stream` holds is "
+           "waited for.")
+      .def("use_gpu", &PyEngine::UseGpu, nb::arg("gpu"), nb::arg("functions") = std::map<std::string, uint64_t>(),
+           "Before the first submit with `device`; kernels by name, for those tensors that it encodes.")
+      .def("add_kernels", &PyEngine::AddKernels, nb::arg("functions"), "More of them, for tensors declared later.")
+      .def(
+          "encodes_on_gpu", [](PyEngine& self, uint32_t tensor) { return self.engine().EncodesOnGpu(tensor); },
+          nb::arg("tensor"), "Then its feedback should be in device memory.")
+      .def("wait_on_stream", &WaitOnStream, nb::arg("operation"), nb::arg("stream"),
+           "What comes later in `stream` waits for it. False: this driver can't.")
       .def("wait", &PyEngine::Wait, nb::arg("operation"), nb::arg("seconds"),
            "True when it is done, False after `seconds`; raises the error it failed with.")
       .def(
@@ -202,6 +261,8 @@ void BindEngine(nb::module_& m) {
           [](PyEngine& self, size_t bytes) { self.engine().SetSegment(bytes); }, "From the next segment on.")
       .def("counters", &Counters)
       .def("peers", [](PyEngine& self) { return self.engine().peers(); })
+      .def(
+          "links", [](PyEngine& self) { return self.engine().links(); }, "How many there are, by transport.")
       .def("close", &PyEngine::Close, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -27,11 +27,14 @@ NB_MODULE(_core, m) {
   byteps_like::BindCodec(m);
   byteps_like::BindEngine(m);
   byteps_like::BindFeedback(m);
+  byteps_like::BindGpu(m);
   byteps_like::BindGpuCodec(m);
+  byteps_like::BindGpuPeers(m);
   byteps_like::BindHost(m);
   byteps_like::BindInprocLink(m);
   byteps_like::BindKernels(m);
   byteps_like::BindLog(m);
+  byteps_like::BindRdma(m);
   byteps_like::BindLowRank(m);
   byteps_like::BindProgram(m);
   byteps_like::BindServer(m);

@@ -69,10 +69,7 @@ class GpuBitmap : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuBitmap(const CodecPointer& codec, CodecSpec&, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
-  auto made = std::make_shared<GpuBitmap>(codec, kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuBitmap>(kernels, codec);
 }
 
 }  // namespace byteps_like

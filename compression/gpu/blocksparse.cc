@@ -76,11 +76,8 @@ class GpuBlockSparse : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuBlockSparse(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
   const auto block = static_cast<uint32_t>(spec.Integer("block", 1, int64_t{1} << 20));
-  auto made = std::make_shared<GpuBlockSparse>(codec, block, spec.Real("dense", 0, 1), kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuBlockSparse>(kernels, codec, block, spec.Real("dense", 0, 1));
 }
 
 }  // namespace byteps_like

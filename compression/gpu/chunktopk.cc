@@ -112,11 +112,8 @@ class GpuChunkTopK : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuChunkTopK(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
   const auto chunk = static_cast<uint32_t>(spec.Integer("chunk", 1, int64_t{1} << 20));
-  auto made = std::make_shared<GpuChunkTopK>(codec, chunk, kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuChunkTopK>(kernels, codec, chunk);
 }
 
 }  // namespace byteps_like

@@ -53,10 +53,7 @@ class GpuCoo : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuCoo(const CodecPointer& codec, CodecSpec&, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
-  auto made = std::make_shared<GpuCoo>(codec, kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuCoo>(kernels, codec);
 }
 
 }  // namespace byteps_like

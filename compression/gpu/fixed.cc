@@ -73,10 +73,7 @@ class GpuFixed : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuFixed(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
-  auto made = std::make_shared<GpuFixed>(codec, spec, kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuFixed>(kernels, codec, spec);
 }
 
 }  // namespace byteps_like

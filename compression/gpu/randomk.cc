@@ -63,10 +63,7 @@ class GpuRandomK : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuRandomK(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
-  auto made = std::make_shared<GpuRandomK>(codec, spec.Integer("scale", 0, 1) != 0, spec.Seed(), kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuRandomK>(kernels, codec, spec.Integer("scale", 0, 1) != 0, spec.Seed());
 }
 
 }  // namespace byteps_like

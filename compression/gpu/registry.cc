@@ -42,6 +42,21 @@ constexpr Row kRows[] = {
     {"coo", "sparse", MakeGpuCoo},
 };
 
+struct Missing {
+  const char* name;
+  const char* why;
+};
+
+constexpr Missing kMissing[] = {
+    {"sign", "no kernels are written for it; onebit has them"},
+    {"qsgd", "no kernels are written for it; int with stochastic rounding has them"},
+    {"natural", "no kernels are written for it; fp8 has them"},
+    {"ternary", "no kernels are written for it; int with stochastic rounding has them"},
+    {"dithering", "no kernels are written for it; int with stochastic rounding has them"},
+    {"eden", "no kernels are written for it; thc has them"},
+    {"sketch", "its sums are peeled one element after the other; bitmap and coo have kernels"},
+};
+
 const Row* Find(std::string_view name) {
   for (const Row& row : kRows)
     if (name == row.name) return &row;
@@ -54,13 +69,21 @@ Result<GpuCodecPointer> MakeGpuCodec(const CodecPointer& codec, const KernelTabl
   auto spec = CodecSpec::Parse(codec->spec());
   if (!spec.ok()) return spec.status();
   const Row* const row = Find(spec->name());
-  if (row == nullptr) return Status(Code::kInvalid, "codec " + spec->name() + " does not run on GPUs");
+  if (row == nullptr)
+    return Status(Code::kInvalid,
+                  "codec " + spec->name() + " does not run on GPUs: " + std::string(WhyNoTwin(spec->name())));
   return row->make(codec, *spec, kernels);
 }
 
 std::string_view GpuSource(std::string_view name) {
   const Row* const row = Find(name);
   return row == nullptr ? "" : row->source;
+}
+
+std::string_view WhyNoTwin(std::string_view name) {
+  for (const Missing& missing : kMissing)
+    if (name == missing.name) return missing.why;
+  return "";
 }
 
 std::vector<std::string> GpuCodecNames() {

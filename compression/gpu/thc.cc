@@ -33,7 +33,7 @@ struct ThcTableOf {
   std::array<uint32_t, 4> points;
 };
 
-// Of whole blocks, and of any.
+// Of whole blocks (0: they go the other way too), and of any.
 struct ThcKernel {
   KernelHandle whole, any;
 };
@@ -105,7 +105,7 @@ class GpuThc : public GpuCodec {
   Status Rotated(const Launcher& launcher, const GpuRound& round, const ThcKernel& kernel, const F& launch) const {
     const Stream64 stream = StreamOf(seed_, round.draw, kSigns, true);
     const bool has_memory = launcher.most_shared() >= kWholeBytes + kStaticBytes;
-    const uint32_t whole = has_memory && round.x % 16 == 0 ? round.numel / kMost : 0;
+    const uint32_t whole = kernel.whole != 0 && has_memory && round.x % 16 == 0 ? round.numel / kMost : 0;
     const uint32_t all = RotationCount(round.numel, kMost);
     ThcBlocks blocks{round.numel, 0, whole, {stream.low, stream.high}, round.agreed};
     if (whole > 0) {
@@ -136,7 +136,7 @@ Result<GpuCodecPointer> MakeGpuThc(const CodecPointer& codec, CodecSpec& spec, c
                          .encode = both("thc_encode"),
                          .residual = both("thc_residual"),
                          .decode = both("thc_decode"),
-                         .clamped = both("thc_clamped")};
+                         .clamped = {0, kernel("thc_clamped")}};
   if (!kernel.status().ok()) return kernel.status();
   return GpuCodecPointer(std::make_shared<GpuThc>(codec, TableOf(*points, codec->world()), spec.Seed(), found));
 }

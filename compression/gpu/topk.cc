@@ -81,11 +81,8 @@ class GpuTopK : public GpuCodec {
 }  // namespace
 
 Result<GpuCodecPointer> MakeGpuTopK(const CodecPointer& codec, CodecSpec& spec, const KernelTable& kernels) {
-  KernelsOf kernel(kernels);
   const bool sampled = spec.Word("select", {"exact", "sampled"}) == "sampled";
-  auto made = std::make_shared<GpuTopK>(codec, spec.Real("ratio", 0, 1), sampled, kernel);
-  if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::move(made));
+  return MakeTwin<GpuTopK>(kernels, codec, spec.Real("ratio", 0, 1), sampled);
 }
 
 }  // namespace byteps_like

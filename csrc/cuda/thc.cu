@@ -354,7 +354,7 @@ DEVICE void Decode(const u32* sums, const Blocks& blocks, const ThcTable& table,
   }
 }
 
-template <bool kWhole>
+// A metric: whole blocks go the way of all.
 DEVICE void Clamped(const float* x, const Blocks& blocks, const ThcTable& table, u32* found) {
   DYNAMIC_SHARED(float, tile);
   __shared__ Shared shared;
@@ -369,7 +369,7 @@ DEVICE void Clamped(const float* x, const Blocks& blocks, const ThcTable& table,
       shared.unit = static_cast<float>(table.limit * static_cast<double>(norm) * static_cast<double>(factor));
     __syncthreads();
     float v[kEach];
-    Rotate<kWhole>(FlippedElements<kWhole>{x + at.begin, at.size, factor, shared.signs}, at.padded, tile, v);
+    Rotate<false>(FlippedElements<false>{x + at.begin, at.size, factor, shared.signs}, at.padded, tile, v);
     u32 beyond = 0;
     for (const float value : v) beyond += fabsf(value) > shared.unit ? 1 : 0;
     beyond = WarpSum(beyond);
@@ -399,7 +399,7 @@ KERNEL(1024) thc_decode(const u32* sums, Blocks blocks, ThcTable table, u32 coun
   Decode<false>(sums, blocks, table, count, factor, out);
 }
 KERNEL(1024) thc_clamped(const float* x, Blocks blocks, ThcTable table, u32* found) {
-  Clamped<false>(x, blocks, table, found);
+  Clamped(x, blocks, table, found);
 }
 
 KERNEL(1024) thc_encode_whole(const float* x, Blocks blocks, ThcTable table, Stream rounding, u32* codes) {
@@ -410,7 +410,4 @@ KERNEL(1024) thc_residual_whole(const float* x, Blocks blocks, ThcTable table, c
 }
 KERNEL(1024) thc_decode_whole(const u32* sums, Blocks blocks, ThcTable table, u32 count, float factor, float* out) {
   Decode<true>(sums, blocks, table, count, factor, out);
-}
-KERNEL(1024) thc_clamped_whole(const float* x, Blocks blocks, ThcTable table, u32* found) {
-  Clamped<true>(x, blocks, table, found);
 }

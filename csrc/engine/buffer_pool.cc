@@ -10,14 +10,14 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 constexpr size_t kLeast = 4096;
 
-// Few sizes, so that tensors cut a little differently share buffers: eight to an octave.
-size_t Rounded(size_t bytes) {
+}  // namespace
+
+// Eight to an octave.
+size_t BufferPool::Rounded(size_t bytes) {
   if (bytes <= kLeast) return kLeast;
   const size_t step = std::bit_floor(bytes - 1) / 8;
   return (bytes + step - 1) / step * step;
 }
-
-}  // namespace
 
 BufferPool::~BufferPool() {
   registered_.clear();  // before the memory goes

@@ -25,6 +25,9 @@ class BufferPool {
   PooledBuffer Take(size_t bytes);  // at least so long; its contents are undefined
   void Give(PooledBuffer& buffer);  // which is none then
 
+  // What is taken for so many bytes: few sizes, so that tensors cut a little differently share buffers.
+  static size_t Rounded(size_t bytes);
+
  private:
   std::mutex mutex_;
   std::map<size_t, std::vector<std::byte*>> free_;  // by size

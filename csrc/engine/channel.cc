@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "csrc/base/log.h"
+#include "csrc/transport/url.h"
 
 namespace byteps_like {
 namespace {
@@ -31,6 +32,11 @@ Channel::~Channel() {
 std::string Channel::name() const {
   return "server " + std::to_string(address_.server) + " shard " + std::to_string(address_.shard) + " (" +
          address_.urls[url_] + ")";
+}
+
+std::string Channel::transport() const {
+  auto url = ParseUrl(address_.urls[url_]);
+  return url.ok() ? url->scheme : "";
 }
 
 LinkCounters Channel::counters() const {

@@ -44,7 +44,8 @@ class Channel : private LinkHandler {
 
   // Any thread.
   LinkCounters counters() const;
-  std::string name() const;  // "server 0 shard 1 (tcp://10.0.0.2:4711)"
+  std::string name() const;       // "server 0 shard 1 (tcp://10.0.0.2:4711)"
+  std::string transport() const;  // "tcp"
 
  private:
   struct Waiting {

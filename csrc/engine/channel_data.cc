@@ -5,6 +5,7 @@
 #include "csrc/codec/payload.h"
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coding.h"
+#include "csrc/engine/staging.h"
 
 namespace byteps_like {
 namespace {
@@ -41,7 +42,9 @@ void Channel::Enqueue(Part& part) {
   part.slot = in_flight_.size();
   if (in_flight_.empty()) Heard();
   in_flight_.push_back(&part);
-  if (Tracing() && (part.coding == nullptr || !part.coding->active)) TraceReady(part);
+  const bool told = (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
+                    (part.staging != nullptr && part.staging->active);
+  if (Tracing() && !told) TraceReady(part);
   Queue(part);
 }
 

@@ -7,6 +7,7 @@
 #include "csrc/base/trace.h"
 #include "csrc/codec/payload.h"
 #include "csrc/engine/engine.h"
+#include "csrc/engine/staging.h"
 
 namespace byteps_like {
 namespace {
@@ -83,7 +84,7 @@ void Coder::Work() {
 void Coder::Step(Coding& coding, PooledBuffer& own) {
   switch (coding.stage) {
     case CodingStage::kBegin:
-      if (Tracing())
+      if (Tracing() && (coding.part->staging == nullptr || !coding.part->staging->active))
         TraceCoding(TraceKind::kReady, *coding.part, coding.part->traced.ready, coding.part->bytes, coding.draw);
       Compensate(coding.feedback, coding.scale, coding.x, coding.numel);
       return coding.prelude ? Prepare(coding) : Encode(coding, own);
@@ -120,7 +121,7 @@ void Coder::Prepare(Coding& coding) {
 
 void Coder::Encode(Coding& coding, PooledBuffer& own) {
   const int64_t begin = Tracing() ? TraceClock() : 0;
-  const uint32_t head = coding.dense() ? 0 : kPayloadHeader;
+  const uint32_t head = coding.head();
   const uint32_t own_result = coding.merges() ? 0 : coding.plan.result;
   coding.payload = pool_.Take(head + std::max(coding.plan.payload, own_result));
   if (coding.merges()) coding.result = pool_.Take(head + coding.plan.result);

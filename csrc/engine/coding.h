@@ -1,11 +1,13 @@
 // A partition of a tensor with a codec: what its rounds go through beside the wire.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "csrc/codec/codec.h"
+#include "csrc/codec/payload.h"
 #include "csrc/engine/buffer_pool.h"
 #include "csrc/engine/feedback.h"
 #include "csrc/engine/operation.h"
@@ -41,7 +43,8 @@ struct Coding {
     float scale = 1;  // of the residual, once
   } next;
 
-  bool active = false;  // in a round that is encoded: not in a broadcast, which goes raw
+  bool active = false;  // in a round that codec threads encode: not in a broadcast, which goes raw
+  bool on_gpu = false;  // in a round that the GPU encodes: then what follows is the stager's
   float* x = nullptr;   // the partition
   Op op = Op::kSum;     // as asked
   Feedback feedback;    // of the partition
@@ -53,6 +56,8 @@ struct Coding {
   PooledBuffer workspace;  // between Prepare and Residual; none: a thread's own will do
   CodingStage stage = CodingStage::kBegin;
 
+  uint32_t head() const { return dense() ? 0 : kPayloadHeader; }            // before a payload or result,
+  uint32_t longest() const { return std::max(plan.payload, plan.result); }  // which has so many bytes at most
   bool dense() const { return plan.dense.has_value(); }
   bool merges() const { return codec->trait() == Trait::kMerge; }
   const PooledBuffer& landing() const { return merges() ? result : payload; }  // where the result goes

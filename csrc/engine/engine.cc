@@ -8,6 +8,7 @@
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coder.h"
 #include "csrc/engine/stager.h"
+#include "csrc/gpu/gate.h"
 
 namespace byteps_like {
 namespace {
@@ -47,6 +48,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector
 
 Engine::~Engine() {
   Close();
+  if (stager_ && stager_->stuck()) KeepForDevice();
   if (thread_.joinable()) {
     loop_.Stop();
     thread_.join();
@@ -150,7 +152,7 @@ Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, Us
     operation->remaining = request.last_part - request.first_part;
     if (request.first_part < request.last_part) operation->key = parts[request.first_part]->key;
     if (start != nullptr) Stage(tensor, request);
-    if (start != nullptr && operation->remaining != 0) stager_->words().Take(*operation);
+    if (start != nullptr) operation->gate = std::move(start->gate);
     const bool idle = submitted_.empty();
     // Equal in priority and age, the last goes first: in an arena it holds what the next forward needs first.
     for (uint32_t i = request.last_part; i-- > request.first_part;) {
@@ -206,6 +208,7 @@ void Engine::Drain() {
 }
 
 void Engine::Complete(Part& part, const Status& status) {
+  if (part.coding != nullptr && part.coding->on_gpu) return stager_->Landed(part, status);
   if (part.coding != nullptr && part.coding->active) return coder_->Landed(part, status);
   Returned(part, status);
 }
@@ -214,10 +217,9 @@ void Engine::Done(Part& part, const Status& status) {
   std::lock_guard lock(mutex_);
   const std::shared_ptr<Operation> operation = std::move(part.operation);
   if (!status.ok()) operation->status = status;
-  if (part.staging != nullptr && std::exchange(part.staging->active, false) && part.staging->encodes)
-    part.coding->payload = {};
+  if (part.staging != nullptr) part.staging->active = false;
   if (operation->remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (stager_) stager_->words().Give(*operation);
+  if (operation->gate) operation->gate->Open();
   completed_.notify_all();
 }
 
@@ -336,6 +338,12 @@ LinkCounters Engine::counters() const {
     sum.payload_received += one.payload_received;
   }
   return sum;
+}
+
+std::map<std::string, uint32_t> Engine::links() const {
+  std::map<std::string, uint32_t> links;
+  for (const auto& channel : channels_) ++links[channel->transport()];
+  return links;
 }
 
 std::vector<std::string> Engine::peers() const {

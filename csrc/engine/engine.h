@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,6 +46,7 @@ struct EngineOptions {
   double connect_timeout = 5;  // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;
+  double drain_timeout = 5;  // seconds for a GPU to end its copies, after a failure or at the end
   // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
   std::function<void(Code code, const std::string& text, bool fatal)> on_event;
 };
@@ -86,7 +88,8 @@ class Engine {
   // raw. kInvalid: the codec can't be summed, or not in partitions like these.
   Result<uint32_t> DeclareCoded(const std::vector<PartitionSpec>& partitions, const CodecUse& use);
   // What comes back into the tensor's rounds, from the next Submit on. Its arrays (of the whole tensor) belong to the
-  // engine while an operation of the tensor is in flight.
+  // engine while an operation of the tensor is in flight. With some in host memory the CPU encodes the tensor, also
+  // from the GPU; those in device memory are left out of rounds that the CPU encodes.
   void SetFeedback(uint32_t tensor, const Feedback& feedback);
   void Rescale(uint32_t tensor, float factor);   // of the residual, once, in the next round
   void Inherit(uint32_t tensor, uint32_t from);  // both from the tensor it was before it moved
@@ -116,7 +119,9 @@ class Engine {
   // From then on tensors may be on this GPU. Once, before the first Submit with `device`. `kernels`: of feedback;
   // without them, and of codecs without a twin, what is on the GPU is encoded on the CPU.
   Status UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels);
-  // Whether the GPU encodes the tensor when it is there: then its feedback is in device memory.
+  // More of them, for tensors that are declared later.
+  Status AddKernels(const KernelTable& kernels);
+  // Whether the GPU can encode the tensor when it is there: then its feedback should be in device memory.
   bool EncodesOnGpu(uint32_t tensor) const;
   // What comes later in `stream` waits for the operation. False: this driver can't (said once), Wait instead. The
   // operation's failure, if it has failed; if it fails later, the stream goes on and the next Submit says why.
@@ -136,8 +141,10 @@ class Engine {
   void Fail(Code code, const std::string& text);  // ends the job here: every operation fails with this
   void Close();                                   // says goodbye to the servers; blocks up to a second; idempotent
   LinkCounters counters() const;
-  CodedCounters coded() const;
-  std::vector<std::string> peers() const;  // "server 0 shard 1 at shm://…"
+  CodedCounters coded() const;                    // by codec threads,
+  CodedCounters gpu_coded() const;                // and by the GPU
+  std::vector<std::string> peers() const;         // "server 0 shard 1 (shm://…)"
+  std::map<std::string, uint32_t> links() const;  // how many, by transport
 
  private:
   friend class Channel;
@@ -154,10 +161,11 @@ class Engine {
   void Complete(Part& part, const Status& status);  // it has landed: the next stage, if it has one
   void Returned(Part& part, const Status& status);  // its result is in host memory
   void Done(Part& part, const Status& status);      // its last stage is over
-  void CameDown(Part& part);                        // from the GPU, into its mirror
+  void CameDown(Part& part);                        // it, or its prelude, from the GPU
   Result<std::shared_ptr<Operation>> SubmitFrom(const Request& request, UserWork* start);
   Result<UserWork*> RecordStart(const Request& request);
   void Stage(Tensor& tensor, const Request& request);  // under the mutex, as the next
+  bool HasTwins(const Tensor& tensor) const;
   void BeginStaged(Part& part, UserWork* start);
   uint32_t rank() const { return options_.rank; }
   Status CheckRequest(const Request& request, const Tensor& tensor) const;
@@ -173,6 +181,7 @@ class Engine {
   // The registered buffer that holds [address, address + bytes); nullptr if none does.
   const SharedRegion* RegionOf(const std::byte* address, size_t bytes);
   void CloseOnLoop(std::function<void()> done);
+  void KeepForDevice();
   void OnChannelClosed();
   void LetGo();  // of channels that were held back, and are in step now
 

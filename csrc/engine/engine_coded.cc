@@ -27,13 +27,6 @@ Status CheckSizes(const PartitionSpec& part, const CodecPlan& plan) {
                                     " bytes, and a partition at most " + std::to_string(kMaxPartition));
 }
 
-// Payload and result lie in the partition's own place in the mirror, and their sizes are known before.
-bool SuitsMirror(const GpuCodec& twin, const Part& part, const CodecPlan& plan) {
-  const uint32_t head = plan.dense ? 0 : kPayloadHeader;
-  return plan.prelude == 0 && !twin.varies() && twin.twin().trait() != Trait::kMerge &&
-         head + std::max(plan.payload, plan.result) <= part.bytes;
-}
-
 std::unique_ptr<Part> PreludeOf(const Part& part, const CodecPlan& plan) {
   auto prelude = std::make_unique<Part>();
   prelude->key = part.key | kPreludeKey;
@@ -66,7 +59,7 @@ Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitio
     coding->codec = use.codec.get();
     coding->numel = part->bytes / sizeof(float);
     coding->plan = use.codec->Plan(coding->numel);
-    if (use.twin && SuitsMirror(*use.twin, *part, coding->plan)) coding->twin = use.twin.get();
+    coding->twin = use.twin.get();
     coding->number = number;
     coding->spec_crc = kernels::Crc32c(0, use.codec->spec().data(), use.codec->spec().size());
     coding->part = part.get();
@@ -118,22 +111,19 @@ void Engine::Inherit(uint32_t tensor, uint32_t from) {
 
 void Engine::BeginCoded(Part& part) {
   Coding& coding = *part.coding;
-  const bool on_gpu = part.staging != nullptr && part.staging->active;
-  const bool by_gpu = on_gpu && part.staging->encodes;
-  coding.active = !by_gpu;
+  const bool staged = part.staging != nullptr && part.staging->active;
+  coding.on_gpu = staged && part.staging->stage != StagingStage::kDown;
+  coding.active = !coding.on_gpu;
   coding.x = reinterpret_cast<float*>(part.address);
   coding.op = part.op;
-  coding.feedback = coding.next.feedback;
-  coding.scale = std::exchange(coding.next.scale, 1.0f);
+  const bool within_reach = coding.on_gpu || !coding.next.feedback.on_gpu;
+  coding.feedback = within_reach ? coding.next.feedback : Feedback{};
+  coding.scale = within_reach ? std::exchange(coding.next.scale, 1.0f) : 1.0f;
   coding.draw = {part.key, part.round, options_.rank};
   part.encoded = !coding.dense();
   part.dtype = coding.plan.dense.value_or(DType::kFloat32);
   if (coding.dense() && !IsFloat(part.dtype)) part.op = Op::kSum;  // decoding divides
-  if (by_gpu) {
-    part.total = (coding.dense() ? 0 : kPayloadHeader) + coding.plan.payload;
-    coding.payload = {part.address, part.bytes};  // not of the pool: Done forgets it
-  }
-  if (!on_gpu) coder_->Begin(coding);
+  if (!staged) coder_->Begin(coding);
 }
 
 void Engine::Hand(Part& part) {

@@ -1,8 +1,12 @@
 // Tensors on a GPU: from Submit to the stager, and from there on the way of all others.
+#include <algorithm>
+
 #include "csrc/base/log.h"
+#include "csrc/base/trace.h"
 #include "csrc/engine/coder.h"
 #include "csrc/engine/engine.h"
 #include "csrc/engine/stager.h"
+#include "csrc/gpu/gate.h"
 
 namespace byteps_like {
 
@@ -15,22 +19,31 @@ Status Engine::UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels) {
   return Status();
 }
 
+Status Engine::AddKernels(const KernelTable& kernels) {
+  std::lock_guard lock(mutex_);
+  if (!stager_) return Status(Code::kInvalid, "kernels, and the engine was given no GPU: UseGpu comes first");
+  stager_->AddKernels(kernels);
+  return Status();
+}
+
 bool Engine::EncodesOnGpu(uint32_t tensor) const {
   std::lock_guard lock(mutex_);
-  const auto& codings = tensors_.at(tensor).codings;
-  if (!stager_ || codings.empty()) return false;
-  for (const auto& coding : codings)
-    if (coding->twin == nullptr) return false;
-  return stager_->feeds_back();
+  return HasTwins(tensors_.at(tensor));
+}
+
+bool Engine::HasTwins(const Tensor& tensor) const {
+  const auto has = [](const auto& coding) { return coding->twin != nullptr; };
+  const auto& codings = tensor.codings;
+  return stager_ && stager_->encodes() && !codings.empty() && std::all_of(codings.begin(), codings.end(), has);
 }
 
 Result<UserWork*> Engine::RecordStart(const Request& request) {
   if (!stager_) return Status(Code::kInvalid, "a tensor on a GPU, and the engine was given none: UseGpu comes first");
-  auto device = DeviceOf(*stager_->gpu(), request.device);
+  auto device = DeviceOf(stager_->gpu(), request.device);
   if (!device.ok()) return device.status();
-  if (*device != stager_->gpu()->info().ordinal)
+  if (*device != stager_->gpu().info().ordinal)
     return Status(Code::kInvalid, "a tensor on GPU " + std::to_string(*device) + ", and the engine uses GPU " +
-                                      std::to_string(stager_->gpu()->info().ordinal));
+                                      std::to_string(stager_->gpu().info().ordinal));
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
@@ -39,15 +52,17 @@ Result<UserWork*> Engine::RecordStart(const Request& request) {
 }
 
 void Engine::Stage(Tensor& tensor, const Request& request) {
-  bool encodes = request.op != Op::kBroadcast && !tensor.codings.empty() && stager_->feeds_back();
-  for (const auto& coding : tensor.codings) encodes = encodes && coding->twin != nullptr;
+  bool encodes = request.op != Op::kBroadcast && HasTwins(tensor);
+  for (const auto& coding : tensor.codings) encodes = encodes && !coding->next.feedback.on_host();
   if (tensor.stagings.empty())
     for (const auto& part : tensor.parts)
       part->staging = tensor.stagings.emplace_back(std::make_unique<Staging>(*part)).get();
   for (uint32_t i = request.first_part; i < request.last_part; ++i) {
     Staging& staging = *tensor.stagings[i];
     staging.active = true;
-    staging.encodes = encodes;
+    staging.stage = !encodes                        ? StagingStage::kDown
+                    : staging.part->coding->prelude ? StagingStage::kPrepare
+                                                    : StagingStage::kEncode;
     staging.device = request.device + staging.part->offset;
     staging.mirror = request.address + staging.part->offset;
   }
@@ -55,12 +70,38 @@ void Engine::Stage(Tensor& tensor, const Request& request) {
 
 void Engine::BeginStaged(Part& part, UserWork* start) {
   part.staging->start = start;
+  if (Tracing())
+    Trace({.kind = TraceKind::kReady,
+           .begin = part.traced.ready,
+           .key = part.key,
+           .bytes = part.bytes,
+           .round = part.round,
+           .priority = part.priority,
+           .member = options_.rank});
   stager_->Begin(*part.staging);
+}
+
+// What a device may still use is never freed.
+void Engine::KeepForDevice() {
+  struct Kept {
+    std::unique_ptr<Stager> stager;
+    std::deque<Tensor> tensors;
+    std::deque<SharedRegion> regions;
+  };
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<Kept>();
+  std::lock_guard lock(mutex);
+  kept->push_back({std::move(stager_), std::move(tensors_), std::move(regions_)});
 }
 
 void Engine::CameDown(Part& part) {
   if (part.coding != nullptr && part.coding->active) return coder_->Begin(*part.coding);
-  Hand(part);
+  const bool prepared = part.staging->stage == StagingStage::kPrepare;
+  Part& sent = prepared ? *part.coding->prelude : part;
+  if (prepared) sent.address = part.coding->agreed.data;
+  sent.priority = part.priority;
+  sent.traced = {Tracing() ? TraceClock() : 0, 0, 0};
+  Hand(sent);
 }
 
 void Engine::Returned(Part& part, const Status& status) {
@@ -74,8 +115,8 @@ Result<bool> Engine::WaitOnStream(const Operation& operation, uint64_t stream) {
     if (!operation.status.ok()) return operation.status;
     return true;
   }
-  if (!stager_) return false;
-  auto blocked = stager_->Block(operation, stream);
+  if (operation.gate == nullptr) return false;
+  auto blocked = operation.gate->Block(reinterpret_cast<cuda::Stream>(stream));
   if (blocked.ok() && !*blocked && !told_of_waits_.exchange(true))
     Log(LogLevel::kWarning, "rank " + std::to_string(options_.rank) +
                                 ": streams can't wait for a word of memory with this driver: the host waits in their "
@@ -83,7 +124,12 @@ Result<bool> Engine::WaitOnStream(const Operation& operation, uint64_t stream) {
   return blocked;
 }
 
-uint64_t Engine::bytes_down() const { return stager_ ? stager_->down() : 0; }
-uint64_t Engine::bytes_up() const { return stager_ ? stager_->up() : 0; }
+uint64_t Engine::bytes_down() const { return stager_ ? stager_->supplies().down.load() : 0; }
+uint64_t Engine::bytes_up() const { return stager_ ? stager_->supplies().up.load() : 0; }
+
+CodedCounters Engine::gpu_coded() const {
+  if (!stager_) return {};
+  return {stager_->supplies().encoded_in, stager_->supplies().encoded_out};
+}
 
 }  // namespace byteps_like

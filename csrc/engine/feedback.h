@@ -14,6 +14,9 @@ struct Feedback {
   float mu = 0;
   bool nesterov = false;
   bool masked = false;  // momentum ends where the element was sent; needs both
+  bool on_gpu = false;  // both in device memory: for tensors that the GPU encodes
+
+  bool on_host() const { return (residual != nullptr || momentum != nullptr) && !on_gpu; }
 
   // The same of the partition that begins at element `first`.
   Feedback At(size_t first) const {

@@ -12,6 +12,7 @@
 namespace byteps_like {
 
 class Channel;
+class GpuGate;
 struct Coding;
 struct Staging;
 
@@ -20,8 +21,7 @@ struct Operation {
   std::atomic<bool> moves{false};      // all ranks know where the tensor goes next: said of its first part
   Status status;                       // written before `remaining` becomes 0
   uint64_t key = 0;                    // of its first part, for the timeline
-  uint64_t word = 0;                   // where streams of a GPU wait for it (csrc/engine/stager.h); 0: nowhere
-  uint32_t word_index = 0, word_value = 0;
+  std::shared_ptr<GpuGate> gate;       // where streams of a GPU wait for it; nullptr: its tensor is on none
 
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
 };

@@ -1,12 +1,17 @@
-// Partitions of tensors on a GPU, between the device and their mirror in page-locked host memory. Down: on a stream of
-// ours that waits for what the user's stream held at Submit, (feedback and encoding, where the codec has a twin on the
-// GPU, then) an async copy; a host function hands the partition to its channel, or to the codec threads. Up, when the
-// result has landed: an async copy on another stream, (decoding); a host function ends it. Several are under way at a
-// time, each on a lane; more urgent ones take the next free lane.
+// Partitions of tensors on a GPU, between the device and their mirror in page-locked host memory: what comes down to go
+// over the network, raw or encoded there, and what comes up again. Several are under way at a time, each on a lane (a
+// stream of ours; csrc/engine/lane.h); more urgent ones take the next free lane. What is first on a lane waits for what
+// the user's stream held at Submit, which may be waiting for operations before it: so one lane takes the oldest first,
+// and what follows on an agreed prelude has lanes that never wait for a user's stream.
 //
-// One thread issues all of it. It never synchronises with the device, and allocates only until every lane has had its
-// largest partition. Callers' streams wait for a word of page-locked memory per operation (Words), written when the
+// One thread issues all of it and never synchronises with the device; host functions in the lanes' streams tell it, and
+// hand partitions on. Callers' streams wait for the operation's gate (csrc/gpu/gate.h), which is opened when the
 // operation ends, by whichever thread ends it: also where it fails.
+//
+// After a failure of the driver nothing is issued any more; a partition ends when the stream that it was on is done or
+// dead, so that nobody's memory is used by the device when the operation is over. If a stream doesn't end within
+// EngineOptions::drain_timeout, its partition ends all the same, saying so, and what the stager has there is never
+// freed.
 #pragma once
 
 #include <atomic>
@@ -14,58 +19,18 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <queue>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "csrc/base/status.h"
-#include "csrc/engine/coding.h"
-#include "csrc/engine/operation.h"
-#include "csrc/gpu/codec.h"
-#include "csrc/gpu/feedback.h"
-#include "csrc/gpu/memory.h"
-#include "csrc/gpu/stream.h"
+#include "csrc/engine/lane.h"
+#include "csrc/gpu/gate.h"
+#include "csrc/transport/stream.h"
 
 namespace byteps_like {
 
 class Engine;
-
-// What the user's stream held at a Submit; shared by the partitions of it.
-struct UserWork {
-  std::unique_ptr<GpuEvent> event;
-  uint32_t waiting = 0;  // partitions that have not been issued. Under the stager's mutex
-};
-
-// A partition's way over the device. Belongs to Submit, then to the stager, then (on the wire, or with the codec
-// threads) to nobody, then to the stager.
-struct Staging {
-  explicit Staging(Part& of) : part(&of) {}
-  Part* const part;
-  bool active = false;       // its round is of a tensor on the device
-  bool encodes = false;      // on the device
-  DevicePointer device = 0;  // the partition
-  std::byte* mirror = nullptr;
-  UserWork* start = nullptr;
-};
-
-// Words that streams wait for. A word only ever grows, so it serves the next operation while streams may still be about
-// to look at it for the last.
-class Words {
- public:
-  static Result<std::unique_ptr<Words>> Create(const std::shared_ptr<Gpu>& gpu);
-  void Take(Operation& operation);        // none if all are taken. Under the engine's mutex, as the next
-  void Give(const Operation& operation);  // it has ended: opens it
-
- private:
-  struct Word {
-    uint32_t* at;
-    uint32_t value;
-  };
-  std::unique_ptr<PinnedMemory> memory_;
-  uint64_t device_ = 0;
-  std::vector<Word> words_;
-  std::vector<uint32_t> free_;
-};
 
 class Stager {
  public:
@@ -73,79 +38,82 @@ class Stager {
   ~Stager();
   Stager(const Stager&) = delete;
 
-  // Submit's. kInvalid while a graph is captured on `stream`.
+  // Submit's; the operation takes the gate. kInvalid while a graph is captured on `stream`.
   Result<UserWork*> Record(uint64_t stream, uint32_t parts);
   void Begin(Staging& staging);  // after Record; `staging` is set up
   void Drop(UserWork* start);    // nothing will begin with it
-  Words& words() { return *words_; }
-  bool waits() const { return waits_; }
-  // Whether what comes later in `stream` now waits for the operation. False: this driver can't.
-  Result<bool> Block(const Operation& operation, uint64_t stream);
 
-  void Landed(Part& part, const Status& status);  // any thread: its result is in the mirror, or it has failed
+  // Any thread: the result of a part, or of its prelude, is in host memory; or it has failed.
+  void Landed(Part& part, const Status& status);
   void Stop();   // what is on a lane runs on, all else ends with kClosed, also what lands later
-  void Drain();  // after Stop, when no operation is on the wire: until no lane is busy, or the device says nothing
+  void Drain();  // after Stop, when no operation is on the wire: until no lane is busy
+  // A stream has not ended: the device may still use what is here, which must not be destroyed.
+  bool stuck() const;
 
-  uint64_t down() const { return down_; }  // bytes copied
-  uint64_t up() const { return up_; }
-  const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
-  bool feeds_back() const { return feedback_ != nullptr; }
+  const LaneSupplies& supplies() const { return supplies_; }
+  const Gpu& gpu() const { return *supplies_.gpu; }
+  void AddKernels(const KernelTable& kernels);  // under the engine's mutex, as the next
+  bool encodes() const { return supplies_.feedback != nullptr; }
 
  private:
-  struct Lane {
+  enum Group : uint8_t { kDowns, kEncodes, kUps, kGroups };
+  struct Slot {  // a lane, and what is on it
     Stager* stager = nullptr;
-    std::unique_ptr<GpuStream> stream;
-    std::unique_ptr<GpuMemory> scratch;  // payload, then workspace, then the report
-    GpuReport* report = nullptr;         // page-locked
-    Staging* staging = nullptr;          // on it. Under the mutex
-    bool is_up = false;
-    int64_t began = 0, coded = 0;  // while a timeline is recorded: set by host functions of the lane
+    std::unique_ptr<Lane> lane;
+    bool oldest_first = false;
+    // Under the mutex:
+    Staging* staging = nullptr;
+    bool issuing = false;  // the thread is at it
+    bool again = false;    // it goes on on this lane
+    bool ending = false;   // somebody hands it on
+    Deadline since{};      // its stage was issued
+    bool told = false;     // that it takes long
   };
   struct Task {
     int32_t priority;
     uint64_t order;
     Staging* staging;
-    bool operator<(const Task& other) const {
-      return priority != other.priority ? priority < other.priority : order > other.order;
-    }
   };
-  using Lanes = std::vector<std::unique_ptr<Lane>>;
+  using Lock = std::unique_lock<std::mutex>;
 
-  Stager(Engine& engine, std::shared_ptr<Gpu> gpu) : engine_(engine), gpu_(std::move(gpu)) {}
+  Stager(Engine& engine, std::shared_ptr<Gpu> gpu);
   Status Prepare(const KernelTable& kernels);
-  Status AddLane(Lanes& lanes, bool is_up, size_t index);
+
+  // The thread's; `lock` is let go while the driver or the engine is called.
   void Work();
-  bool Issue(Lanes& lanes, std::priority_queue<Task>& queue, std::unique_lock<std::mutex>& lock);
-  Status Down(Lane& lane, const Staging& staging);
-  Status Up(Lane& lane, const Staging& staging);
-  Status Encode(Lane& lane, const Staging& staging);
-  Status Decode(Lane& lane, const Staging& staging);
-  Status Reserve(Lane& lane, const Coding& coding);
-  Status Stamp(Lane& lane, cuda::HostFunction function);
-  static void Fired(void* lane);
-  void Finish(Lane& lane, Staging& staging);
-  void TraceLane(const Lane& lane, const Staging& staging) const;
-  void Look();  // whether the device has failed: then no host function comes
-  void Break(const Status& status);
-  Lane* Free(const Lanes& lanes) const;
+  bool IssueNext(Lock& lock);
+  Task Choose(Group group, bool oldest);
+  void Issue(Slot& slot, Lock& lock);
+  void Look(Lock& lock);
+  void Break(const Status& status, Lock& lock);
+  bool EndQueued(Lock& lock);
+  void DrainBroken(Lock& lock);
+  void GiveUp(const Status& why, Lock& lock);
+
+  static void Fired(void* slot);
+  void Finish(Slot& slot);
+  void HandOn(Staging& staging, const Status& status);
+  void Free(Slot& slot);  // under the mutex, as the next
+  void Queue(Group group, Staging& staging);
+  std::vector<Staging*> TakeQueued();
+  bool Any(bool (*is)(const Slot&)) const;
   bool Busy() const;
+  void End(Part& part, const Status& status);
 
   Engine& engine_;
-  const std::shared_ptr<Gpu> gpu_;
-  std::unique_ptr<GpuFeedbackKernels> feedback_;
-  std::unique_ptr<Words> words_;
-  std::atomic<bool> waits_{true};
-  std::unique_ptr<PinnedMemory> reports_;
-  std::atomic<uint64_t> down_{0}, up_{0};
+  const Clock::duration longest_drain_;
+  LaneSupplies supplies_;
+  std::shared_ptr<GpuGates> gates_;
+  std::vector<std::unique_ptr<Slot>> slots_[kGroups];
   mutable std::mutex mutex_;  // guards what follows; never held while the driver is called
   std::condition_variable changed_;
-  Lanes down_lanes_, up_lanes_;
-  std::priority_queue<Task> down_queue_, up_queue_;
+  std::vector<Task> queues_[kGroups];  // in no order
   std::vector<std::unique_ptr<UserWork>> starts_;
   std::vector<UserWork*> free_starts_;
   uint64_t order_ = 0;
-  bool ending_ = false, joined_ = false;
+  bool ending_ = false, joined_ = false, stuck_ = false;
   Status broken_;
+  Deadline broken_at_{};
   std::thread thread_;
 };
 

@@ -29,7 +29,7 @@ struct GpuRound {
   uint32_t numel = 0;   // at least 1
   Draw draw;
   DevicePointer agreed = 0;     // the prelude as reduced; 0: the codec has none
-  DevicePointer workspace = 0;  // GpuCodec::Workspace bytes, kept from Prepare to Encode to Residual
+  DevicePointer workspace = 0;  // GpuCodec::Workspace bytes, kept from Encode to Residual
   DevicePointer report = 0;     // a GpuReport
 };
 

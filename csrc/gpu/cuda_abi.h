@@ -41,6 +41,9 @@ inline constexpr uint32_t kHostPortable = 1, kHostDeviceMap = 2;  // of cuMemHos
 inline constexpr uint32_t kWaitGreaterEqual = 0;                  // cyclic: int32_t(*address - value) >= 0
 inline constexpr uint32_t kLazyPeerAccess = 1;
 inline constexpr int32_t kPciBus = 33, kPciDevice = 34, kPciDomain = 50;  // CUdevice_attribute
+inline constexpr int32_t kMostShared = 97;                                // CUdevice_attribute: of a block that asks
+inline constexpr int32_t kFunctionShared = 8;                             // CUfunction_attribute: dynamic, at most
+inline constexpr int32_t kRangeDmaBuf = 1;                                // CUmemRangeHandleType: a file descriptor
 inline constexpr int32_t kPointerDevice = 9;                              // CUpointer_attribute: its ordinal
 
 // F(member, symbol, types of its arguments). All return a CUresult.
@@ -87,6 +90,7 @@ inline constexpr int32_t kPointerDevice = 9;                              // CUp
   F(ModuleLoad, "cuModuleLoad", Module*, const char*)                                                               \
   F(ModuleUnload, "cuModuleUnload", Module)                                                                         \
   F(ModuleGetFunction, "cuModuleGetFunction", Function*, Module, const char*)                                       \
+  F(FunctionSetAttribute, "cuFuncSetAttribute", Function, int32_t, int32_t)                                         \
   F(LaunchKernel, "cuLaunchKernel", Function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, \
     Stream, void**, void**)                                                                                         \
   F(IpcGetMemHandle, "cuIpcGetMemHandle", IpcHandle*, DeviceAddress)                                                \
@@ -94,8 +98,10 @@ inline constexpr int32_t kPointerDevice = 9;                              // CUp
   F(IpcCloseMemHandle, "cuIpcCloseMemHandle", DeviceAddress)
 
 // Of newer drivers: nullptr where there is none. (The first version of the wait was off unless asked for.)
-#define BYTEPS_LIKE_CUDA_OPTIONAL(F) \
-  F(StreamWaitValue, "cuStreamWaitValue32_v2", Stream, DeviceAddress, uint32_t, uint32_t)
+#define BYTEPS_LIKE_CUDA_OPTIONAL(F)                                                        \
+  F(StreamWaitValue, "cuStreamWaitValue32_v2", Stream, DeviceAddress, uint32_t, uint32_t)   \
+  F(StreamWriteValue, "cuStreamWriteValue32_v2", Stream, DeviceAddress, uint32_t, uint32_t) \
+  F(MemGetRangeHandle, "cuMemGetHandleForAddressRange", void*, DeviceAddress, size_t, int32_t, uint64_t)
 
 struct Functions {
 #define BYTEPS_LIKE_CUDA_MEMBER(name, symbol, ...) Outcome (*name)(__VA_ARGS__) = nullptr;

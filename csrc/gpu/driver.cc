@@ -39,12 +39,14 @@ bool Find(void* library, const char* symbol, Pointer& function) {
 
 bool IsSticky(cuda::Outcome outcome) {
   switch (outcome) {
+    case 4:    // CUDA_ERROR_DEINITIALIZED: the process ends
     case 46:   // CUDA_ERROR_DEVICE_UNAVAILABLE
     case 214:  // CUDA_ERROR_ECC_UNCORRECTABLE
     case 220:  // CUDA_ERROR_NVLINK_UNCORRECTABLE
     case 226:  // CUDA_ERROR_CONTAINED
     case 700:  // CUDA_ERROR_ILLEGAL_ADDRESS
     case 702:  // CUDA_ERROR_LAUNCH_TIMEOUT
+    case 709:  // CUDA_ERROR_CONTEXT_IS_DESTROYED
     case 710:  // CUDA_ERROR_ASSERT
     case 999:  // CUDA_ERROR_UNKNOWN
       return true;

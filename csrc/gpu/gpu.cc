@@ -1,5 +1,6 @@
 #include "csrc/gpu/gpu.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -70,6 +71,10 @@ Result<std::shared_ptr<Gpu>> Gpu::Open(std::shared_ptr<const Driver> driver, int
   int32_t least = 0;
   status = gpu->Check(gpu->api().ContextStreamPriorities(&least, &gpu->urgency_), "cuCtxGetStreamPriorityRange");
   if (!status.ok()) return status;
+  int32_t shared = 0;
+  status = gpu->Check(gpu->api().DeviceGetAttribute(&shared, cuda::kMostShared, ordinal), "cuDeviceGetAttribute");
+  if (!status.ok()) return status;
+  gpu->most_shared_ = static_cast<uint32_t>(std::max(shared, 48 * 1024));  // which every device has
   return gpu;
 }
 

@@ -35,6 +35,8 @@ class Gpu {
   cuda::Context context() const { return context_; }
   // Of streams beside the framework's: more urgent than those, so never behind them in one queue of the hardware.
   int urgency() const { return urgency_; }
+  // Bytes of shared memory that a block may have, if its launch asks for them.
+  uint32_t most_shared() const { return most_shared_; }
 
   // Why no stream can wait for a word of host memory; "": it can.
   std::string WhyNoWaits() const;
@@ -52,6 +54,7 @@ class Gpu {
   const GpuInfo info_;
   cuda::Context context_ = nullptr;
   int urgency_ = 0;
+  uint32_t most_shared_ = 0;
   std::atomic<uint64_t> held_{0};
 };
 

@@ -64,6 +64,8 @@ Result<std::string> ExportMemory(const Gpu& gpu, cuda::DeviceAddress address) {
 }
 
 Result<int> DeviceOf(const Gpu& gpu, cuda::DeviceAddress address) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
   int32_t ordinal = -1;
   const cuda::Outcome outcome = gpu.api().PointerGetAttribute(&ordinal, cuda::kPointerDevice, address);
   if (outcome == cuda::kInvalidValue) return Status(Code::kInvalid, "this is no address of device memory");

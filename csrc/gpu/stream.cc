@@ -3,7 +3,12 @@
 namespace byteps_like {
 namespace {
 
-Result<bool> DoneBy(const Gpu& gpu, cuda::Outcome outcome, std::string_view what) {
+// The context must be current: threads that only wait, or look, may have none.
+template <typename Query, typename Handle>
+Result<bool> DoneBy(const Gpu& gpu, Query query, Handle handle, std::string_view what) {
+  const CurrentContext current(gpu);
+  if (!current.status().ok()) return current.status();
+  const cuda::Outcome outcome = query(handle);
   if (outcome == cuda::kNotReady) return false;
   const Status status = gpu.Check(outcome, what);
   if (!status.ok()) return status;
@@ -27,9 +32,17 @@ GpuStream::~GpuStream() {
   (void)gpu_->api().StreamDestroy(handle_);
 }
 
-Result<bool> GpuStream::Done() const { return DoneBy(*gpu_, gpu_->api().StreamQuery(handle_), "cuStreamQuery"); }
+Result<bool> GpuStream::Done() const { return DoneBy(*gpu_, gpu_->api().StreamQuery, handle_, "cuStreamQuery"); }
+
+bool GpuStream::Over() const {
+  const CurrentContext current(*gpu_);
+  const cuda::Outcome outcome = gpu_->api().StreamQuery(handle_);
+  return outcome == cuda::kSuccess || IsSticky(outcome);
+}
 
 Status GpuStream::Synchronize() const {
+  const CurrentContext current(*gpu_);
+  if (!current.status().ok()) return current.status();
   return gpu_->Check(gpu_->api().StreamSynchronize(handle_), "cuStreamSynchronize");
 }
 
@@ -60,9 +73,11 @@ Status GpuEvent::Block(cuda::Stream stream) const {
   return gpu_->Check(gpu_->api().StreamWaitEvent(stream, handle_, 0), "cuStreamWaitEvent");
 }
 
-Result<bool> GpuEvent::Done() const { return DoneBy(*gpu_, gpu_->api().EventQuery(handle_), "cuEventQuery"); }
+Result<bool> GpuEvent::Done() const { return DoneBy(*gpu_, gpu_->api().EventQuery, handle_, "cuEventQuery"); }
 
 Status GpuEvent::Synchronize() const {
+  const CurrentContext current(*gpu_);
+  if (!current.status().ok()) return current.status();
   return gpu_->Check(gpu_->api().EventSynchronize(handle_), "cuEventSynchronize");
 }
 

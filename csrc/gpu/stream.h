@@ -19,6 +19,8 @@ class GpuStream {
   Gpu& gpu() const { return *gpu_; }
   // Whether all that was queued is done; the failure of the device, if it has failed.
   Result<bool> Done() const;
+  // Whether nothing of it will run any more: it is done, or its context is dead.
+  bool Over() const;
   Status Synchronize() const;  // blocks
 
  private:

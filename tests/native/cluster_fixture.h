@@ -22,7 +22,7 @@ struct ClusterOptions {
   uint64_t seed = 1;
   size_t segment_bytes = 4096, credit_bytes = 1 << 20;
   uint32_t partition_bytes = 16384;
-  double stall_warning = 5, stall_timeout = 20;
+  double stall_warning = 5, stall_timeout = 20, drain_timeout = 5;
   uint64_t memory_limit = 0;
 };
 
@@ -96,6 +96,7 @@ class Cluster {
     engine.credit_bytes = options_.credit_bytes;
     engine.stall_warning = options_.stall_warning;
     engine.stall_timeout = options_.stall_timeout;
+    engine.drain_timeout = options_.drain_timeout;
     engine.on_event = [this](Code, const std::string& text, bool) { Note(text); };
     std::vector<ShardAddress> shards;
     for (uint32_t index = 0; index < options_.servers; ++index)

@@ -1,7 +1,13 @@
 // The driver, and memory, streams and events of a device, over the software GPU.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "csrc/gpu/driver.h"
+#include "csrc/gpu/gate.h"
+#include "csrc/gpu/stream_launcher.h"
 #include "tests/native/gpu_fixture.h"
 
 namespace byteps_like::testing {
@@ -83,6 +89,57 @@ TEST_CASE("gpu driver: the software GPU notices copies that race, and memory fre
     reinterpret_cast<void (*)()>(::dlsym(::dlopen(BYTEPS_LIKE_SOFTWARE_CUDA, RTLD_NOW), "software_gpu_forgive"))();
   }
   CHECK(!misuse.empty());
+}
+
+TEST_CASE("gpu driver: a launch asks for the shared memory that not every device has") {
+  SoftwareCuda cuda;
+  const auto gpu = cuda.Open();
+  CHECK(gpu->most_shared() == 227 * 1024);
+  const auto memory = Made(GpuMemory::Allocate(gpu, 64));
+  auto* const values = reinterpret_cast<float*>(memory->address());
+  std::fill_n(values, 16, 1.0f);
+  const auto stream = Made(GpuStream::Create(gpu));
+  const CurrentContext current(*gpu);
+  StreamLauncher launcher(*stream);
+  CHECK(launcher.most_shared() == gpu->most_shared());
+  const KernelHandle kernel = SoftwareCuda::Kernels().at("feedback_settle");
+  const DevicePointer nothing = 0;
+  const auto launch = [&](uint32_t shared) {
+    return launcher.Launch(kernel, {.blocks = 1, .threads = 256, .shared = shared}, memory->address(), uint32_t{16},
+                           nothing, memory->address());
+  };
+  cuda.Fail("cuFuncSetAttribute", cuda::kInvalidValue);
+  CHECK(launch(48 * 1024).ok());
+  CHECK(Has(launch(64 * 1024), "cuFuncSetAttribute for 65536 bytes of shared memory: CUDA_ERROR_INVALID_VALUE"));
+  CHECK(launch(64 * 1024).ok());
+  CHECK(launch(gpu->most_shared() + 1).code() == Code::kDevice);
+  CHECK(stream->Synchronize().ok());
+}
+
+TEST_CASE("gpu gates: streams wait until the host opens them, and a gate that goes is open") {
+  SoftwareCuda cuda;
+  const auto gpu = cuda.Open();
+  const auto gates = Made(GpuGates::Create(gpu));
+  const auto stream = Made(GpuStream::Create(gpu));
+  for (int round = 0; round < 3; ++round) {  // the same word, again and again
+    auto gate = Made(gates->Make());
+    CHECK(Made(gate->Block(stream->handle())));
+    CHECK(!Made(stream->Done()));
+    if (round == 1) gate->Open();
+    CHECK(gate->is_open() == (round == 1));
+    gate.reset();
+    CHECK(stream->Synchronize().ok());
+  }
+  std::vector<std::unique_ptr<GpuGate>> many;
+  for (int i = 0; i < 3000; ++i) many.push_back(Made(gates->Make()));
+  CHECK(Made(many.back()->Block(stream->handle())));
+  for (int i = 0; i < 2999; ++i) many[static_cast<size_t>(i)]->Open();
+  CHECK(!Made(stream->Done()));
+  many.clear();
+  CHECK(stream->Synchronize().ok());
+  cuda.WaitValues(false);
+  auto gate = Made(gates->Make());
+  CHECK(!Made(gate->Block(stream->handle())));
 }
 
 }  // namespace byteps_like::testing

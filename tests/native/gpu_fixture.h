@@ -42,12 +42,15 @@ class SoftwareCuda {
   void Fail(const std::string& function, int error, uint32_t nth = 1) const {
     Control<void(const char*, uint32_t, int)>("software_gpu_fail")(function.c_str(), nth, error);
   }
+  bool happened() const { return Control<uint32_t()>("software_gpu_failures")() == 0; }  // what was asked for by Fail
+  void Reset() const { Control<void()>("software_gpu_reset")(); }
   void Lose() {
     lost_ = true;
     Control<void()>("software_gpu_lose")();
   }
   void WaitValues(bool supported) const { Control<void(int)>("software_gpu_wait_values")(supported); }
   void CopyDelay(uint32_t microseconds) const { Control<void(uint32_t)>("software_gpu_copy_delay")(microseconds); }
+  void QueueLength(uint64_t tasks) const { Control<void(uint64_t)>("software_gpu_queue_length")(tasks); }
   uint64_t objects() const { return Control<uint64_t()>("software_gpu_objects")(); }
   uint64_t allocated() const { return Control<uint64_t()>("software_gpu_allocated")(); }
   std::string misuse() const { return Control<const char*()>("software_gpu_misuse")(); }

@@ -122,6 +122,8 @@ TEST_CASE("mesh: everybody talks to everybody at once, one link a pair, nothing 
           CHECK(counters.frames_received >= kFrames);
           CHECK(counters.frames_received <= kFrames + 1);  // and the other's welcome
         }
+        CHECK(talkers[rank].mesh->links() ==
+              std::map<std::string, uint32_t>{{scheme.substr(scheme.find('+') + 1), kSize - 1}});
         std::lock_guard lock(talkers[rank].mutex);
         CHECK(talkers[rank].in_order);
         CHECK(talkers[rank].lost.empty());

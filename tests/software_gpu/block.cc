@@ -23,6 +23,7 @@ Block::Block(unsigned threads) : threads_(threads), warps_((threads + 31) / 32) 
 std::string Block::Run(unsigned number, void (*run)()) {
   running = this;
   run_ = run;
+  backwards_ = !backwards_;
   block_index = {number, 0, 0};
   for (Thread& thread : threads_) thread.ended = false;
   const auto has_ended = [](const Thread& thread) { return thread.ended; };
@@ -33,7 +34,9 @@ std::string Block::Run(unsigned number, void (*run)()) {
 
 bool Block::Turn() {
   bool any = false;
-  for (unsigned thread = 0; thread < threads_.size() && failure_.empty(); ++thread) {
+  const auto last = static_cast<unsigned>(threads_.size()) - 1;
+  for (unsigned i = 0; i <= last && failure_.empty(); ++i) {
+    const unsigned thread = backwards_ ? last - i : i;
     if (!threads_[thread].CanRun()) continue;
     any = true;
     Resume(thread);

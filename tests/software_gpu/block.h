@@ -53,6 +53,7 @@ class Block {
   std::vector<std::unique_ptr<Stack>> spare_;
   unsigned now_ = 0;  // the thread that runs
   void (*run_)() = nullptr;
+  bool backwards_ = false;  // every other time the last threads run first: a barrier that is missing shows
   std::string failure_;
 };
 

@@ -17,10 +17,20 @@ EXPORT void software_gpu_copy_delay(uint32_t microseconds) {
   std::lock_guard lock(Software::Get().mutex);
   Software::Get().delay_us = microseconds;
 }
+// Streams take so many tasks before a wait for a word, or the writing of one, blocks. 0: any number.
+EXPORT void software_gpu_queue_length(uint64_t tasks) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().queue_length = tasks;
+}
 // The `nth` call from now on (1: the next) of the function, by its symbol, returns `error`, once.
 EXPORT void software_gpu_fail(const char* function, uint32_t nth, int error) {
   std::lock_guard lock(Software::Get().mutex);
   Software::Get().failures[function] = {nth, error};
+}
+// Failures that were asked for and have not come.
+EXPORT uint32_t software_gpu_failures() {
+  std::lock_guard lock(Software::Get().mutex);
+  return static_cast<uint32_t>(Software::Get().failures.size());
 }
 // All calls fail from now on, what is queued is dropped, host functions too.
 EXPORT void software_gpu_lose() {

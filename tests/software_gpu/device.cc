@@ -132,6 +132,10 @@ std::string Software::UserOf(const Range& range) {
   return "";
 }
 
+void Software::AwaitRoom(std::unique_lock<std::mutex>& lock, const Queue& queue) {
+  changed.wait(lock, [&] { return queue_length == 0 || queue.tasks().size() < queue_length || lost; });
+}
+
 void Software::AwaitUnused(std::unique_lock<std::mutex>& lock, const std::string& call, uint64_t address,
                            size_t bytes) {
   const Range range{address, address + bytes, true};
@@ -155,10 +159,12 @@ void Software::Reset() {
   memory.clear();
   pinned.clear();
   failures.clear();
+  most_shared.clear();
   misuse_.clear();
   lost = false;
   waits = true;
   delay_us = 0;
+  queue_length = 0;
 }
 
 }  // namespace software_gpu

@@ -96,9 +96,11 @@ class Software {
   std::map<uint64_t, size_t> pinned;
   std::map<std::string, std::pair<uint32_t, int>> failures;
   std::map<int, int> retained;
+  std::map<const void*, uint32_t> most_shared;  // of kernels that asked for more than every device has
   std::atomic<bool> lost{false};
   bool waits = true;
   uint32_t delay_us = 0;
+  size_t queue_length = 0;  // tasks that a stream takes before waits and writes of words block; 0: any number
 
   void Misuse(const std::string& text);  // under the mutex
   const std::string& misuse() const { return misuse_; }
@@ -109,6 +111,7 @@ class Software {
   const Allocation* Find(uint64_t address, size_t bytes) const;
   bool IsPinned(uint64_t address, size_t bytes) const;
   std::string UserOf(const Range& range);  // a task that is not over; "": none
+  void AwaitRoom(std::unique_lock<std::mutex>& lock, const Queue& queue);
   // Something that is still queued uses the range: that is misuse, and waited for, as the driver does.
   void AwaitUnused(std::unique_lock<std::mutex>& lock, const std::string& call, uint64_t address, size_t bytes);
 

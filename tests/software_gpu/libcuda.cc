@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kDevices = 2;
 constexpr size_t kDeviceBytes = size_t{1} << 34;
+constexpr int32_t kSharedUnasked = 48 * 1024, kSharedAsked = 227 * 1024;  // bytes of a block: those of an H100
 constexpr Outcome kNotPermitted = 800;
 
 Outcome Enter(Software& software, const char* name) {
@@ -155,7 +156,7 @@ EXPORT Outcome cuDeviceTotalMem_v2(size_t* bytes, Device) {
 }
 EXPORT Outcome cuDeviceGetAttribute(int32_t* value, int32_t attribute, Device device) {
   ENTER("cuDeviceGetAttribute");
-  *value = attribute == kPciBus ? 0x17 + device : 0;
+  *value = attribute == kPciBus ? 0x17 + device : attribute == kMostShared ? kSharedAsked : 0;
   return kSuccess;
 }
 EXPORT Outcome cuDevicePrimaryCtxRetain(Context* context, Device device) {
@@ -208,6 +209,7 @@ EXPORT Outcome cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
 }
 EXPORT Outcome cuMemFree_v2(DeviceAddress address) {
   ENTER("cuMemFree_v2");
+  if (contexts.empty()) return kInvalidContext;
   return Unmap(software, lock, "cuMemFree", address, true);
 }
 EXPORT Outcome cuMemGetAddressRange_v2(DeviceAddress* base, size_t* bytes, DeviceAddress address) {
@@ -220,6 +222,17 @@ EXPORT Outcome cuMemGetAddressRange_v2(DeviceAddress* base, size_t* bytes, Devic
     }
   return kNotFound;
 }
+// A copy of the range: nothing here maps it beside a GPU.
+EXPORT Outcome cuMemGetHandleForAddressRange(void* handle, DeviceAddress address, size_t bytes, int32_t type,
+                                             uint64_t flags) {
+  ENTER("cuMemGetHandleForAddressRange");
+  const Allocation* const found = software.Find(address, bytes);
+  if (found == nullptr || type != kRangeDmaBuf || flags != 0 || (address | bytes) % 4096 != 0) return kInvalidValue;
+  const int fd = ::memfd_create("software_gpu_dma_buf", MFD_CLOEXEC);
+  if (fd < 0 || ::pwrite(fd, At(address), bytes, 0) != static_cast<ssize_t>(bytes)) return kOutOfMemory;
+  std::memcpy(handle, &fd, sizeof fd);
+  return kSuccess;
+}
 EXPORT Outcome cuMemHostRegister_v2(void* data, size_t bytes, uint32_t) {
   ENTER("cuMemHostRegister_v2");
   if (contexts.empty()) return kInvalidContext;
@@ -229,6 +242,7 @@ EXPORT Outcome cuMemHostRegister_v2(void* data, size_t bytes, uint32_t) {
 }
 EXPORT Outcome cuMemHostUnregister(void* data) {
   ENTER("cuMemHostUnregister");
+  if (contexts.empty()) return kInvalidContext;
   const auto found = software.pinned.find(AddressOf(data));
   if (found == software.pinned.end()) return kNotRegistered;
   software.AwaitUnused(lock, "cuMemHostUnregister", found->first, found->second);
@@ -243,6 +257,7 @@ EXPORT Outcome cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* data, 
 }
 EXPORT Outcome cuPointerGetAttribute(void* value, int32_t attribute, DeviceAddress address) {
   ENTER("cuPointerGetAttribute");
+  if (contexts.empty()) return kInvalidContext;
   const Allocation* const found = software.Find(address, 1);
   if (found == nullptr || attribute != kPointerDevice) return kInvalidValue;
   std::memcpy(value, &found->device, sizeof found->device);
@@ -250,10 +265,12 @@ EXPORT Outcome cuPointerGetAttribute(void* value, int32_t attribute, DeviceAddre
 }
 EXPORT Outcome cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, Stream stream) {
   ENTER("cuMemcpyDtoHAsync_v2");
+  if (contexts.empty()) return kInvalidContext;
   return AddCopy(software, "cuMemcpyDtoHAsync", AddressOf(to), from, bytes, stream, true, false);
 }
 EXPORT Outcome cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, Stream stream) {
   ENTER("cuMemcpyHtoDAsync_v2");
+  if (contexts.empty()) return kInvalidContext;
   return AddCopy(software, "cuMemcpyHtoDAsync", to, AddressOf(from), bytes, stream, false, true);
 }
 EXPORT Outcome cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) {
@@ -263,6 +280,7 @@ EXPORT Outcome cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes,
 }
 EXPORT Outcome cuMemsetD8Async(DeviceAddress to, unsigned char value, size_t bytes, Stream stream) {
   ENTER("cuMemsetD8Async");
+  if (contexts.empty()) return kInvalidContext;
   const auto queue = software.QueueOf(stream);
   if (!queue) return kInvalidHandle;
   if (!IsOn(software, "cuMemsetD8Async", to, bytes, queue->device())) return kInvalidValue;
@@ -286,12 +304,14 @@ EXPORT Outcome cuIpcGetMemHandle(IpcHandle* handle, DeviceAddress address) {
 }
 EXPORT Outcome cuIpcOpenMemHandle_v2(DeviceAddress* address, IpcHandle handle, uint32_t) {
   ENTER("cuIpcOpenMemHandle_v2");
+  if (contexts.empty()) return kInvalidContext;
   IpcContent content;
   std::memcpy(&content, &handle, sizeof content);
   const std::string path = "/proc/" + std::to_string(content.pid) + "/fd/" + std::to_string(content.fd);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return kInvalidHandle;
-  return Map(software, fd, content.bytes, content.device, false, address);
+  // Of this process's device from here on: through the mapping it reads what another device holds, too.
+  return Map(software, fd, content.bytes, contexts.back(), false, address);
 }
 EXPORT Outcome cuIpcCloseMemHandle(DeviceAddress address) {
   ENTER("cuIpcCloseMemHandle");
@@ -320,12 +340,14 @@ EXPORT Outcome cuStreamDestroy_v2(Stream stream) {
 }
 EXPORT Outcome cuStreamQuery(Stream stream) {
   ENTER("cuStreamQuery");
+  if (contexts.empty()) return kInvalidContext;
   const auto queue = software.QueueOf(stream);
   if (!queue) return kInvalidHandle;
   return queue->Idle() ? kSuccess : kNotReady;
 }
 EXPORT Outcome cuStreamSynchronize(Stream stream) {
   ENTER("cuStreamSynchronize");
+  if (contexts.empty()) return kInvalidContext;
   const auto queue = software.QueueOf(stream);
   if (!queue) return kInvalidHandle;
   software.changed.wait(lock, [&] { return queue->Idle() || software.lost; });
@@ -351,6 +373,7 @@ EXPORT Outcome cuEventDestroy_v2(Event event) {
 }
 EXPORT Outcome cuEventRecord(Event event, Stream stream) {
   ENTER("cuEventRecord");
+  if (contexts.empty()) return kInvalidContext;
   const auto found = software.events.find(event);
   const auto queue = software.QueueOf(stream);
   if (found == software.events.end() || !queue) return kInvalidHandle;
@@ -365,12 +388,14 @@ EXPORT Outcome cuEventRecord(Event event, Stream stream) {
 }
 EXPORT Outcome cuEventQuery(Event event) {
   ENTER("cuEventQuery");
+  if (contexts.empty()) return kInvalidContext;
   const auto found = software.events.find(event);
   if (found == software.events.end()) return kInvalidHandle;
   return found->second->Done() ? kSuccess : kNotReady;
 }
 EXPORT Outcome cuEventSynchronize(Event event) {
   ENTER("cuEventSynchronize");
+  if (contexts.empty()) return kInvalidContext;
   const auto found = software.events.find(event);
   if (found == software.events.end()) return kInvalidHandle;
   const Mark mark = *found->second;
@@ -379,6 +404,7 @@ EXPORT Outcome cuEventSynchronize(Event event) {
 }
 EXPORT Outcome cuStreamWaitEvent(Stream stream, Event event, uint32_t) {
   ENTER("cuStreamWaitEvent");
+  if (contexts.empty()) return kInvalidContext;
   const auto found = software.events.find(event);
   const auto queue = software.QueueOf(stream);
   if (found == software.events.end() || !queue) return kInvalidHandle;
@@ -395,6 +421,7 @@ EXPORT Outcome cuStreamWaitValue32_v2(Stream stream, DeviceAddress address, uint
   if (!software.waits) return kNotSupported;
   const auto queue = software.QueueOf(stream);
   if (!queue) return kInvalidHandle;
+  software.AwaitRoom(lock, *queue);
   if (!software.IsPinned(address, 4)) return kInvalidValue;
   auto* const word = At<uint32_t>(address);
   queue->Add({.what = "cuStreamWaitValue32",
@@ -410,8 +437,23 @@ EXPORT Outcome cuStreamWaitValue32_v2(Stream stream, DeviceAddress address, uint
               .for_word = true});
   return kSuccess;
 }
+EXPORT Outcome cuStreamWriteValue32_v2(Stream stream, DeviceAddress address, uint32_t value, uint32_t) {
+  ENTER("cuStreamWriteValue32_v2");
+  if (!software.waits) return kNotSupported;
+  const auto queue = software.QueueOf(stream);
+  if (!queue) return kInvalidHandle;
+  software.AwaitRoom(lock, *queue);
+  if (!software.IsPinned(address, 4)) return kInvalidValue;
+  auto* const word = At<uint32_t>(address);
+  queue->Add({.what = "cuStreamWriteValue32", .ranges = {}, .pointers = {}, .ready = {}, .run = [word, value] {
+                std::atomic_ref<uint32_t>(*word).store(value, std::memory_order_release);
+                return std::string();
+              }});
+  return kSuccess;
+}
 EXPORT Outcome cuLaunchHostFunc(Stream stream, HostFunction function, void* argument) {
   ENTER("cuLaunchHostFunc");
+  if (contexts.empty()) return kInvalidContext;
   const auto queue = software.QueueOf(stream);
   if (!queue) return kInvalidHandle;
   queue->Add({.what = "cuLaunchHostFunc", .ranges = {}, .pointers = {}, .ready = {}, .run = [function, argument] {
@@ -439,12 +481,22 @@ EXPORT Outcome cuModuleGetFunction(Function* function, Module, const char* name)
   *function = At<FunctionObject>(AddressOf(Find(name)));
   return *function == nullptr ? kNotFound : kSuccess;
 }
+EXPORT Outcome cuFuncSetAttribute(Function function, int32_t attribute, int32_t value) {
+  ENTER("cuFuncSetAttribute");
+  if (function == nullptr) return kInvalidHandle;
+  if (attribute != kFunctionShared || value < 0 || value > kSharedAsked) return kInvalidValue;
+  software.most_shared[function] = static_cast<uint32_t>(value);
+  return kSuccess;
+}
 EXPORT Outcome cuLaunchKernel(Function function, uint32_t blocks, uint32_t, uint32_t, uint32_t threads, uint32_t,
                               uint32_t, uint32_t shared, Stream stream, void** arguments, void**) {
   ENTER("cuLaunchKernel");
+  if (contexts.empty()) return kInvalidContext;
   const auto queue = software.QueueOf(stream);
   const Kernel* const kernel = reinterpret_cast<const Kernel*>(function);
   if (!queue || kernel == nullptr) return kInvalidHandle;
+  const auto asked = software.most_shared.find(function);
+  if (shared > (asked == software.most_shared.end() ? uint32_t{kSharedUnasked} : asked->second)) return kInvalidValue;
   Task task{.what = "kernel " + std::string(kernel->name)};
   std::vector<std::vector<std::byte>> values;
   for (size_t i = 0; i < kernel->argument_bytes.size(); ++i) {

@@ -1,0 +1,83 @@
+// A stream of the device with the memory that one partition needs while it is on it: what is launched and copied there
+// at each stage of its way (StagingStage). Issuing never waits for the device, and allocates only until the lane has
+// had its largest partition.
+//
+// Payloads land in the partition's own place in the mirror where they fit, else in page-locked memory of a pool. One
+// whose size only the device knows comes down in one go with its size if it can't be large (its bound is copied: a
+// question costs some 30 us, in which the link moves more), else the size comes first, then exactly the payload.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "csrc/base/status.h"
+#include "csrc/engine/pinned_pool.h"
+#include "csrc/engine/staging.h"
+#include "csrc/gpu/feedback.h"
+#include "csrc/gpu/memory.h"
+#include "csrc/gpu/stream_launcher.h"
+
+namespace byteps_like {
+
+// What all lanes of an engine share.
+struct LaneSupplies {
+  explicit LaneSupplies(std::shared_ptr<Gpu> on) : gpu(std::move(on)), pool(gpu) {}
+
+  const std::shared_ptr<Gpu> gpu;
+  std::unique_ptr<GpuFeedbackKernels> feedback;  // nullptr: nothing is encoded
+  PinnedPool pool;
+  std::atomic<uint64_t> down{0}, up{0};                 // bytes copied: tensors, payloads, preludes
+  std::atomic<uint64_t> encoded_in{0}, encoded_out{0};  // of what the device has encoded: before, after
+};
+
+class Lane {
+ public:
+  static Result<std::unique_ptr<Lane>> Create(LaneSupplies& supplies);
+  ~Lane();
+  Lane(const Lane&) = delete;
+
+  // Everything of the staging's stage. The context is current. After a failure something of it may be on the stream.
+  Status Issue(const Staging& staging);
+  // `function(argument)` when all that was issued is done, on a thread of the driver's, which must not call it.
+  Status Then(cuda::HostFunction function, void* argument);
+  // Then: what the host has to note of it. kCorrupt: the result that came makes no sense. Calls no driver.
+  Status Land(const Staging& staging, uint32_t rank);
+  // Whether the staging has to go on on this lane, to fetch a payload whose size has come.
+  bool Asks(const Staging& staging) const;
+
+  const GpuStream& stream() const { return *stream_; }
+
+ private:
+  Lane(LaneSupplies& supplies, std::unique_ptr<GpuStream> stream) : supplies_(supplies), stream_(std::move(stream)) {}
+  Status Down(const Staging& staging);
+  Status Prepare(const Staging& staging);
+  Status Encode(const Staging& staging);
+  Status MakePayload(const Staging& staging);
+  Status Fetch(const Staging& staging);
+  Status Up(const Staging& staging);
+  Status Decode(const Staging& staging);
+
+  Status Reserve(const Coding& coding);
+  Status Place(const Staging& staging, uint32_t bytes);
+  GpuRound RoundOf(const Staging& staging) const;
+  Status Await(const Staging& staging);
+  Status CopyDown(std::byte* to, DevicePointer from, size_t bytes);
+  Status CopyUp(DevicePointer to, const std::byte* from, size_t bytes);
+  Status CopyReport(const GpuRound& round);
+  uint32_t PayloadOf(const Coding& coding) const;
+  Status Seal(Part& part);
+  Status Stamp(int64_t Lane::* stamp);
+  void Trace(const Staging& staging, uint32_t rank) const;
+
+  LaneSupplies& supplies_;
+  const std::unique_ptr<GpuStream> stream_;
+  std::unique_ptr<GpuMemory> scratch_;  // payload, prelude, workspace, report
+  PooledBuffer report_;
+  int64_t began_ = 0, coded_ = 0;  // while a timeline is recorded: set by host functions
+};
+
+// Of the round's own page-locked memory, what isn't the mirror's goes back.
+void GiveBack(const Staging& staging, PinnedPool& pool);
+
+}  // namespace byteps_like
