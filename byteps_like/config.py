@@ -75,8 +75,17 @@ class Config:
     heartbeat_interval: float = _setting(1.0, "Time between two signs of life to the scheduler.")
     peer_grace: float = _setting(0.7, "How long a member whose connection broke may take to come back.")
     transport: str = _setting(
-        "auto", "Data links: auto (shm on one host, else tcp), tcp, shm, or a chaos://… template."
+        "auto",
+        "Data links: auto (shm on one host, rdma where both ends have it, else tcp), tcp, shm, rdma, or a chaos://…"
+        " template.",
     )
+    rdma: str = _setting(
+        "auto", "RDMA between hosts: auto (where both have it), off, or require (an error, with the reason, else)."
+    )
+    rdma_devices: str = _setting(
+        "", "RDMA devices of this host to use, each a rail: mlx5_0,mlx5_1; empty: that of `host`, else the first."
+    )
+    rdma_gid_index: int = _setting(-1, "Which GID of a port to use, as `show_gids` numbers them; -1: as routes say.")
     collective_algorithm: str = _setting(
         "", "Forces algorithms: ring, or all_reduce=ring,all_to_all=2dh; empty: by size and layout."
     )
@@ -90,6 +99,12 @@ class Config:
     )
     min_compress_bytes: int = _setting(
         64 << 10, "Parameters of fewer bytes in float32 take no codec, unless a rule names them."
+    )
+    local_shares: str = _setting(
+        "off",
+        "Gradients on GPUs, without servers: off (each rank moves all of its own between hosts), or each of a host's"
+        " ranks an equal share, after they have reduced among themselves by CUDA IPC: auto (where it can be) or ipc.",
+        job_wide=True,
     )
     compression_check: str = _setting(
         "auto",
@@ -119,6 +134,8 @@ class Config:
         _check_choice("role", self.role, _ROLES)
         _check_choice("log_level", self.log_level, _LOG_LEVELS)
         _check_choice("compression_check", self.compression_check, ("auto", "on", "off"))
+        _check_choice("local_shares", self.local_shares, ("off", "auto", "ipc"))
+        _check_choice("rdma", self.rdma, ("auto", "off", "require"))
         _check_ranges(self)
         if self.scheduler:
             split_address("scheduler", self.scheduler)
@@ -200,11 +217,12 @@ def _check_ranges(config: Config) -> None:
         "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "worker_metrics_port": 0, "min_compress_bytes": 0,
         "compression_monitor": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
+        "rdma_gid_index": -1,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)} must be at least {least}")
-    for name, most in {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30}.items():
+    for name, most in _AT_MOST.items():
         if getattr(config, name) > most:
             raise ConfigError(f"{name}={getattr(config, name)} must be at most {most}")
     for name in ("stall_warning", "stall_timeout", "join_timeout", "heartbeat_interval", "peer_grace"):
@@ -215,6 +233,8 @@ def _check_ranges(config: Config) -> None:
     if config.local_rank >= config.local_size:
         raise ConfigError(f"local_rank={config.local_rank} must be below local_size={config.local_size}")
 
+
+_AT_MOST = {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30, "rdma_gid_index": 255}
 
 _PAGE = """# Settings
 

@@ -36,7 +36,8 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 def add_device(known: argparse.ArgumentParser) -> None:
     """The option of examples that can train on a GPU."""
-    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default cpu)")
+    text = "where to train (default cpu); the workers of a host share out its GPUs, or share one"
+    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=text)
 
 
 def device_of(name: str) -> torch.device:

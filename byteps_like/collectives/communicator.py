@@ -17,7 +17,8 @@ from byteps_like.collectives.schedule import Layout
 from byteps_like.collectives.selector import Selector
 from byteps_like.config import Config
 from byteps_like.control.address import listen_address, own_host
-from byteps_like.control.routes import host_id, listen_urls, usable_urls
+from byteps_like.control.rdma import peer_urls, rdma_listen_url
+from byteps_like.control.routes import host_id, listen_urls
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.worker.api import SharedMemory
 
@@ -43,8 +44,8 @@ class Communicator:
         self._config = config
         host = own_host(config)
         unique = f"{job}-{os.getpid()}-{secrets.token_hex(4)}"
-        urls = [url for url in listen_urls(config.transport, host, 0, unique) if not url.startswith("inproc://")]
-        bindable = [_bindable(url, host) for url in urls]
+        urls = listen_urls(config.transport, host, 0, unique, rdma_listen_url(config, host))
+        bindable = [_bindable(url, host) for url in urls if not url.startswith("inproc://")]
         self._core = _core.Communicator(job, secret, bindable, _CONNECT_SECONDS, config.kernel_queue_bytes)
         published = tuple(_published(url, host) for url in self._core.urls)
         self.own = Peer(published, host_id(), config.host or socket.gethostname(), os.getpid())
@@ -75,7 +76,7 @@ class Communicator:
 
     def _usable(self, number: int, peer: Peer) -> list[str]:
         near = peer.host_id == self.own.host_id
-        return usable_urls(self._config.transport, peer.urls, near, f"rank {number} on {peer.host}")
+        return peer_urls(self._config, peer.urls, near, f"rank {number} on {peer.host}")
 
     @property
     def rank(self) -> int:
@@ -140,6 +141,10 @@ class Communicator:
     def counters(self, peer: int | None = None) -> dict[str, int]:
         """Frames, bytes and payload each way over the links, of all peers or of one."""
         return dict(self._core.counters() if peer is None else self._core.counters_of(peer))
+
+    def links(self) -> dict[str, int]:
+        """How many links to other workers there are now, by transport."""
+        return dict(self._core.links())
 
     def fail(self, error: BytePSLikeError) -> None:
         """Everything in flight and to come raises `error`."""

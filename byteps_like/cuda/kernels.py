@@ -1,7 +1,6 @@
-"""The kernels of csrc/cuda, compiled at first use by CuPy (NVRTC) for the device's architecture.
+"""The kernels of csrc/cuda on a device: compiled at first use for its architecture (see compiler), loaded by CuPy.
 
-CuPy keeps what it has compiled in CUPY_CACHE_DIR (~/.cupy/kernel_cache), by source, options and architecture: the first
-process of a machine takes some seconds, all later ones some milliseconds.
+The first process of a machine takes some seconds, all later ones some milliseconds.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from byteps_like.cuda.compiler import image
 from byteps_like.cuda.device import why_not
-from byteps_like.cuda.sources import OPTIONS, Source, sources
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.cuda.sources import Source, sources
+from byteps_like.errors import DeviceError, InvalidArgumentError
 
 _lock = threading.Lock()
 _loaded: dict[int, dict[str, Any]] = {}  # by device: CuPy's modules, which must stay, by source
@@ -25,9 +25,11 @@ def handles(device: int, names: Sequence[str] = ()) -> dict[str, int]:
         device: Its index among those visible.
         names: The sources wanted ("casts", "feedback"); none: all of them.
 
-    Thread-safe. Blocks while what is not in the cache is compiled (some tenths of a second a source).
+    Thread-safe. Blocks while what is not in the cache is compiled (some tenths of a second a source), and until the
+    kernels are on the device: the driver may stop the device for that, so not while a stream waits for the host.
 
     Raises:
+        DeviceError: They can't be compiled, or loaded.
         InvalidArgumentError: There is no such source, or no GPU can be used here; the message says why.
     """
     if why := why_not():
@@ -46,10 +48,22 @@ def _choose(names: Sequence[str]) -> list[Source]:
 
 
 def _handles(device: int, source: Source, modules: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    import cupy
-
-    with cupy.cuda.Device(device):
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceError(f"GPU kernels: CuPy can't be imported: {error}") from error
+    current = cupy.cuda.Device(device)
+    with current:
         if source.name not in modules:
-            modules[source.name] = cupy.RawModule(code=source.text, options=OPTIONS, backend="nvrtc")
+            modules[source.name] = _loaded_module(cupy, image(source, int(current.compute_capability)), source.name)
         for kernel in source.kernels:
-            yield kernel, int(modules[source.name].get_function(kernel).kernel.ptr)
+            yield kernel, int(modules[source.name].get_function(kernel).ptr)
+
+
+def _loaded_module(cupy: Any, binary: bytes, name: str) -> Any:
+    module = cupy.cuda.Module()
+    try:
+        module.load(binary)
+    except RuntimeError as error:  # such as PTX that is newer than the driver
+        raise DeviceError(f"GPU kernels: {name}.cu can't be loaded: {error}") from error
+    return module

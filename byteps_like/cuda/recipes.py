@@ -1,62 +1,65 @@
-"""Launches what a codec's recipe says, through CUDA's driver by ctypes: for tests and benchmarks on a device.
+"""Carries out what a codec's recipe says to launch, call by call: for tests and benchmarks on a device.
 
-The engine launches natively; here the same recipes (`_core.GpuCodec`) are carried out call by call.
+The engine launches the same recipes (`_core.GpuCodec`) natively.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from byteps_like.errors import SystemCallError
-
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_WITHOUT_ASKING = 48 << 10
+import numpy as np
+from numpy.typing import NDArray
 
 
-class Runner:
-    """The calling thread's current context, and a stream of it.
+def run(gpu: Any, stream: int, launches: Iterable[tuple[Any, ...]]) -> None:
+    """Queues `launches` on a stream of `gpu` (`_core.Gpu`), in order; returns at once.
+
+    Raises DeviceError where the driver refuses one.
+    """
+    for kind, *what in launches:
+        if kind == "launch":
+            kernel, (blocks, threads, shared), arguments = what
+            gpu.launch(kernel, blocks, threads, shared, stream, arguments)
+        else:
+            (gpu.fill if kind == "fill" else gpu.copy)(*what, stream)
+
+
+class Workbench:
+    """A device, a stream of its own, and kernels by name. Its calls block, but for `run`; for one thread.
 
     Args:
-        stream: A CUstream as torch or CuPy give it; 0 is the default one.
-        library: The driver; tests pass their own.
-
-    Raises:
-        OSError: There is no such library.
+        gpu: A `_core.Gpu`.
+        kernels: As `handles` gives them.
     """
 
-    def __init__(self, stream: int = 0, library: str = "libcuda.so.1") -> None:
-        self._driver = ctypes.CDLL(library)
-        self._stream = ctypes.c_void_p(stream)
+    def __init__(self, gpu: Any, kernels: Mapping[str, int]) -> None:
+        self.gpu, self.kernels, self.stream = gpu, dict(kernels), gpu.stream()
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """A copy on the device (`_core.Memory`), of 16 bytes at least."""
+        memory = self.gpu.allocate(max(array.nbytes, 16))
+        if array.nbytes:
+            locked = np.array(array)
+            pinned = self.gpu.pin_address(locked.ctypes.data, locked.nbytes)
+            self.gpu.copy(memory.address, pinned.address, locked.nbytes, self.stream.handle)
+            self.stream.synchronize()
+        return memory
+
+    def empty(self, nbytes: int) -> Any:
+        """Memory of the device, with some bytes in it that mean nothing."""
+        memory = self.gpu.allocate(max(nbytes, 16))
+        self.gpu.fill(memory.address, 0xA5, memory.nbytes, self.stream.handle)
+        return memory
+
+    def get(self, memory: Any, nbytes: int) -> NDArray[np.uint8]:
+        """The first of its bytes, after what was queued before."""
+        found = np.zeros(max(nbytes, 1), np.uint8)
+        pinned = self.gpu.pin_address(found.ctypes.data, found.nbytes)
+        self.gpu.copy(pinned.address, memory.address, found.nbytes, self.stream.handle)
+        self.stream.synchronize()
+        return found[:nbytes]
 
     def run(self, launches: Iterable[tuple[Any, ...]]) -> None:
-        """Queues them, in order; returns at once.
-
-        Raises:
-            SystemCallError: The driver refuses one; the message has its number.
-        """
-        for kind, *what in launches:
-            getattr(self, f"_{kind}")(*what)
-
-    def _fill(self, to: int, value: int, count: int) -> None:
-        self._call("cuMemsetD8Async", ctypes.c_uint64(to), ctypes.c_ubyte(value), ctypes.c_size_t(count), self._stream)
-
-    def _copy(self, to: int, source: int, count: int) -> None:
-        self._call(
-            "cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), self._stream
-        )
-
-    def _launch(self, kernel: int, shape: tuple[int, int, int], packed: list[bytes]) -> None:
-        blocks, threads, shared = shape
-        function = ctypes.c_void_p(kernel)
-        if shared > _WITHOUT_ASKING:
-            self._call("cuFuncSetAttribute", function, _MOST_DYNAMIC_SHARED, shared)
-        values = [ctypes.create_string_buffer(argument, len(argument)) for argument in packed]
-        addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, shared, self._stream, addresses, None)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        error = getattr(self._driver, name)(*arguments)
-        if error != 0:
-            raise SystemCallError(f"{name}: CUDA error {error}")
+        """Queues them; returns at once."""
+        run(self.gpu, self.stream.handle, launches)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from typing import Any
 
+from byteps_like.cuda.compiler import cache, cached
 from byteps_like.cuda.device import DeviceInfo, Driver, why_not
 from byteps_like.cuda.sources import sources
+from byteps_like.errors import BytePSLikeError
 from byteps_like.launch.host import GIB, Row, State, judged
 
 
@@ -26,6 +27,8 @@ def cuda() -> Iterator[Row]:
     yield judged("CUDA", bool(devices), text, "no device is visible: see CUDA_VISIBLE_DEVICES")
     if devices:
         yield kernels()
+        yield torch_on_gpus()
+        yield waits(_opened)
 
 
 def told(info: DeviceInfo) -> str:
@@ -39,12 +42,35 @@ def kernels() -> Row:
         what, _, fix = why.partition(": ")
         return Row("GPU kernels", State.WARN, f"{what}: codecs run on the CPU", fix or "see docs/gpu.md")
     packages = importlib.metadata.packages_distributions().get("cupy", ["cupy"])
-    cache = Path(os.environ.get("CUPY_CACHE_DIR") or "~/.cupy/kernel_cache").expanduser()
-    held = len(list(cache.glob("*.cubin"))) if cache.is_dir() else 0
-    text = (
-        f"{len(sources())} sources, {packages[0]} {importlib.metadata.version(packages[0])}, {held} compiled in {cache}"
-    )
+    version = importlib.metadata.version(packages[0])
+    text = f"{len(sources())} sources, {packages[0]} {version}, {len(cached())} compiled in {cache()}"
     return Row("GPU kernels", State.OK, text)
+
+
+def torch_on_gpus() -> Row:
+    """Whether torch can put tensors there: its plain build can't. Imports torch, which takes seconds."""
+    try:
+        from byteps_like.torch import devices
+    except ImportError as error:
+        return Row("torch on GPUs", State.WARN, f"no torch: {error}", "pip install torch: a CUDA build")
+    what, _, fix = devices.why_not().partition(": ")
+    return judged("torch on GPUs", not what, what or "yes", fix)
+
+
+def waits(opened: Callable[[], Any]) -> Row:
+    """Whether streams can wait for the network by themselves."""
+    try:
+        why = opened().why_no_waits
+    except (ImportError, AttributeError, BytePSLikeError) as error:
+        return Row("GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/gpu.md")
+    text = f"hosts wait in their place: {why}" if why else "wait for gradients, hosts don't"
+    return judged("GPU streams", not why, text, "a newer driver")
+
+
+def _opened() -> Any:
+    from byteps_like import _core  # where there is a device; elsewhere doctor needs none
+
+    return _core.Gpu(0)
 
 
 ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (cuda,)

@@ -17,11 +17,12 @@ COLOURS = {
     "forward": "#4c78a8", "backward": "#1f4e79", "update": "#9ecae9", "other": "#d9d9d9", "late rank": "#e45756",
     "slow link": "#f58518", "own link": "#eeca3b", "server": "#b279a2", "transfer": "#72b7b2", "unknown": "#9d755d",
     "queued": "#cccccc", "sent": "#439894", "summed": "#b279a2", "received": "#54a24b", "collective": "#72b7b2",
+    "encoded": "#d67195", "decoded": "#fcbfd2", "copied down": "#79706e", "copied up": "#bab0ac",
 }  # fmt: skip
-_ROWS = {
-    "compute": ("forward", "backward", "update"), "waits": (), "queued": ("queued",), "sent": ("sent",),
-    "received": ("received",), "collectives": ("collective",),
-}  # fmt: skip
+_ROWS = (
+    "compute", "waits", "encoded", "copied down", "queued", "sent", "received", "copied up", "decoded", "collectives",
+)  # fmt: skip
+_OF_PARTITIONS = _ROWS[2:-1]
 
 
 def draw(analysis: Analysis, path: Path) -> None:
@@ -120,7 +121,9 @@ def _row_of(event: Event) -> tuple[str, str]:
         return "compute", category
     if event["pid"] >= SERVERS:
         return ("summed", "summed") if name == "summed" else ("", "")
-    return (name, name) if name in ("queued", "sent", "received") and "server" in event["args"] else ("", "")
+    if name == "received" and "server" not in event["args"]:  # of a collective, which has a row of its own
+        return "", ""
+    return (name, name) if category == "partition" and name in _OF_PARTITIONS else ("", "")
 
 
 def _length(analysis: Analysis, number: int) -> float:

@@ -26,6 +26,7 @@ _STAGES = {
     Kind.ARRIVED: "arrived", Kind.SUMMED: "summed", Kind.RETURNED: "returned",
     Kind.ENCODED: "encoded", Kind.DECODED: "decoded", Kind.DOWN: "copied down", Kind.UP: "copied up",
 }  # fmt: skip
+_WITH_A_SERVER = ("queued", "sent", "received")
 _STEPS = ("send to", "receive from", "receive and reduce from", "copy", "wait for the others", "shared memory")
 _HOST_KINDS = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all", "barrier",
@@ -147,7 +148,7 @@ class _Names:
         }  # fmt: skip
         if name in ("arrived", "returned"):
             args["rank"] = record["peer"]
-        elif record["member"] < SERVERS and name not in ("ready", "encoded", "decoded"):
+        elif record["member"] < SERVERS and name in _WITH_A_SERVER:
             args["server"] = record["peer"] - SERVERS
         return _event("partition", name, record["member"], begin, record["duration"], args)
 

@@ -107,6 +107,7 @@ class Arena:
         self.rates: Rates | None = None
         """Learning rates of its parameters; for error feedback."""
         self._specs = [replace(spec, partition_bytes=partition_bytes) for spec in self._named(layout, code)]
+        self._memory.follow(route, self.label)
         *declared, signature = route.declare([*self._specs, self._signature()])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = self._discarded = False
@@ -145,9 +146,10 @@ class Arena:
         return TensorSpec(f"{self.label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
 
     def _cut(self, declared: Sequence[Declared]) -> None:
+        self._is_new = True  # no round has come by
         self._pieces = _pieces(declared)
         if self.coding is not None:
-            self.coding.attach(self._worker, self._pieces)
+            self.coding.attach(self._worker, self._pieces, self._memory.near)
         self._starts = [piece.offset + part.offset for piece in self._pieces for part in piece.declared.partitions]
 
     def _place(self) -> None:
@@ -175,6 +177,7 @@ class Arena:
         ending = f"/{self._version}"
         specs = [replace(spec, name=spec.name + ending, partition_bytes=partition_bytes) for spec in self._specs]
         moves, self._route, self._worker = route is not self._route, route, route.worker
+        self._memory.follow(route, self.label)
         self._cut(route.declare(specs))
         if isinstance(before, Tunable):
             for declared in left:
@@ -274,8 +277,8 @@ class Arena:
             self._follow()
             self._open()
 
-    def _calm_down(self) -> None:
-        """The same, but errors are for the next round to raise."""
+    def calm_down(self) -> None:
+        """The host waits, too; errors are for the next round to raise."""
         for handle in self._behind:
             with suppress(BytePSLikeError):
                 handle.wait()
@@ -322,7 +325,7 @@ class Arena:
             self.coding.rescale(self._worker, self._pieces, self.slots, self.rates)
         self._began = True
         for piece in self._pieces:
-            for run in runs([part for part in parts if part in piece.parts]):
+            for run in runs([part for part in self._memory.in_turn(parts, self._sent) if part in piece.parts]):
                 if self.coding is not None:
                     self._encoded_next(self.coding, run)
                 first = piece.parts.start
@@ -355,18 +358,18 @@ class Arena:
 
     def recall(self) -> dict[str, Memory]:
         """Copies of what its codec remembers, by the parameters' names. With no round under way, as below."""
-        self._calm_down()
+        self.calm_down()
         return {} if self.coding is None else self.coding.recall(self.slots)
 
     def remember(self, memories: Mapping[str, Memory]) -> None:
         """Takes what is there for its parameters; the rest is left alone."""
-        self._calm_down()
+        self.calm_down()
         if self.coding is not None:
             self.coding.remember(self.slots, memories)
 
     def forget(self) -> None:
         """What its codec remembers."""
-        self._calm_down()
+        self.calm_down()
         if self.coding is not None:
             self.coding.forget()
 
@@ -380,8 +383,8 @@ class Arena:
 
         Where streams wait in place of the host, what then fails is raised when the next round begins.
         """
-        # In the first rounds the host waits: kernels are loaded then, for which drivers may wait for all streams.
-        host_waits = self.device is None or not self.settled or self._discarded
+        # In the first round the host waits: kernels are loaded then, for which drivers may wait for all streams.
+        host_waits = self.device is None or self._is_new or self._discarded
         blocks = {} if host_waits else {handle: handle.block for _, handle in self._flights if hasattr(handle, "block")}
         self._behind = list(blocks)
         try:
@@ -389,6 +392,7 @@ class Arena:
         except Exception:
             self._behind = [handle for handle in self._behind if not handle.done()]
             raise
+        self._is_new = False
 
     def depart(self) -> list[Flown]:
         """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.

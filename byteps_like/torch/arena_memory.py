@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from byteps_like.torch import devices
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.devices import Device, Stream
+from byteps_like.torch.local_arenas import ArenaShares, find, may_share
 from byteps_like.torch.place import Place
+from byteps_like.torch.routes import Route
 from byteps_like.torch.tensors import tensor_over
 from byteps_like.worker.api import Worker
 
@@ -23,6 +27,27 @@ class ArenaMemory:
         self.device: Device | None = devices.of(like)
         self._like, self._wire, self._total, self._tail = like, wire, total, tail
         self._streamed: Stream | None = None
+        self.near: torch.Tensor | None = None
+        """A tensor on the device, if the worker copies what is there by itself."""
+        self._shared: dict[str, ArenaShares | None] = {}
+        self.shares: ArenaShares | None = None
+        """How the ranks of a host share what is there among them; the same on all ranks whether they do."""
+
+    def follow(self, route: Route, label: str) -> None:
+        """What is declared next goes by `route`. Kernels may be loaded for it, for which drivers may wait for all
+        streams: so nothing may be left that streams wait for."""
+        runtime, name = _runtime.current(), route.worker.route
+        self.near = self._like if route.carries(self.device) else None
+        finds = name not in self._shared and may_share(runtime, route.worker, self.device)
+        for arena in list(runtime.arenas.values()) if finds or self.near is not None else []:
+            arena.calm_down()
+        if finds:
+            self._shared[name] = find(runtime, route.worker, self.device, label)
+        self.shares = self._shared.get(name)
+
+    def in_turn(self, parts: Sequence[int], sent: Sequence[bool]) -> Sequence[int]:
+        """Those partitions that may go, now that `parts` are complete: see ArenaShares.in_turn."""
+        return parts if self.shares is None else self.shares.in_turn(parts, sent)
 
     def allocate(self, worker: Worker) -> None:
         """Zeros, of which `worker` knows."""
@@ -41,7 +66,7 @@ class ArenaMemory:
         """Where the elements from `begin` on are on the device; None for those that are on none."""
         if self.device is None or begin >= self._tail:
             return None
-        return Place(self._stage, self.data[begin:], self.host[begin:])
+        return Place(self._stage, self.data[begin:], self.host[begin:], self.shares)
 
     def follow_stream(self, what: str) -> None:
         """A gradient was made on this thread's stream; others of the round maybe on others, which it then waits for.

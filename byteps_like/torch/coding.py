@@ -9,10 +9,12 @@ from typing import Protocol
 import torch
 
 from byteps_like.compression.feedback import Compensation
+from byteps_like.torch import devices
 from byteps_like.torch.compress import Compress
+from byteps_like.torch.devices import Device
 from byteps_like.torch.rescaling import Rates, Rescaling
 from byteps_like.torch.slot import Slot
-from byteps_like.worker.api import Declared, Feedback, Worker
+from byteps_like.worker.api import Declared, Feedback, UsesGpu, Worker
 
 Memory = dict[str, torch.Tensor]
 """What is remembered for one parameter: kind -> tensor of its shape."""
@@ -41,7 +43,8 @@ class Sample:
 
 
 class Coding:
-    """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes.
+    """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes: in this host's
+    memory, or beside the gradients where a device encodes them.
 
     Not to be touched while a round is in flight. Where the codec is `off`, gradients travel raw: what it has left out
     is added to the first round of these, so that nothing is lost; momentum goes on.
@@ -52,6 +55,7 @@ class Coding:
         self.total = total
         kinds = ([RESIDUAL] if way.feedback else []) + ([MOMENTUM] if way.momentum else [])
         self._buffers = {kind: torch.zeros(total) for kind in kinds}
+        self._device: Device | None = None  # where these are
         self.off = False
         self.fallen = ""
         """Why the codec is off for good; "": it isn't."""
@@ -132,15 +136,19 @@ class Coding:
             self.sample = Sample(data[window].clone(), memory)
 
     def _carry(self, x: torch.Tensor, part: slice) -> None:
-        """What the worker does to elements that it encodes, and nothing is left out of them."""
-        found = {kind: buffer[part].numpy() for kind, buffer in self._buffers.items() if kind == MOMENTUM or self._owes}
-        if found:
-            way, host = self.way, x.cpu()
-            Compensation(found.get(RESIDUAL), found.get(MOMENTUM), way.momentum, way.nesterov).before(host.numpy())
-            if host is not x:
-                x.copy_(host)
-        if RESIDUAL in found:
-            found[RESIDUAL][:] = 0.0
+        """What the worker does to elements that it encodes, and nothing is left out of them. On a device the host waits
+        for it: few arenas come to this."""
+        views = {kind: buffer[part] for kind, buffer in self._buffers.items() if kind == MOMENTUM or self._owes}
+        if not views:
+            return
+        way, host, copies = self.way, x.cpu(), {kind: view.cpu() for kind, view in views.items()}
+        found = {kind: copy.numpy() for kind, copy in copies.items()}
+        Compensation(found.get(RESIDUAL), found.get(MOMENTUM), way.momentum, way.nesterov).before(host.numpy())
+        for target, source in ((x, host), *((views[kind], copy) for kind, copy in copies.items())):
+            if target is not source:
+                target.copy_(source)
+        if RESIDUAL in views:
+            views[RESIDUAL].zero_()
             self._paid = True
 
     def landed(self) -> None:
@@ -149,11 +157,25 @@ class Coding:
 
     # The worker's side
 
-    def attach(self, worker: Worker, pieces: Sequence[HasPlace]) -> None:
-        """Tells `worker` where the buffers of `pieces` are; None for those without a codec."""
-        for piece in pieces:
-            if piece.declared.spec.codec and self.keeps:
+    def attach(self, worker: Worker, pieces: Sequence[HasPlace], near: torch.Tensor | None = None) -> None:
+        """Tells `worker` where the buffers of `pieces` are; None for those without a codec. `near`: a tensor on the
+        device that the worker moves these from and to by itself, if it does."""
+        coded = [piece for piece in pieces if piece.declared.spec.codec]
+        if self.keeps and coded:
+            self._follow(near if near is not None and _encode_on_gpu(worker, coded) else None)
+            for piece in coded:
                 worker.compensate(piece.declared, self._feedback(piece.offset))
+
+    def _follow(self, near: torch.Tensor | None) -> None:
+        """The buffers move to the device of `near`, or to this host's memory."""
+        device = None if near is None else devices.of(near)
+        if device is not self._device:
+            home = torch.empty(0) if near is None else near.data
+            self._buffers = {
+                kind: home.new_zeros(self.total, dtype=torch.float32).copy_(buffer)
+                for kind, buffer in self._buffers.items()
+            }
+            self._device = device
 
     def detach(self, worker: Worker, pieces: Sequence[HasPlace]) -> None:
         """The buffers may be freed."""
@@ -162,10 +184,11 @@ class Coding:
                 worker.compensate(piece.declared, None)
 
     def _feedback(self, offset: int) -> Feedback:
-        addresses = {kind: buffer.data_ptr() + offset for kind, buffer in self._buffers.items()}
-        way = self.way
+        way, device = self.way, self._device
+        address = torch.Tensor.data_ptr if device is None else device.address
+        addresses = {kind: address(buffer) + offset for kind, buffer in self._buffers.items()}
         residual, momentum = addresses.get(RESIDUAL, 0), addresses.get(MOMENTUM, 0)
-        return Feedback(residual, momentum, mu=way.momentum, nesterov=way.nesterov, masked=way.masked)
+        return Feedback(residual, momentum, way.momentum, way.nesterov, way.masked, on_gpu=device is not None)
 
     def rescale(self, worker: Worker, pieces: Sequence[HasPlace], slots: Sequence[Slot], rates: Rates) -> None:
         """Before a round: the residual in terms of the learning rates that its updates will be made with."""
@@ -182,3 +205,7 @@ class Coding:
         for slot in slots:
             if factors[slot.index] != 1.0:
                 self._views(slot)[RESIDUAL].mul_(factors[slot.index])
+
+
+def _encode_on_gpu(worker: object, pieces: Sequence[HasPlace]) -> bool:
+    return isinstance(worker, UsesGpu) and all(worker.encodes_on_gpu(piece.declared) for piece in pieces)

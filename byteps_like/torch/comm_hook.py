@@ -7,6 +7,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.coding import Memory
 from byteps_like.torch.compression_rules import Rules, rules_for_averages, rules_of
 from byteps_like.torch.hook_buckets import Bucket
+from byteps_like.torch.local_arenas import ArenaShares, find, may_share
+from byteps_like.torch.place import Place
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tensors import spec_of
@@ -47,7 +50,9 @@ class DDPHookState:
         self._label = ""
         self._rules = Rules()
         self._buckets: dict[int, Bucket] = {}
+        self._behind: dict[int, tuple[str, Handle]] = {}
         self._layouts = 0
+        self._shares: dict[str, ArenaShares | None] = {}
         self._left: dict[int, Memory] = {}
 
     @property
@@ -60,6 +65,8 @@ class DDPHookState:
             runtime = self._runtime = _runtime.current()
             self._rules = _checked(rules_for_averages(self._compression))
             self._buckets.clear()
+            self._behind.clear()
+            self._shares.clear()
             scope = runtime.scope(self._process_set)
             self._route = scope.route if scope.number else runtime.route_for(self._wanted)
             self._label = f"ddp.{runtime.count(f'{scope.prefix}ddp')}"
@@ -75,24 +82,51 @@ class DDPHookState:
             self.error = error
             raise
 
-    def start(self, bucket: GradBucket) -> tuple[Handle, Callable[[], object]]:
-        """Starts averaging `bucket`; what is in flight, and what is to be done when it has landed."""
-        route = self._find_route()
+    def start(self, bucket: GradBucket) -> tuple[Handle, Callable[[], object], bool]:
+        """Starts averaging `bucket`; what is in flight, what is to be done when it has landed, and whether streams may
+        wait for it: not in the first round, in which kernels are loaded, for which drivers may wait for all streams."""
+        device = devices.of(bucket.buffer())
+        if device is not None:
+            devices.check_not_capturing(device, "ddp_hook")
+        route, index = self._find_route(), bucket.index()
         if not self._rules.codecs:
-            return self._start_whole(route, bucket.index(), bucket.buffer())
+            return self._start_whole(route, index, bucket.buffer())
         own, gradients = self._bucket(route, bucket), bucket.gradients()
-        return own.start(gradients, bucket.index()), partial(own.land, gradients)
+        again = self._catch_up(index, own.name)
+        handle = own.start(gradients, index)
+        self._behind[index] = own.name, handle
+        return handle, partial(own.land, gradients), again
 
-    def _start_whole(self, route: Route, index: int, buffer: torch.Tensor) -> tuple[Handle, Callable[[], object]]:
+    def _catch_up(self, index: int, name: str) -> bool:
+        """The host waits for the bucket's round before, which streams may have waited for in its place: raises what it
+        failed with. Whether that was of the same name."""
+        before, handle = self._behind.pop(index, ("", None))
+        if handle is not None:
+            handle.wait()
+        return before == name
+
+    def _start_whole(self, route: Route, index: int, buffer: torch.Tensor) -> tuple[Handle, Callable[[], object], bool]:
         cast = self._rules.of("", buffer).cast
         wire = buffer.to(cast.wire_dtype(buffer.dtype))
         # DDP puts the parameters into other buckets after the first step: another size is another name.
         name = f"{self._label}.bucket{index}.{wire.dtype}.{wire.numel()}".replace("torch.", "")
         (declared,) = route.declare([spec_of(name, wire)])
         # The next forward waits for all buckets, so none goes before those that were ready earlier.
+        again = self._catch_up(index, name)
         address, place = _runtime.current().place(wire)
-        handle = route.push_pull(declared, address, Op.AVERAGE, Request(place=place))
-        return handle, (lambda: None) if wire is buffer else partial(_copy_back, buffer, wire)
+        handle = route.push_pull(declared, address, Op.AVERAGE, Request(place=self._shared(route, place)))
+        self._behind[index] = name, handle
+        return handle, (lambda: None) if wire is buffer else partial(_copy_back, buffer, wire), again
+
+    def _shared(self, route: Route, place: Place | None) -> Place | None:
+        """With how the ranks of a host share what is there: DDP gives the buckets in one order on all ranks."""
+        runtime = _runtime.current()
+        if place is None or not may_share(runtime, route.worker, place.stage.device):
+            return place
+        device = place.stage.device
+        if device.name not in self._shares:
+            self._shares[device.name] = find(runtime, route.worker, device, f"{self._label}.{len(self._shares)}")
+        return replace(place, shares=self._shares[device.name])
 
     def _bucket(self, route: Route, bucket: GradBucket) -> Bucket:
         """As it is cut now. What codecs remember goes with the parameters when they are dealt out anew."""
@@ -136,21 +170,25 @@ def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Fu
 
     Needs `init()`. torch.distributed may be initialized with any backend, and only keeps DDP's books. Buckets are
     reduced in place while backward goes on; those on a device are there when the streams are that wait for the future,
-    as with NCCL. Errors are raised by `backward()` as RuntimeError with our text;
-    `state.error` is the typed one. `state` may be None where one model is trained.
+    as with NCCL; after the first round no host waits for them. Errors are raised by `backward()`, maybe the next one,
+    as RuntimeError with our text; `state.error` is the typed one. `state` may be None where one model is trained.
     """
     known = state if state is not None else _default_state()
     buffer = bucket.buffer()
     with known.noting():
-        handle, finish = known.start(bucket)
+        handle, finish, streams_wait = known.start(bucket)
     ended: torch.futures.Future[Any] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else [])
 
     def land(_: object) -> torch.Tensor:
         with known.noting():
-            handle.wait()
+            getattr(handle, "block", handle.wait)()
         finish()
         return buffer
 
+    device = devices.of(buffer)
+    if streams_wait and device is not None and device.gate() is not None:
+        ended.set_result(None)  # `land` queues on the future's own stream that it waits
+        return ended.then(land)
     # DDP dies of a Python future with an exception set; one that `then` makes fails as C++ expects.
     result = ended.then(land)
     _waiter.put(handle, ended)

@@ -2,6 +2,9 @@
 
 There is no thread: updates run on the thread that asks for a parameter, so parameters and the optimizer's state change
 only inside calls of the training thread, and errors are raised there. While it would wait, it updates what has landed.
+
+On a device the host waits, too: an update is queued when its gradient is there. A stream that waited in its place for
+one that is late would hold up the updates of all that come behind it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -63,6 +63,7 @@ class CudaDevice:
         self.ordinal = int(device.index)
         self._device = device
         self._native: Any = _UNKNOWN
+        self._compiles = True  # until it is known that they can't be
         self._lock = threading.Lock()
 
     def current(self) -> Stream:
@@ -96,7 +97,7 @@ class CudaDevice:
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Raises SystemCallError if the driver refuses."""
+        """Raises DeviceError, or without the native core SystemCallError, if the driver refuses."""
         gpu = self.native()
         if gpu is not None:
             held = [gpu.pin_address(address, nbytes)]
@@ -121,6 +122,23 @@ class CudaDevice:
             if self._native is _UNKNOWN:
                 self._native = _opened(self.ordinal)
             return self._native
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """torch's own."""
+        return tensor.data_ptr()
+
+    def kernels(self, sources: Sequence[str]) -> Mapping[str, int]:
+        """Compiled now, or by an earlier process."""
+        if not self._compiles:
+            return {}
+        from byteps_like import cuda  # few processes have codecs on a device
+
+        try:
+            return cuda.handles(self.ordinal, sources)
+        except BytePSLikeError as error:
+            self._compiles = False
+            logger.warning("%s: the host's processors encode, since its kernels can't be had: %s", self.name, error)
+            return {}
 
     def gate(self) -> Gate | None:
         """The core's."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
+from byteps_like.torch.local_shares import Queued
 from byteps_like.torch.passage import Passage
 from byteps_like.torch.work import Work
 
@@ -13,7 +17,7 @@ class DeviceWork(Work):
     `block_current_stream` has the stream wait for both, and the host for neither, where the driver can.
     """
 
-    operation: Passage
+    operation: Passage | Queued
 
     def block_current_stream(self) -> None:
         """Work that is queued after this call comes after the operation. Returns at once where the driver can wait for
@@ -23,3 +27,7 @@ class DeviceWork(Work):
     def join(self) -> None:
         """This thread's current stream waits; for one that has ended."""
         self.operation.wait()
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """On the stream of the copies up."""
+        return self.operation.aside()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -82,7 +82,8 @@ class Device(Protocol):
         """Page-locked memory of this host, contiguous, of the shape and element type of `like`."""
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Page-locks memory of this host, until what it returns is called. Blocks. Raises SystemCallError."""
+        """Page-locks memory of this host, until what it returns is called. Blocks. Raises SystemCallError,
+        or DeviceError."""
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of this host. Blocks."""
@@ -92,6 +93,13 @@ class Device(Protocol):
 
     def native(self) -> Any:
         """The native core's Gpu, which works on the device by itself; None if there is none."""
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """Where a tensor on the device begins, as that knows it."""
+
+    def kernels(self, sources: Sequence[str]) -> Mapping[str, int]:
+        """Those of csrc/cuda for the device; none, and the log says why once, where they can't be had. Blocks while
+        they are compiled."""
 
     def gate(self) -> Gate | None:
         """A new gate, shut; None where the host must wait instead."""
@@ -144,6 +152,14 @@ class PlainDevice:
     def native(self) -> Any:
         """None."""
 
+    def address(self, tensor: torch.Tensor) -> int:
+        """Of no use to anybody."""
+        return tensor.data_ptr()
+
+    def kernels(self, sources: Sequence[str]) -> Mapping[str, int]:  # noqa: ARG002 - it runs none of ours
+        """None."""
+        return {}
+
     def gate(self) -> Gate | None:
         """None."""
         return None
@@ -175,8 +191,8 @@ _known: dict[torch.device, Device] = {}
 _lock = threading.Lock()
 
 
-def _find(tensor: torch.Tensor) -> Device | None:
-    device = tensor.device
+def at(device: torch.device) -> Device | None:
+    """The device that torch knows by this; None for this host's memory."""
     if device.type in ("cpu", "meta"):
         return None
     with _lock:
@@ -191,6 +207,10 @@ def _made(device: torch.device) -> Device:
 
         return CudaDevice(device)
     return PlainDevice(device)
+
+
+def _find(tensor: torch.Tensor) -> Device | None:
+    return at(tensor.device)
 
 
 _finder: Callable[[torch.Tensor], Device | None] = _find

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from byteps_like.collectives.together import Together
 from byteps_like.worker.api import Handle
 
 
@@ -17,6 +18,14 @@ def call_all(waits: Sequence[Callable[[], None]]) -> None:
             failure = failure or error
     if failure is not None:
         raise failure
+
+
+class Flights(Together):
+    """Some of them as one, of which those on a device needn't block the host."""
+
+    def block(self) -> None:
+        """The current stream waits for those on a device, the host for the others. Raises the first error."""
+        call_all([getattr(part, "block", part.wait) for part in self._parts])
 
 
 _parked: list[tuple[list[Handle], object]] = []

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
 import torch
+
+from byteps_like.torch import devices
 
 logger = logging.getLogger(__name__)
 
@@ -107,20 +109,21 @@ class Future(torch.futures.Future[Any]):
 
     def __init__(self, callbacks: Callbacks, devices: Sequence[torch.device] = ()) -> None:
         super().__init__(devices=list(devices))
-        self._callbacks, self._devices = callbacks, devices
+        self._callbacks, self._devices = callbacks, tuple(devices)
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
         """A future of what `callback(self)` returns or raises."""
         result = Future(self._callbacks, self._devices)
 
         def run() -> None:
-            self._await()
-            try:
-                value = callback(self)
-            except Exception as error:  # noqa: BLE001 - raised to who waits for the result
-                result.set_exception(error)
-            else:
-                result.set_result(value)
+            with self._aside():
+                self._await()
+                try:
+                    value = callback(self)
+                except Exception as error:  # noqa: BLE001 - raised to who waits for the result
+                    result.set_exception(error)
+                else:
+                    result.set_result(value)
 
         self._callbacks.add(run)
         return result
@@ -129,8 +132,9 @@ class Future(torch.futures.Future[Any]):
         """As `then`, for what returns nothing; an error of its own is logged."""
 
         def run() -> None:
-            self._await()
-            callback(self)
+            with self._aside():
+                self._await()
+                callback(self)
 
         self._callbacks.add(run)
 
@@ -142,6 +146,14 @@ class Future(torch.futures.Future[Any]):
 
         self._set_unwrap_func(unwrap)
         self.set_result(_Failed(result))
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Within the block this thread has streams of its own: a callback isn't queued on those of the program."""
+        with ExitStack() as stack:
+            for device in filter(None, map(devices.at, self._devices)):
+                stack.enter_context(device.using(device.side()))
+            yield
 
     def _await(self) -> None:
         with suppress(Exception):  # the callback's to see

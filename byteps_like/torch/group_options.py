@@ -18,8 +18,9 @@ class GroupOptions:
     algorithm: name of a schedule for all calls; "": the selector chooses.
     traffic, priority: who goes first on a link; None: by the kind of call.
     inner: for devices other than the CPU, the backend to use instead of staging in host memory: {"cuda": "nccl"}.
-    local: the same among the ranks of one host: all_reduce is a reduce-scatter and an all-gather there, and each rank
-        moves its share between hosts (local_shares). Where hosts have equally many ranks, at least two.
+    local: what the ranks of one host reduce by among themselves: {"cuda": "auto"}, or "nccl" or "ipc" instead (see
+        local_peers). all_reduce is a reduce-scatter and an all-gather there, and each rank moves its share between
+        hosts (local_shares). Where hosts have equally many ranks, at least two.
     """
 
     reduction: str = "fast"

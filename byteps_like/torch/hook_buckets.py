@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from byteps_like.collectives.together import Together
 from byteps_like.dtypes import Op
+from byteps_like.torch import devices
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression_rules import Rules
+from byteps_like.torch.flown import Flights
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import wire_dtype
@@ -36,6 +37,7 @@ class Load:
         wire = way.wire_dtype(parameters[0].dtype)
         sizes = [item.numel() for item in parameters]
         self._data = parameters[0].data.new_zeros(sum(sizes), dtype=wire)
+        near = self._data if route.carries(devices.of(self._data)) else None
         self._address, self._place = _runtime.current().place(self._data)
         offsets = [sum(sizes[:number]) for number in range(len(sizes))]
         for slot, offset in zip(self.slots, offsets, strict=True):
@@ -45,7 +47,7 @@ class Load:
         self._coding = Coding(way, sum(sizes)) if way.is_coded else None
         if self._coding is not None:
             self._coding.place(self.slots, offsets)
-            self._coding.attach(route.worker, self._parts)
+            self._coding.attach(route.worker, self._parts, near)
 
     def start(self, gradients: Sequence[torch.Tensor], priority: int) -> Handle:
         """Copies them in, and sends."""
@@ -77,7 +79,7 @@ class Bucket:
     """One bucket as it is now; DDP puts parameters into other buckets after the first step."""
 
     def __init__(self, route: Route, label: str, rules: Rules, parameters: Sequence[torch.Tensor]) -> None:
-        self.parameters = [id(item) for item in parameters]
+        self.name, self.parameters = label, [id(item) for item in parameters]
         ways: dict[Compress, list[int]] = {}
         for number, item in enumerate(parameters):
             ways.setdefault(rules.of("", item), []).append(number)
@@ -88,7 +90,7 @@ class Bucket:
 
     def start(self, gradients: Sequence[torch.Tensor], priority: int) -> Handle:
         """Sends all."""
-        return Together([load.start([gradients[number] for number in own], priority) for load, own in self.loads])
+        return Flights([load.start([gradients[number] for number in own], priority) for load, own in self.loads])
 
     def land(self, gradients: Sequence[torch.Tensor]) -> None:
         """Writes the averages to `gradients`."""

@@ -13,7 +13,7 @@ import json
 import logging
 import queue
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 1024
 _EVER = CallOptions(timeout=3e8, traffic=Traffic.CONTROL)
-_PRUNE = 256
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Joiner:
         self._routes: list[Route] = []
         self._lock = threading.Lock()
         self._uses: Counter[tuple[int, str, int]] = Counter()
-        self._flights: list[_Flight] = []
+        self._flights: deque[_Flight] = deque()
         self._generation = 0
         self._joined: dict[int, list[int]] = {}
         self._inbox: queue.SimpleQueue[Message | BytePSLikeError] = queue.SimpleQueue()
@@ -107,8 +106,9 @@ class Joiner:
             self._remember(_Flight({"lane": name}, handle))
 
     def _remember(self, flight: _Flight) -> None:
-        if len(self._flights) >= _PRUNE:
-            self._flights = [other for other in self._flights if not other.handle.done()]
+        # Those that are done hold memory of their tensors; they end in this order, nearly.
+        while self._flights and self._flights[0].handle.done():
+            self._flights.popleft()
         self._flights.append(flight)
         for rank in self._others_joined():
             self._tell(rank, flight.notice)
@@ -117,7 +117,7 @@ class Joiner:
 
     def join(self) -> int:
         """See `join` below."""
-        for flight in self._flights:
+        for flight in list(self._flights):
             flight.handle.wait()
         own = self._group.rank
         with self._lock:
@@ -246,6 +246,8 @@ def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
     """
     runtime = _runtime.current()
     runtime.finish_updates()
+    if runtime.shares:
+        raise InvalidArgumentError("join() while ranks of a host share gradients: set local_shares=off for it")
     if runtime.worker.size == 1:
         return 0
     if runtime.joiner is None:

@@ -1,102 +1,165 @@
-"""All-reduce of tensors on the devices of several hosts, of which each rank moves its own share between hosts.
+"""All-reduce of tensors on devices, of which each rank moves its own share between hosts.
 
-Among the L ranks of a host another backend works on the devices themselves (NCCL): reduce-scatter, then the share of
-each rank, 1/L, goes through its host's memory to the ranks of the same place on the other hosts, then all-gather. So a
-host sends and receives each byte once, by all its ranks and their network cards at once: BytePS's use of them (Jiang et
-al., OSDI 2020, section 4.1). Without it every rank sends what the algorithm has it send of the whole tensor.
+Among the L ranks of a host the devices themselves reduce and scatter (local_peers: NCCL, or CUDA IPC); then the share
+of each rank, 1/L, goes through its host's memory to the ranks of the same place on the other hosts, and the shares are
+gathered on the devices again. So a host sends and receives each byte once, by all its ranks and their network cards at
+once: BytePS's use of them (Jiang et al., OSDI 2020, section 4.1). Without it every rank sends what the algorithm has it
+send of the whole tensor.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.dtypes import Op
-from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.devices import Device
+from byteps_like.errors import BytePSLikeError
+from byteps_like.torch.devices import Device, Event
 from byteps_like.torch.group_tensors import reducible
-from byteps_like.torch.inner import backend
+from byteps_like.torch.local_peers import LocalPeers, exchange, make_peers, slice_of
 from byteps_like.torch.passage import Passage, Stage
 
 _SUMMED = (Op.SUM, Op.AVERAGE)
 
 
 def even_places(hosts: Sequence[int]) -> list[list[int]] | None:
-    """Ranks by host, in their order; None unless there are several hosts with equally many ranks, at least two."""
+    """Ranks by host, in their order; None unless all hosts have equally many ranks, at least two."""
     places = [[rank for rank, host in enumerate(hosts) if host == one] for one in dict.fromkeys(hosts)]
     counts = {len(ranks) for ranks in places}
-    return places if len(places) > 1 and len(counts) == 1 and counts != {1} else None
+    return places if len(counts) == 1 and counts != {1} else None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What local shares stand on: `lane(name, ranks)` makes a lane of some ranks, `backend(name, prefix, rank, size)`
+    one of torch's own; seconds that a rank waits for another."""
+
+    lane: Callable[[str, Sequence[int]], Group]
+    backend: Callable[[str, str, int, int], Any]
+    timeout: float
 
 
 class LocalShares:
-    """Those of one process group and kind of device. Thread-safe; ranks make their calls in one order.
+    """Those of some ranks, on one device of each. Thread-safe; ranks make their calls in one order."""
 
-    `make_peers` gives the lane of some ranks. The local backend is `name`; two groups of it are made: another thread
-    gathers what has landed while the program scatters the next. Blocks until the ranks of this host have come. Raises
-    InvalidArgumentError if the backend can't be.
-    """
+    def __init__(self, device: Device, places: list[list[int]], rank: int, ground: Ground, wanted: str) -> None:
+        """`places`: ranks by host. Blocks until all ranks have come. Raises InvalidArgumentError if what is wanted
+        can't be; where "auto" finds nothing on some host, `usable` says so on all ranks."""
+        own = next(number for number, ranks in enumerate(places) if rank in ranks)
+        self.size, self.rank = len(places[own]), places[own].index(rank)
+        self._host = ground.lane(f"host/{own}", places[own])
+        self._across = ground.lane(f"place/{self.rank}", [ranks[self.rank] for ranks in places])
+        everybody = ground.lane("all", sorted(one for ranks in places for one in ranks))
 
-    def __init__(self, group: Group, make_peers: Any, store: Any, name: str, timeout: Any) -> None:
-        places = even_places(group.hosts)
-        assert places is not None
-        if store is None:
-            raise InvalidArgumentError("a local backend needs the store of init_process_group")
-        own = next(number for number, ranks in enumerate(places) if group.rank in ranks)
-        self.size, self.rank = len(places[own]), places[own].index(group.rank)
-        self._peers: Group = make_peers(self.rank, [ranks[self.rank] for ranks in places])
-        self._scatter, self._gather = (
-            backend(name, PrefixStore(f"byteps_like/local/{own}/{use}", store), self.rank, self.size, timeout)
-            for use in ("scatter", "gather")
-        )
-        self._stages: dict[str, Stage] = {}
+        def backend(name: str) -> Any:
+            return ground.backend(name, f"byteps_like/local/{own}", self.rank, self.size)
+
+        self._peers: LocalPeers | None = make_peers(wanted, device, self._host, backend, ground.timeout)
+        self.usable = all(one["by"] for one in exchange(everybody, {"by": getattr(self._peers, "name", "")}))
+        everybody.release()
+        self._device = device
+        self._stage: Stage | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def takes(self, tensor: torch.Tensor, op: Op) -> bool:
         """Whether it does this one: sums and averages of floating-point numbers."""
-        return op in _SUMMED and tensor.is_floating_point() and tensor.numel() >= self.size
+        enough = op in _SUMMED and tensor.numel() >= self.size
+        return self.usable and enough and self._peers is not None and self._peers.takes(tensor.dtype)
 
-    def all_reduce(self, device: Device, tensor: torch.Tensor, op: Op, options: CallOptions) -> Passage:
+    def all_reduce(self, tensor: torch.Tensor, op: Op, options: CallOptions) -> Passage | Queued:
         """Starts it, in place. Between hosts, per rank: an all-reduce of 1/L of the tensor, with one rank of each."""
-        dtype = reducible(tensor, "allreduce")
-        flat = tensor.data.reshape(-1)
-        share = -(-flat.numel() // self.size)
-        whole = flat if flat.numel() == share * self.size else flat.new_zeros(share * self.size)
-        if whole is not flat:
-            whole[: flat.numel()].copy_(flat)
-        own = flat.new_empty(share)
-        self._scatter._reduce_scatter_base(own, whole).wait()
-        if op is Op.AVERAGE:
-            own.div_(self.size)
-        host = device.empty(own)
+        return self._start(tensor.data.reshape(-1), None, op, options)
+
+    def reduce_placed(self, data: torch.Tensor, host: torch.Tensor, op: Op, options: CallOptions) -> Passage | Queued:
+        """As `all_reduce`, of a flat tensor on the device by way of its mirror, of which the own share is used."""
+        return self._start(data, host, op, options)
+
+    def _start(self, flat: torch.Tensor, mirror: torch.Tensor | None, op: Op, options: CallOptions) -> Passage | Queued:
+        dtype, peers, device = reducible(flat, "allreduce"), self._peers, self._device
+        assert peers is not None
+        stage = self._started()
+        part = slice_of(flat.numel(), self.size, self.rank)
+        stage.down.after(device.current().record())
+        with device.using(stage.down):  # so the program's stream doesn't wait for the other ranks
+            own = flat.new_empty(len(part)) if mirror is None else flat[part.start : part.stop]
+            peers.reduce_scatter(flat, own, op is Op.AVERAGE)
+            if self._across.size == 1:
+                peers.all_gather(flat, own)
+        for item in (flat, own):
+            for stream in (stage.down, stage.up):
+                device.keep(item, stream)
+        if self._across.size == 1:
+            return Queued(device, stage, peers)
+        host = device.empty(own) if mirror is None else mirror[part.start : part.stop]
 
         def launch() -> Any:
+            peers.check()
             address = host.data_ptr()
-            return self._peers.all_reduce(address, address, share, dtype, op, options._replace(waits=False))
+            return self._across.all_reduce(address, address, len(part), dtype, op, options._replace(waits=False))
 
-        def finish() -> None:
-            self._gather._allgather_base(whole, own).wait()
-            if whole is not flat:
-                flat.copy_(whole[: flat.numel()])
+        down, up = ([(host, own)], [(own, host)]) if len(part) else ([], [])
+        return stage.start(down, up, launch, lambda: peers.all_gather(flat, own))
 
-        stage = self._stage(device)
-        for tensor in (whole, flat):
-            device.keep(tensor, stage.up)
-        return stage.start([(host, own)], [(own, host)], launch, finish)
-
-    def _stage(self, device: Device) -> Stage:
+    def _started(self) -> Stage:
         with self._lock:
-            if device.name not in self._stages:
-                self._stages[device.name] = Stage(device)
-            return self._stages[device.name]
+            self._stage = self._stage or Stage(self._device)
+            return self._stage
 
     def close(self) -> None:
-        """Ends the threads and the local groups."""
-        for stage in self._stages.values():
-            stage.close()
-        self._scatter.shutdown()
-        self._gather.shutdown()
+        """Ends the threads, what ranks of the host reduce by, and the lanes. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._stage is not None:
+            self._stage.close()
+        if self._peers is not None:
+            self._peers.close()
+        self._host.release()
+        self._across.release()
+
+
+class Queued:
+    """A reduction that is the devices' alone, since all ranks are on one host. As a Passage; thread-safe."""
+
+    source = 0
+
+    def __init__(self, device: Device, stage: Stage, peers: LocalPeers) -> None:
+        self._device, self._stage, self._peers = device, stage, peers
+        self._landed: Event = stage.down.record()
+
+    def done(self) -> bool:
+        """Whether the result is on the device; never blocks."""
+        return self._landed.done()
+
+    def wait(self, timeout: float | None = None) -> None:  # noqa: ARG002 - it doesn't block
+        """The current stream waits for the result. Raises what the local peers have failed with."""
+        self._peers.check()
+        self._device.current().after(self._landed)
+
+    def block(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def error(self) -> BytePSLikeError | None:
+        """Why the local peers failed, or None."""
+        try:
+            self._peers.check()
+        except BytePSLikeError as error:
+            return error
+        return None
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """At once: `wait` doesn't block the host."""
+        callback()
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Within the block this thread's current stream is another than the program's."""
+        return self._device.using(self._stage.up)

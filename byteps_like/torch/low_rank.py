@@ -229,6 +229,9 @@ class LowRankArena:
     def landed(self) -> None:
         """See Arena."""
 
+    def calm_down(self) -> None:
+        """Nothing: it is in this host's memory."""
+
     def recall(self) -> dict[str, Memory]:
         """See Arena."""
         return {slot.name: {kind: value.clone() for kind, value in slot.memory().items()} for slot in self.slots}

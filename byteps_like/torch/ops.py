@@ -9,7 +9,7 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import adasum
+from byteps_like.torch import adasum, devices
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.handles import Operation, table
@@ -117,6 +117,7 @@ def _signature(tensor: torch.Tensor, reduction: Reduction) -> str:
 def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
     root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
     op = wire_op(reduction.op, tensor.dtype)
+    scope.route.carries(devices.of(tensor))
     (declared,) = scope.route.declare([replace(spec_of(full, tensor), codec=reduction.codec)])
     scale_in_place(tensor, reduction.prescale)
     address, place = _runtime.current().place(tensor)

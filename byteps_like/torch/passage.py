@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any
 
@@ -95,7 +96,7 @@ class Passage:
             self._arrived = True
         device, stream = self._stage.device, self._stage.up
         try:
-            if error is None and self._up:
+            if error is None and (self._up or self._finish is not None):
                 assert self._begun is not None
                 stream.after(self._begun)
                 for target, source in self._up:
@@ -148,6 +149,10 @@ class Passage:
             gate = self._gate if not self._ended.is_set() else None
         if gate is None or not gate.block(device.current().handle):
             self.wait()
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Within the block this thread's current stream is that of the copies up."""
+        return self._stage.device.using(self._stage.up)
 
     def error(self) -> Any:
         """Why it failed, or None; only once it has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,11 +13,15 @@ from byteps_like.worker.api import Declared
 
 @dataclass(frozen=True)
 class Place:
-    """A flat tensor on a device, `data`, and its mirror: as many elements of this host's page-locked memory, `host`."""
+    """A flat tensor on a device, `data`, and its mirror: as many elements of this host's page-locked memory, `host`.
+
+    `stage` is where it is copied by threads of ours."""
 
     stage: Stage
     data: torch.Tensor
     host: torch.Tensor
+    shares: Any = None
+    """How the ranks of a host share it among them (local_arenas.ArenaShares); None: each moves all of it."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor, stage: Stage) -> Place:

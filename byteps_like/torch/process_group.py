@@ -10,10 +10,13 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from byteps_like.collectives.api import Group
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch import devices
 from byteps_like.torch.device_work import DeviceWork
+from byteps_like.torch.devices import Device
 from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_collectives import Collectives
 from byteps_like.torch.group_devices import DeviceCalls
@@ -21,8 +24,8 @@ from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.group_p2p import PointToPoint
 from byteps_like.torch.group_tensors import one, premultiplied, reduction
-from byteps_like.torch.inner import InnerBackends
-from byteps_like.torch.local_shares import LocalShares, even_places
+from byteps_like.torch.inner import InnerBackends, backend
+from byteps_like.torch.local_shares import Ground, LocalShares, even_places
 from byteps_like.torch.monitored import MonitoredBarrier
 from byteps_like.torch.opaque import opaque
 from byteps_like.torch.rendezvous import World
@@ -134,31 +137,39 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         assert device is not None
         with self._lock:
             self.aboard = self.aboard or DeviceCalls()
-        if call.__name__ == "allreduce" and (shares := self._shares(tensor.device.type)) is not None:
+        if call.__name__ == "allreduce" and (shares := self._shares(tensor, device)) is not None:
             options = named.get("opts", arguments[1] if len(arguments) > 1 else None)
             op = reduction(options, one(arguments[0], "allreduce", "tensors"), "allreduce")
             if shares.takes(tensor, op) and premultiplied(options, tensor) is tensor:
                 devices.check_not_capturing(device, "allreduce")
                 self.aboard.lane(self.lanes.current)
-                passage = shares.all_reduce(device, tensor, op, self._options(options))
+                passage = shares.all_reduce(tensor, op, self._options(options))
                 return self._joined(DeviceWork(passage, [tensor], None, self.callbacks))
         return self.aboard.run(device, call, arguments, named)
 
-    def _shares(self, kind: str) -> LocalShares | None:
+    def _shares(self, tensor: torch.Tensor, device: Device) -> LocalShares | None:
         """Made when the first tensor of that kind of device comes, on all ranks alike."""
-        name, lane = self.options.local.get(kind), self.lanes.first
-        if name is None or even_places(lane.hosts) is None:
+        name, lane = self.options.local.get(tensor.device.type), self.lanes.first
+        places = even_places(lane.hosts)
+        if name is None or places is None:
             return None
         with self._lock:
             if self._local is None:
-                member = self._membership
-
-                def peers(place: int, ranks: Sequence[int]) -> Any:
-                    chosen = [member.ranks[rank] for rank in ranks]
-                    return self.world.group(f"{member.name}/local/{place}", chosen)
-
-                self._local = LocalShares(lane, peers, member.store, name, member.timeout)
+                self._local = LocalShares(device, places, lane.rank, self._ground(), name)
             return self._local
+
+    def _ground(self) -> Ground:
+        member = self._membership
+
+        def lane(name: str, ranks: Sequence[int]) -> Group:
+            return self.world.group(f"{member.name}/local/{name}", [member.ranks[rank] for rank in ranks])
+
+        def made(name: str, prefix: str, rank: int, size: int) -> Any:
+            if member.store is None:
+                raise InvalidArgumentError("a local backend needs the store of init_process_group")
+            return backend(name, PrefixStore(prefix, member.store), rank, size, member.timeout)
+
+        return Ground(lane, made, member.timeout.total_seconds())
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._inner.get(device) or self

@@ -6,13 +6,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.device_flight import DeviceFlight
+from byteps_like.torch.devices import Device
 from byteps_like.torch.place import Place
-from byteps_like.worker.api import Declared, Handle, TensorSpec, Worker
+from byteps_like.worker.api import Declared, Handle, OnGpu, TensorSpec, UsesGpu, Worker
 from byteps_like.worker.local import check_same
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Route:
         self.why = why or _WHY[worker.route]
         self.observer: Observer | None = None
         self._declared: dict[str, Declared] = {}
+        self._carries: dict[str, bool] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on names with all ranks: one round trip for those that are new here, none for the others.
@@ -77,14 +80,31 @@ class Route:
 
     def launch(self, declared: Declared, address: int, op: Op, how: Request) -> Handle:
         """The same, seen by nobody."""
-        worker = self.worker
-        begin = partial(worker.push_pull, declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
+        push_pull: Any = self.worker.push_pull
+        begin = partial(push_pull, declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
         if how.place is None or (self.name == "none" and not declared.spec.codec):
-            return begin()
+            return begin()  # type: ignore[no-any-return]
+        device, data, shares = how.place.stage.device, how.place.data, how.place.shares
+        if self.carries(device):
+            on_gpu = OnGpu(device.address(data), device.current().handle)
+            return DeviceFlight(begin(gpu=on_gpu), device, how.place)
+        if shares is not None and shares.takes(declared, how.place, op):
+            return shares.start(declared, how.place, op, how.parts, how.priority or 0)  # type: ignore[no-any-return]
         down, up = how.place.copies(declared, how.parts)
         if op is Op.BROADCAST:
-            down, up = (down, []) if how.root == worker.rank else ([], up)
+            down, up = (down, []) if how.root == self.worker.rank else ([], up)
         return how.place.stage.start(down, up, begin)
+
+    def carries(self, device: Device | None) -> bool:
+        """Whether its worker copies tensors of `device` down and up by itself, and encodes there what it can: asked
+        before such are declared. Else threads of ours copy them (passage.Stage)."""
+        if device is None:
+            return False
+        if device.name not in self._carries:
+            gpu = device.native() if isinstance(self.worker, UsesGpu) else None
+            worker: Any = self.worker
+            self._carries[device.name] = gpu is not None and worker.use_gpu(gpu, device.kernels)
+        return self._carries[device.name]
 
     def report(self, what: str) -> None:
         """Says in the log, and in the job's status, which way `what` goes."""

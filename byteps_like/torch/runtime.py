@@ -47,6 +47,10 @@ class Runtime:
         self.min_compress_bytes = settings.min_compress_bytes
         self.compression_check = settings.compression_check
         self.compression_monitor = settings.compression_monitor
+        self.local_shares = settings.local_shares
+        self.stall_timeout = settings.stall_timeout
+        self.shares: WeakSet[Any] = WeakSet()
+        """Gradients that the ranks of a host share among them (local_shares.LocalShares)."""
         self.clock: Callable[[], float] = time.monotonic
         """Seconds, by which steps are timed."""
         self.selections: dict[Any, Any] = {}
@@ -248,6 +252,8 @@ class Runtime:
             except BytePSLikeError as error:
                 logger.warning("rank %d: updates of the last step are lost: %s", self.worker.rank, error)
             self.closed = True
+            for shares in list(self.shares):
+                shares.close()
             self.worker.close()
             for stage in self._stages.values():
                 stage.close()

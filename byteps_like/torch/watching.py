@@ -231,9 +231,9 @@ def _made_up(arena: Arena, sample: Sample) -> tuple[Any, Any, Any]:
 
     assert arena.coding is not None
     way, gradient = arena.coding.way, sample.gradient.cpu().numpy().copy()
-    residual = sample.memory[RESIDUAL].numpy() if RESIDUAL in sample.memory else None
+    residual = sample.memory[RESIDUAL].cpu().numpy() if RESIDUAL in sample.memory else None
     if MOMENTUM in sample.memory:
-        momentum = sample.memory[MOMENTUM].numpy().copy()
+        momentum = sample.memory[MOMENTUM].cpu().numpy().copy()
         Compensation(None, momentum, way.momentum, way.nesterov).before(gradient)
     return gradient if residual is None else gradient + residual, gradient, residual
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,6 +53,10 @@ class Work(dist.Work):
 
     def join(self) -> None:
         """For one that has ended well: what this thread queues on a device comes after it. On the CPU it does."""
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Within the block what this thread queues on a device is behind nothing of the program's."""
+        return nullcontext()
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; never blocks."""
@@ -133,6 +139,14 @@ class CoalescedWork(Work):
         for part in self._parts:
             part.join()
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Of each device that they are on."""
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.enter_context(part.aside())
+            yield
+
 
 class _Completion:
     """A callback that ends a future as its operation has ended; until then it keeps alive what the operation uses."""
@@ -143,8 +157,9 @@ class _Completion:
     def __call__(self) -> None:
         error = self._work.operation.error()
         if error is None:
-            self._work.join()
-            self._future.set_result(self._work.result())
+            with self._work.aside():  # the future is complete behind this thread's stream; the program's is not to wait
+                self._work.join()
+                self._future.set_result(self._work.result())
         else:
             self._future.set_exception(error)
 

@@ -6,9 +6,9 @@ Implemented by `worker.native.NativeWorker` (the C++ engine), `portable.Portable
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import DType, Op
@@ -87,6 +87,8 @@ class Feedback:
     nesterov: bool = False
     masked: bool = False
     """Momentum ends where the element was sent (the same, section 3.2). Needs both arrays."""
+    on_gpu: bool = False
+    """Both are in device memory: for a tensor that the GPU encodes (UsesGpu.encodes_on_gpu)."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,33 @@ class Handle(Protocol):
 
         Raises the typed error of the operation: MismatchError, StalledError, PeerLostError, ...
         """
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """Where a tensor is on a GPU; its address in host memory is then that of its mirror."""
+
+    address: int
+    """In device memory, of the whole tensor."""
+    stream: int
+    """Handle of the stream (CUstream) whose work so far is waited for before the tensor is read."""
+
+
+KernelsOf = Callable[[Sequence[str]], Mapping[str, int]]
+"""Of some of csrc/cuda's sources the kernels: CUfunctions by name. None of a source that can't be had."""
+
+
+@runtime_checkable
+class UsesGpu(Protocol):
+    """A worker that moves tensors between a GPU and their mirrors by itself: its `push_pull` takes `gpu: OnGpu`, the
+    handles that it returns have `wait_on(stream)`."""
+
+    def use_gpu(self, gpu: Any, kernels: KernelsOf) -> bool:
+        """From now on tensors may be on `gpu` (the native core's Gpu); those with a codec that are declared later are
+        encoded there, where `kernels` has the kernels. False: it can't, or has another one already."""
+
+    def encodes_on_gpu(self, declared: Declared) -> bool:
+        """Whether the GPU can encode it; it does where its feedback is `on_gpu`, or it has none."""
 
 
 @runtime_checkable
@@ -228,5 +257,7 @@ class Worker(Protocol):
     def stats(self) -> dict[str, int]:
         """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received.
 
-        NativeWorker, of what was encoded on its way to servers: encoded_in (bytes before) and encoded_out (after).
+        NativeWorker, of what its codec threads have encoded on its way to servers: encoded_in (bytes before) and
+        encoded_out (after), of what a GPU has: gpu_encoded_in, gpu_encoded_out; of tensors on a GPU: staged_down and
+        staged_up (bytes that it has copied).
         """

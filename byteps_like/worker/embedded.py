@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.config import Config
@@ -27,12 +27,15 @@ from byteps_like.worker.api import (
     Declared,
     Feedback,
     Handle,
+    KernelsOf,
     Links,
+    OnGpu,
     Placed,
     Places,
     SharedMemory,
     TensorSpec,
     Tunable,
+    UsesGpu,
     Worker,
 )
 
@@ -220,9 +223,18 @@ class Owning:
         root: int = 0,
         parts: range | None = None,
         priority: int | None = None,
+        **gpu: OnGpu,
     ) -> Handle:
-        """See worker.api.Worker."""
-        return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority)
+        """See worker.api.Worker, and UsesGpu."""
+        return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority, **gpu)
+
+    def use_gpu(self, gpu: Any, kernels: KernelsOf) -> bool:
+        """See worker.api.UsesGpu."""
+        return isinstance(self._worker, UsesGpu) and self._worker.use_gpu(gpu, kernels)
+
+    def encodes_on_gpu(self, declared: Declared) -> bool:
+        """See worker.api.UsesGpu."""
+        return isinstance(self._worker, UsesGpu) and self._worker.encodes_on_gpu(declared)
 
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """See worker.api.Worker."""

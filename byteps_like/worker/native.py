@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,14 +16,14 @@ from byteps_like.config import Config
 from byteps_like.control.address import own_host
 from byteps_like.control.card import open_meter
 from byteps_like.control.client import ControlClient
-from byteps_like.control.routes import server_urls
+from byteps_like.control.rdma import server_urls
 from byteps_like.control.seats import Waiting
 from byteps_like.control.types import Event, EventKind, Member, World
 from byteps_like.control.weights import hosts_of, server_weights
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
-from byteps_like.worker.api import Declared, Feedback, Handle, Links, Places, SharedMemory, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, KernelsOf, Links, OnGpu, Places, SharedMemory, TensorSpec
 from byteps_like.worker.cards import ASSUMED, Card, Cards
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
@@ -50,6 +51,14 @@ class NativeHandle:
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the result has landed. Raises the operation's typed error, DeadlineError after `timeout`."""
         self._worker.wait_for(self._operation, self._declared, timeout)
+
+    def wait_on(self, stream: int) -> None:
+        """What comes later in `stream`, a CUstream of the worker's GPU, waits for the result; the host does not, unless
+        this driver has no such waits. Raises the operation's typed error if it has failed; if it fails later the stream
+        goes on, and the next call raises it.
+        """
+        if not self._worker.wait_on_stream(self._operation, stream):
+            self.wait()
 
 
 class NativeWorker:
@@ -79,11 +88,12 @@ class NativeWorker:
         self._meter = None if beside or not world.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
+        self._gpu: tuple[str, KernelsOf] | None = None  # its uuid
         self._lock = threading.Lock()
         self._verdict = Verdict(rank, self._catalogue.name_keys)
         self._closed = False
         shards = [
-            (server.rank, shard, server_urls(config.transport, server, own_host_id))
+            (server.rank, shard, server_urls(config, server, own_host_id))
             for server in world.servers
             for shard in range(server.shards)
         ]
@@ -148,8 +158,10 @@ class NativeWorker:
         root: int = 0,
         parts: range | None = None,
         priority: int | None = None,
-    ) -> Handle:
-        """See worker.api.Worker.push_pull."""
+        gpu: OnGpu | None = None,
+    ) -> NativeHandle | CompletedHandle:
+        """See worker.api.Worker.push_pull. With `gpu`, the result lands there, and `address` is the mirror's: memory of
+        `allocate`, page-locked."""
         self._verdict.check()
         if parts is None:
             declared = self.placed(declared)
@@ -161,7 +173,9 @@ class NativeWorker:
         movable = chosen.start == 0 and self._moves.begin(declared)
         tensor = self._tensors[declared.tensor_id]
         try:
-            operation = self._engine.submit(tensor, address, chosen.start, chosen.stop, int(op), root, wanted, movable)
+            operation = self._engine.submit(
+                tensor, address, chosen.start, chosen.stop, int(op), root, wanted, movable, *_placed_on(gpu)
+            )
         except BytePSLikeError as error:
             raise self._explained(error) from None
         if chosen.start == 0:
@@ -175,19 +189,36 @@ class NativeWorker:
         check_feedback(declared, feedback)
         known = feedback or Feedback()
         tensor = self._tensor(declared)
-        self._engine.set_feedback(tensor, known.residual, known.momentum, known.mu, known.nesterov, known.masked)
+        self._engine.set_feedback(
+            tensor, known.residual, known.momentum, known.mu, known.nesterov, known.masked, known.on_gpu
+        )
 
     def rescale(self, declared: Declared, factor: float) -> None:
         """See worker.api.Worker.rescale."""
         self._engine.rescale(self._tensor(declared), factor)
+
+    def use_gpu(self, gpu: Any, kernels: KernelsOf) -> bool:
+        """See worker.api.UsesGpu."""
+        with self._lock:
+            if self._gpu is None:
+                self._engine.use_gpu(gpu)
+                self._gpu = gpu.uuid, kernels
+            return bool(self._gpu[0] == gpu.uuid)
+
+    def encodes_on_gpu(self, declared: Declared) -> bool:
+        """See worker.api.UsesGpu."""
+        return bool(self._engine.encodes_on_gpu(self._tensor(declared)))
 
     def _tensor(self, declared: Declared) -> int:
         """Its id in the engine, wherever it has moved."""
         return self._tensors[self.placed(declared, follows=False).tensor_id]
 
     def _declare(self, declared: Declared) -> int:
-        spec = declared.spec
-        return int(self._engine.declare(int(spec.dtype), self._parts(declared), spec.codec_spec, spec.codec))
+        spec, gpu = declared.spec, self._gpu
+        if gpu is not None and spec.codec and (source := _core.gpu_source(spec.codec_spec.partition(":")[0])):
+            self._engine.add_kernels(dict(gpu[1](["feedback", source])))
+        parts = self._parts(declared)
+        return int(self._engine.declare(int(spec.dtype), parts, spec.codec_spec, spec.codec, gpu is not None))
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker.placed."""
@@ -243,13 +274,18 @@ class NativeWorker:
         among = self._communicator.counters()
         return {name: count + among.get(name, 0) for name, count in self._engine.counters().items()}
 
+    def links(self) -> dict[str, int]:
+        """How many links there are now, to servers and to other workers, by transport: {"rdma": 2, "tcp": 1}."""
+        return dict(Counter(self._engine.links()) + Counter(self._communicator.links()))
+
     def _counters(self) -> dict[str, float]:
         """For the scheduler's status. A step is taken when the name that is pushed most often is pushed again."""
         if self._closed:
             return {}
         newest = (number for number, _ in list(self._started.values()))
         card = self._meter.report() if self._meter is not None else {}
-        return {**self.stats(), **self._routes, **card, "steps": max(newest, default=-1) + 1}
+        links = {f"links_{transport}": count for transport, count in self.links().items()}
+        return {**self.stats(), **self._routes, **links, **card, "steps": max(newest, default=-1) + 1}
 
     def _names(self) -> dict[str, dict[int, Any]]:
         """For the timeline."""
@@ -295,6 +331,13 @@ class NativeWorker:
         finally:
             if reported:
                 self._client.waiting(None)
+
+    def wait_on_stream(self, operation: Any, stream: int) -> bool:
+        """Has a stream of the GPU wait for an operation of the engine. False if the driver can't."""
+        try:
+            return bool(self._engine.wait_on_stream(operation, stream))
+        except BytePSLikeError as error:
+            raise self._explained(error) from None
 
     def _report_waiting(self, declared: Declared, started: float) -> None:
         name = declared.spec.name
@@ -354,6 +397,10 @@ def cards_of(world: World) -> Cards:
         rate, cards = host.rate * (1e9 / 8 if known else ASSUMED), host.workers or 1
         found += [Card(host.workers > 0, rate / cards, share.get(host_id, 0.0) / cards)] * cards
     return Cards(tuple(found))
+
+
+def _placed_on(gpu: OnGpu | None) -> tuple[int, int]:
+    return (0, 0) if gpu is None else (gpu.address, gpu.stream)
 
 
 def _peer(member: Member) -> Peer:

@@ -120,12 +120,13 @@ class SoftwareDevice:
         self._waits: list[SoftwareEvent] = []
         self._streams: list[SideStream] = []
         self._host: set[int] = set()
+        self._thread = threading.local()
         self._lock = threading.Lock()
 
     # What torch.devices asks
 
     def current(self) -> Any:
-        return Program(self)
+        return getattr(self._thread, "stream", None) or Program(self)
 
     def side(self) -> Any:
         with self._lock:
@@ -136,7 +137,11 @@ class SoftwareDevice:
     def using(self, stream: Any) -> Iterator[None]:
         """What is called in the block is done at once, so after what the stream has queued."""
         stream.record().wait()
-        yield
+        before, self._thread.stream = getattr(self._thread, "stream", None), stream
+        try:
+            yield
+        finally:
+            self._thread.stream = before
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
         with self._lock:

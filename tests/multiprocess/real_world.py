@@ -94,10 +94,10 @@ class Processes:
 
 
 class Pool:
-    """Processes that run bodies as ranks of one world after the other."""
+    """Processes that run bodies as ranks of one world after the other; `context`: how they are started."""
 
-    def __init__(self, size: int) -> None:
-        context = warm.context()
+    def __init__(self, size: int, context: Any = None) -> None:
+        context = context or warm.context()
         self._pipes: list[Connection] = []
         self.processes = []
         for _ in range(size):

@@ -2,44 +2,86 @@
 
 import contextlib
 import ctypes
+import dataclasses
+import importlib.util
 import sys
 import types
-import typing
+from pathlib import Path
 
 import pytest
 
-from byteps_like.cuda import device, kernels, sources
+from byteps_like.cuda import compiler, device, kernels, sources
 from byteps_like.cuda.device import DeviceInfo
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import DeviceError, InvalidArgumentError
 from byteps_like.launch import host_cuda
 from byteps_like.launch.host import State
 
+ROOT = Path(__file__).resolve().parents[2]
 H100 = DeviceInfo(0, "H100", (9, 0), 132, 80 << 30)
 
 
+class FakeNvrtc:
+    """cupy.cuda.nvrtc, which keeps what it is asked for."""
+
+    NVRTCError = RuntimeError
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.refuses = False
+
+    def getVersion(self):
+        return (13, 0)
+
+    def getSupportedArchs(self):
+        return (75, 80, 90)
+
+    def createProgram(self, text, name, headers, names):
+        assert "#include" not in text and (headers, names) == ((), ())
+        return name
+
+    def compileProgram(self, program, options):
+        self.asked.append((program, options))
+        if self.refuses:
+            raise RuntimeError("NVRTC_ERROR_COMPILATION (6)")
+
+    def getCUBIN(self, program):
+        return b"cubin of " + program.encode()
+
+    def getPTX(self, program):
+        return b"ptx of " + program.encode()
+
+    def getProgramLog(self, program):
+        return "line 7: no such thing"
+
+    def destroyProgram(self, program):
+        pass
+
+
 class FakeModule:
-    """cupy.RawModule; a kernel's address is made of its name."""
+    """cupy.cuda.Module; a kernel's address is made of its name."""
 
-    made: typing.ClassVar[list["FakeModule"]] = []
-
-    def __init__(self, code, options, backend):
-        self.code, self.options, self.backend = code, options, backend
-        FakeModule.made.append(self)
+    def load(self, image):
+        if image.startswith(b"ptx of "):
+            raise RuntimeError("CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
 
     def get_function(self, name):
-        return types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=hash(name)))
+        return types.SimpleNamespace(ptr=hash(name))
+
+
+class FakeDevice(contextlib.nullcontext):
+    compute_capability = "90"
 
 
 @pytest.fixture
-def cupy(monkeypatch):
-    fake = types.ModuleType("cupy")
-    fake.cuda = types.SimpleNamespace(Device=lambda index: contextlib.nullcontext(index))
-    fake.RawModule = FakeModule
+def nvrtc(monkeypatch, tmp_path):
+    fake, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
+    fake.cuda, cuda.nvrtc, cuda.Module, cuda.Device = cuda, FakeNvrtc(), FakeModule, FakeDevice
     monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kernels, "why_not", lambda: "")
     monkeypatch.setattr(kernels, "_loaded", {})
-    monkeypatch.setattr(FakeModule, "made", [])
-    return fake
+    return cuda.nvrtc
 
 
 def test_sources_are_whole_and_their_kernels_named_after_them():
@@ -54,19 +96,47 @@ def test_sources_are_whole_and_their_kernels_named_after_them():
     assert len(names) == len(set(names))
 
 
-def test_kernels_are_compiled_once_a_device_without_contraction(cupy):
+def test_kernels_are_compiled_once_for_all_processes_with_these_options_alone(nvrtc, monkeypatch):
     first = kernels.handles(0, ["casts"])
     assert first["casts_encode_bf16"] == hash("casts_encode_bf16")
     assert not [name for name in first if not name.startswith("casts_")]
+    assert kernels.handles(1, ["casts"]) == first
+    monkeypatch.setattr(kernels, "_loaded", {})  # the next process
     assert kernels.handles(0, ["casts"]) == first
-    (module,) = FakeModule.made
-    assert (module.backend, "--fmad=false" in module.options) == ("nvrtc", True)
-    kernels.handles(1, ["casts"])
-    assert len(FakeModule.made) == 2
+    # The last of them counts: nothing that flushes denormals or contracts sums may come behind.
+    assert nvrtc.asked == [("casts.cu", (*sources.OPTIONS, "-arch=sm_90"))]
+    assert {"--fmad=false", "--ftz=false"} <= set(sources.OPTIONS)
     assert set(kernels.handles(0)) == {name for source in sources.sources() for name in source.kernels}
 
 
-def test_a_source_that_is_not_there_is_named(cupy):
+def test_images_depend_on_text_and_architecture_and_half_of_one_is_never_seen(nvrtc, tmp_path, caplog):
+    source = sources.sources()[0]
+    assert compiler.image(source, 80) == f"cubin of {source.name}.cu".encode()
+    assert compiler.image(source, 121) == f"ptx of {source.name}.cu".encode()
+    compiler.image(dataclasses.replace(source, text=source.text + "//"), 80)
+    assert [options[-1] for _, options in nvrtc.asked] == ["-arch=sm_80", "-arch=compute_90", "-arch=sm_80"]
+    assert len(compiler.cached()) == len(list((tmp_path / "cache").iterdir())) == 3
+    with pytest.raises(DeviceError, match="not for 70"):
+        compiler.image(source, 70)
+
+
+def test_what_the_compiler_says_is_told_and_no_cache_does_no_harm(nvrtc, monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert compiler.image(sources.sources()[0], 90)
+    assert "can't be written" in caplog.text
+    nvrtc.refuses = True
+    with pytest.raises(DeviceError, match=r"blocksparse\.cu for sm_90: NVRTC_ERROR_COMPILATION.*\nline 7"):
+        compiler.image(sources.sources()[0], 90)
+
+
+def test_what_the_driver_refuses_to_load_is_told(nvrtc, monkeypatch):
+    monkeypatch.setattr(FakeDevice, "compute_capability", "121")
+    with pytest.raises(DeviceError, match=r"casts\.cu can't be loaded: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"):
+        kernels.handles(0, ["casts"])
+
+
+def test_a_source_that_is_not_there_is_named(nvrtc):
     with pytest.raises(InvalidArgumentError, match=r"there is no nothing\.cu"):
         kernels.handles(0, ["nothing"])
 
@@ -86,3 +156,29 @@ def test_doctor_says_what_devices_are_and_what_kernels_lack(monkeypatch):
     monkeypatch.setattr(host_cuda, "why_not", lambda: "CuPy is missing: pip install it")
     kernel_row = host_cuda.kernels()
     assert (kernel_row.state, kernel_row.fix) == (State.WARN, "pip install it")
+
+
+def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
+    monkeypatch.setattr("byteps_like.torch.devices.why_not", lambda: "torch is built without CUDA: install another")
+    row = host_cuda.torch_on_gpus()
+    assert (row.state, row.value, row.fix) == (State.WARN, "torch is built without CUDA", "install another")
+    monkeypatch.setattr("byteps_like.torch.devices.why_not", lambda: "")
+    assert host_cuda.torch_on_gpus().state is State.OK
+
+    def no_driver():
+        raise DeviceError("no libcuda.so.1")
+
+    assert host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="")).state is State.OK
+    assert host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="too old")).value.endswith("too old")
+    assert "no libcuda.so.1" in host_cuda.waits(no_driver).value
+
+
+def test_a_proof_in_which_tests_were_skipped_is_none(tmp_path):
+    spec = importlib.util.spec_from_file_location("test_gpu_script", ROOT / "scripts" / "test_gpu.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    cases = '<testcase name="a"/><testcase name="b"><skipped/></testcase><testcase name="c"><error/></testcase>'
+    (tmp_path / "report.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    ended, bad = script.counts(tmp_path / "report.xml")
+    assert ended == {"passed": 1, "failed": 1, "skipped": 1}
+    assert bad == ["skipped: None::b", "failed: None::c"]

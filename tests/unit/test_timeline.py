@@ -27,6 +27,7 @@ from byteps_like.timeline.perfetto import load, merged, write
 from byteps_like.timeline.recorder import Recorder
 from byteps_like.timeline.records import RECORD, SERVERS, Kind
 from byteps_like.timeline.report import tables, verdict
+from tests.fakes.software_driver import DRIVER, needs_software_driver
 
 MS = 1_000_000  # nanoseconds
 BOOT = 7_000_000_000
@@ -115,6 +116,65 @@ def test_each_partition_has_its_stages(recorded: Path) -> None:
             found[key] = found.get(key, 0) + 1
     workers = {(stage, rank): 3 for stage in ("ready", "queued", "sent", "received", "updated") for rank in (0, 1)}
     assert found == workers | {("arrived", SERVERS): 6, ("summed", SERVERS): 3}
+
+
+def on_a_gpu(step: int) -> list[np.ndarray]:
+    """A round of two partitions of 10 ms: encoded, copied, sent, summed by somebody, copied and decoded; in turns."""
+    stages = (Kind.ENCODED, Kind.DOWN, Kind.QUEUED, Kind.SENT, Kind.RECEIVED, Kind.UP, Kind.DECODED)
+    rows = []
+    for part in range(2):
+        begin, more = 50 * step + 10 * part, {"key": 9 + part, "round": step, "bytes": 4096, "peer": SERVERS}
+        rows.append(record(Kind.READY, 0, begin, begin, **more))
+        rows += [record(kind, 0, begin + 10 * n, begin + 10 * n + 10, **more) for n, kind in enumerate(stages)]
+    return rows
+
+
+def test_the_way_of_a_gpu_s_partitions_is_read_from_top_to_bottom(tmp_path: Path) -> None:
+    from byteps_like.timeline.draw import _rows
+
+    writer = PartWriter(tmp_path)
+    writer.records(np.concatenate(on_a_gpu(0)).tobytes())
+    writer.close()
+    events = merged(tmp_path)["traceEvents"]
+    tracks = [(event["tid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"]
+    way = ["encoded", "copied down", "queued", "sent", "received", "copied up", "decoded"]
+    assert [name for _, name in sorted(tracks)] == ["ready", *way]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert all(("server" in event["args"]) is (event["name"] in way[2:5]) for event in spans)
+    drawn = [(label, len(found)) for label, found in _rows(spans)]
+    assert drawn == [(f"rank 0 {name}", 2) for name in way]
+
+
+@needs_software_driver
+def test_the_engine_s_copies_are_in_it(tmp_path: Path) -> None:
+    """Of a device that the host plays: each partition goes its way in order, of each round and after the program."""
+    from byteps_like import _core
+    from tests.unit.test_native_gpu import OneRank
+
+    gpu, recorder = _core.Gpu(0, str(DRIVER)), Recorder()
+    rank = OneRank(gpu)
+    rank.engine.use_gpu(gpu)
+    tensor = rank.declare(1)
+    recorder.add_member(0, lambda: {"partitions": {1: ["gradients.0", 0], 2: ["gradients.0", 1]}, "groups": {}})
+    recorder.take(Order(str(tmp_path), 0, NEXT))
+    recorder.begin()
+    for number in range(3):
+        rank.put(np.full(1024, number))
+        assert rank.engine.wait_on_stream(rank.submit(tensor), rank.stream.handle)
+        rank.get()
+    recorder.remove_member(0)
+    rank.close()
+    names = ("ready", "copied down", "sent", "received", "copied up")
+    events = [event for event in merge(tmp_path)["traceEvents"] if event["cat"] == "partition" and event["pid"] == 0]
+    for part in (0, 1):
+        stages = [
+            [event for event in events if (event["name"], event["args"]["part"]) == (name, part)] for name in names
+        ]
+        for ready, down, sent, received, up in zip(*stages, strict=True):
+            ends = [event["ts"] + event["dur"] for event in (ready, down, sent, received, up)]
+            assert ends == sorted(ends) and up["ts"] >= ends[3]
+            assert down["args"]["bytes"] == up["args"]["bytes"] == 2048
+        assert len(stages[0]) == 3
 
 
 def test_the_report_knows_the_answer(recorded: Path) -> None:

@@ -247,6 +247,21 @@ def test_work_and_its_future_wait_on_streams():
         assert device.waits == 0 and {100, 101} <= set(device.kept) | {100, 101}
 
 
+def test_a_future_that_completes_does_not_hold_the_program_s_stream():
+    def body(group, rank, size):
+        tensors = [torch.ones(3), torch.ones(2)]
+        future = group.allreduce_coalesced(tensors).get_future()
+        single = group.allreduce([torch.ones(4)]).get_future()
+        future.wait()
+        single.wait()
+        return [tensor.tolist() for tensor in tensors]
+
+    with software_device() as device:
+        device.lazy = True
+        assert run_groups(2, body) == [[[2.0] * 3, [2.0] * 2]] * 2
+        assert device.waits == 0
+
+
 def test_calls_keep_their_order_whatever_they_are_on():
     def body(group, rank, size):
         for _ in range(10):

@@ -60,6 +60,7 @@ def test_a_whole_job_sums_is_seen_by_status_and_ends_well(launcher):
     assert (seen["state"], seen["world_size"], seen["num_servers"], seen["epoch"]) == ("running", 2, 2, 1)
     members = [(m["member"]["role"], m["member"]["rank"], m["state"]) for m in seen["members"]]
     assert sorted(members) == [(role, rank, "running") for role in ("server", "worker") for rank in (0, 1)]
+    assert {m["stats"].get("links_shm") for m in seen["members"] if m["member"]["role"] == "worker"} == {2.0}
     (launcher.files()[0] / "stop").touch()
     result = launcher.finish(process)
     assert result.code == 0, result
