@@ -11,8 +11,8 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-python test-native test-rdma \
-  test-sanitizers test-python-versions fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
-  bench-compression docs wheel clean kernels
+  test-sanitizers build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
+  bench-compression bench-rdma docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -66,8 +66,14 @@ test-rdma: setup-rdma configure-tests  ## the native tests of RDMA, in a virtual
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
 	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests
 
+test-gpu: $(READY) core  ## the tests that need a GPU, and a summary of what they ran on (CUDA build of torch, the extra [cuda])
+	@$(PYTHON) scripts/test_gpu.py
+
 test-sanitizers: $(READY)  ## the native tests under address+undefined and thread sanitizers
 	@JOBS=$(JOBS) bash scripts/test_sanitizers.sh
+
+build-sanitizers: $(READY)
+	@JOBS=$(JOBS) bash scripts/test_sanitizers.sh --build-only
 
 test-python-versions: $(READY)  ## native core and torch-free tests with each Python 3.11-3.13 there is
 	@bash scripts/test_python_versions.sh
@@ -75,11 +81,14 @@ test-python-versions: $(READY)  ## native core and torch-free tests with each Py
 # Those of codecs begin with real encodings, which the target writes: formats may change.
 FUZZ_TARGETS := frame payload
 
-fuzz: $(READY)  ## fuzzes the parser of frames and the codecs for FUZZ_SECONDS (clang)
-	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
+build-fuzz: $(READY)
+	@mkdir -p build
 	@$(CMAKE) -S . -B build/fuzz -G Ninja -DBYTEPS_LIKE_FUZZ=ON -DBYTEPS_LIKE_PYTHON=OFF \
 	  -DCMAKE_CXX_COMPILER=$$(command -v clang++ || command -v clang++-14) > build/configure-fuzz.log
 	@$(CMAKE) --build build/fuzz -j $(JOBS)
+
+fuzz: build-fuzz  ## fuzzes the parser of frames and the codecs for FUZZ_SECONDS (clang)
+	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
 	@build/fuzz/payload_fuzz --seeds=build/corpus/payload
 	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P $(JOBS) -I TARGET bash -c ' \
 	  build/fuzz/TARGET_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -artifact_prefix=build/TARGET- -print_final_stats=1 \
@@ -147,8 +156,15 @@ bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training wi
 bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
 	@$(PYTHON) bench/placement.py
 
+bench-gpu: $(READY) core  ## kernels and staging against the GPU's own copies, a GPT step against gloo's DDP
+	@$(PYTHON) bench/gpu.py
+
 bench-codecs: setup  ## what every codec costs on one core, against streaming, a sum of fp32 and a cast to bf16
 	@$(PYTHON) bench/codecs.py
+
+bench-rdma:  ## RDMA links against perftest's ib_write_bw and ib_send_lat, in the virtual machine of test-rdma (some minutes)
+	@VENV=$(VENV) bash scripts/setup.sh rdma bench
+	@$(PYTHON) bench/rdma.py
 
 docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/config.md

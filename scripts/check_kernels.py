@@ -1,6 +1,7 @@
 """`make kernels`: compiles every csrc/cuda/*.cu for each architecture with nvcc and, as far as PTX, with NVRTC.
 
-Warnings are errors, and so is a kernel that spills registers to memory. No device is needed, and only what has changed
+Warnings are errors, and so is a kernel that spills registers to memory. What the native core declares of CUDA's driver
+by itself is compared with cuda.h. No device is needed, and only what has changed
 is compiled. The compilers are nvcc on PATH, else those of requirements-kernels.lock, which go into build/cuda; where
 they can't be had, that is said, and nothing is checked.
 """
@@ -159,6 +160,16 @@ def check(compiler: Nvcc | Nvrtc, source: Source, architecture: str, options: tu
     return made
 
 
+def declarations() -> str:
+    """What is wrong with csrc/gpu/cuda_abi.h, by a cuda.h of the wheels and the host's compiler."""
+    include, compiler = WHEELS / "nvidia" / "cu13" / "include", shutil.which("c++")
+    if compiler is None or not (include / "cuda.h").is_file():
+        return ""
+    options = ["-std=c++20", "-fsyntax-only", f"-I{ROOT}", f"-I{include}"]
+    command = [compiler, *options, str(ROOT / "tests" / "native" / "cuda_abi_test.cc")]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
 def table(used: dict[str, dict[str, tuple[int, int]]]) -> str:
     """A row a kernel: its registers by architecture, and the shared memory of the last."""
     architectures = list(next(iter(used.values()), {}))
@@ -186,6 +197,9 @@ def main() -> int:
         results = list(pool.map(lambda task: check(*task, module.OPTIONS), tasks))
     used: dict[str, dict[str, tuple[int, int]]] = {}
     failures = 0
+    if wrong := declarations():
+        failures += 1
+        print(f"== csrc/gpu/cuda_abi.h is not what cuda.h says ==\n{wrong}")
     for (compiler, source, architecture), result in zip(tasks, results, strict=True):
         for kernel, registers in result.used.items():
             used.setdefault(kernel, {})[architecture] = registers

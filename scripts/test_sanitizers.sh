@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The native tests under the thread sanitizer, then under those for addresses and undefined behaviour. The second build
-# runs beside the first tests, which wait for one another more than they compute.
+# The native tests under the thread sanitizer, and under those for addresses and undefined behaviour. The second build
+# runs beside the first tests, which wait for one another more than they compute. With --build-only: both builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Many bytes and nothing new: the thread sanitizer makes it ten times as slow. What has no threads of its own is not
@@ -16,6 +16,10 @@ build() {
 
 mkdir -p build
 build thread thread
+if [ "${1:-}" = --build-only ]; then
+  build address address,undefined
+  exit
+fi
 build/san-thread/native_tests -tce="$not_for_threads" >build/san-thread.log 2>&1 &
 threads=$!
 trap 'kill $threads 2>/dev/null || true' EXIT
