@@ -1,5 +1,9 @@
 // A peer that stops for a while, a cable that loses one packet in twenty or is cut while both ends send: what can be
 // mended is, unseen; else both ends are told within seconds, with the status of the verbs by name.
+#include <time.h>
+
+#include <filesystem>
+
 #include "tests/native/rdma_cable_fixture.h"
 #include "tests/native/rdma_fixture.h"
 
@@ -58,7 +62,7 @@ void SendMany(Peer& peer, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) peer.Send(Push(i, Pattern(1 + i * 7919 % 300'000, i)));
 }
 void CheckMany(Peer& peer, uint32_t count) {
-  REQUIRE(peer.WaitFrames(count, 60));
+  REQUIRE_MESSAGE(peer.WaitFrames(count, 60), peer.received.size(), " came; ", peer.why.message());
   for (uint32_t i = 0; i < count; ++i) {
     CHECK(peer.received[i].header.key == i);
     CHECK(peer.received[i].payload == Pattern(1 + i * 7919 % 300'000, i));
@@ -122,6 +126,62 @@ TEST_CASE("rdma: a cable that is cut ends both links, with the status by name") 
     CHECK_MESSAGE(peer->why.message().find("IBV_WC_RETRY_EXC_ERR") != std::string::npos, peer->why.message());
   }
   CHECK(SecondsSince(began) < 10);
+}
+
+TEST_CASE("rdma: of a cable that is cut, links hear that nobody sends by") {
+  if (NoRdma() || !HasCables()) return;
+  Pair pair;
+  SendMany(*pair.client, 1);
+  CheckMany(*pair.server, 1);
+  const CableFault cut("loss 100%");
+  for (Peer* peer : {pair.client.get(), pair.server.get()}) {
+    REQUIRE(peer->WaitClosed(10));
+    CHECK_MESSAGE(peer->why.code() == Code::kPeerLost, peer->why.message());
+    CHECK_MESSAGE(peer->why.message().find("IBV_WC_RETRY_EXC_ERR") != std::string::npos, peer->why.message());
+  }
+}
+
+TEST_CASE("rdma: who waits for the device before memory may change sleeps, and not for ever") {
+  if (NoRdma() || !HasCables()) return;
+  RdmaPair pair(FreshUrl("rdma"));
+  REQUIRE(pair.server.Offer(pair.to.data(), 1u << 20));
+  pair.server.Send(Push(9, {}));
+  REQUIRE(pair.client.WaitFrames(1));
+  const CableFault cut("loss 100%");
+  pair.client.Send(Segment(0, 1u << 20, 1u << 20));
+  bool sent = false;
+  while (!sent) pair.client_thread.Do([&] { sent = pair.client.asked > 0; });
+  const auto cpu = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  double used = 0;
+  pair.client_thread.Do([&] {
+    const double before = cpu();
+    pair.client.link().Keep();
+    used = cpu() - before;
+  });
+  CHECK(used < 0.05);
+  REQUIRE(pair.client.WaitClosed());
+  CHECK_MESSAGE(pair.client.why.message().find("is not acknowledged") != std::string::npos, pair.client.why.message());
+}
+
+TEST_CASE("rdma: streams that end over a dead cable share a thread that waits for them") {
+  if (NoRdma() || !HasCables()) return;
+  const auto threads = [] {
+    const std::filesystem::directory_iterator all("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  std::vector<StreamPair> pairs;
+  for (int i = 0; i < 6; ++i) pairs.push_back(MakeStreams(FreshUrl("rdma")));
+  const auto before = threads();
+  const CableFault cut("loss 100%");
+  Bytes bytes = Pattern(1000, 1);
+  const iovec piece{bytes.data(), bytes.size()};
+  for (StreamPair& pair : pairs) REQUIRE(pair.client->Write({&piece, 1}).ok());
+  pairs.clear();
+  CHECK(threads() <= before + 1);
 }
 
 }  // namespace byteps_like::testing

@@ -1,5 +1,6 @@
 // What only links of rdma have: places that are offered, registered memory, several queue pairs and rails.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <future>
 
@@ -170,6 +171,24 @@ TEST_CASE("rdma link: once Close has returned, nothing lands any more") {
   REQUIRE(pair.client.WaitClosed());
   CHECK(pair.client.why.code() == Code::kPeerLost);
   CHECK(std::all_of(pair.to.data(), pair.to.data() + kTotal, [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+// Nobody's device maps it here; a processor that touched it would die of it.
+TEST_CASE("rdma link: memory of another device is never read or written by the processor") {
+  if (NoRdma()) return;
+  void* const nothing = ::mmap(nullptr, kTotal, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto* const place = static_cast<std::byte*>(nothing);
+  DmaBuf dma_buf;
+  dma_buf.fd.Reset(::memfd_create("no dma-buf", MFD_CLOEXEC));
+  const RegisteredMemory registered(place, kTotal, std::move(dma_buf));
+  RdmaPair pair(Url());
+  CHECK_FALSE(pair.server.Offer(place, kTotal));
+  pair.client.send_from = place;
+  pair.client.Send(Segment(0, 1u << 20, kTotal));
+  REQUIRE(pair.client.WaitClosed());
+  CHECK(pair.client.why.code() == Code::kInvalid);
+  CHECK(pair.client.why.message().find("memory of another device") != std::string::npos);
+  ::munmap(nothing, kTotal);
 }
 
 TEST_CASE("rdma link: device and GID are as asked for, or it is said why not") {

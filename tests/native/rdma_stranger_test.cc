@@ -1,4 +1,5 @@
 // Who connects by rdma_cm and has not shown yet that it belongs to the job may say anything.
+#include <cstring>
 #include <future>
 
 #include "csrc/transport/rdma/endpoint.h"
@@ -15,6 +16,28 @@ class Stranger {
     auto endpoint = rdma::Endpoint::Make("stranger", 8);
     REQUIRE(endpoint.ok());
     endpoint_ = std::move(*endpoint);
+  }
+
+  // Writes to memory of whose key it has heard by the last queue pair; what its device says to that.
+  Status Write(const Memory& memory, uint32_t key) {
+    REQUIRE(endpoint_->Connect(asked_ - 1, answer_).ok());
+    rdma::QueuePair& pair = endpoint_->queue_pair(asked_ - 1);
+    REQUIRE(verbs::Lib().cm_establish(pair.id()) == 0);
+    Memory bytes(4096);
+    std::fill_n(bytes.data(), 4096, std::byte{7});
+    auto device = rdma::Device::Open(pair.id()->verbs->device->name);
+    auto from = (*device)->Register(bytes.data(), 4096, verbs::kLocalWrite);
+    verbs::Sge piece{reinterpret_cast<uint64_t>(bytes.data()), 4096, (*from)->lkey};
+    verbs::SendWr request{};
+    request.sg_list = &piece;
+    request.num_sge = 1;
+    request.opcode = verbs::kRdmaWrite;
+    request.send_flags = verbs::kSignaled;
+    request.wr.rdma = {reinterpret_cast<uint64_t>(memory.data()), key};
+    REQUIRE(pair.PostSend(request).ok());
+    const Deadline limit = In(5);
+    while (endpoint_->Poll() == 0 && Clock::now() < limit) endpoint_->Await(limit);
+    return endpoint_->failure();
   }
 
   // The answer: whether it was let in. `change`: of what an honest one would say.
@@ -36,7 +59,9 @@ class Stranger {
     param.private_data_len = sizeof(greeting);
     param.qp_num = endpoint_->queue_pair(asked_).number();
     REQUIRE(verbs::Lib().cm_connect(endpoint_->queue_pair(asked_++).id(), &param) == 0);
-    return Await(verbs::kConnectResponse);
+    auto event = rdma::AwaitCmEvent(endpoint_->channel(), verbs::kConnectResponse, "stranger", In(10));
+    if (event.ok()) std::memcpy(&answer_, (*event)->param.conn.private_data, sizeof(answer_));
+    return event.ok();
   }
 
  private:
@@ -47,6 +72,7 @@ class Stranger {
   const std::string place_;
   std::unique_ptr<rdma::Endpoint> endpoint_;
   uint32_t asked_ = 0;
+  rdma::Greeting answer_;
 };
 
 }  // namespace
@@ -74,6 +100,25 @@ TEST_CASE("rdma: strangers get no more queue pairs than they said, nor any for w
   }
   (*listener)->Close();
   CHECK(accepted.get().code() == Code::kClosed);
+}
+
+TEST_CASE("rdma: before it has shown who it is, a peer writes nowhere, whatever keys it knows") {
+  if (NoRdma()) return;
+  const std::string url = FreshUrl("rdma");
+  auto listener = Listen(url);
+  REQUIRE(listener.ok());
+  auto accepted = std::async(std::launch::async, [&] { return (*listener)->Accept(In(30)); });
+  Memory memory(4096);
+  auto device = rdma::Device::Open(rdma::LocalAddresses().back().device);
+  REQUIRE(device.ok());
+  auto lent = (*device)->Register(memory.data(), 4096, verbs::kLocalWrite | verbs::kRemoteWrite);
+  REQUIRE(lent.ok());
+  Stranger stranger((*listener)->url().substr(std::string("rdma://").size()));
+  REQUIRE(stranger.Ask([](rdma::Greeting& greeting) { greeting.count = 1; }));
+  CHECK_FALSE(stranger.Write(memory, (*lent)->rkey).ok());
+  CHECK(std::all_of(memory.data(), memory.data() + 4096, [](std::byte byte) { return byte == std::byte{0}; }));
+  (*listener)->Close();
+  accepted.get().ok();
 }
 
 }  // namespace byteps_like::testing

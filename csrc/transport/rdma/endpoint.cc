@@ -2,6 +2,7 @@
 #include "csrc/transport/rdma/endpoint.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,8 +13,8 @@ namespace {
 
 using verbs::Lib;
 
-// What a completion belongs to: a receive (lane and buffer) or a send (its number).
-constexpr uint64_t kReceive = 1ull << 32;
+// What a completion belongs to: a receive (lane and buffer), a probe (lane) or a send (its number).
+constexpr uint64_t kReceive = 1ull << 32, kProbe = 1ull << 33;
 
 uint64_t ReceiveId(uint32_t lane, uint32_t buffer) { return kReceive | (lane << 16) | buffer; }
 
@@ -38,10 +39,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Make(std::string peer, uint32_t queu
   if (!channel.ok()) return channel.status();
   endpoint->channel_ = std::move(*channel);
   endpoint->eager_ = Block(kDepth * kEagerBytes);
-  endpoint->slots_ = Block(kSlots * kSlotBytes);
-  if (endpoint->eager_.data() == nullptr || endpoint->slots_.data() == nullptr) {
-    return SystemError("memory for a link to " + endpoint->peer_, ENOMEM);
-  }
+  if (endpoint->eager_.data() == nullptr) return SystemError("memory for a link to " + endpoint->peer_, ENOMEM);
   return endpoint;
 }
 
@@ -52,13 +50,11 @@ Result<uint32_t> Endpoint::PortOf(Device* device) {
     if (ports_[i].device == device) return i;
   }
   const auto lanes = static_cast<int>(lanes_.size());
-  auto completions = Completions::Make(*device, 2 * static_cast<int>(kDepth) * lanes);
+  auto completions = Completions::Make(*device, (2 * static_cast<int>(kDepth) + 1) * lanes);
   if (!completions.ok()) return completions.status();
   auto eager = device->Register(eager_.data(), eager_.size(), verbs::kLocalWrite);
   if (!eager.ok()) return eager.status();
-  auto slots = device->Register(slots_.data(), slots_.size(), verbs::kLocalWrite | verbs::kRemoteWrite);
-  if (!slots.ok()) return slots.status();
-  ports_.push_back({device, std::move(*completions), std::move(*eager), std::move(*slots), nullptr});
+  ports_.push_back({device, std::move(*completions), std::move(*eager), nullptr, nullptr});
   return static_cast<uint32_t>(ports_.size() - 1);
 }
 
@@ -88,8 +84,6 @@ Greeting Endpoint::GreetingOf(uint32_t index) const {
   Greeting greeting;
   greeting.index = static_cast<uint8_t>(index);
   greeting.count = static_cast<uint8_t>(lanes_.size());
-  greeting.slots = reinterpret_cast<uint64_t>(slots_.data());
-  greeting.slots_key = ports_[lanes_[index].port].slots->rkey;
   greeting.mtu = lanes_[index].pair->mtu();
   return greeting;
 }
@@ -98,9 +92,33 @@ Status Endpoint::Connect(uint32_t index, const Greeting& peer) {
   if (!std::has_single_bit(peer.mtu) || peer.mtu < 256 || peer.mtu > 4096) {
     return Status(Code::kCorrupt, peer_ + ": packets of " + std::to_string(peer.mtu) + " bytes, which no device sends");
   }
-  peer_slots_ = peer.slots;
-  lanes_[index].peer_slots_key = peer.slots_key;
   return lanes_[index].pair->Connect(peer.mtu);
+}
+
+Result<PlaceOffer> Endpoint::Open() {
+  slots_ = Block(kSlots * kSlotBytes);
+  if (slots_.data() == nullptr) return SystemError("memory for a link to " + peer_, ENOMEM);
+  for (Port& port : ports_) {
+    auto slots = port.device->Register(slots_.data(), slots_.size(), verbs::kLocalWrite | verbs::kRemoteWrite);
+    if (!slots.ok()) return slots.status();
+    port.slots = std::move(*slots);
+  }
+  PlaceOffer told;
+  told.address = reinterpret_cast<uint64_t>(slots_.data());
+  told.bytes = slots_.size();
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    if (Status allowed = lanes_[i].pair->AllowWrites(); !allowed.ok()) return allowed;
+    told.keys[i] = ports_[lanes_[i].port].slots->rkey;
+  }
+  return told;
+}
+
+void Endpoint::OnOpen(const PlaceOffer& slots) {
+  if (peer_slots_ != 0 || slots.address == 0 || slots.bytes != size_t{kSlots} * kSlotBytes) {
+    return Break(Code::kCorrupt, "it has slots that make no sense");
+  }
+  peer_slots_ = slots.address;
+  for (uint32_t i = 0; i < lanes_.size(); ++i) lanes_[i].peer_slots_key = slots.keys[i];
 }
 
 std::vector<const Device*> Endpoint::devices() const {
@@ -129,6 +147,15 @@ bool Endpoint::Sleep() {
   return Poll() == 0;
 }
 
+void Endpoint::Await(Deadline until) {
+  TakeEvents();
+  if (!Sleep()) return;
+  std::vector<pollfd> polled;
+  for (const int fd : fds()) polled.push_back({fd, POLLIN, 0});
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+  ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
+}
+
 size_t Endpoint::Poll() {
   constexpr int kAtOnce = 16;
   verbs::Wc done[kAtOnce];
@@ -152,6 +179,10 @@ size_t Endpoint::Poll() {
 void Endpoint::OnCompletion(const verbs::Wc& done) {
   if (done.status != verbs::kWcSuccess) return OnFailed(done);
   if ((done.wr_id & kReceive) != 0) return OnReceived(done);
+  if ((done.wr_id & kProbe) != 0) {
+    lanes_[done.wr_id & 0xff].probing = false;
+    return;
+  }
   OnSent(static_cast<uint32_t>(done.wr_id));
 }
 

@@ -52,6 +52,9 @@ class Endpoint {
   Status Add(CmId id, const Options& options);  // takes receives from here on
   Status Connect(uint32_t index, const Greeting& peer);
   Greeting GreetingOf(uint32_t index) const;  // `connection` is the caller's
+  // Once the peer has shown who it is: it may write from here on. What it is to be told: where its pieces land.
+  Result<PlaceOffer> Open();
+  void OnOpen(const PlaceOffer& slots);  // the peer's word: before it there is no place for pieces
   QueuePair& queue_pair(uint32_t index) const { return *lanes_[index].pair; }
   std::vector<const Device*> devices() const;
   uint32_t device_of(uint32_t index) const { return lanes_[index].port; }  // of a queue pair, in devices()
@@ -63,6 +66,7 @@ class Endpoint {
   std::vector<int> fds() const;
   void TakeEvents();  // after such an event
   bool Sleep();
+  void Await(Deadline until);  // blocks, asleep, until there may be something to Poll for
 
   // Takes up what has completed; the number of completions. What has failed is in failure() from then on, once and for
   // ever; what came before is still to be taken.
@@ -83,9 +87,14 @@ class Endpoint {
   Status Send(const Piece& piece, uint32_t tag);
   Status GiveCredit();  // if it is due and there is room
   Status SendFin();
+  // Writes nothing at all by each queue pair that has nothing under way: if its path is gone, it fails as with a
+  // message. The peer's process has no part in it.
+  void Probe();
   uint32_t under_way() const { return under_way_; }  // messages sent and not acknowledged
   uint64_t bytes_under_way() const { return bytes_under_way_; }
   void SetUser(User* user) { user_ = user; }  // nullptr: nobody
+
+  void Break(Code code, const std::string& why);  // failure() from here on, if there was none
 
   // Nothing more is sent or lands in memory after this; the peer learns that we went.
   void Fail();
@@ -99,6 +108,7 @@ class Endpoint {
   struct Lane {  // one queue pair
     uint32_t port = 0;
     uint32_t peer_slots_key = 0;
+    bool probing = false;
     uint64_t bytes_under_way = 0;
     Block receives;
     Registration region;
@@ -130,7 +140,6 @@ class Endpoint {
   uint32_t LeastBusy() const;
   Status Post(uint32_t lane, verbs::SendWr& request, verbs::Sge piece, uint32_t tag);
   bool has_room() const { return sent_ - taken_ < kDepth && !sends_[sent_ % kDepth].under_way; }
-  void Break(Code code, const std::string& why);
 
   const std::string peer_;
   CmChannel channel_;
@@ -138,7 +147,7 @@ class Endpoint {
   std::vector<Port> ports_;
   std::vector<Lane> lanes_;
   uint32_t added_ = 0;
-  uint64_t peer_slots_ = 0;
+  uint64_t peer_slots_ = 0;  // 0: not said yet
   User* user_ = nullptr;
   Status failure_;
   bool disconnected_ = false;

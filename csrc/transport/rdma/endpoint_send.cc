@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kCreditMessages = kWindow / 2;
 constexpr uint32_t kCreditSlots = kSlots / 2;
+constexpr uint64_t kProbe = 1ull << 33;  // as in endpoint.cc
 
 }  // namespace
 
@@ -28,8 +29,7 @@ Status Endpoint::Post(uint32_t lane, verbs::SendWr& request, verbs::Sge piece, u
   request.sg_list = &piece;
   request.num_sge = piece.length > 0 ? 1 : 0;
   request.imm_data = htonl(sent_);
-  request.send_flags = verbs::kSignaled;
-  if (piece.length <= lanes_[lane].pair->inline_bytes()) request.send_flags |= verbs::kInline;
+  request.send_flags |= verbs::kSignaled;
   if (Status posted = lanes_[lane].pair->PostSend(request); !posted.ok()) {
     Break(Code::kSystem, posted.message());
     return failure_;
@@ -67,11 +67,13 @@ Status Endpoint::SendEager(const Envelope& envelope, uint32_t bytes, uint32_t ta
   verbs::SendWr request{};
   request.opcode = verbs::kSendWithImm;
   const auto size = static_cast<uint32_t>(sizeof(Envelope)) + bytes;
+  // Memory of ours. That of handlers may be another device's, which the processor can't read.
+  if (size <= lanes_[lane].pair->inline_bytes()) request.send_flags = verbs::kInline;
   return Post(lane, request, {reinterpret_cast<uint64_t>(message), size, ports_[lanes_[lane].port].eager->lkey}, tag);
 }
 
 bool Endpoint::may_send(const Piece& piece) const {
-  if (!may_send() || (piece.to == 0 && slots_used_ - slots_freed_ >= kSlots)) return false;
+  if (!may_send() || peer_slots_ == 0 || (piece.to == 0 && slots_used_ - slots_freed_ >= kSlots)) return false;
   if (piece.keys != nullptr) return true;
   const uint32_t number = copies_by_[copied_ % kSlots];
   return !sends_[number % kDepth].under_way || sends_[number % kDepth].number != number;
@@ -134,6 +136,22 @@ Status Endpoint::GiveCredit() {
 Status Endpoint::SendFin() {
   if (!has_room()) return Status(Code::kCapacity, peer_ + ": no room for the end of the stream");
   return SendEager({.kind = Kind::kFin}, 0, kNoTag);
+}
+
+// Takes no message's number and no receive of the peer's: a peer that is stopped is not overrun.
+void Endpoint::Probe() {
+  if (peer_slots_ == 0 || dead_) return;
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    if (lane.probing || lane.bytes_under_way > 0) continue;
+    verbs::SendWr request{};
+    request.wr_id = kProbe | i;
+    request.opcode = verbs::kRdmaWrite;
+    request.send_flags = verbs::kSignaled;
+    request.wr.rdma = {peer_slots_, lane.peer_slots_key};
+    if (Status posted = lane.pair->PostSend(request); !posted.ok()) return Break(Code::kSystem, posted.message());
+    lane.probing = true;
+  }
 }
 
 void Endpoint::Fail() {

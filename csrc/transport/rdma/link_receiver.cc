@@ -4,13 +4,13 @@
 
 namespace byteps_like::rdma {
 
-Result<bool> LinkReceiver::Receive(size_t budget, const bool& stop, std::vector<PlaceOffer>* offers) {
+Result<bool> LinkReceiver::Receive(size_t budget, const bool& stop, std::vector<Notice>* notices) {
   const uint64_t limit = traffic_.bytes.get() + budget;
   while (!stop) {
     if (traffic_.bytes.get() >= limit) return true;
     const Arrival* const front = endpoint_.Front();
     if (front == nullptr) return false;
-    Status handled = front->envelope == nullptr ? OnPiece(*front) : OnMessage(*front, stop, offers);
+    Status handled = front->envelope == nullptr ? OnPiece(*front) : OnMessage(*front, stop, notices);
     if (stop) break;
     if (!handled.ok()) return handled;
     endpoint_.Pop();
@@ -18,7 +18,7 @@ Result<bool> LinkReceiver::Receive(size_t budget, const bool& stop, std::vector<
   return true;
 }
 
-Status LinkReceiver::OnMessage(const Arrival& arrival, const bool& stop, std::vector<PlaceOffer>* offers) {
+Status LinkReceiver::OnMessage(const Arrival& arrival, const bool& stop, std::vector<Notice>* notices) {
   switch (arrival.envelope->kind) {
     case Kind::kCredit:
       return {};
@@ -26,9 +26,11 @@ Status LinkReceiver::OnMessage(const Arrival& arrival, const bool& stop, std::ve
       return OnFrames(arrival, stop);
     case Kind::kFin:
       return Status(Code::kClosed, link_.peer() + " closed the link");
+    case Kind::kOpen:
     case Kind::kOffer:
       if (arrival.bytes != sizeof(PlaceOffer)) return Corrupt("an offer of another size");
-      std::memcpy(&offers->emplace_back(), arrival.content, sizeof(PlaceOffer));
+      notices->push_back({arrival.envelope->kind, {}});
+      std::memcpy(&notices->back().place, arrival.content, sizeof(PlaceOffer));
       return {};
     default:
       return Corrupt("a message of an unknown kind");
@@ -152,10 +154,11 @@ bool LinkReceiver::Redirect(std::byte* place) {
   return true;
 }
 
-bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<PlaceOffer>* told) {
+bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<Notice>* told) {
   const OfferId id = OfferIdOf(about);
   const bool encoded = (about.flags & kEncoded) != 0;
-  const DeviceKeys* const keys = place == nullptr ? nullptr : keys_.Find(place, bytes);
+  const PlaceKeys known = place == nullptr ? PlaceKeys() : keys_.Find(place, bytes);
+  const DeviceKeys* const keys = known.foreign ? nullptr : known.keys;  // what comes by slots is copied
   const auto found = offered_.find(id);
   if (found != offered_.end()) {
     const Offered& old = found->second;
@@ -164,7 +167,7 @@ bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, 
   } else if (keys == nullptr) {
     return false;
   }
-  PlaceOffer& offer = told->emplace();
+  PlaceOffer& offer = told->emplace(Notice{Kind::kOffer, {}}).place;
   offer.type = id.type;
   offer.encoded = encoded;
   offer.key = id.key;

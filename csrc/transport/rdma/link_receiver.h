@@ -19,18 +19,24 @@ struct OfferHash {
   }
 };
 
+struct Notice {  // a message about places
+  Kind kind{};
+  PlaceOffer place;
+};
+
 class LinkReceiver {
  public:
   LinkReceiver(Link& link, Endpoint& endpoint, MemoryKeys& keys, LinkHandler& handler)
       : link_(link), endpoint_(endpoint), keys_(keys), handler_(handler) {}
 
   // Handles about `budget` bytes at most. True: there may be more right now; false: nothing is there. A failure is
-  // final; `stop` turned true ends the call after the frame at hand. What the peer offers is put into `offers`.
-  Result<bool> Receive(size_t budget, const bool& stop, std::vector<PlaceOffer>* offers);
+  // final; `stop` turned true ends the call after the frame at hand. What the peer says of places is put into
+  // `notices`.
+  Result<bool> Receive(size_t budget, const bool& stop, std::vector<Notice>* notices);
 
   bool Redirect(std::byte* place);
   // True if the place may be offered; `told`: what the peer is to hear of it, if anything.
-  bool Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<PlaceOffer>* told);
+  bool Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<Notice>* told);
 
   bool saw_goodbye() const { return saw_goodbye_; }
   const Traffic& traffic() const { return traffic_; }        // any thread
@@ -47,7 +53,7 @@ class LinkReceiver {
     bool encoded;
   };
 
-  Status OnMessage(const Arrival& arrival, const bool& stop, std::vector<PlaceOffer>* offers);
+  Status OnMessage(const Arrival& arrival, const bool& stop, std::vector<Notice>* notices);
   Status OnFrames(const Arrival& arrival, const bool& stop);
   Status OnFrame(std::byte* header, uint32_t bytes, const Envelope& envelope);
   Status OnPiece(const Arrival& arrival);

@@ -38,22 +38,23 @@ Result<bool> LinkSender::Send(size_t budget, const bool& stop) {
 
 // One message; false: nothing to send, or no room.
 Result<bool> LinkSender::Step() {
-  blocked_ = !endpoint_.may_send() || (in_pieces_ && !has_header_ && !has_offers() && !endpoint_.may_send(piece_));
+  blocked_ = !endpoint_.may_send() || (in_pieces_ && !has_header_ && !has_notices() && !endpoint_.may_send(piece_));
   if (blocked_) return false;
-  if (!has_offers() && (has_header_ || !in_pieces_)) return SendHeaders();
-  Status sent = has_offers() ? SendOffer() : SendPiece();
+  if (!has_notices() && (has_header_ || !in_pieces_)) return SendHeaders();
+  Status sent = has_notices() ? SendNotice() : SendPiece();
   if (!sent.ok()) return sent;
   return true;
 }
 
-Status LinkSender::SendOffer() {
-  std::memcpy(endpoint_.content(), &to_announce_[announced_++], sizeof(PlaceOffer));
+Status LinkSender::SendNotice() {
+  const Kind kind = to_announce_[announced_].kind;
+  std::memcpy(endpoint_.content(), &to_announce_[announced_++].place, sizeof(PlaceOffer));
   if (announced_ == to_announce_.size()) {
     to_announce_.clear();
     announced_ = 0;
   }
-  offers_sent_.Add(1);
-  return endpoint_.SendEager({.kind = Kind::kOffer}, sizeof(PlaceOffer), kNoTag);
+  if (kind == Kind::kOffer) offers_sent_.Add(1);
+  return endpoint_.SendEager({.kind = kind}, sizeof(PlaceOffer), kNoTag);
 }
 
 bool LinkSender::Begin() {
@@ -77,9 +78,12 @@ void LinkSender::Aim() {
   at_ = generation_ = 0;
   target_ = 0;
   piece_ = {.data = next_.payload};
-  if (const DeviceKeys* const keys = current().kept ? nullptr : keys_.Find(next_.payload, header.length)) {
-    piece_keys_ = *keys;
+  const PlaceKeys found = current().kept ? PlaceKeys() : keys_.Find(next_.payload, header.length);
+  if (found.keys != nullptr) {
+    piece_keys_ = *found.keys;
     piece_.keys = &piece_keys_;
+  } else if (found.foreign) {
+    endpoint_.Break(Code::kInvalid, "a payload lies in memory of another device, which RDMA can't read here");
   }
   FindOffer();
   piece_.to = target_;
@@ -107,7 +111,7 @@ Result<bool> LinkSender::SendHeaders() {
   while (packed < kPacked) {
     if (!has_header_) {
       blocked_ = begun_ - reported_ == kFrames || endpoint_.bytes_under_way() + bytes >= kUnderWay;
-      if (blocked_ || !Begin() || has_offers()) break;  // an offer goes before the frame with which it was made
+      if (blocked_ || !Begin() || has_notices()) break;  // an offer goes before the frame with which it was made
     }
     const uint32_t added = Pack(endpoint_.content() + bytes, kContentBytes - bytes);
     if (added == 0) break;
@@ -189,26 +193,29 @@ Status LinkSender::Take(const PlaceOffer& offer) {
   return {};
 }
 
-// Of the frame at hand, what is not sent.
-void LinkSender::CopyRest() {
+// Of the frame at hand, what is not sent. False: it can't be copied.
+bool LinkSender::CopyRest() {
   Frame& frame = current();
   const uint32_t left = next_.header.length - (in_pieces_ ? at_ : 0);
-  if (left == 0 || frame.kept != nullptr) return;
+  if (left == 0 || frame.kept != nullptr) return true;
+  if (keys_.Find(next_.payload, next_.header.length).foreign) return false;
   frame.kept = std::make_unique_for_overwrite<std::byte[]>(left);
   std::memcpy(frame.kept.get(), next_.payload + (next_.header.length - left), left);
   next_.payload = piece_.data = frame.kept.get();  // until the frame's end only the latter is looked at, or the former
   piece_.keys = nullptr;
   piece_.bytes = std::min(left, MostPerPiece());
+  return true;
 }
 
 bool LinkSender::Keep() {
-  if (has_header_ || in_pieces_) CopyRest();
+  if ((has_header_ || in_pieces_) && !CopyRest()) return false;
   const Deadline limit = Clock::now() + kKeepPatience;
   for (uint32_t i = reported_; i != begun_; ++i) {
     while (frames_[i % kFrames].in_place && frames_[i % kFrames].under_way > 0) {
-      endpoint_.Poll();
+      const bool busy = endpoint_.Poll() > 0;
       if (!endpoint_.failure().ok()) return true;  // nothing is read any more, or soon
       if (Clock::now() >= limit) return false;
+      if (!busy) endpoint_.Await(limit);
     }
   }
   return true;

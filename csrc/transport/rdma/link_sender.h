@@ -24,16 +24,14 @@ class LinkSender final : private Endpoint::User {
   // Tells the handler of the frames that have arrived, in order.
   void Report(const bool& stop);
 
-  void Announce(const PlaceOffer& offer) {
-    to_announce_.push_back(offer);
-  }  // before all frames that are sent from now on
-  Status Take(const PlaceOffer& offer);  // the peer's
+  void Announce(const Notice& notice) { to_announce_.push_back(notice); }  // before all frames sent from now on
+  Status Take(const PlaceOffer& offer);                                    // the peer's
 
   // Copies what of payloads is not sent, and waits a little for what the device reads right now; false if that takes
   // too long.
   [[nodiscard]] bool Keep();
 
-  bool unfinished() const { return has_header_ || in_pieces_ || has_offers(); }
+  bool unfinished() const { return has_header_ || in_pieces_ || has_notices(); }
   bool blocked() const { return blocked_; }
   bool sent_goodbye() const { return sent_goodbye_; }
   const Traffic& traffic() const { return traffic_; }          // any thread
@@ -53,15 +51,15 @@ class LinkSender final : private Endpoint::User {
 
   void OnDelivered(uint32_t tag) override;
   Result<bool> Step();
-  Status SendOffer();
-  bool has_offers() const { return announced_ < to_announce_.size(); }
+  Status SendNotice();
+  bool has_notices() const { return announced_ < to_announce_.size(); }
   bool Begin();
   Result<bool> SendHeaders();
   uint32_t Pack(std::byte* to, uint32_t room);
   void Aim();
   void FindOffer();
   Status SendPiece();
-  void CopyRest();
+  bool CopyRest();
   uint32_t MostPerPiece() const;
   Frame& current() { return frames_[(begun_ - 1) % kFrames]; }
 
@@ -83,7 +81,7 @@ class LinkSender final : private Endpoint::User {
 
   std::unordered_map<OfferId, PlaceOffer, OfferHash> peer_offers_;
   std::array<uint32_t, kMaxQueuePairs> peer_keys_;
-  std::vector<PlaceOffer> to_announce_;
+  std::vector<Notice> to_announce_;
   size_t announced_ = 0;
   bool blocked_ = false;
   bool sent_goodbye_ = false;

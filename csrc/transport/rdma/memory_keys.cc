@@ -39,23 +39,23 @@ MemoryKeys::MemoryKeys(const std::vector<const Device*>& devices) {
   for (const Device* device : devices) devices_.push_back(&Registrations::Of(*device));
 }
 
-const DeviceKeys* MemoryKeys::Find(const std::byte* data, size_t bytes) {
+PlaceKeys MemoryKeys::Find(const std::byte* data, size_t bytes) {
   if (const uint64_t now = MemoryGeneration(); now != generation_) {
     known_ = {};
     generation_ = now;
   }
   for (const Known& known : known_) {
-    if (known.begin <= data && data + bytes <= known.end) return &known.keys;
+    if (known.begin <= data && data + bytes <= known.end) return {&known.keys, known.foreign};
   }
   const auto region = FindMemory(data, bytes);
-  if (!region) return nullptr;
-  Known found{region->data, region->data + region->bytes, {}};
+  if (!region) return {};
+  Known found{region->data, region->data + region->bytes, region->dma_buf >= 0, {}};
   for (size_t i = 0; i < devices_.size(); ++i) {
-    if (!devices_[i]->Find(*region, &found.keys[i])) return nullptr;
+    if (!devices_[i]->Find(*region, &found.keys[i])) return {nullptr, found.foreign};
   }
   Known& place = known_[oldest_++ % known_.size()];
   place = found;
-  return &place.keys;
+  return {&place.keys, place.foreign};
 }
 
 }  // namespace byteps_like::rdma

@@ -31,19 +31,25 @@ class Registrations final : private MemoryWatcher {
   std::map<uint64_t, Registration> by_id_;
 };
 
+// What a link may do with a place.
+struct PlaceKeys {
+  const DeviceKeys* keys = nullptr;  // nullptr: some of it is not in registered memory, or a device can't register it
+  bool foreign = false;              // memory of another device (a GPU): the processor must not touch it
+};
+
 // The keys of a place for the devices of one connection, with a memory of where it found the last few. One thread.
 class MemoryKeys {
  public:
   // One per device of the connection, in its order.
   explicit MemoryKeys(const std::vector<const Device*>& devices);
 
-  // nullptr: some of it is not in registered memory, or a device can't register it. Valid until the next call.
-  const DeviceKeys* Find(const std::byte* data, size_t bytes);
+  PlaceKeys Find(const std::byte* data, size_t bytes);  // valid until the next call
 
  private:
   struct Known {
     const std::byte* begin = nullptr;
     const std::byte* end = nullptr;
+    bool foreign = false;
     DeviceKeys keys;
   };
 

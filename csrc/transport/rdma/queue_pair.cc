@@ -25,7 +25,7 @@ verbs::Qp* Create(const Device& device, const Completions& completions, uint32_t
   attr.send_cq = attr.recv_cq = completions.cq();
   attr.qp_type = verbs::kReliableConnection;
   for (const uint32_t wished : {kWishedInline, 0u}) {  // some devices refuse what they can't give
-    attr.cap = {depth, depth, 1, 1, wished};
+    attr.cap = {depth + 1, depth, 1, 1, wished};
     if (verbs::Qp* const qp = Lib().create_qp(device.pd(), &attr); qp != nullptr) {
       *inline_bytes = attr.cap.max_inline_data;
       return qp;
@@ -93,13 +93,20 @@ Status QueuePair::Connect(uint32_t peer_mtu) {
   return {};
 }
 
+Status QueuePair::AllowWrites() {
+  verbs::QpAttr attr{};
+  attr.qp_access_flags = verbs::kLocalWrite | verbs::kRemoteWrite;
+  const int error = Lib().modify_qp(qp_, &attr, verbs::kMaskAccessFlags);
+  return error == 0 ? Status() : SystemError("let the peer of a queue pair write", error);
+}
+
 Status QueuePair::MoveTo(verbs::QpState state) {
   const std::string what = "move a queue pair to state " + std::to_string(state);
   verbs::QpAttr attr{};
   attr.qp_state = state;
   int mask = 0;
   if (Lib().cm_init_qp_attr(id_.get(), &attr, &mask) != 0) return SystemError(what + ": rdma_init_qp_attr", errno);
-  if ((mask & verbs::kMaskAccessFlags) != 0) attr.qp_access_flags = verbs::kLocalWrite | verbs::kRemoteWrite;
+  if ((mask & verbs::kMaskAccessFlags) != 0) attr.qp_access_flags = verbs::kLocalWrite;
   if ((mask & verbs::kMaskPathMtu) != 0) {
     mtu_ = std::min(mtu_, BytesOfMtu(attr.path_mtu));
     attr.path_mtu = MtuOfBytes(mtu_);

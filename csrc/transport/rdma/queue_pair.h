@@ -11,8 +11,8 @@ namespace byteps_like::rdma {
 
 class QueuePair {
  public:
-  // On the identifier's device, with room for `depth` sends and receives; ready for receives to be posted. `gid` and
-  // `mtu` of the options apply. kSystem, kInvalid.
+  // On the identifier's device, with room for `depth` sends, a probe and `depth` receives; ready for receives to be
+  // posted. `gid` and `mtu` of the options apply. kSystem, kInvalid.
   static Result<std::unique_ptr<QueuePair>> Make(CmId id, const Device& device, Completions& completions,
                                                  const Options& options, uint32_t depth);
   ~QueuePair();
@@ -28,6 +28,8 @@ class QueuePair {
   // To the state in which it sends and receives; packets carry `peer_mtu` bytes at most. When the peer's number is
   // known to rdma_cm: after a connection request or its answer.
   Status Connect(uint32_t peer_mtu);
+  // From here on the peer may write where it has a key for; before, whatever it knows, the device refuses.
+  Status AllowWrites();
   // Nothing is sent, and nothing from the peer lands in memory, once this has returned: the queue pair is gone. (In the
   // state of error a device may still be busy with the packet or the work request at hand.) Nothing may be posted, and
   // what was posted and not polled for never completes.

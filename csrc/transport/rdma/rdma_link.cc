@@ -11,6 +11,8 @@ namespace {
 
 // What one link may handle before the others of its loop have their turn, each way.
 constexpr size_t kTurnBytes = 1u << 20;
+// How often a link that has nothing under way sees whether its paths are there.
+constexpr auto kProbeEvery = std::chrono::seconds(2);
 
 class RdmaLink final : public Link, private EventLoop::Deferred {
  public:
@@ -34,6 +36,10 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
         Turn();
       });
     }
+    auto slots = endpoint_->Open();
+    if (!slots.ok()) return Close(slots.status());
+    sender_.Announce({Kind::kOpen, *slots});
+    ProbeLater();
     Kick();
   }
 
@@ -46,7 +52,7 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
 
   bool Offer(const Header& about, std::byte* place, uint64_t bytes) override {
     if (stopping_) return false;
-    std::optional<PlaceOffer> told;
+    std::optional<Notice> told;
     const bool offered = receiver_.Offer(about, place, bytes, &told);
     if (!told) return offered;
     sender_.Announce(*told);
@@ -115,19 +121,31 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
     return endpoint_->Sleep();
   }
 
+  void ProbeLater() {
+    probe_timer_ = loop_.CallAt(Clock::now() + kProbeEvery, [this] {
+      if (stopping_) return;
+      endpoint_->Probe();
+      ProbeLater();
+      loop_.Defer(*this);
+    });
+  }
+
   // True if there may be more right now.
   bool ReceiveSome() {
-    auto more = receiver_.Receive(kTurnBytes, stopping_, &offers_);
-    for (const PlaceOffer& offer : offers_) {
-      if (Status taken = sender_.Take(offer); !taken.ok()) Fail(taken);
-    }
-    offers_.clear();
+    auto more = receiver_.Receive(kTurnBytes, stopping_, &notices_);
+    for (const Notice& notice : notices_) OnNotice(notice);
+    notices_.clear();
     if (stopping_) return false;
     if (!more.ok()) return Fail(more.status()), false;
     if (Status given = endpoint_->GiveCredit(); !given.ok() && !*more) return Fail(given), false;
     // All that the peer had sent is handled now.
     if (!*more && !endpoint_->failure().ok()) Fail(endpoint_->failure());
     return *more;
+  }
+
+  void OnNotice(const Notice& notice) {
+    if (notice.kind == Kind::kOpen) return endpoint_->OnOpen(notice.place);
+    if (Status taken = sender_.Take(notice.place); !taken.ok()) Fail(taken);
   }
 
   bool SendSome() {
@@ -163,6 +181,7 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
       for (const int fd : fds_) loop_.Unwatch(fd);
     }
     started_ = false;
+    loop_.CancelTimer(probe_timer_);
     if (endpoint_ == nullptr) return;
     endpoint_->Fail();
     Bury(std::move(endpoint_), false);
@@ -178,8 +197,9 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
   MemoryKeys keys_;
   LinkReceiver receiver_;
   LinkSender sender_;
-  std::vector<PlaceOffer> offers_;  // of the peer, at hand
+  std::vector<Notice> notices_;  // of the peer, at hand
   Patience patience_;
+  uint64_t probe_timer_ = 0;
   bool started_ = false;
   bool wants_to_send_ = false;  // the handler has not said "nothing now" since the last Kick
   bool stopping_ = false;

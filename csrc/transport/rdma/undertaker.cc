@@ -1,6 +1,8 @@
 #include "csrc/transport/rdma/undertaker.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstdlib>
@@ -16,65 +18,116 @@ constexpr auto kLinger = std::chrono::seconds(5);
 constexpr auto kAtExit = std::chrono::seconds(2);  // for all together
 constexpr int kLookMilliseconds = 100;
 
-void Linger(Endpoint& endpoint) {
-  std::vector<pollfd> polled;
-  for (const int fd : endpoint.fds()) polled.push_back({fd, POLLIN, 0});
-  const Deadline limit = Clock::now() + kLinger;
-  endpoint.Poll();
-  while (endpoint.failure().ok() && endpoint.under_way() > 0 && Clock::now() < limit) {
-    endpoint.TakeEvents();
-    if (endpoint.Sleep()) ::poll(polled.data(), polled.size(), kLookMilliseconds);
-  }
+struct Grave {
+  std::unique_ptr<Endpoint> endpoint;
+  Deadline until;  // for what is under way to arrive
+};
+
+bool Lingers(const Grave& grave) {
+  return grave.endpoint->failure().ok() && grave.endpoint->under_way() > 0 && Clock::now() < grave.until;
 }
 
-void Finish(Endpoint* endpoint, bool linger) {
-  if (linger) Linger(*endpoint);
-  endpoint->Fail();
-  delete endpoint;
-}
-
-// How many are under way. At the process's exit the libraries close their devices: nobody may be inside by then, and
-// what lingers should still arrive.
-class Count {
+// One thread for all of the process, begun with the first: however many links end at once, those that linger do so side
+// by side. Never destroyed.
+class Undertaker {
  public:
-  static Count& Get() {
+  static Undertaker& Get() {
     static auto* const only = [] {
+      // The libraries close their devices then: nobody may be inside, and what lingers should still arrive.
       std::atexit([] { Get().AwaitNone(); });
-      return new Count;
+      return new Undertaker;
     }();
     return *only;
   }
-  void Add(int more) {
+
+  // False: there is no thread, and none to be had.
+  bool Take(Grave& grave) {
     std::lock_guard lock(mutex_);
-    under_way_ += more;
-    changed_.notify_all();
-  }
-  void AwaitNone() {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kAtExit, [this] { return under_way_ == 0; });
+    if (!Begin()) return false;
+    brought_.push_back(std::move(grave));
+    ++under_way_;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof(one));
+    return true;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int under_way_ = 0;
+  bool Begin() {
+    if (begun_) return true;
+    bell_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!bell_) return false;
+    try {
+      std::thread([this] { Run(); }).detach();
+    } catch (const std::system_error&) {
+      return false;
+    }
+    return begun_ = true;
+  }
+
+  [[noreturn]] void Run() {
+    for (;;) {
+      Fetch();
+      const bool asleep = Look();
+      const int most = graves_.empty() ? -1 : kLookMilliseconds;
+      ::poll(polled_.data(), polled_.size(), asleep ? most : 0);
+    }
+  }
+
+  void Fetch() {
+    uint64_t rung = 0;
+    [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &rung, sizeof(rung));
+    std::lock_guard lock(mutex_);
+    for (Grave& grave : brought_) graves_.push_back(std::move(grave));
+    brought_.clear();
+  }
+
+  // Ends what is over; true if an event follows once there is more to do.
+  bool Look() {
+    polled_.assign(1, {bell_.get(), POLLIN, 0});
+    bool asleep = true;
+    for (size_t i = 0; i < graves_.size();) {
+      Endpoint& endpoint = *graves_[i].endpoint;
+      if (Lingers(graves_[i])) {
+        endpoint.TakeEvents();
+        asleep = endpoint.Sleep() && asleep;
+        for (const int fd : endpoint.fds()) polled_.push_back({fd, POLLIN, 0});
+        ++i;
+        continue;
+      }
+      endpoint.Fail();
+      std::swap(graves_[i], graves_.back());
+      graves_.pop_back();
+      std::lock_guard lock(mutex_);
+      if (--under_way_ == 0) none_.notify_all();
+    }
+    return asleep;
+  }
+
+  void AwaitNone() {
+    std::unique_lock lock(mutex_);
+    none_.wait_for(lock, kAtExit, [this] { return under_way_ == 0; });
+  }
+
+  std::mutex mutex_;  // guards these:
+  std::condition_variable none_;
+  std::vector<Grave> brought_;
+  size_t under_way_ = 0;
+  bool begun_ = false;
+
+  Fd bell_;
+  std::vector<Grave> graves_;  // of the thread, as what follows
+  std::vector<pollfd> polled_;
 };
 
 }  // namespace
 
 void Bury(std::unique_ptr<Endpoint> endpoint, bool linger) {
   endpoint->SetUser(nullptr);
-  Count::Get().Add(1);
-  Endpoint* const buried = endpoint.release();
-  const auto finish = [buried, linger] {
-    Finish(buried, linger);
-    Count::Get().Add(-1);
-  };
-  try {
-    std::thread(finish).detach();
-  } catch (const std::system_error&) {  // no more threads to be had
-    finish();
-  }
+  if (!linger) endpoint->Fail();
+  Grave grave{std::move(endpoint), Clock::now() + kLinger};
+  if (Undertaker::Get().Take(grave)) return;
+  while (Lingers(grave)) grave.endpoint->Await(grave.until);
+  grave.endpoint->Fail();
 }
 
 }  // namespace byteps_like::rdma

@@ -8,6 +8,9 @@
 // a sender is at most kWindow ahead of what it knows to be consumed, the rest is for kCredit and kFin, which must never
 // wait. (A credit is sent per half a window or half the slots: of one end at most 5 of these are under way.) Slots are
 // used in turn, and at most kSlots ahead of what the receiver has freed. Both counts come back in every envelope.
+//
+// Until the handshake has been spoken, by eager messages, a queue pair refuses all writes of its peer: a key that was
+// guessed opens nothing. A link lets its peer write, and then sends kOpen; the other end writes nothing before that.
 #pragma once
 
 #include <bit>
@@ -19,7 +22,7 @@ namespace byteps_like::rdma {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr uint32_t kDepth = 64;   // receives posted, and sends outstanding: a power of two
+inline constexpr uint32_t kDepth = 64;   // receives posted, and messages outstanding: a power of two
 inline constexpr uint32_t kWindow = 56;  // messages ahead of the receiver
 inline constexpr uint32_t kSlots = 8;    // for pieces of payload, per connection
 inline constexpr uint32_t kSlotBytes = 128u << 10;
@@ -32,7 +35,8 @@ enum class Kind : uint8_t {
   kFin = 2,     // of a stream: no more follow
   kCredit = 3,  // only what every envelope says
   kFrame = 4,   // frames, PackedSize each: header and payload; if `pieces`, only the header of the last one
-  kOffer = 5,   // a place where payloads may be written: struct PlaceOffer
+  kOpen = 5,    // a link's first: where its landing slots are, struct PlaceOffer
+  kOffer = 6,   // a place where payloads may be written: struct PlaceOffer
 };
 
 struct Envelope {
@@ -47,7 +51,7 @@ static_assert(sizeof(Envelope) == 16 && kEagerSkip + sizeof(Envelope) + kHeaderB
 
 inline constexpr uint32_t kMaxQueuePairs = 8;  // of one connection, all rails together
 
-// Content of kOffer. bytes 0: the offer is withdrawn.
+// Content of kOpen and kOffer. bytes 0: there is no such offer any more.
 struct PlaceOffer {
   FrameType type{};
   uint8_t encoded = 0;
@@ -71,14 +75,13 @@ static_assert(PackedSize(kEagerPayload) == kContentBytes);
 // Private data of the connection request and of its answer, once per queue pair.
 struct Greeting {
   uint32_t magic = 0x524C5042;  // "BPLR"
-  uint16_t layout = 1;          // of messages
+  uint16_t layout = 2;          // of messages
   uint8_t index = 0;            // of the queue pair
   uint8_t count = 0;            // of queue pairs of the connection
   uint64_t connection[2] = {};  // drawn by the connecting end: which requests belong together
-  uint64_t slots = 0;           // address of the sender's landing slots
-  uint32_t slots_key = 0;       // for this queue pair's device
   uint32_t mtu = 0;             // bytes; at most what the sender's side carries
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(Greeting) == 40);  // 56 bytes are what fits
+static_assert(sizeof(Greeting) == 32);  // 56 bytes are what fits
 
 }  // namespace byteps_like::rdma
