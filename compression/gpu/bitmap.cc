@@ -9,17 +9,16 @@ namespace {
 
 constexpr uint32_t kOfThread = 32;  // elements
 
-class GpuBitmap : public GpuCodec {
+class GpuBitmap : public GpuLossless {
  public:
   GpuBitmap(CodecPointer codec, KernelsOf& kernel)
-      : GpuCodec(std::move(codec)), compact_(kernel), spread_(kernel("sparse_spread")) {}
+      : GpuLossless(std::move(codec)), compact_(kernel), spread_(kernel("sparse_spread")) {}
 
   uint64_t Workspace(uint32_t numel) const override {
     Area area(0);
     const GpuCompact::Room room(area, numel);
     return area.end();
   }
-  bool varies() const override { return true; }
 
   Status Prepare(Launcher& launcher, const GpuRound& round, DevicePointer prelude) const override {
     Launches launches(launcher);
@@ -36,10 +35,6 @@ class GpuBitmap : public GpuCodec {
     compact_.Offset(launches, round.numel, kAllButZeros, {.each = 4, .bytes = BytesOf(round)}, room);
     compact_.Emit(launches, round.x, round.numel, kAllButZeros, room, GpuCompact::What::kValues, payload);
     return launches.status();
-  }
-
-  Status Residual(Launcher& launcher, const GpuRound& round, DevicePointer, DevicePointer residual) const override {
-    return launcher.Fill(residual, 0, size_t{round.numel} * sizeof(float));
   }
 
   Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t,

@@ -12,10 +12,10 @@ namespace {
 constexpr uint32_t kHead = 4;
 constexpr uint32_t kOfThread = 8;  // elements
 
-class GpuBlockSparse : public GpuCodec {
+class GpuBlockSparse : public GpuLossless {
  public:
   GpuBlockSparse(CodecPointer codec, uint32_t block, double dense, KernelsOf& kernel)
-      : GpuCodec(std::move(codec)),
+      : GpuLossless(std::move(codec)),
         block_(block),
         dense_(dense),
         scan_(kernel("blocksparse_scan")),
@@ -29,7 +29,6 @@ class GpuBlockSparse : public GpuCodec {
     const Room room(area, Words(numel));
     return area.end();
   }
-  bool varies() const override { return true; }
 
   Status Encode(Launcher& launcher, const GpuRound& round, DevicePointer payload) const override {
     Area area(round.workspace);
@@ -41,10 +40,6 @@ class GpuBlockSparse : public GpuCodec {
         .With(kOneBlock, index_, round.numel, block_, most, payload, room.ranks, room.total, BytesOf(round))
         .Over(round.numel, kOfThread, gather_, round.x, round.numel, block_, room.ranks, room.total, payload)
         .status();
-  }
-
-  Status Residual(Launcher& launcher, const GpuRound& round, DevicePointer, DevicePointer residual) const override {
-    return launcher.Fill(residual, 0, size_t{round.numel} * sizeof(float));
   }
 
   Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t,

@@ -9,16 +9,15 @@ namespace {
 
 constexpr uint32_t kHead = 4;
 
-class GpuCoo : public GpuCodec {
+class GpuCoo : public GpuLossless {
  public:
-  GpuCoo(CodecPointer codec, KernelsOf& kernel) : GpuCodec(std::move(codec)), compact_(kernel), scatter_(kernel) {}
+  GpuCoo(CodecPointer codec, KernelsOf& kernel) : GpuLossless(std::move(codec)), compact_(kernel), scatter_(kernel) {}
 
   uint64_t Workspace(uint32_t numel) const override {
     Area area(0);
     const GpuCompact::Room room(area, numel);
     return area.end();
   }
-  bool varies() const override { return true; }
 
   Status Encode(Launcher& launcher, const GpuRound& round, DevicePointer payload) const override {
     Area area(round.workspace);
@@ -30,10 +29,6 @@ class GpuCoo : public GpuCodec {
                     {.most = round.numel / 2, .head = payload, .bytes = BytesOf(round)}, room);
     compact_.Emit(launches, round.x, round.numel, kAllButZeros, room, GpuCompact::What::kBoth, payload + kHead);
     return launches.status();
-  }
-
-  Status Residual(Launcher& launcher, const GpuRound& round, DevicePointer, DevicePointer residual) const override {
-    return launcher.Fill(residual, 0, size_t{round.numel} * sizeof(float));
   }
 
   Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t,

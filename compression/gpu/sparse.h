@@ -1,4 +1,4 @@
-// What the recipes of topk, chunktopk, coo and bitmap share: launches of csrc/cuda/sparse.cu.
+// What the recipes of sparse codecs share: launches of csrc/cuda/sparse.cu, and what those that leave nothing out are.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,16 @@ inline constexpr DevicePointer kAllButZeros = 0;  // in place of a selection
 
 inline DevicePointer BytesOf(const GpuRound& round) { return round.report + offsetof(GpuReport, bytes); }
 inline DevicePointer CorruptOf(const GpuRound& round) { return round.report + offsetof(GpuReport, corrupt); }
+
+// Twins of codecs that send all there is: how much, only the device knows, and nothing is left of it.
+class GpuLossless : public GpuCodec {
+ public:
+  using GpuCodec::GpuCodec;
+  bool varies() const override { return true; }
+  Status Residual(Launcher& launcher, const GpuRound& round, DevicePointer, DevicePointer residual) const override {
+    return launcher.Fill(residual, 0, size_t{round.numel} * sizeof(float));
+  }
+};
 
 // Which elements of an array are the largest, as compression/select.h has it.
 class GpuSelect {
