@@ -228,6 +228,7 @@ class _Waiter:
             with contextlib.suppress(BytePSLikeError):  # raised again to whoever waits for the future
                 handle.wait()
             ended.set_result(None)
+            del handle, ended  # or they would live, with their tensors, until the next ones come
 
 
 _waiter = _Waiter()

@@ -67,17 +67,21 @@ class SoftwareCuda:
         """Whether what torch calculates doesn't wait for streams: it uses what is there."""
         self._module = self.gpu.load(str(DRIVER))
         self._own = threading.local()
+        self._streams: weakref.WeakSet[DriverStream] = weakref.WeakSet()
         self._host: set[int] = set()
         self._adopted: set[int] = set()
         self._lock = threading.Lock()
 
     def current(self) -> DriverStream:
         if not hasattr(self._own, "stream"):
-            self._own.stream = DriverStream(self.gpu)
+            self._own.stream = self.side()
         return self._own.stream
 
     def side(self) -> DriverStream:
-        return DriverStream(self.gpu)
+        stream = DriverStream(self.gpu)
+        with self._lock:
+            self._streams.add(stream)
+        return stream
 
     @contextlib.contextmanager
     def using(self, stream: DriverStream) -> Iterator[None]:
@@ -145,6 +149,16 @@ class SoftwareCuda:
         return self.gpu.gate() if self.gpu.waits_by_value else None
 
     # What tests ask
+
+    def awaited(self, future: torch.futures.Future[Any]) -> Any:
+        """Its value once all that is queued on the device is done. A future that knows the device would have the
+        current stream wait for that of the thread which completed it; torch's know CUDA only."""
+        value = future.wait()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.stream.synchronize()
+        return value
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is the device's: all are but page-locked ones."""

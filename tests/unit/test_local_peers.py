@@ -221,7 +221,8 @@ def test_the_hook_of_ddp_moves_shares(played, hosts):
             for step in range(3):
                 parameters = [torch.zeros(40, 16), torch.zeros(7)]
                 gradients = [torch.full(item.shape, rank + step + 1.0) for item in parameters]
-                found.append(bps.ddp_hook(state, Bucket(0, parameters, gradients)).wait().unique().tolist())
+                future = bps.ddp_hook(state, Bucket(0, parameters, gradients))
+                found.append(device.awaited(future).unique().tolist())
         return found, device.copied["down"]
 
     with devices.replace(finder(places)):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +12,8 @@ import torch.distributed as dist
 
 import byteps_like.torch as bps
 from byteps_like.compression.registry import codec_of
-from byteps_like.torch import runtime
-from byteps_like.worker.local import LocalWorker
+from byteps_like.torch import comm_hook, runtime
+from byteps_like.worker.local import CompletedHandle, LocalWorker
 from tests.fakes.codec_rounds import by_reference
 from tests.fakes.thread_world import run_world
 from tests.scenarios import compression as scenario
@@ -117,3 +120,16 @@ def test_with_torchs_own_class():
 def test_what_a_hook_cannot_do(wrong):
     with pytest.raises(bps.InvalidArgumentError):
         bps.DDPHookState(compression=wrong)
+
+
+def test_buckets_that_have_landed_are_not_kept_by_the_thread_that_waited():
+    """Their memory is the device's, and streams and events go with it."""
+    waiter, handle = comm_hook._Waiter(), CompletedHandle()
+    waiter.put(handle, ended := torch.futures.Future())
+    kept = weakref.ref(handle)
+    ended.wait()
+    del handle
+    end = time.monotonic() + 2.0
+    while kept() is not None and time.monotonic() < end:
+        time.sleep(0.001)
+    assert kept() is None
