@@ -59,11 +59,11 @@ std::vector<std::tuple<int, std::string, std::string, std::string, uint64_t>> De
   return rows;
 }
 
-PyGpu* Open(int ordinal, const std::string& path) {
+PyGpu* Open(int ordinal, const std::string& path, int connections) {
   auto gpu = Call([&]() -> Result<std::shared_ptr<Gpu>> {
     auto driver = Driver::Open(path);
     if (!driver.ok()) return driver.status();
-    return Gpu::Open(*driver, ordinal);
+    return Gpu::Open(*driver, ordinal, connections);
   });
   auto gates = Call([&] { return GpuGates::Create(gpu); });
   return new PyGpu{Freed(std::move(gpu)), Freed(std::move(gates))};
@@ -107,7 +107,8 @@ void BindDevice(nb::module_& m) {
   m.def("gpu_devices", &Devices, "driver"_a = kCudaLibrary,
         "(ordinal, name, PCI address, uuid in hexadecimal, bytes of memory) of each; DeviceError without a driver.");
   nb::class_<PyGpu>(m, "Gpu", "A device in its primary context, which is torch's and CuPy's too.")
-      .def(nb::new_(&Open), "ordinal"_a, "driver"_a = kCudaLibrary)
+      .def(nb::new_(&Open), "ordinal"_a, "driver"_a = kCudaLibrary, "connections"_a = kDefaultConnections,
+           "`connections`: queues of the hardware that CUDA has for this process. DeviceError.")
       .def_prop_ro("ordinal", [](const PyGpu& self) { return self.gpu->info().ordinal; })
       .def_prop_ro("name", [](const PyGpu& self) { return self.gpu->info().name; })
       .def_prop_ro("pci", [](const PyGpu& self) { return self.gpu->info().pci; })

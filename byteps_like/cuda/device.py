@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 _LIBRARY = "libcuda.so.1"
+_CONNECTIONS = 8  # unless the environment says otherwise
 _OLDEST = (7, 5)  # compute capability: what the kernels are written for
 # Of CUdevice_attribute.
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+
+
+def connections(environ: Mapping[str, str] = os.environ) -> int:
+    """How many queues of a device CUDA puts this process's streams into."""
+    text = environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else _CONNECTIONS
 
 
 @dataclass(frozen=True)

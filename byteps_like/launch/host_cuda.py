@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from byteps_like.cuda.compiler import cache, cached
-from byteps_like.cuda.device import DeviceInfo, Driver, why_not
+from byteps_like.cuda.device import DeviceInfo, Driver, connections, why_not
 from byteps_like.cuda.sources import sources
 from byteps_like.errors import BytePSLikeError
 from byteps_like.launch.host import GIB, Row, State, judged
@@ -63,14 +63,15 @@ def waits(opened: Callable[[], Any]) -> Row:
         why = opened().why_no_waits
     except (ImportError, AttributeError, BytePSLikeError) as error:
         return Row("GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/gpu.md")
-    text = f"hosts wait in their place: {why}" if why else "wait for gradients, hosts don't"
-    return judged("GPU streams", not why, text, "a newer driver")
+    what, _, fix = why.partition("; ")
+    text = f"hosts wait in their place: {what}" if why else "wait for gradients, hosts don't"
+    return judged("GPU streams", not why, text, fix)
 
 
 def _opened() -> Any:
     from byteps_like import _core  # where there is a device; elsewhere doctor needs none
 
-    return _core.Gpu(0)
+    return _core.Gpu(0, connections=connections())
 
 
 ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (cuda,)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from byteps_like.cuda.device import connections
 from byteps_like.errors import BytePSLikeError, SystemCallError
 from byteps_like.torch.devices import Event, Gate, Stream
 
@@ -155,7 +156,7 @@ def _opened(ordinal: int) -> Any:
     try:
         import byteps_like._core as core  # not at the top: torch's other users need no native core
 
-        return core.Gpu(ordinal)
+        return core.Gpu(ordinal, connections=connections())
     except (ImportError, AttributeError, BytePSLikeError) as error:
         logger.warning(
             "cuda:%d: the native core doesn't reach it, so threads launch what has come down: %s", ordinal, error

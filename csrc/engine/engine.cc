@@ -93,6 +93,7 @@ void Engine::Retire(uint32_t tensor) {
       part->channel->Forget(*part);
       if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
     }
+    ReleaseStaging(tensors_.at(tensor));
   });
 }
 

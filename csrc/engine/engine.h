@@ -154,6 +154,7 @@ class Engine {
     std::vector<std::unique_ptr<Part>> parts;
     std::vector<std::unique_ptr<Coding>> codings;    // of each part, or none
     std::vector<std::unique_ptr<Staging>> stagings;  // of each part, once it has been on the GPU
+    bool reserved = false;                           // the stager has memory for its codings
   };
 
   explicit Engine(EngineOptions options);
@@ -164,7 +165,9 @@ class Engine {
   void CameDown(Part& part);                        // it, or its prelude, from the GPU
   Result<std::shared_ptr<Operation>> SubmitFrom(const Request& request, UserWork* start);
   Result<UserWork*> RecordStart(const Request& request);
-  void Stage(Tensor& tensor, const Request& request);  // under the mutex, as the next
+  Status ReserveStaging(uint32_t tensor);
+  void ReleaseStaging(Tensor& tensor);  // under the mutex, as the next
+  void Stage(Tensor& tensor, const Request& request);
   bool HasTwins(const Tensor& tensor) const;
   void BeginStaged(Part& part, UserWork* start);
   uint32_t rank() const { return options_.rank; }
@@ -186,6 +189,7 @@ class Engine {
   void LetGo();  // of channels that were held back, and are in step now
 
   const EngineOptions options_;
+  std::mutex reserving_;                              // before mutex_
   std::atomic<size_t> credit_bytes_, segment_bytes_;  // in force now
   EventLoop loop_;
   std::vector<std::unique_ptr<Channel>> channels_;

@@ -1,5 +1,6 @@
 // Tensors on a GPU: from Submit to the stager, and from there on the way of all others.
 #include <algorithm>
+#include <utility>
 
 #include "csrc/base/log.h"
 #include "csrc/base/trace.h"
@@ -44,11 +45,40 @@ Result<UserWork*> Engine::RecordStart(const Request& request) {
   if (*device != stager_->gpu().info().ordinal)
     return Status(Code::kInvalid, "a tensor on GPU " + std::to_string(*device) + ", and the engine uses GPU " +
                                       std::to_string(stager_->gpu().info().ordinal));
+  bool reserved = false;
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
+    const Tensor& tensor = tensors_.at(request.tensor);
+    reserved = tensor.reserved || !HasTwins(tensor);
   }
+  const Status status = reserved ? Status() : ReserveStaging(request.tensor);
+  if (!status.ok()) return status;
   return stager_->Record(request.stream, request.last_part - request.first_part);
+}
+
+// Without the mutex, which host functions take, while the driver is called.
+Status Engine::ReserveStaging(uint32_t id) {
+  std::lock_guard reserving(reserving_);
+  std::vector<const Coding*> codings;
+  Tensor* tensor = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    tensor = &tensors_.at(id);
+    if (tensor->reserved) return Status();
+    for (const auto& coding : tensor->codings) codings.push_back(coding.get());
+  }
+  const Status status = stager_->Reserve(codings);
+  std::lock_guard lock(mutex_);
+  tensor->reserved = status.ok();
+  return status;
+}
+
+void Engine::ReleaseStaging(Tensor& tensor) {
+  if (!std::exchange(tensor.reserved, false)) return;
+  std::vector<const Coding*> codings;
+  for (const auto& coding : tensor.codings) codings.push_back(coding.get());
+  stager_->Release(codings);
 }
 
 void Engine::Stage(Tensor& tensor, const Request& request) {
@@ -117,10 +147,12 @@ Result<bool> Engine::WaitOnStream(const Operation& operation, uint64_t stream) {
   }
   if (operation.gate == nullptr) return false;
   auto blocked = operation.gate->Block(reinterpret_cast<cuda::Stream>(stream));
-  if (blocked.ok() && !*blocked && !told_of_waits_.exchange(true))
-    Log(LogLevel::kWarning, "rank " + std::to_string(options_.rank) +
-                                ": streams can't wait for a word of memory with this driver: the host waits in their "
-                                "place, and copies overlap less");
+  if (blocked.ok() && !*blocked && !told_of_waits_.exchange(true)) {
+    const std::string why = stager_->gpu().WhyNoWaits();
+    Log(LogLevel::kWarning,
+        "rank " + std::to_string(options_.rank) + ": the host waits for the network in place of streams, and copies" +
+            " overlap less: " + (why.empty() ? "they can't wait for a word of memory with this driver" : why));
+  }
   return blocked;
 }
 

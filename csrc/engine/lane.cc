@@ -26,6 +26,9 @@ Result<std::unique_ptr<Lane>> Lane::Create(LaneSupplies& supplies) {
   auto stream = GpuStream::Create(supplies.gpu);
   if (!stream.ok()) return stream.status();
   std::unique_ptr<Lane> lane(new Lane(supplies, std::move(*stream)));
+  constexpr size_t kReport[] = {sizeof(GpuReport)};
+  const Status reserved = supplies.pool.Reserve(kReport);
+  if (!reserved.ok()) return reserved;
   auto report = supplies.pool.Take(sizeof(GpuReport));
   if (!report.ok()) return report.status();
   lane->report_ = *report;
@@ -33,6 +36,7 @@ Result<std::unique_ptr<Lane>> Lane::Create(LaneSupplies& supplies) {
 }
 
 Status Lane::Issue(const Staging& staging) {
+  if (staging.stage != StagingStage::kFetch) scratch_ = supplies_.scratch.Of(number_);
   switch (staging.stage) {
     case StagingStage::kDown:
       return Down(staging);
@@ -73,11 +77,10 @@ Status Lane::Up(const Staging& staging) {
 
 Status Lane::Prepare(const Staging& staging) {
   Coding& coding = *staging.part->coding;
-  Status status = Reserve(coding);
   auto agreed = supplies_.pool.Take(coding.plan.prelude);
   if (!agreed.ok()) return agreed.status();
   coding.agreed = *agreed;
-  if (status.ok()) status = Await(staging);
+  Status status = Await(staging);
   if (status.ok()) status = Stamp(&Lane::began_);
   if (!status.ok()) return status;
   StreamLauncher launcher(*stream_);
@@ -91,8 +94,7 @@ Status Lane::Prepare(const Staging& staging) {
 
 Status Lane::Encode(const Staging& staging) {
   const Coding& coding = *staging.part->coding;
-  Status status = Reserve(coding);
-  if (status.ok()) status = Await(staging);
+  Status status = Await(staging);
   if (status.ok()) status = Stamp(&Lane::began_);
   if (status.ok()) status = MakePayload(staging);
   if (status.ok()) status = Stamp(&Lane::coded_);
@@ -100,14 +102,14 @@ Status Lane::Encode(const Staging& staging) {
   if (!status.ok() || HasSizeFirst(coding)) return status;
   status = Place(staging, coding.plan.payload);
   if (!status.ok()) return status;
-  return CopyDown(coding.payload.data + coding.head(), scratch_->address(), coding.plan.payload);
+  return CopyDown(coding.payload.data + coding.head(), scratch_, coding.plan.payload);
 }
 
 Status Lane::MakePayload(const Staging& staging) {
   const Coding& coding = *staging.part->coding;
   const GpuFeedback feedback = OnDevice(coding.feedback);
   const GpuRound round = RoundOf(staging);
-  const DevicePointer payload = scratch_->address();
+  const DevicePointer payload = scratch_;
   StreamLauncher launcher(*stream_);
   Status status = coding.prelude
                       ? CopyUp(round.agreed, coding.agreed.data, coding.plan.prelude)
@@ -125,7 +127,7 @@ Status Lane::Fetch(const Staging& staging) {
   Status status = Stamp(&Lane::began_);
   if (status.ok()) status = Place(staging, PayloadOf(coding));
   if (!status.ok()) return status;
-  return CopyDown(coding.payload.data + coding.head(), scratch_->address(), PayloadOf(coding));
+  return CopyDown(coding.payload.data + coding.head(), scratch_, PayloadOf(coding));
 }
 
 Status Lane::Decode(const Staging& staging) {
@@ -135,7 +137,7 @@ Status Lane::Decode(const Staging& staging) {
                      "the result of key " + std::to_string(part.key) + " is not of codec " + coding.codec->spec());
   const uint32_t head = coding.head();
   uint32_t count = coding.codec->world();
-  if (part.expected < head || part.expected - head > coding.longest()) return wrong;
+  if (part.expected < head || part.expected - head > coding.plan.result) return wrong;
   const std::byte* const landed = coding.landing().data;
   if (head != 0) {
     auto header = DecodePayloadHeader({landed, part.expected});
@@ -144,11 +146,10 @@ Status Lane::Decode(const Staging& staging) {
       return wrong;
     count = header->count;
   }
-  Status status = Reserve(coding);
-  if (status.ok()) status = Stamp(&Lane::began_);
+  Status status = Stamp(&Lane::began_);
   if (!status.ok()) return status;
   const bool divide = coding.op == Op::kAverage && (head != 0 || !IsFloat(*coding.plan.dense));
-  const DevicePointer result = scratch_->address();
+  const DevicePointer result = scratch_;
   const uint32_t bytes = part.expected - head;
   const GpuRound round = RoundOf(staging);
   StreamLauncher launcher(*stream_);

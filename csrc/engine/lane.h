@@ -1,6 +1,6 @@
 // A stream of the device with the memory that one partition needs while it is on it: what is launched and copied there
-// at each stage of its way (StagingStage). Issuing never waits for the device, and allocates only until the lane has
-// had its largest partition.
+// at each stage of its way (StagingStage). Issuing never waits for the device, and takes or frees no memory of the
+// driver's: what the rounds of a tensor need is reserved by their callers before.
 //
 // Payloads land in the partition's own place in the mirror where they fit, else in page-locked memory of a pool. One
 // whose size only the device knows comes down in one go with its size if it can't be large (its bound is copied: a
@@ -10,23 +10,33 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "csrc/base/status.h"
 #include "csrc/engine/pinned_pool.h"
+#include "csrc/engine/scratch.h"
 #include "csrc/engine/staging.h"
 #include "csrc/gpu/feedback.h"
-#include "csrc/gpu/memory.h"
 #include "csrc/gpu/stream_launcher.h"
 
 namespace byteps_like {
 
+// What a round of a partition takes while it is on its way, where the GPU encodes it: of the pool, until it is over,
+// and as scratch of the lane that it is on.
+struct LaneNeeds {
+  explicit LaneNeeds(const Coding& coding);
+  std::vector<size_t> pinned;
+  size_t scratch = 0;
+};
+
 // What all lanes of an engine share.
 struct LaneSupplies {
-  explicit LaneSupplies(std::shared_ptr<Gpu> on) : gpu(std::move(on)), pool(gpu) {}
+  explicit LaneSupplies(std::shared_ptr<Gpu> on) : gpu(std::move(on)), pool(gpu), scratch(gpu) {}
 
   const std::shared_ptr<Gpu> gpu;
   std::unique_ptr<GpuFeedbackKernels> feedback;  // nullptr: nothing is encoded
   PinnedPool pool;
+  Scratch scratch;
   std::atomic<uint64_t> down{0}, up{0};                 // bytes copied: tensors, payloads, preludes
   std::atomic<uint64_t> encoded_in{0}, encoded_out{0};  // of what the device has encoded: before, after
 };
@@ -49,7 +59,8 @@ class Lane {
   const GpuStream& stream() const { return *stream_; }
 
  private:
-  Lane(LaneSupplies& supplies, std::unique_ptr<GpuStream> stream) : supplies_(supplies), stream_(std::move(stream)) {}
+  Lane(LaneSupplies& supplies, std::unique_ptr<GpuStream> stream)
+      : supplies_(supplies), stream_(std::move(stream)), number_(supplies.scratch.AddLane()) {}
   Status Down(const Staging& staging);
   Status Prepare(const Staging& staging);
   Status Encode(const Staging& staging);
@@ -58,7 +69,6 @@ class Lane {
   Status Up(const Staging& staging);
   Status Decode(const Staging& staging);
 
-  Status Reserve(const Coding& coding);
   Status Place(const Staging& staging, uint32_t bytes);
   GpuRound RoundOf(const Staging& staging) const;
   Status Await(const Staging& staging);
@@ -72,7 +82,8 @@ class Lane {
 
   LaneSupplies& supplies_;
   const std::unique_ptr<GpuStream> stream_;
-  std::unique_ptr<GpuMemory> scratch_;  // payload, prelude, workspace, report
+  const uint32_t number_;
+  DevicePointer scratch_ = 0;  // of the stage, and of kFetch behind it: payload, prelude, workspace, report
   PooledBuffer report_;
   int64_t began_ = 0, coded_ = 0;  // while a timeline is recorded: set by host functions
 };

@@ -23,27 +23,28 @@ struct Layout {
   const size_t prelude, workspace, report, bytes;
 };
 
+// Of the page-locked memory that a payload goes out from; and the result comes to, if that waits until it has gone.
+uint32_t LongestLanding(const Coding& coding) {
+  return coding.head() + (coding.merges() ? coding.plan.payload : coding.longest());
+}
+
 }  // namespace
 
 Lane::~Lane() { supplies_.pool.Give(report_); }
 
 // Memory --------------------------------------------------------------------------------------------------------------
 
-// Only while nothing runs on the lane.
-Status Lane::Reserve(const Coding& coding) {
-  const size_t bytes = Layout(coding).bytes;
-  if (scratch_ && scratch_->bytes() >= bytes) return Status();
-  scratch_.reset();
-  auto memory = GpuMemory::Allocate(supplies_.gpu, bytes);
-  if (!memory.ok()) return memory.status();
-  scratch_ = std::move(*memory);
-  return Status();
+// A payload is in the mirror where it fits, which is not known before: the pool has room for the longest.
+LaneNeeds::LaneNeeds(const Coding& coding) : scratch(Layout(coding).bytes) {
+  if (coding.prelude) pinned.push_back(coding.plan.prelude);
+  if (LongestLanding(coding) > coding.part->bytes) pinned.push_back(LongestLanding(coding));
+  if (coding.merges()) pinned.push_back(coding.head() + coding.plan.result);
 }
 
 GpuRound Lane::RoundOf(const Staging& staging) const {
   const Coding& coding = *staging.part->coding;
   const Layout layout(coding);
-  const DevicePointer begin = scratch_->address();
+  const DevicePointer begin = scratch_;
   return {.x = staging.device,
           .numel = coding.numel,
           .draw = coding.draw,
@@ -64,7 +65,7 @@ Status Lane::Place(const Staging& staging, uint32_t bytes) {
   if (both <= part.bytes) {
     coding.payload = {staging.mirror, both};
   } else {
-    auto taken = supplies_.pool.Take(both);
+    auto taken = supplies_.pool.Take(LongestLanding(coding));
     if (!taken.ok()) return taken.status();
     coding.payload = *taken;
   }
@@ -133,9 +134,9 @@ Status Lane::Land(const Staging& staging, uint32_t rank) {
 // The payload is there: it goes over the wire.
 Status Lane::Seal(Part& part) {
   const Coding& coding = *part.coding;
-  part.total = coding.head() + PayloadOf(coding);
-  if (part.total > coding.payload.bytes)
+  if (PayloadOf(coding) > coding.plan.payload)
     return Status(Code::kDevice, "a GPU made a payload that is too long for codec " + coding.codec->spec());
+  part.total = coding.head() + PayloadOf(coding);
   if (coding.head() != 0)
     EncodePayloadHeader({.codec = coding.codec->id(), .numel = coding.numel, .spec = coding.spec_crc},
                         coding.payload.data);

@@ -1,11 +1,15 @@
 // Page-locked memory for what has no place in a mirror: preludes, payloads that may be longer than the partition,
-// results of merged rounds. Taken and given back, never unlocked before the pool goes.
+// results of merged rounds. Reserved by callers, before there is anything that could wait for it; taken and given back
+// by the stager, which calls no driver for it: to page-lock memory may wait for all streams of the device, also for
+// those that wait for the stager. Never unlocked before the pool goes.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,25 +19,31 @@
 
 namespace byteps_like {
 
-// The pool must outlive its buffers.
+// Thread-safe. The pool must outlive its buffers.
 class PinnedPool {
  public:
   explicit PinnedPool(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
   PinnedPool(const PinnedPool&) = delete;
 
-  // One thread's: at least so long; its contents are undefined. Calls the driver where the pool has to grow.
+  // Buffers of these sizes can be taken beside all that were reserved before. Calls the driver, and may block.
+  Status Reserve(std::span<const size_t> sizes);
+  void Release(std::span<const size_t> sizes);  // they are not needed any more: the next Reserve may have them
+  // At least so long; its contents are undefined. kInvalid: of such a size all that were reserved are taken.
   Result<PooledBuffer> Take(size_t bytes);
-  // Any thread, the driver's too: it waits for none. The buffer is none then.
-  void Give(PooledBuffer& buffer);
+  void Give(PooledBuffer& buffer);  // which is none then
 
  private:
-  Status Grow(size_t bytes);
+  struct Size {
+    int64_t spare = 0;  // buffers that there are beyond those that are reserved
+    std::vector<std::byte*> free;
+  };
 
   const std::shared_ptr<Gpu> gpu_;
+  std::mutex growing_;  // held while the driver is called; guards what follows
   std::vector<std::unique_ptr<PinnedMemory>> slabs_;
-  size_t used_ = 0;  // of the last one
-  std::mutex mutex_;
-  std::map<size_t, std::vector<std::byte*>> free_;  // by size
+  size_t used_ = 0;   // of the last one
+  std::mutex mutex_;  // never held while the driver is called: its host functions give buffers back
+  std::map<size_t, Size> sizes_;
 };
 
 }  // namespace byteps_like

@@ -1,5 +1,6 @@
 #include "csrc/engine/stager.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -8,11 +9,10 @@
 namespace byteps_like {
 namespace {
 
-// Each way: one is copied, others encode, or wait for the user's stream. All together no more than the queues that a
-// device has for a process unless it is told otherwise (CUDA_DEVICE_MAX_CONNECTIONS).
-constexpr size_t kLanes[] = {3, 2, 3};
-
-Status Stopped() { return Status(Code::kClosed, "this rank was shut down while the operation was in flight"); }
+// One that waits for users' streams, one that is copied, and one that is encoded or issued meanwhile; and up. With the
+// program's streams no more than the queues that a device has for a process (kLeastConnections).
+constexpr size_t kLanes[] = {3, 2};
+static_assert(kLanes[0] + kLanes[1] <= kLeastConnections - 3);
 
 }  // namespace
 
@@ -44,7 +44,7 @@ Status Stager::Prepare(const KernelTable& kernels) {
       auto slot = std::make_unique<Slot>();
       slot->stager = this;
       slot->lane = std::move(*lane);
-      slot->oldest_first = group == kDowns && i == 0;
+      slot->waits = group == kDowns && i == 0;
       slots_[group].push_back(std::move(slot));
     }
   return Status();
@@ -62,14 +62,16 @@ Stager::~Stager() {
 
 void Stager::Stop() {
   std::vector<Staging*> left;
+  Status why;
   {
     Lock lock(mutex_);
     ending_ = true;
+    why = WhyNoMore();
     left = TakeQueued();
     changed_.notify_all();
     changed_.wait(lock, [this] { return !Any([](const Slot& slot) { return slot.ending; }); });
   }
-  for (Staging* const staging : left) End(*staging->part, Stopped());
+  for (Staging* const staging : left) End(*staging->part, why);
 }
 
 bool Stager::stuck() const {
@@ -85,7 +87,28 @@ void Stager::End(Part& part, const Status& status) {
   engine_.Done(part, status);
 }
 
+Status Stager::WhyNoMore() const {
+  if (!broken_.ok() || !ending_) return broken_;
+  return Status(Code::kClosed, "this rank was shut down while the operation was in flight");
+}
+
 // From callers --------------------------------------------------------------------------------------------------------
+
+Status Stager::Reserve(std::span<const Coding* const> codings) {
+  std::vector<size_t> pinned;
+  size_t scratch = 0;
+  for (const Coding* const coding : codings) {
+    const LaneNeeds needs(*coding);
+    pinned.insert(pinned.end(), needs.pinned.begin(), needs.pinned.end());
+    scratch = std::max(scratch, needs.scratch);
+  }
+  const Status status = supplies_.scratch.Reserve(scratch);
+  return status.ok() ? supplies_.pool.Reserve(pinned) : status;
+}
+
+void Stager::Release(std::span<const Coding* const> codings) {
+  for (const Coding* const coding : codings) supplies_.pool.Release(LaneNeeds(*coding).pinned);
+}
 
 Result<UserWork*> Stager::Record(uint64_t stream, uint32_t parts) {
   const auto handle = reinterpret_cast<cuda::Stream>(stream);
@@ -93,28 +116,40 @@ Result<UserWork*> Stager::Record(uint64_t stream, uint32_t parts) {
   if (!status.ok()) return status;
   auto gate = gates_->Make();
   if (!gate.ok()) return gate.status();
-  UserWork* start = nullptr;
+  auto start = Unused();
+  if (!start.ok()) return start.status();
+  {
+    std::lock_guard lock(mutex_);
+    UserWork& work = **start;
+    work.gate = std::move(*gate);
+    work.thread = std::this_thread::get_id();
+    work.stream = stream;
+    work.number = 0;
+    work.waiting = parts;
+    work.fired = false;
+  }
+  status = (*start)->event->Record(handle);
+  if (status.ok()) return start;
+  Drop(*start);
+  return status;
+}
+
+Result<UserWork*> Stager::Unused() {
   {
     std::lock_guard lock(mutex_);
     if (!broken_.ok()) return broken_;
     if (!free_starts_.empty()) {
-      start = free_starts_.back();
+      UserWork* const start = free_starts_.back();
       free_starts_.pop_back();
+      return start;
     }
   }
-  if (start == nullptr) {
-    auto event = GpuEvent::Create(supplies_.gpu);
-    if (!event.ok()) return event.status();
-    std::lock_guard lock(mutex_);
-    start = starts_.emplace_back(std::make_unique<UserWork>()).get();
-    start->event = std::move(*event);
-  }
-  start->gate = std::move(*gate);
-  start->waiting = parts;
-  status = start->event->Record(handle);
-  if (status.ok()) return start;
-  Drop(start);
-  return status;
+  auto event = GpuEvent::Create(supplies_.gpu);
+  if (!event.ok()) return event.status();
+  auto start = std::make_unique<UserWork>();
+  start->event = std::move(*event);
+  std::lock_guard lock(mutex_);
+  return starts_.emplace_back(std::move(start)).get();
 }
 
 void Stager::Drop(UserWork* start) {
@@ -122,9 +157,23 @@ void Stager::Drop(UserWork* start) {
   free_starts_.push_back(start);
 }
 
+// After a failure, or while all ends, too: the thread, or Stop, ends what it finds.
 void Stager::Begin(Staging& staging) {
   std::lock_guard lock(mutex_);
+  staging.order = order_++;
+  if (staging.start->number == 0) {
+    staging.start->number = ++uses_;
+    late_starts_.push_back(staging.start);
+  }
   Queue(kDowns, staging);
+}
+
+// Nobody waits for it any more: on its lane, or since it has ended.
+void Stager::LetGo(Staging& staging) {
+  UserWork* const start = std::exchange(staging.start, nullptr);
+  if (start == nullptr || --start->waiting != 0) return;
+  std::erase(late_starts_, start);
+  free_starts_.push_back(start);
 }
 
 void Stager::Landed(Part& part, const Status& status) {
@@ -132,19 +181,19 @@ void Stager::Landed(Part& part, const Status& status) {
   Status why = status;
   if (why.ok()) {
     std::lock_guard lock(mutex_);
-    if (broken_.ok() && !ending_) {
+    why = WhyNoMore();
+    if (why.ok()) {
       const bool agreed = &part != &whole;
       const bool encoded = whole.coding != nullptr && whole.coding->on_gpu;
       whole.staging->stage = agreed ? StagingStage::kEncode : encoded ? StagingStage::kDecode : StagingStage::kUp;
-      return Queue(agreed ? kEncodes : kUps, *whole.staging);
+      return Queue(agreed ? kDowns : kUps, *whole.staging);
     }
-    why = broken_.ok() ? Stopped() : broken_;
   }
   End(whole, why);
 }
 
 void Stager::Queue(Group group, Staging& staging) {
-  queues_[group].push_back({staging.part->priority, order_++, &staging});
+  queues_[group].push_back(&staging);
   changed_.notify_all();
 }
 

@@ -1,12 +1,17 @@
 // Partitions of tensors on a GPU, between the device and their mirror in page-locked host memory: what comes down to go
 // over the network, raw or encoded there, and what comes up again. Several are under way at a time, each on a lane (a
-// stream of ours; csrc/engine/lane.h); more urgent ones take the next free lane. What is first on a lane waits for what
-// the user's stream held at Submit, which may be waiting for operations before it: so one lane takes the oldest first,
-// and what follows on an agreed prelude has lanes that never wait for a user's stream.
+// stream of ours; csrc/engine/lane.h).
 //
-// One thread issues all of it and never synchronises with the device; host functions in the lanes' streams tell it, and
-// hand partitions on. Callers' streams wait for the operation's gate (csrc/gpu/gate.h), which is opened when the
-// operation ends, by whichever thread ends it: also where it fails.
+// What begins with a partition waits for what the user's stream held at Submit, which may wait for other operations,
+// also, by way of what other ranks do, for some that begin later. So one lane waits for the user's streams: it takes
+// the oldest partition, whose copy then begins without us. The others take what doesn't wait any more, the most urgent
+// first, and never wait for anybody. Therefore each partition whose stream has come by gets a lane, whatever all others
+// wait for, and there is no deadlock that the program hasn't made. Who has come by is asked when a lane is free: as a
+// rule when the oldest has, whose end wakes us; and each millisecond, as another stream may come first.
+//
+// One thread issues all of it and never synchronises with the device, nor takes or frees its memory, which may do so;
+// host functions in the lanes' streams tell it, and hand partitions on. Callers' streams wait for the operation's gate
+// (csrc/gpu/gate.h), which is opened when the operation ends, by whichever thread ends it: also where it fails.
 //
 // After a failure of the driver nothing is issued any more; a partition ends when the stream that it was on is done or
 // dead, so that nobody's memory is used by the device when the operation is over. If a stream doesn't end within
@@ -19,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,6 +44,11 @@ class Stager {
   ~Stager();
   Stager(const Stager&) = delete;
 
+  // Memory for the rounds of these partitions, until it is given back. Callers', before the first Record for them; it
+  // calls the driver, and may block.
+  Status Reserve(std::span<const Coding* const> codings);
+  void Release(std::span<const Coding* const> codings);
+
   // Submit's; the operation takes the gate. kInvalid while a graph is captured on `stream`.
   Result<UserWork*> Record(uint64_t stream, uint32_t parts);
   void Begin(Staging& staging);  // after Record; `staging` is set up
@@ -56,11 +67,11 @@ class Stager {
   bool encodes() const { return supplies_.feedback != nullptr; }
 
  private:
-  enum Group : uint8_t { kDowns, kEncodes, kUps, kGroups };
+  enum Group : uint8_t { kDowns, kUps, kGroups };
   struct Slot {  // a lane, and what is on it
     Stager* stager = nullptr;
     std::unique_ptr<Lane> lane;
-    bool oldest_first = false;
+    bool waits = false;  // for users' streams: it takes the oldest
     // Under the mutex:
     Staging* staging = nullptr;
     bool issuing = false;  // the thread is at it
@@ -69,10 +80,10 @@ class Stager {
     Deadline since{};      // its stage was issued
     bool told = false;     // that it takes long
   };
-  struct Task {
-    int32_t priority;
-    uint64_t order;
-    Staging* staging;
+  struct Asked {
+    UserWork* start;
+    uint64_t number;
+    bool fired;
   };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -82,7 +93,11 @@ class Stager {
   // The thread's; `lock` is let go while the driver or the engine is called.
   void Work();
   bool IssueNext(Lock& lock);
-  Task Choose(Group group, bool oldest);
+  Staging* Choose(Group group, bool oldest);
+  bool AwaitsStarts() const;
+  void AskStarts(Lock& lock);
+  bool AskFirsts(Lock& lock);
+  void Sleep(Lock& lock);
   void Issue(Slot& slot, Lock& lock);
   void Look(Lock& lock);
   void Break(const Status& status, Lock& lock);
@@ -94,7 +109,10 @@ class Stager {
   void Finish(Slot& slot);
   void HandOn(Staging& staging, const Status& status);
   void Free(Slot& slot);  // under the mutex, as the next
+  Result<UserWork*> Unused();
   void Queue(Group group, Staging& staging);
+  void LetGo(Staging& staging);
+  Status WhyNoMore() const;
   std::vector<Staging*> TakeQueued();
   bool Any(bool (*is)(const Slot&)) const;
   bool Busy() const;
@@ -107,13 +125,15 @@ class Stager {
   std::vector<std::unique_ptr<Slot>> slots_[kGroups];
   mutable std::mutex mutex_;  // guards what follows; never held while the driver is called
   std::condition_variable changed_;
-  std::vector<Task> queues_[kGroups];  // in no order
+  std::vector<Staging*> queues_[kGroups];  // in no order
   std::vector<std::unique_ptr<UserWork>> starts_;
-  std::vector<UserWork*> free_starts_;
-  uint64_t order_ = 0;
+  std::vector<UserWork*> free_starts_, late_starts_;  // the latter, not known to have fired, in the order they began in
+  uint64_t order_ = 0, uses_ = 0;
   bool ending_ = false, joined_ = false, stuck_ = false;
   Status broken_;
   Deadline broken_at_{};
+  std::vector<Asked> asked_;  // the thread's, as what follows
+  Deadline looked_{};
   std::thread thread_;
 };
 

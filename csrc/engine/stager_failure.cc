@@ -82,6 +82,8 @@ void Stager::Drain() {
     if (!changed_.wait_for(lock, longest_drain_, [this] { return !Busy(); })) GiveUp(silent, lock);
     joined_ = true;
     changed_.notify_all();
+    // Host functions that were under way: they use the engine.
+    changed_.wait(lock, [this] { return !Any([](const Slot& slot) { return slot.ending; }); });
     if (stuck_ && Any([](const Slot& slot) { return slot.issuing; }))
       thread_.detach();  // in a call that doesn't return
   }

@@ -7,9 +7,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kLookAfter = std::chrono::milliseconds(200);  // without a host function, while lanes are busy
-
-Status Stopped() { return Status(Code::kClosed, "this rank was shut down while the operation was in flight"); }
+constexpr auto kBetweenLooks = std::chrono::milliseconds(200);  // at what is on lanes
+constexpr auto kBetweenAsking = std::chrono::milliseconds(1);   // whether a user's stream has come by
 
 }  // namespace
 
@@ -35,68 +34,127 @@ void Stager::Work() {
   Lock lock(mutex_);
   if (!current.status().ok()) Break(current.status(), lock);
   while (!joined_ || (Busy() && !stuck_)) {
-    if (!broken_.ok() && EndQueued(lock)) continue;
+    if (broken_.ok()) AskStarts(lock);
+    if (!broken_.ok() ? EndQueued(lock) : IssueNext(lock)) continue;
     if (!broken_.ok() && Busy()) {
       DrainBroken(lock);
-    } else if (broken_.ok() && IssueNext(lock)) {
-      continue;
-    } else if (!Busy()) {
-      changed_.wait(lock);
-    } else if (changed_.wait_for(lock, kLookAfter) == std::cv_status::timeout) {
-      Look(lock);
+    } else {
+      Sleep(lock);
     }
   }
 }
 
+// The lock was held since there was nothing to do; but somebody may have joined before that.
+void Stager::Sleep(Lock& lock) {
+  if (joined_) return;
+  if (AwaitsStarts()) {
+    changed_.wait_for(lock, kBetweenAsking);
+  } else if (Busy()) {
+    changed_.wait_for(lock, kBetweenLooks);
+  } else {
+    changed_.wait(lock);
+  }
+  if (!broken_.ok() || !Busy() || Clock::now() - looked_ < kBetweenLooks) return;
+  looked_ = Clock::now();
+  Look(lock);
+}
+
+// Whether a lane is free for what has begun and isn't known to be ready.
+bool Stager::AwaitsStarts() const {
+  const auto& downs = slots_[kDowns];
+  return broken_.ok() && !late_starts_.empty() && !queues_[kDowns].empty() &&
+         std::ranges::any_of(downs, [](const auto& slot) { return !slot->waits && slot->staging == nullptr; });
+}
+
+void Stager::AskStarts(Lock& lock) {
+  while (AwaitsStarts() && AskFirsts(lock)) {
+  }
+}
+
+// Of each thread and stream the first, since none fires before it. Whether one has fired.
+bool Stager::AskFirsts(Lock& lock) {
+  asked_.clear();
+  for (UserWork* const start : late_starts_) {
+    const auto same = [&](const Asked& one) {
+      return one.start->thread == start->thread && one.start->stream == start->stream;
+    };
+    if (std::ranges::none_of(asked_, same)) asked_.push_back({start, start->number, false});
+  }
+  Status status;
+  lock.unlock();
+  for (Asked& one : asked_) {
+    auto done = one.start->event->Done();
+    if (!done.ok()) status = done.status();
+    one.fired = done.ok() && *done;
+  }
+  lock.lock();
+  bool any = false;
+  for (const Asked& one : asked_) {
+    if (!one.fired || one.start->number != one.number) continue;  // it is in another use by now
+    one.start->fired = any = true;
+    std::erase(late_starts_, one.start);
+  }
+  if (!status.ok()) Break(status, lock);
+  return any;
+}
+
 // The first that can go on, those nearest to their end first.
 bool Stager::IssueNext(Lock& lock) {
-  for (const Group group : {kUps, kEncodes, kDowns})
+  for (const Group group : {kUps, kDowns})
     for (const auto& slot : slots_[group]) {
       if (slot->again) {
-        slot->again = slot->told = false;
+        slot->again = false;
         slot->staging->stage = StagingStage::kFetch;
-      } else if (slot->staging == nullptr && !queues_[group].empty()) {
-        slot->told = false;
-        slot->staging = Choose(group, slot->oldest_first).staging;
+      } else if (slot->staging == nullptr) {
+        slot->staging = Choose(group, slot->waits);
+        if (slot->staging == nullptr) continue;
       } else {
         continue;
       }
+      slot->told = false;
       Issue(*slot, lock);
       return true;
     }
   return false;
 }
 
-Stager::Task Stager::Choose(Group group, bool oldest) {
+// nullptr: none can go on.
+Staging* Stager::Choose(Group group, bool oldest) {
   auto& queue = queues_[group];
-  const auto chosen = std::min_element(queue.begin(), queue.end(), [oldest](const Task& a, const Task& b) {
-    return oldest || a.priority == b.priority ? a.order < b.order : a.priority > b.priority;
+  const auto chosen = std::ranges::min_element(queue, [oldest](const Staging* a, const Staging* b) {
+    if (!oldest && a->ready() != b->ready()) return a->ready();
+    return oldest || a->part->priority == b->part->priority ? a->order < b->order
+                                                            : a->part->priority > b->part->priority;
   });
-  const Task task = *chosen;
+  if (chosen == queue.end() || (!oldest && !(*chosen)->ready())) return nullptr;
+  Staging* const staging = *chosen;
   *chosen = queue.back();
   queue.pop_back();
-  return task;
+  return staging;
 }
 
 void Stager::Issue(Slot& slot, Lock& lock) {
   Staging& staging = *slot.staging;
-  UserWork* const start = staging.start;  // it may be in another round when we are through
   slot.issuing = true;
   slot.since = Clock::now();
   lock.unlock();
   Status status = slot.lane->Issue(staging);
-  if (start != nullptr) staging.start = nullptr;
+  lock.lock();
+  LetGo(staging);  // before it can be in another round
+  lock.unlock();
   if (status.ok()) status = slot.lane->Then(Fired, &slot);
   lock.lock();
   slot.issuing = false;
-  if (start != nullptr && --start->waiting == 0) free_starts_.push_back(start);
   if (!status.ok() && !stuck_) Break(status, lock);
 }
 
 std::vector<Staging*> Stager::TakeQueued() {
   std::vector<Staging*> left;
   for (auto& queue : queues_) {
-    for (const Task& task : queue) left.push_back(task.staging);
+    for (Staging* const staging : queue) {
+      LetGo(*staging);
+      left.push_back(staging);
+    }
     queue.clear();
   }
   return left;
@@ -117,8 +175,7 @@ void Stager::Finish(Slot& slot) {
     staging = slot.staging;
     if (staging == nullptr || slot.ending) return;  // it was given up, or ended with the device
     slot.ending = true;
-    status = broken_;
-    if (status.ok() && ending_ && !staging->goes_up()) status = Stopped();
+    status = staging->goes_up() ? broken_ : WhyNoMore();
   }
   const Status landed = slot.lane->Land(*staging, engine_.rank());
   if (status.ok() && !landed.ok()) engine_.Fail(landed.code(), landed.message());

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 #include "csrc/engine/coding.h"
 #include "csrc/engine/operation.h"
@@ -16,7 +17,12 @@ namespace byteps_like {
 struct UserWork {
   std::unique_ptr<GpuEvent> event;
   std::shared_ptr<GpuGate> gate;  // the operation's, until it has begun
-  uint32_t waiting = 0;           // partitions that have not been issued. Under the stager's mutex
+  // Under the stager's mutex, once it has begun:
+  std::thread::id thread;  // who recorded it,
+  uint64_t stream = 0;     // and where: what one thread records on one stream fires in that order
+  uint64_t number = 0;     // this use of it
+  uint32_t waiting = 0;    // partitions that have not been issued, nor have ended before
+  bool fired = false;      // as far as anybody has asked
 };
 
 // What is done next, on a lane. A round is kDown, kUp; or, where the GPU encodes, (kPrepare,) kEncode, (kFetch,)
@@ -38,8 +44,10 @@ struct Staging {
   StagingStage stage = StagingStage::kDown;
   DevicePointer device = 0;  // the partition
   std::byte* mirror = nullptr;
-  UserWork* start = nullptr;  // until its first stage is issued
+  uint64_t order = 0;         // among what has begun
+  UserWork* start = nullptr;  // until its first stage is issued, or never will be
 
+  bool ready() const { return start == nullptr || start->fired; }
   bool goes_up() const { return stage >= StagingStage::kUp; }
 };
 

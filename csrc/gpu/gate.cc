@@ -10,7 +10,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kPage = 4096;  // bytes of words that are page-locked together
+constexpr size_t kPage = 64 << 10;  // bytes of words, of more gates than are ever closed at a time: locking may block
 
 }  // namespace
 
@@ -23,7 +23,7 @@ GpuGate::~GpuGate() {
 Result<bool> GpuGate::Block(cuda::Stream stream) const {
   if (is_open()) return true;
   const Gpu& gpu = *gates_->gpu_;
-  if (gpu.api().StreamWaitValue == nullptr) return false;
+  if (!gpu.waits()) return false;
   const CurrentContext current(gpu);
   if (!current.status().ok()) return current.status();
   auto look = gates_->LookOf(stream);

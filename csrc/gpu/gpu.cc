@@ -60,10 +60,10 @@ Result<std::vector<GpuInfo>> ListGpus(const Driver& driver) {
   return found;
 }
 
-Result<std::shared_ptr<Gpu>> Gpu::Open(std::shared_ptr<const Driver> driver, int ordinal) {
+Result<std::shared_ptr<Gpu>> Gpu::Open(std::shared_ptr<const Driver> driver, int ordinal, int connections) {
   auto info = InfoOf(*driver, ordinal);
   if (!info.ok()) return info.status();
-  std::shared_ptr<Gpu> gpu(new Gpu(std::move(driver), std::move(*info)));
+  std::shared_ptr<Gpu> gpu(new Gpu(std::move(driver), std::move(*info), connections));
   Status status = gpu->Check(gpu->api().PrimaryContextRetain(&gpu->context_, ordinal), "cuDevicePrimaryCtxRetain");
   if (!status.ok()) return status;
   const CurrentContext current(*gpu);
@@ -83,7 +83,12 @@ Gpu::~Gpu() {
 }
 
 std::string Gpu::WhyNoWaits() const {
-  if (api().StreamWaitValue == nullptr) return driver_->path() + " has no cuStreamWaitValue32_v2";
+  if (api().StreamWaitValue == nullptr) return driver_->path() + " has no cuStreamWaitValue32_v2; update it";
+  if (connections_ < kLeastConnections)
+    return "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections_) + " has streams share " +
+           std::to_string(connections_) +
+           " queues of the device, in which one that waits may hold up the copy that it" +
+           " waits for; leave it unset, or at " + std::to_string(kLeastConnections) + " to 32";
   return "";
 }
 

@@ -22,10 +22,16 @@ struct GpuInfo {
 // Those that the process may see. Makes no context.
 Result<std::vector<GpuInfo>> ListGpus(const Driver& driver);
 
+// Queues of the hardware that a process has on a device, unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise; and the
+// least with which we have streams wait for words: two in one queue run one after the other, and the copy by which the
+// word of the first is written may be on the second.
+inline constexpr int kDefaultConnections = 8, kLeastConnections = 8;
+
 // Thread-safe. What is made on it keeps it alive; with the last of these the context is released.
 class Gpu {
  public:
-  static Result<std::shared_ptr<Gpu>> Open(std::shared_ptr<const Driver> driver, int ordinal);
+  static Result<std::shared_ptr<Gpu>> Open(std::shared_ptr<const Driver> driver, int ordinal,
+                                           int connections = kDefaultConnections);
   ~Gpu();
   Gpu(const Gpu&) = delete;
 
@@ -38,8 +44,9 @@ class Gpu {
   // Bytes of shared memory that a block may have, if its launch asks for them.
   uint32_t most_shared() const { return most_shared_; }
 
-  // Why no stream can wait for a word of host memory; "": it can.
+  // Why no stream may wait for a word of host memory; "": it may.
   std::string WhyNoWaits() const;
+  bool waits() const { return connections_ >= kLeastConnections && api().StreamWaitValue != nullptr; }
   Result<std::pair<uint64_t, uint64_t>> Memory() const;  // bytes free, and all
   Status Check(cuda::Outcome outcome, std::string_view what) const;
 
@@ -48,10 +55,12 @@ class Gpu {
 
  private:
   friend class GpuMemory;
-  Gpu(std::shared_ptr<const Driver> driver, GpuInfo info) : driver_(std::move(driver)), info_(std::move(info)) {}
+  Gpu(std::shared_ptr<const Driver> driver, GpuInfo info, int connections)
+      : driver_(std::move(driver)), info_(std::move(info)), connections_(connections) {}
 
   const std::shared_ptr<const Driver> driver_;
   const GpuInfo info_;
+  const int connections_;
   cuda::Context context_ = nullptr;
   int urgency_ = 0;
   uint32_t most_shared_ = 0;

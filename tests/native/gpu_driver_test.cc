@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "csrc/gpu/driver.h"
@@ -114,6 +116,27 @@ TEST_CASE("gpu driver: a launch asks for the shared memory that not every device
   CHECK(launch(64 * 1024).ok());
   CHECK(launch(gpu->most_shared() + 1).code() == Code::kDevice);
   CHECK(stream->Synchronize().ok());
+}
+
+TEST_CASE("gpu gates: with too few queues of the hardware the host waits, since a wait could hold up what ends it") {
+  SoftwareCuda cuda;
+  cuda.Connections(1);
+  const auto gpu = cuda.Open(), careful = cuda.Open(0, 1);
+  const auto waiting = Made(GpuStream::Create(gpu)), other = Made(GpuStream::Create(gpu));
+  const auto event = Made(GpuEvent::Create(gpu));
+  auto gate = Made(Made(GpuGates::Create(gpu))->Make());
+  CHECK(Made(gate->Block(waiting->handle())));
+  CHECK(event->Record(other->handle()).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(!Made(event->Done()));  // what could be the copy that the gate waits for
+  gate->Open();
+  CHECK(event->Synchronize().ok());
+
+  CHECK(gpu->WhyNoWaits() == "");
+  CHECK(Has(Status(Code::kDevice, careful->WhyNoWaits()), "CUDA_DEVICE_MAX_CONNECTIONS=1"));
+  gate = Made(Made(GpuGates::Create(careful))->Make());
+  CHECK(!Made(gate->Block(waiting->handle())));
+  CHECK(waiting->Synchronize().ok());
 }
 
 TEST_CASE("gpu gates: streams wait until the host opens them, and a gate that goes is open") {

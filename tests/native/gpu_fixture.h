@@ -37,7 +37,9 @@ class SoftwareCuda {
     Control<void()>("software_gpu_reset")();
   }
 
-  std::shared_ptr<Gpu> Open(int ordinal = 0) const { return Made(Gpu::Open(driver_, ordinal)); }
+  std::shared_ptr<Gpu> Open(int ordinal = 0, int connections = kDefaultConnections) const {
+    return Made(Gpu::Open(driver_, ordinal, connections));
+  }
   const Driver& driver() const { return *driver_; }
   void Fail(const std::string& function, int error, uint32_t nth = 1) const {
     Control<void(const char*, uint32_t, int)>("software_gpu_fail")(function.c_str(), nth, error);
@@ -51,6 +53,9 @@ class SoftwareCuda {
   void WaitValues(bool supported) const { Control<void(int)>("software_gpu_wait_values")(supported); }
   void CopyDelay(uint32_t microseconds) const { Control<void(uint32_t)>("software_gpu_copy_delay")(microseconds); }
   void QueueLength(uint64_t tasks) const { Control<void(uint64_t)>("software_gpu_queue_length")(tasks); }
+  // No other thread makes calls that may wait for the whole device while a stream waits for a word.
+  void ThisIsTheProgram() const { Control<void()>("software_gpu_program")(); }
+  void Connections(uint64_t queues) const { Control<void(uint64_t)>("software_gpu_connections")(queues); }
   uint64_t objects() const { return Control<uint64_t()>("software_gpu_objects")(); }
   uint64_t allocated() const { return Control<uint64_t()>("software_gpu_allocated")(); }
   std::string misuse() const { return Control<const char*()>("software_gpu_misuse")(); }

@@ -155,6 +155,47 @@ TEST_CASE("gpu stager: urgent partitions that wait for an earlier operation don'
   }
 }
 
+TEST_CASE("gpu stager: one queue for all streams, and nobody waits for ever") {
+  SoftwareCuda cuda;
+  cuda.Connections(1);
+  const auto gpu = cuda.Open(0, 1);
+  Cluster cluster({.workers = 1});
+  REQUIRE(cluster.engine(0).UseGpu(gpu, SoftwareCuda::Kernels()).ok());
+  GpuTensor tensor(cluster, 0, gpu, kCount, 1, Twinned("fixed:bits=32,block=256", 1));
+  for (uint32_t round = 0; round < 2; ++round) {
+    tensor.Set(Values(0, round));
+    auto operation = tensor.Start(Op::kSum);
+    REQUIRE(operation.ok());
+    if (!(*operation)->done()) CHECK(!Made(tensor.Block(**operation)));
+    CHECK(tensor.Wait(**operation).ok());
+    CHECK(tensor.Get() == Values(0, round));
+  }
+}
+
+TEST_CASE("gpu stager: the queues that CUDA has unless told otherwise are enough for three streams of the program") {
+  SoftwareCuda cuda;
+  cuda.CopyDelay(50);
+  cuda.Connections(kDefaultConnections);
+  const auto gpu = cuda.Open();
+  Cluster cluster({.workers = 1});
+  REQUIRE(cluster.engine(0).UseGpu(gpu, SoftwareCuda::Kernels()).ok());
+  const CodecUse use = Twinned("fixed:bits=32,block=256", 1);
+  GpuTensor first(cluster, 0, gpu, kCount, 1), second(cluster, 0, gpu, kCount, 101, use);
+  GpuTensor third(cluster, 0, gpu, kCount, 201);
+  std::shared_ptr<Operation> last;
+  for (uint32_t round = 0; round < 3; ++round)
+    for (GpuTensor* const tensor : {&first, &second, &third}) {
+      if (last) CHECK(Made(tensor->Block(*last)));
+      if (round == 0) tensor->Set(Values(0, 0));
+      auto operation = tensor->Start(Op::kSum);
+      REQUIRE(operation.ok());
+      CHECK(Made(tensor->Block(**operation)));
+      CHECK(tensor->Wait(**operation).ok());
+      last = *operation;
+    }
+  for (GpuTensor* const tensor : {&first, &second, &third}) CHECK(tensor->Get() == Values(0, 0));
+}
+
 TEST_CASE("gpu stager: without waits by value the host has to wait; other devices and no device are refused") {
   SoftwareCuda cuda;
   cuda.WaitValues(false);

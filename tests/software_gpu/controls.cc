@@ -22,6 +22,17 @@ EXPORT void software_gpu_queue_length(uint64_t tasks) {
   std::lock_guard lock(Software::Get().mutex);
   Software::Get().queue_length = tasks;
 }
+// From now on only this thread may make calls that may wait for the whole device (to take, free and lock memory, to
+// load and unload modules) while a stream waits for a word: others wait for none of its words.
+EXPORT void software_gpu_program() {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().program = std::this_thread::get_id();
+}
+// Streams share so many queues of the hardware, each in order. 0: they don't.
+EXPORT void software_gpu_connections(uint64_t queues) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().connections = queues;
+}
 // The `nth` call from now on (1: the next) of the function, by its symbol, returns `error`, once.
 EXPORT void software_gpu_fail(const char* function, uint32_t nth, int error) {
   std::lock_guard lock(Software::Get().mutex);

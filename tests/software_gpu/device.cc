@@ -20,7 +20,8 @@ Software& Software::Get() {
   return *software;
 }
 
-Queue::Queue(Software& software, int device) : software_(software), device_(device), thread_([this] { Work(); }) {}
+Queue::Queue(Software& software, int device)
+    : software_(software), device_(device), created_(software.created++), thread_([this] { Work(); }) {}
 
 Queue::~Queue() {
   {
@@ -56,9 +57,20 @@ uint64_t Queue::Add(Task task) {
   const std::string race = RaceOf(task);
   if (!race.empty()) software_.Misuse(race);
   tasks_.push_back(std::move(task));
+  tasks_.back().number = software_.added++;
   clock_[this] = ++added_;
   software_.changed.notify_all();
   return added_;
+}
+
+// One queue of the hardware is in order, whatever streams it serves.
+bool Queue::BehindAnother() const {
+  if (software_.connections == 0) return false;
+  for (const auto& other : software_.Queues()) {
+    const bool shared = other->created() % software_.connections == created_ % software_.connections;
+    if (shared && !other->tasks().empty() && other->tasks().front().number < tasks_.front().number) return true;
+  }
+  return false;
 }
 
 void Queue::Work() {
@@ -68,7 +80,7 @@ void Queue::Work() {
     if (tasks_.empty()) return;
     Task& task = tasks_.front();
     // A word of host memory changes without a signal.
-    while (task.ready && !task.ready() && !software_.lost && !ending_)
+    while (((task.ready && !task.ready()) || BehindAnother()) && !software_.lost && !ending_)
       software_.changed.wait_for(lock, std::chrono::microseconds(200));
     const auto delay = std::chrono::microseconds(task.copies ? software_.delay_us : 0);
     if (!software_.lost && task.run && !(ending_ && task.ready && !task.ready())) {
@@ -132,6 +144,14 @@ std::string Software::UserOf(const Range& range) {
   return "";
 }
 
+void Software::Quiesce(const std::string& call) {
+  if (program == std::thread::id() || program == std::this_thread::get_id()) return;
+  for (const auto& queue : Queues())
+    for (const Task& task : queue->tasks())
+      if (task.for_word && !task.ready())
+        return Misuse(call + " while a stream waits for a word: it may wait for that");
+}
+
 void Software::AwaitRoom(std::unique_lock<std::mutex>& lock, const Queue& queue) {
   changed.wait(lock, [&] { return queue_length == 0 || queue.tasks().size() < queue_length || lost; });
 }
@@ -165,6 +185,8 @@ void Software::Reset() {
   waits = true;
   delay_us = 0;
   queue_length = 0;
+  connections = 0;
+  program = {};
 }
 
 }  // namespace software_gpu

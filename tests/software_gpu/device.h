@@ -31,12 +31,14 @@ using Clock = std::map<const Queue*, uint64_t>;  // of each stream, how much is 
 
 struct Task {
   std::string what;
-  std::vector<Range> ranges;         // memory that it reads and writes
-  std::vector<uint64_t> pointers;    // arguments of a kernel: it uses what they point to, we don't know how much of it
-  std::function<bool()> ready;       // under the device's mutex; none: at once
-  std::function<std::string()> run;  // without it; what went wrong, "" if nothing
-  bool copies = false;               // takes the copies' delay
-  bool for_word = false;             // waits until a word of memory is written
+  std::vector<Range> ranges = {};  // memory that it reads and writes
+  std::vector<uint64_t> pointers =
+      {};                            // arguments of a kernel: it uses what they point to, we don't know how much of it
+  std::function<bool()> ready = {};  // under the device's mutex; none: at once
+  std::function<std::string()> run = {};  // without it; what went wrong, "" if nothing
+  bool copies = false;                    // takes the copies' delay
+  bool for_word = false;                  // waits until a word of memory is written
+  uint64_t number = 0;                    // among those of all streams
 };
 
 class Software;
@@ -50,14 +52,17 @@ class Queue {
   bool Idle() const { return tasks_.empty(); }
   std::shared_ptr<const uint64_t> done() const { return done_; }
   int device() const { return device_; }
+  size_t created() const { return created_; }
   const std::deque<Task>& tasks() const { return tasks_; }
   Clock& clock() { return clock_; }
 
  private:
   void Work();
   std::string RaceOf(const Task& task) const;
+  bool BehindAnother() const;
   Software& software_;
   const int device_;
+  const size_t created_;    // how many streams there were: those of a multiple of the connections share a queue
   std::deque<Task> tasks_;  // the first is running
   uint64_t added_ = 0;
   const std::shared_ptr<uint64_t> done_ = std::make_shared<uint64_t>(0);  // tasks
@@ -100,6 +105,11 @@ class Software {
   std::atomic<bool> lost{false};
   bool waits = true;
   uint32_t delay_us = 0;
+  std::thread::id
+      program;  // the only thread that may wait for the whole device while a stream waits for a word; none: any
+  size_t connections = 0;   // queues of the hardware that streams share; 0: each has its own
+  uint64_t added = 0;       // tasks, to all streams
+  size_t created = 0;       // streams
   size_t queue_length = 0;  // tasks that a stream takes before waits and writes of words block; 0: any number
 
   void Misuse(const std::string& text);  // under the mutex
@@ -111,6 +121,9 @@ class Software {
   const Allocation* Find(uint64_t address, size_t bytes) const;
   bool IsPinned(uint64_t address, size_t bytes) const;
   std::string UserOf(const Range& range);  // a task that is not over; "": none
+  // CUDA documents, or is known, to have `call` wait until all streams of the device are through: for ever, where one
+  // waits for a word, and whoever is to write it for the caller.
+  void Quiesce(const std::string& call);
   void AwaitRoom(std::unique_lock<std::mutex>& lock, const Queue& queue);
   // Something that is still queued uses the range: that is misuse, and waited for, as the driver does.
   void AwaitUnused(std::unique_lock<std::mutex>& lock, const std::string& call, uint64_t address, size_t bytes);

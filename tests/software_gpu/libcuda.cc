@@ -200,6 +200,7 @@ EXPORT Outcome cuMemGetInfo_v2(size_t* free, size_t* all) {
 }
 EXPORT Outcome cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
   ENTER("cuMemAlloc_v2");
+  software.Quiesce("cuMemAlloc");
   if (contexts.empty()) return kInvalidContext;
   const int fd = ::memfd_create("software_gpu", MFD_CLOEXEC);
   if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
@@ -209,6 +210,7 @@ EXPORT Outcome cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
 }
 EXPORT Outcome cuMemFree_v2(DeviceAddress address) {
   ENTER("cuMemFree_v2");
+  software.Quiesce("cuMemFree");
   if (contexts.empty()) return kInvalidContext;
   return Unmap(software, lock, "cuMemFree", address, true);
 }
@@ -235,6 +237,7 @@ EXPORT Outcome cuMemGetHandleForAddressRange(void* handle, DeviceAddress address
 }
 EXPORT Outcome cuMemHostRegister_v2(void* data, size_t bytes, uint32_t) {
   ENTER("cuMemHostRegister_v2");
+  software.Quiesce("cuMemHostRegister");
   if (contexts.empty()) return kInvalidContext;
   if (software.IsPinned(AddressOf(data), 1)) return kAlreadyRegistered;
   software.pinned[AddressOf(data)] = bytes;
@@ -242,6 +245,7 @@ EXPORT Outcome cuMemHostRegister_v2(void* data, size_t bytes, uint32_t) {
 }
 EXPORT Outcome cuMemHostUnregister(void* data) {
   ENTER("cuMemHostUnregister");
+  software.Quiesce("cuMemHostUnregister");
   if (contexts.empty()) return kInvalidContext;
   const auto found = software.pinned.find(AddressOf(data));
   if (found == software.pinned.end()) return kNotRegistered;
@@ -315,6 +319,7 @@ EXPORT Outcome cuIpcOpenMemHandle_v2(DeviceAddress* address, IpcHandle handle, u
 }
 EXPORT Outcome cuIpcCloseMemHandle(DeviceAddress address) {
   ENTER("cuIpcCloseMemHandle");
+  software.Quiesce("cuIpcCloseMemHandle");
   return Unmap(software, lock, "cuIpcCloseMemHandle", address, false);
 }
 
@@ -469,11 +474,13 @@ EXPORT Outcome cuLaunchHostFunc(Stream stream, HostFunction function, void* argu
 
 EXPORT Outcome cuModuleLoad(Module* module, const char*) {
   ENTER("cuModuleLoad");
+  software.Quiesce("cuModuleLoad");
   *module = At<ModuleObject>(1);
   return kSuccess;
 }
 EXPORT Outcome cuModuleUnload(Module) {
   ENTER("cuModuleUnload");
+  software.Quiesce("cuModuleUnload");
   return kSuccess;
 }
 EXPORT Outcome cuModuleGetFunction(Function* function, Module, const char* name) {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from byteps_like.cuda import compiler, device, kernels, sources
-from byteps_like.cuda.device import DeviceInfo
+from byteps_like.cuda.device import DeviceInfo, connections
 from byteps_like.errors import DeviceError, InvalidArgumentError
 from byteps_like.launch import host_cuda
 from byteps_like.launch.host import State
@@ -171,6 +171,17 @@ def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
     assert host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="")).state is State.OK
     assert host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="too old")).value.endswith("too old")
     assert "no libcuda.so.1" in host_cuda.waits(no_driver).value
+
+
+def test_doctor_says_what_to_do_about_too_few_queues():
+    row = host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="CUDA_DEVICE_MAX_CONNECTIONS=1 ...; unset it"))
+    assert (row.state, row.value) == (State.WARN, "hosts wait in their place: CUDA_DEVICE_MAX_CONNECTIONS=1 ...")
+    assert row.fix == "unset it"
+
+
+@pytest.mark.parametrize(("text", "queues"), [(None, 8), ("1", 1), ("32", 32), ("0", 8), ("-1", 8), ("many", 8)])
+def test_queues_of_the_hardware(text, queues):
+    assert connections({} if text is None else {"CUDA_DEVICE_MAX_CONNECTIONS": text}) == queues
 
 
 def test_a_proof_in_which_tests_were_skipped_is_none(tmp_path):

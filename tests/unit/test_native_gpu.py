@@ -75,6 +75,15 @@ def test_devices(gpu):
 
 
 @needs_software
+def test_no_waits_with_few_queues(gpu):
+    """A stream that waited for a gate could hold up the copy by which it is opened."""
+    careful = _core.Gpu(0, str(DRIVER), 1)
+    assert not careful.waits_by_value
+    assert careful.why_no_waits.startswith("CUDA_DEVICE_MAX_CONNECTIONS=1 ")
+    assert not careful.gate().block(gpu.stream().handle)
+
+
+@needs_software
 def test_copies_and_memory(gpu, control):
     """Down and up by way of the device; memory is counted, and a lack of it is CapacityError."""
     source, down = _pinned(gpu, range(256))
