@@ -45,6 +45,7 @@ LinkCounters Channel::counters() const {
   sum.frames_received = counters_.frames_received;
   sum.payload_sent = counters_.payload_sent;
   sum.payload_received = counters_.payload_received;
+  sum.payload_placed = counters_.payload_placed;
   sum.bytes_sent = sum.payload_sent + kHeaderBytes * sum.frames_sent;
   sum.bytes_received = sum.payload_received + kHeaderBytes * sum.frames_received;
   return sum;
@@ -94,6 +95,7 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   shared_regions_.clear();
   named_codecs_.clear();
   control_.clear();
+  placed_before_ = counters_.payload_placed;
   stream->LimitQueue(engine_.options_.kernel_queue_bytes);
   link_ = MakeLink(engine_.loop_, std::move(stream), *this);
   for (Part* part : in_flight_) Resume(*part);
@@ -154,6 +156,7 @@ void Channel::Abort(const Status& why) {
 void Channel::Forget(const Part& part) {
   if (parts_.erase(part.key) == 0 || !link_) return;
   Header header = HeaderFor(part, FrameType::kForget);
+  link_->Offer(HeaderFor(part, FrameType::kResult), nullptr, 0);
   header.total = 0;
   control_.push_back(header);
   link_->Kick();

@@ -85,6 +85,7 @@ class Channel : private LinkHandler {
   void TraceSent(const Header& header) const;
   void FinishAll(const Status& status);
   Header HeaderFor(const Part& part, FrameType type) const;
+  void OfferLanding(const Part& part);
   bool Contributes(const Part& part) const;
   size_t SegmentOf(const Part& part) const;
   bool HasCredit(const Part& part);
@@ -117,7 +118,9 @@ class Channel : private LinkHandler {
 
   struct {
     std::atomic<uint64_t> frames_sent{0}, frames_received{0}, payload_sent{0}, payload_received{0};
+    std::atomic<uint64_t> payload_placed{0};
   } counters_;
+  uint64_t placed_before_ = 0;  // by links that have ended
 };
 
 }  // namespace byteps_like

@@ -30,6 +30,11 @@ uint32_t CountedAtLeast(const Part& part) {
   return part.coding->merges() ? kPayloadHeader + 1 : part.total;
 }
 
+// Where its result goes. Of an encoded one the length is not known yet: it may take all of it.
+PooledBuffer LandingOf(const Part& part) {
+  return part.encoded ? part.coding->landing() : PooledBuffer{part.address, part.total};
+}
+
 }  // namespace
 
 // Out -----------------------------------------------------------------------------------------------------------------
@@ -64,9 +69,22 @@ void Channel::Resume(Part& part) {
     return Queue(part);
   }
   part.resuming = true;
+  OfferLanding(part);
   Header header = HeaderFor(part, FrameType::kResume);
   header.offset = part.landed;
   control_.push_back(header);
+}
+
+// To links that can write there by themselves. Said before the first PUSH of a round, and over a new link before
+// RESUME: the server has nothing to send of this key then, and hears of the place before it has.
+//
+// Often the contribution lies in the same memory. What is written there answers a range that all ranks have
+// contributed, so the server has counted ours: neither is it sent again over this link (a device that repeats what was
+// received hears that it was), nor asked for over the next one, however much of a result lies there unseen when a link
+// breaks.
+void Channel::OfferLanding(const Part& part) {
+  const PooledBuffer place = LandingOf(part);
+  link_->Offer(HeaderFor(part, FrameType::kResult), place.data, place.bytes);
 }
 
 Header Channel::HeaderFor(const Part& part, FrameType type) const {
@@ -82,7 +100,7 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
   header.total = part.total;
   header.root = part.root;
   if (type == FrameType::kPush && part.movable) header.flags = kMovable;
-  if (part.encoded && (type == FrameType::kPush || type == FrameType::kResume)) {
+  if (part.encoded && type != FrameType::kForget) {
     header.flags |= kEncoded;
     header.aux = part.coding->number;
   }
@@ -190,6 +208,7 @@ bool Channel::NextPush(Outgoing& next) {
   if (!HasCredit(part) || !IsInStep()) return false;
   if (part.encoded && NameCodec(part.coding->number, next)) return true;
   part.streamed = true;
+  if (!part.begun) OfferLanding(part);
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
   if (!Contributes(part)) {
@@ -278,8 +297,7 @@ std::byte* Channel::PlaceFor(Link& link, const Header& header) {
   if (&link != link_.get()) return nullptr;
   if (header.type == FrameType::kResult) {
     Part* const part = Expected(header);
-    if (part != nullptr && header.offset == part->landed)
-      return (part->encoded ? part->coding->landing().data : part->address) + header.offset;
+    if (part != nullptr && header.offset == part->landed) return LandingOf(*part).data + header.offset;
   }
   return kAnywhere;  // texts, and payloads nobody waits for any more
 }
@@ -290,6 +308,7 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
   Heard();
   warnings = 0;
   if (&link != link_.get()) return;
+  counters_.payload_placed = placed_before_ + link.counters().payload_placed;
   const auto text = [&] { return std::string(reinterpret_cast<const char*>(payload), header.length); };
   switch (header.type) {
     case FrameType::kResult:

@@ -19,7 +19,10 @@ constexpr Transport kTransports[] = {
     {"rdma", RdmaIsViable, ConnectRdma, ListenRdma, rdma::kOptionNames},
 };
 
+const Transport* added = nullptr;
+
 Result<const Transport*> Find(const Url& url, const std::string& text) {
+  if (added != nullptr && added->scheme == url.scheme) return added;
   for (const Transport& transport : kTransports) {
     if (transport.scheme != url.scheme) continue;
     if (const std::string why = transport.is_viable(); !why.empty()) {
@@ -57,6 +60,7 @@ Result<Address> Resolve(const std::string& text) {
 }  // namespace
 
 std::span<const Transport> Transports() { return kTransports; }
+void AddTransport(const Transport& transport) { added = &transport; }
 
 Status Stream::PassBuffer(const SharedBuffer&) { return Status(Code::kInvalid, peer() + " shares no memory"); }
 

@@ -22,4 +22,7 @@ std::string RdmaIsViable();
 Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenRdma(const std::string& url);
 
+// One more, found by its scheme but not listed: for tests of what links may do. Before any address of it is used, once.
+void AddTransport(const Transport& transport);
+
 }  // namespace byteps_like

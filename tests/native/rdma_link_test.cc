@@ -76,6 +76,26 @@ TEST_CASE("rdma link: an offer is replaced, withdrawn, and refused for memory th
   CHECK(pair.server.link().counters().offers_sent == 4);
 }
 
+TEST_CASE("rdma link: an offer of memory that has gone and come back is told anew") {
+  if (NoRdma()) return;
+  RdmaPair pair(Url());
+  Fill(pair.from, 7);
+  for (uint64_t time : {1, 2}) {
+    REQUIRE(pair.server.Offer(pair.to.data(), kTotal));
+    pair.server.Send(Push(9, {}));
+    REQUIRE(pair.client.WaitFrames(time));
+    pair.client.Send(Segment(0, 100'000, kTotal));
+    REQUIRE(pair.server.WaitFrames(time));
+    CHECK(Same(pair.from, pair.to, 0, 100'000));
+    CHECK(pair.server.link().counters().payload_placed == time * 100'000);
+    std::fill_n(pair.to.data(), kTotal, std::byte{0});
+    {
+      const RegisteredMemory gone = std::move(pair.to.registered);
+    }
+    pair.to.registered = RegisteredMemory(pair.to.data(), kTotal);
+  }
+}
+
 TEST_CASE("rdma link: frames of all sizes keep their order over several queue pairs and rails") {
   if (NoRdma()) return;
   std::vector<std::string> urls = {Url("?qps=3"), Url("?mtu=1024&ack_timeout=16")};

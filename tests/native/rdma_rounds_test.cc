@@ -59,7 +59,10 @@ class LogWatch {
 class Rank {
  public:
   Rank(uint32_t rank, size_t count) : rank_(rank), count_(count), arena_(*SharedBuffer::Create(count * sizeof(float))) {
-    for (size_t i = 0; i < count_; ++i) data()[i] = Value(rank, i);
+    Fill();
+  }
+  void Fill() {
+    for (size_t i = 0; i < count_; ++i) data()[i] = Value(rank_, i);
   }
 
   void Join(const std::string& url, uint32_t epoch, uint32_t workers) {
@@ -157,6 +160,29 @@ TEST_CASE("rdma: a server that is killed is noticed by all, and the next epoch's
   }
 }
 
+TEST_CASE("rdma: servers write results straight into arenas") {
+  if (NoRdma()) return;
+  constexpr uint32_t kRounds = 3;
+  const auto server = StartServer(FreshUrl("rdma"), 1, 2);
+  Rank ranks[] = {{0, kCount}, {1, kCount}};
+  for (Rank& rank : ranks) rank.Join(server->urls().front(), 1, 2);
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    const std::shared_ptr<Operation> sums[] = {ranks[0].Start(), ranks[1].Start()};
+    for (uint32_t rank : {0u, 1u}) {
+      const Status status = ranks[rank].engine().Wait(*sums[rank], In(30));
+      CHECK_MESSAGE(status.ok(), status.message());
+      CHECK(ranks[rank].Wrong(0, 2) == 0);
+      ranks[rank].Fill();
+    }
+  }
+  for (Rank& rank : ranks) {
+    const LinkCounters counters = rank.engine().counters();
+    CHECK(counters.payload_received == kRounds * kCount * sizeof(float));
+    CHECK(counters.payload_placed == counters.payload_received);
+    rank.Leave();
+  }
+}
+
 TEST_CASE("rdma: a link whose cable is cut under a contribution is made anew, and the round goes on") {
   if (NoRdma() || !HasCables()) return;
   // One worker, and a cable that is cut before it begins: so it has something under way, and notices.
@@ -173,6 +199,8 @@ TEST_CASE("rdma: a link whose cable is cut under a contribution is made anew, an
     CHECK_MESSAGE(status.ok(), status.message());
     CHECK(worker.Wrong(0, 1) == 0);
   }
+  const LinkCounters counters = worker.engine().counters();
+  CHECK(counters.payload_placed == counters.payload_received);  // over the new link as well
   worker.Leave();
 }
 

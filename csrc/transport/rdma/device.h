@@ -20,6 +20,7 @@ using Registration = std::unique_ptr<verbs::Mr, MrDeleter>;
 
 struct KeyPair {  // of registered memory
   uint32_t local = 0, remote = 0;
+  bool operator==(const KeyPair&) const = default;
 };
 using DeviceKeys = std::array<KeyPair, kMaxQueuePairs>;  // by device of a connection
 

@@ -157,12 +157,15 @@ bool LinkReceiver::Redirect(std::byte* place) {
 bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<Notice>* told) {
   const OfferId id = OfferIdOf(about);
   const bool encoded = (about.flags & kEncoded) != 0;
-  const PlaceKeys known = place == nullptr ? PlaceKeys() : keys_.Find(place, bytes);
-  const DeviceKeys* const keys = known.foreign ? nullptr : known.keys;  // what comes by slots is copied
+  // What is shorter comes in eager messages, which nobody places; what comes by slots is copied.
+  const PlaceKeys known = place == nullptr || bytes <= kEagerPayload ? PlaceKeys() : keys_.Find(place, bytes);
+  const DeviceKeys* const keys = known.foreign ? nullptr : known.keys;
   const auto found = offered_.find(id);
   if (found != offered_.end()) {
     const Offered& old = found->second;
-    if (keys != nullptr && old.place == place && old.bytes == bytes && old.encoded == encoded) return true;
+    // Other keys: that memory has gone, and what was mapped there next is meant.
+    const bool same = keys != nullptr && old.place == place && old.bytes == bytes && old.encoded == encoded;
+    if (same && old.keys == *keys) return true;
     offered_.erase(found);
   } else if (keys == nullptr) {
     return false;
@@ -178,7 +181,7 @@ bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, 
   offer.address = reinterpret_cast<uint64_t>(place);
   offer.bytes = bytes;
   for (uint32_t i = 0; i < endpoint_.queue_pairs(); ++i) offer.keys[i] = (*keys)[endpoint_.device_of(i)].remote;
-  offered_.emplace(id, Offered{place, bytes, generation_, encoded});
+  offered_.emplace(id, Offered{place, bytes, generation_, encoded, *keys});
   return true;
 }
 

@@ -51,6 +51,7 @@ class LinkReceiver {
     uint64_t bytes;
     uint32_t generation;
     bool encoded;
+    DeviceKeys keys;
   };
 
   Status OnMessage(const Arrival& arrival, const bool& stop, std::vector<Notice>* notices);
