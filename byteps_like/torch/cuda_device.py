@@ -71,9 +71,10 @@ class CudaDevice:
         """This thread's."""
         return CudaStream(_cuda.current_stream(self._device))
 
-    def side(self) -> Stream:
-        """One of torch's pool, of high priority: copies go before kernels that could wait."""
-        return CudaStream(_cuda.Stream(self._device, priority=-1))
+    def side(self, up: bool = False) -> Stream:
+        """One of torch's pool, of high priority: copies go before kernels that could wait. There are 32 of a priority,
+        in turn."""
+        return CudaStream(_cuda.Stream(self._device, priority=-2 if up else -1))
 
     @contextmanager
     def using(self, stream: Stream) -> Iterator[None]:
@@ -95,7 +96,7 @@ class CudaDevice:
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
         """Of torch's cache of page-locked memory."""
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True, device="cpu")
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
         """Raises DeviceError, or without the native core SystemCallError, if the driver refuses."""

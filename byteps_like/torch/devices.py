@@ -66,8 +66,9 @@ class Device(Protocol):
     def current(self) -> Stream:
         """The stream that this thread's operations are queued on."""
 
-    def side(self) -> Stream:
-        """Another one, that goes before those of the program where both could run."""
+    def side(self, up: bool = False) -> Stream:
+        """Another one, that goes before those of the program where both could run. It may be one that was given before,
+        but none serves `up`, where nothing waits for the program, and anything else."""
 
     def using(self, stream: Stream) -> AbstractContextManager[Any]:
         """Within the block this thread's operations are queued on `stream`."""
@@ -119,7 +120,9 @@ class PlainDevice:
         """What stands for all its streams."""
         return _Blocking(self._device)
 
-    side = current
+    def side(self, up: bool = False) -> Stream:  # noqa: ARG002 - there is but one
+        """The same."""
+        return self.current()
 
     def using(self, stream: Stream) -> AbstractContextManager[Any]:  # noqa: ARG002 - there is but one
         """Nothing changes."""
@@ -135,7 +138,7 @@ class PlainDevice:
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
         """Plain memory."""
-        return torch.empty(like.shape, dtype=like.dtype)
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu")
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:  # noqa: ARG002 - it stays as it is
         """Nothing to do."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from byteps_like.torch import devices
+from byteps_like.torch.devices import Device, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ Job = Callable[[], None]
 
 class _Thread(threading.local):
     depth = 0
+
+    def __init__(self) -> None:
+        self.sides: dict[Device, Stream] = {}
 
 
 _thread = _Thread()
@@ -152,12 +156,19 @@ class Future(torch.futures.Future[Any]):
         """Within the block this thread has streams of its own: a callback isn't queued on those of the program."""
         with ExitStack() as stack:
             for device in filter(None, map(devices.at, self._devices)):
-                stack.enter_context(device.using(device.side()))
+                stack.enter_context(device.using(_side(device)))
             yield
 
     def _await(self) -> None:
         with suppress(Exception):  # the callback's to see
             self.wait()
+
+
+def _side(device: Device) -> Stream:
+    """This thread's: a device has few."""
+    if device not in _thread.sides:
+        _thread.sides[device] = device.side()
+    return _thread.sides[device]
 
 
 class _Failed(torch.Tensor):

@@ -39,7 +39,6 @@ class Passage:
         self._launch: Callable[[], Waitable] | None = launch
         self._operation: Any = None
         self._copied: Event | None = None
-        self._begun: Event | None = None
         self._landed: Event | None = None
         self._gate: Gate | None = None
         self._error: Any = None
@@ -52,22 +51,26 @@ class Passage:
     def leave(self) -> None:
         """Queues the copies down, after what the calling thread has queued on the device."""
         device, stream = self._stage.device, self._stage.down
-        self._begun = device.current().record()
+        begun = device.current().record()
         if self._down:
-            stream.after(self._begun)
+            stream.after(begun)
             for target, source in self._down:
                 device.copy(target, source, stream)
                 device.keep(source, stream)
             self._copied = stream.record()
+        else:
+            self._copied = begun
         for target, _ in self._up:
             device.keep(target, self._stage.up)  # now: the allocator may be waiting for the stream when it lands
 
     def board(self) -> None:
-        """Launches the operation, once the copies are there. Blocks until then."""
+        """Launches the operation, once the device has come by its start, and the copies are there. Blocks until then.
+
+        So nothing in the stream up waits for the program's, which may wait for what is behind that in the stream up.
+        """
         try:
-            if self._copied is not None:
-                self._copied.wait()
-            assert self._launch is not None
+            assert self._copied is not None and self._launch is not None
+            self._copied.wait()
             self._operation, self._launch = self._launch(), None
         except Exception as error:  # noqa: BLE001 - raised by wait()
             self._end(error)
@@ -97,8 +100,6 @@ class Passage:
         device, stream = self._stage.device, self._stage.up
         try:
             if error is None and (self._up or self._finish is not None):
-                assert self._begun is not None
-                stream.after(self._begun)
                 for target, source in self._up:
                     device.copy(target, source, stream)
                 if self._finish is not None:
@@ -181,11 +182,12 @@ class Stage:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.down, self.up = device.side(), device.side()
+        self.down, self.up = device.side(), device.side(up=True)
         self._departures: SimpleQueue[Passage | None] = SimpleQueue()
         self._arrivals: SimpleQueue[Passage | None] = SimpleQueue()
         self._opening: SimpleQueue[tuple[Gate, Event | None] | None] = SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
+        self._starting = threading.Lock()  # held while copies are queued, for which the driver may wait for a gate
         self._changed = threading.Condition()
         self._unlaunched = 0
         self._closed = False
@@ -206,13 +208,15 @@ class Stage:
         Memory belongs to the operation until it is done. Raises ShutdownError after `close`.
         """
         passage = Passage(self, (down, up), launch, finish)
-        with self._changed:
-            if self._closed:
-                raise ShutdownError(f"what goes through this host's memory from {self.device.name} was shut down")
-            self._run("launch", self._launch_all)
+        with self._starting:
+            with self._changed:
+                if self._closed:
+                    raise ShutdownError(f"what goes through this host's memory from {self.device.name} was shut down")
+                self._run("launch", self._launch_all)
             passage.leave()
-            self._unlaunched += 1
-            self._departures.put(passage)
+            with self._changed:
+                self._unlaunched += 1
+                self._departures.put(passage)
         return passage
 
     def _run(self, name: str, body: Callable[[], None]) -> None:
@@ -269,7 +273,7 @@ class Stage:
 
         What is still in flight lands all the same, and gates are opened, by the threads that see it in.
         """
-        with self._changed:
+        with self._starting, self._changed:
             self._closed = True
         queues: dict[str, SimpleQueue[Any]] = {
             "launch": self._departures,

@@ -77,7 +77,7 @@ class SoftwareCuda:
             self._own.stream = self.side()
         return self._own.stream
 
-    def side(self) -> DriverStream:
+    def side(self, up: bool = False) -> DriverStream:
         stream = DriverStream(self.gpu)
         with self._lock:
             self._streams.add(stream)

@@ -128,7 +128,7 @@ class SoftwareDevice:
     def current(self) -> Any:
         return getattr(self._thread, "stream", None) or Program(self)
 
-    def side(self) -> Any:
+    def side(self, up: bool = False) -> Any:
         with self._lock:
             self._streams.append(SideStream(self, len(self._streams)))
             return self._streams[-1]
