@@ -26,8 +26,8 @@ def combined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     wide = torch.promote_types(a.dtype, torch.float32)
     x, y = a.reshape(-1).to(wide), b.reshape(-1).to(wide)
     dot, xx, yy = torch.dot(x, y), torch.dot(x, x), torch.dot(y, y)
-    left = 1.0 - dot / (2.0 * xx) if xx > 0 else torch.ones(())
-    right = 1.0 - dot / (2.0 * yy) if yy > 0 else torch.ones(())
+    left = 1.0 - dot / (2.0 * xx) if xx > 0 else torch.ones((), device="cpu")
+    right = 1.0 - dot / (2.0 * yy) if yy > 0 else torch.ones((), device="cpu")
     return (left * x + right * y).to(a.dtype).reshape(a.shape)
 
 

@@ -317,7 +317,7 @@ class Arena:
                 slot.stage(self._before)
         present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
         sparse = [float(slot.was_sparse and not discard) for slot in self.slots]
-        self._control.copy_(torch.tensor([*present, *sparse, float(discard), 1.0]))
+        self._control.copy_(torch.tensor([*present, *sparse, float(discard), 1.0], device="cpu"))
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
@@ -469,7 +469,7 @@ class Arena:
             self._move(order)
 
     def _agreed(self, order: list[int]) -> list[int]:
-        buffer = torch.tensor(order, dtype=torch.int64)
+        buffer = torch.tensor(order, dtype=torch.int64, device="cpu")
         spec = TensorSpec(f"{self.label}.order", DType.INT64, (len(order),))
         (declared,) = self._route.declare([spec])
         self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()

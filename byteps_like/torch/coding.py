@@ -54,7 +54,7 @@ class Coding:
         self.way = way
         self.total = total
         kinds = ([RESIDUAL] if way.feedback else []) + ([MOMENTUM] if way.momentum else [])
-        self._buffers = {kind: torch.zeros(total) for kind in kinds}
+        self._buffers = {kind: torch.zeros(total, device="cpu") for kind in kinds}
         self._device: Device | None = None  # where these are
         self.off = False
         self.fallen = ""
@@ -64,7 +64,7 @@ class Coding:
         """Elements that are to be sampled as they are sent."""
         self.sample: Sample | None = None
         self._offsets: list[int] = []
-        self._gaps = torch.empty(0, dtype=torch.int64)
+        self._gaps = torch.empty(0, dtype=torch.int64, device="cpu")
         self._rescaling = Rescaling()
 
     @property
@@ -76,7 +76,7 @@ class Coding:
         """The gradients lie at these elements from now on. What is remembered goes with them."""
         before = self.recall(slots) if self._offsets else {}
         self._offsets = list(offsets)
-        taken = torch.zeros(self.total, dtype=torch.bool)
+        taken = torch.zeros(self.total, dtype=torch.bool, device="cpu")
         for slot, offset in zip(slots, offsets, strict=True):
             taken[offset : offset + slot.parameter.numel()] = True
         self._gaps = taken.logical_not().nonzero().flatten()
@@ -170,7 +170,7 @@ class Coding:
         """The buffers move to the device of `near`, or to this host's memory."""
         device = None if near is None else devices.of(near)
         if device is not self._device:
-            home = torch.empty(0) if near is None else near.data
+            home = torch.empty(0, device="cpu") if near is None else near.data
             self._buffers = {
                 kind: home.new_zeros(self.total, dtype=torch.float32).copy_(buffer)
                 for kind, buffer in self._buffers.items()

@@ -145,7 +145,9 @@ class DeferredBackward:
             return times
         self._label = self._label or f"deferred.{_runtime.current().count('deferred')}"
         name = f"{self._label}.{len(self.table)}"
-        handle = push_pull_async_inplace(torch.tensor(times, dtype=torch.float64), average=True, name=name)
+        handle = push_pull_async_inplace(
+            torch.tensor(times, dtype=torch.float64, device="cpu"), average=True, name=name
+        )
         agreed: list[float] = synchronize(handle).tolist()
         return agreed
 

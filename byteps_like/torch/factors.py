@@ -39,7 +39,7 @@ class Factors:
         self._lane = route.worker.group(f"{label}/factors")
         self._layers: dict[torch.Tensor, FactorLayer] = {}
         self._handles: list[Any] = []
-        self._words: torch.Tensor = torch.empty(0)
+        self._words: torch.Tensor = torch.empty(0, device="cpu")
         self._flight: Operation | None = None
         self.link = measured(route, self._lane, label) if wanted == "auto" else Link()
 
@@ -83,8 +83,8 @@ class Factors:
         for layer in self.layers:
             layer.send(discard)
         words = [word for layer in self.layers for word in layer.word(discard)]
-        self._words = torch.empty(self._lane.size, len(words), dtype=torch.int32)
-        self._words[self._lane.rank] = torch.tensor(words, dtype=torch.int32)
+        self._words = torch.empty(self._lane.size, len(words), dtype=torch.int32, device="cpu")
+        self._words[self._lane.rank] = torch.tensor(words, dtype=torch.int32, device="cpu")
         source, target = self._words[self._lane.rank].data_ptr(), self._words.data_ptr()
         counts, options = [len(words)] * self._lane.size, CallOptions(traffic=Traffic.CONTROL)
         self._flight = self._lane.all_gather(source, target, counts, DType.INT32, options)

@@ -28,7 +28,7 @@ class Captured:
         self.parameter = parameter
         self.captures = False
         """Whether forwards from now on keep factors."""
-        self.token = torch.zeros((), requires_grad=True)
+        self.token = torch.zeros((), requires_grad=True, device="cpu")
         self.rows: list[Rows] = []
         self.forward_rows = self.kept_rows = self.left = 0
         self.dtype = parameter.dtype

@@ -40,7 +40,7 @@ class FactorLayer:
         shape, code = tuple(parameter.shape), wire_dtype(parameter.dtype)
         specs = [TensorSpec(f"{label}.{name}{kind}", code, shape) for kind in ("", ".left")]
         self._declared, self._left_declared = route.declare(specs)
-        self._gathered = torch.empty(0)
+        self._gathered = torch.empty(0, device="cpu")
         self._sent: Operation | Handle | None = None
         self._matrix: torch.Tensor | None = None
         self._version = 0

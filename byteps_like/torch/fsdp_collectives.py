@@ -78,7 +78,7 @@ def _gather(codec: SlotCodec, output: Tensor, shard: Tensor, group: ProcessGroup
 
 def _decode(codec: SlotCodec, slots: Bytes, shards: Tensor) -> None:
     direct = shards.dtype == torch.float32
-    scratch = torch.empty(0 if direct else shards.shape[1])
+    scratch = torch.empty(0 if direct else shards.shape[1], device="cpu")
     for slot, shard in zip(slots, shards, strict=True):
         codec.decode(slot, (shard if direct else scratch).numpy())
         if not direct:
@@ -133,7 +133,7 @@ class TwoHopReduceScatter(_Seam):
             total = self._coded_within(_floats(staged).view(-1), counts, hops, hops.within, group)
         else:
             staged = staged if self._within is None else staged.to(self._within)
-            total = torch.empty(counts[hops.place], dtype=staged.dtype)
+            total = torch.empty(counts[hops.place], dtype=staged.dtype, device="cpu")
             hops.within.reduce_scatter(
                 staged.data_ptr(), total.data_ptr(), counts, CODES[staged.dtype], Op.SUM, group.defaults.default
             ).wait()

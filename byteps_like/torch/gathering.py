@@ -88,7 +88,9 @@ def alltoall_async(
     """Starts `alltoall` and returns a handle of what that returns."""
 
     def result(rows: Rows) -> Any:
-        return rows.tensor if splits is None else (rows.tensor, torch.tensor(rows.counts, dtype=torch.int32))
+        return (
+            rows.tensor if splits is None else (rows.tensor, torch.tensor(rows.counts, dtype=torch.int32, device="cpu"))
+        )
 
     return start_alltoall(tensor, splits, name, process_set, result)
 
@@ -225,7 +227,7 @@ class _Alltoall(_Call):
         self._counts: tuple[int, ...] = ()
 
     def received(self) -> torch.Tensor:
-        return torch.tensor(self._counts, dtype=torch.int32)
+        return torch.tensor(self._counts, dtype=torch.int32, device="cpu")
 
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
         handle = start_alltoall(tensors[0], self._splits, self.name, self.process_set, lambda rows: rows)

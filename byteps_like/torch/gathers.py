@@ -147,7 +147,7 @@ def check_splits(tensor: torch.Tensor, splits: object, scope: Scope) -> list[int
                 " ranks; give splits="
             )
         return [rows // scope.size] * scope.size
-    counts = [int(item) for item in torch.as_tensor(splits).reshape(-1)]
+    counts = [int(item) for item in torch.as_tensor(splits, device="cpu").reshape(-1)]
     if len(counts) != scope.size or min(counts) < 0 or sum(counts) != rows:
         raise InvalidArgumentError(
             f"alltoall: splits={counts} must be {scope.size} numbers, one per rank, that add up to the {rows} rows of"

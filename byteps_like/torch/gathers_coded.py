@@ -41,7 +41,7 @@ class Encoded(Travelling):
     def __init__(self, own: torch.Tensor, codec: SlotCodec, rank: int) -> None:
         super().__init__(own)
         self._codec = codec
-        self.payload = torch.empty(codec.slot(own.numel()) if own.numel() else 0, dtype=torch.uint8)
+        self.payload = torch.empty(codec.slot(own.numel()) if own.numel() else 0, dtype=torch.uint8, device="cpu")
         if own.numel():
             draw = (0, next(_numbers) & 0xFFFFFFFF, rank)
             self.payload = self.payload[: codec.encode(own.float().view(-1).numpy(), self.payload.numpy(), draw)]
@@ -49,12 +49,12 @@ class Encoded(Travelling):
     def expect(self, rows: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """See Travelling."""
         self.counts, self._lengths = tuple(rows), list(lengths)
-        self._payloads = torch.empty(sum(lengths), dtype=torch.uint8)
+        self._payloads = torch.empty(sum(lengths), dtype=torch.uint8, device="cpu")
         return self._payloads
 
     def read(self) -> torch.Tensor:
         """Decodes them. Raises CorruptError for what can't be a payload."""
-        found = torch.empty((sum(self.counts), *self.own.shape[1:]))
+        found = torch.empty((sum(self.counts), *self.own.shape[1:]), device="cpu")
         for payload, rows in zip(
             self._payloads.split_with_sizes(self._lengths), found.split_with_sizes(self.counts), strict=True
         ):

@@ -44,8 +44,8 @@ class Headers:
         lengths = lengths or [tensor.nbytes for tensor in tensors]
         words = [word for pair in zip(tensors, lengths, strict=True) for word in _described(*pair, mark, what)]
         words += splits or []
-        self._own = torch.tensor(words, dtype=torch.int64)
-        self._all = torch.empty(lane.size, len(words), dtype=torch.int64)
+        self._own = torch.tensor(words, dtype=torch.int64, device="cpu")
+        self._all = torch.empty(lane.size, len(words), dtype=torch.int64, device="cpu")
         self.operation: Operation = lane.all_gather(
             self._own.data_ptr(), self._all.data_ptr(), [len(words)] * lane.size, DType.INT64,
             CallOptions(traffic=Traffic.CONTROL),

@@ -32,16 +32,18 @@ class MatrixSlot(Slot):
         self.is_view = False
         self.rows, self.columns = parameter.shape[0], parameter.shape[1:].numel()
         self._rank = rank
-        self.residual = torch.zeros(self.rows, self.columns, dtype=self.wide) if feedback else None
+        self.residual = torch.zeros(self.rows, self.columns, dtype=self.wide, device="cpu") if feedback else None
         self.factor = self._fresh()
         self.matrix: torch.Tensor | None = None
         """M, while a round is under way; None if there is no gradient here."""
-        self.basis = torch.empty(0)
+        self.basis = torch.empty(0, device="cpu")
         """P, once it has landed."""
 
     def _fresh(self) -> torch.Tensor:
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()))
-        return torch.randn(self.columns, self._rank, generator=generator, dtype=torch.float64).to(self.wide)
+        return torch.randn(self.columns, self._rank, generator=generator, dtype=torch.float64, device="cpu").to(
+            self.wide
+        )
 
     def stage(self, factor: float) -> None:
         """Makes `matrix` of `p.grad`, and of what was left, times `factor`."""
@@ -67,7 +69,7 @@ class MatrixSlot(Slot):
         grad = self.parameter.grad
         if grad is None:
             self.parameter.grad = grad = torch.empty_like(self.parameter)
-        product = torch.empty(self.rows, self.columns, dtype=self.wide)
+        product = torch.empty(self.rows, self.columns, dtype=self.wide, device="cpu")
         multiply_factors(self.basis.numpy(), mean.contiguous().numpy(), product.numpy())
         grad.detach().copy_(product.reshape(self.parameter.shape))
         if self.residual is not None and own is not None:
@@ -114,8 +116,8 @@ class LowRankArena:
         self._rescaling = Rescaling()
         self._factors: dict[int, float] | None = None
         self._discarded = False
-        bases = [(slot.name, torch.empty(slot.rows, rank, dtype=slot.wide)) for slot in self.slots]
-        factors = [(slot.name, torch.empty(slot.columns, rank, dtype=slot.wide)) for slot in self.slots]
+        bases = [(slot.name, torch.empty(slot.rows, rank, dtype=slot.wide, device="cpu")) for slot in self.slots]
+        factors = [(slot.name, torch.empty(slot.columns, rank, dtype=slot.wide, device="cpu")) for slot in self.slots]
         self._bases = Arena(route, f"{label}.p", bases, RAW, scaling)
         self._means = Arena(route, f"{label}.q", factors, RAW, scaling)
         self.parts = [self._bases, self._means]

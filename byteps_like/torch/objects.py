@@ -33,7 +33,7 @@ def broadcast_object(
     place = scope.root(root_rank)
     if scope.size == 1:
         return obj
-    payload = _pickled(obj) if scope.rank == place else torch.empty(0, dtype=torch.uint8)
+    payload = _pickled(obj) if scope.rank == place else torch.empty(0, dtype=torch.uint8, device="cpu")
     length = _gathered_lengths(scope, payload.numel())[place]
     (received,) = _exchange(runtime, scope, payload, {place: length})
     return obj if scope.rank == place else cloudpickle.loads(received.numpy().tobytes())
@@ -61,7 +61,7 @@ def _pickled(obj: Any) -> torch.Tensor:
 
 
 def _gathered_lengths(scope: Scope, own: int) -> Sequence[int]:
-    lengths = torch.zeros(scope.size, dtype=torch.int64)
+    lengths = torch.zeros(scope.size, dtype=torch.int64, device="cpu")
     lengths[scope.rank] = own
     return [int(item) for item in synchronize(start(lengths, "objects.lengths", Reduction(Sum), scope.number))]
 
@@ -70,7 +70,7 @@ def _exchange(runtime: Runtime, scope: Scope, own: torch.Tensor, lengths: dict[i
     """The bytes of each place in `lengths`."""
     received = []
     for place, length in lengths.items():
-        buffer = own if place == scope.rank else torch.empty(length, dtype=torch.uint8)
+        buffer = own if place == scope.rank else torch.empty(length, dtype=torch.uint8, device="cpu")
         broadcast_packed(runtime, [buffer], scope.ranks[place], scope.number)
         received.append(buffer)
     return received

@@ -290,7 +290,7 @@ def _averaged(loss: Any, own: _Distribution) -> Any:
         return loss
     route = own.reducer.route
     own.loss_name = own.loss_name or f"{own.reducer.label}.loss"
-    buffer = torch.tensor([float(loss.detach() if is_tensor else loss)], dtype=torch.float64)
+    buffer = torch.tensor([float(loss.detach() if is_tensor else loss)], dtype=torch.float64, device="cpu")
     (declared,) = route.declare([TensorSpec(own.loss_name, DType.FLOAT64, (1,))])
     route.push_pull(declared, buffer.data_ptr(), Op.AVERAGE).wait()
     return loss.detach().clone().fill_(buffer.item()) if is_tensor else buffer.item()

@@ -53,7 +53,7 @@ class StepPacer:
         if group is None or group.rank == 0:
             time.sleep(self._pace.wait(time.time()))
         if group is not None:
-            word = torch.zeros(1, dtype=torch.uint8)
+            word = torch.zeros(1, dtype=torch.uint8, device="cpu")
             options = CallOptions(traffic=Traffic.CONTROL)
             group.broadcast(word.data_ptr(), 1, DType.UINT8, 0, options).wait()
 

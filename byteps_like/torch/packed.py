@@ -81,7 +81,7 @@ def broadcast_buffers(runtime: Runtime, tensors: Sequence[torch.Tensor], root: i
     """
     scope = runtime.scope(None)
     with torch.no_grad(), runtime.bulk_lock:
-        present = torch.full((1,), scope.rank == root, dtype=torch.uint8)
+        present = torch.full((1,), scope.rank == root, dtype=torch.uint8, device="cpu")
         hosts = [tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         flat = [host.reshape(-1).view(torch.uint8) for host in hosts if host.numel()]
         _stream(scope, [present, *flat], root, BUFFERS)
@@ -97,7 +97,7 @@ def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int, label: str = 
         if len(in_flight) == WINDOW:
             _land(in_flight, is_root)
         nbytes = sum(piece.numel() for piece in chunk)
-        staging = torch.zeros(capacity(nbytes), dtype=torch.uint8)
+        staging = torch.zeros(capacity(nbytes), dtype=torch.uint8, device="cpu")
         if is_root:
             torch.cat(chunk, out=staging[:nbytes])
         name = f"{label}{staging.numel()}.{number % WINDOW}"

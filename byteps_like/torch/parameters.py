@@ -121,7 +121,7 @@ class _Placeholder:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
 
     def empty(self) -> torch.Tensor:
-        return torch.empty(self.shape, dtype=self.dtype)
+        return torch.empty(self.shape, dtype=self.dtype, device="cpu")
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -108,7 +108,7 @@ class LowRankCoder:
         torch.mm(factors[:rows], factors[rows:].T, out=out.view(rows, columns))
 
     def _fresh(self, columns: int) -> Tensor:
-        return torch.randn(columns, self._rank, generator=torch.Generator().manual_seed(self._key))
+        return torch.randn(columns, self._rank, generator=torch.Generator().manual_seed(self._key), device="cpu")
 
 
 def _matrix(shape: Size) -> tuple[int, int]:

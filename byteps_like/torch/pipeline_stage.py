@@ -29,7 +29,7 @@ class _Landing:
     def land(self) -> None:
         target = self.buffer.detach()
         direct = target.dtype == torch.float32 and target.is_contiguous()
-        values = target if direct else torch.empty(target.shape, dtype=torch.float32)
+        values = target if direct else torch.empty(target.shape, dtype=torch.float32, device="cpu")
         self.coder.decode(self.slot, values)
         if not direct:
             target.copy_(values)
@@ -65,7 +65,7 @@ class Sends:
         for op in ops:
             coder = self._coder(way, way.sender(self._own), chunk, op)
             if coder is not None:
-                slot = torch.empty(coder.slot(op.tensor.shape), dtype=torch.uint8)
+                slot = torch.empty(coder.slot(op.tensor.shape), dtype=torch.uint8, device="cpu")
                 landings.append(_Landing(coder, slot, op.tensor))
                 op.tensor = slot
         return ops
@@ -90,7 +90,7 @@ class Sends:
         return coder if coder.fits(tensor.shape) else None
 
     def _encoded(self, coder: Coder, way: Way, place: int, tensor: Tensor) -> Tensor:
-        slot = torch.empty(coder.slot(tensor.shape), dtype=torch.uint8)
+        slot = torch.empty(coder.slot(tensor.shape), dtype=torch.uint8, device="cpu")
         x, lazy = tensor.float().contiguous(), way is Way.GRADIENTS and self._edges.lazy(self._own)
         if lazy:
             before = self._left.get(place)

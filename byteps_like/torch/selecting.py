@@ -173,9 +173,9 @@ class Wire:
 
     def agree(self, what: str, numbers: Sequence[float], count: int) -> list[float]:
         """`count` numbers of rank 0, on all ranks."""
-        message = torch.zeros(count, dtype=torch.float64)
+        message = torch.zeros(count, dtype=torch.float64, device="cpu")
         if self._route.worker.rank == 0:
-            message.copy_(torch.tensor(numbers, dtype=torch.float64))
+            message.copy_(torch.tensor(numbers, dtype=torch.float64, device="cpu"))
         (declared,) = self._route.declare([TensorSpec(f"{self._name}.{what}", DType.FLOAT64, (count,))])
         self._route.push_pull(declared, message.data_ptr(), Op.BROADCAST, Request(priority=1 << 30)).wait()
         return [float(number) for number in message]

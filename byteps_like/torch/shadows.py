@@ -45,7 +45,9 @@ class Shadows:
             )
         route, spec = self._routes[number], _spec(notice)
         declared = route.worker.placed(route.declare([spec])[0], follows=False)
-        buffer = self._buffers.setdefault((number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8))
+        buffer = self._buffers.setdefault(
+            (number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8, device="cpu")
+        )
         for part in due:
             key = (number, name, part)
             self._uses[key] += 1

@@ -55,7 +55,7 @@ class ShardArena:
         self.chunks = [Chunk(self.layout, chunk, self.data, self.rank) for chunk in self.layout.chunks]
         self.lanes = [route.worker.group(f"{label}/{number}") for number in range(len(self.chunks))]
         self.control_lane = route.worker.group(f"{label}/control")
-        self.control = torch.zeros(len(self.slots) + 2)
+        self.control = torch.zeros(len(self.slots) + 2, device="cpu")
         self.staging = Staging(route, max((chunk.end - chunk.begin for chunk in self.layout.chunks), default=0), dtype)
         self._gathers: list[Operation] = []
         self.longest = 0
@@ -137,7 +137,7 @@ class ShardArena:
         for slot in self.slots:
             if not slot.ready:
                 self._stage(slot, None if discard else slot.take())
-        self.control.copy_(torch.tensor([*present, float(discard), 1.0]))
+        self.control.copy_(torch.tensor([*present, float(discard), 1.0], device="cpu"))
         address, options = self.control.data_ptr(), CallOptions(traffic=Traffic.CONTROL)
         flight = self.control_lane.all_reduce(address, address, len(self.control), DType.FLOAT32, Op.SUM, options)
         flight.on_done(Keeper(self.control))

@@ -57,7 +57,7 @@ class Chunk:
         self.place = chunk
         self.pieces = {piece.slot: piece for piece in layout.pieces(chunk.begin, chunk.end)}
         self.begin, self.end = chunk.share(rank)
-        self.reduced = torch.zeros(self.end - self.begin, dtype=data.dtype)
+        self.reduced = torch.zeros(self.end - self.begin, dtype=data.dtype, device="cpu")
         self.slices: dict[int, torch.nn.Parameter] = {}
         self.gradients: dict[int, torch.Tensor] = {}
         for piece in layout.pieces(self.begin, self.end):

@@ -84,7 +84,7 @@ class ShardSlot(Slot):
         grad = grad.detach().to_dense() if grad.layout is not torch.strided else grad.detach()
         strides = dense_strides(self.parameter)
         if grad.stride() != strides:
-            grad = torch.empty_strided(grad.shape, strides, dtype=grad.dtype).copy_(grad)
+            grad = torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device="cpu").copy_(grad)
         return grad.as_strided((grad.numel(),), (1,))
 
     def reset(self) -> None:

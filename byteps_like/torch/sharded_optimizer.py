@@ -83,7 +83,7 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         factor = float(max_norm) / (norm + 1e-6)
         if factor < 1.0:
             self._distribution.reducer.scale(factor)
-        return torch.tensor(norm)
+        return torch.tensor(norm, device="cpu")
 
     def state_dict(self) -> dict[str, Any]:
         """The plain optimizer's state_dict, with the whole state on every rank: for any world size, or none.

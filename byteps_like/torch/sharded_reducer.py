@@ -135,7 +135,11 @@ class ShardReducer(GradientReducer):
         """The norm of all reduced gradients as one vector, over all ranks: one all-reduce of one number. Blocks."""
         greatest = kind == float("inf")
         norms = [torch.linalg.vector_norm(grad, kind, dtype=_wide(grad)) for grad in self._gradients()]
-        local = torch.stack([norm.double() for norm in norms]) if norms else torch.zeros(1, dtype=torch.float64)
+        local = (
+            torch.stack([norm.double() for norm in norms])
+            if norms
+            else torch.zeros(1, dtype=torch.float64, device="cpu")
+        )
         total = local.max() if greatest else (local**kind).sum()
         for arena in self._arenas[:1]:
             op = Op.MAX if greatest else Op.SUM

@@ -84,7 +84,7 @@ def _gathered_arena(arena: ShardArena, state: State, known: dict[int, dict[str, 
 
 def _gathered_field(arena: ShardArena, state: State, key: str, dtype: torch.dtype) -> torch.Tensor:
     """The values of one key, laid out as the arena's parameters are."""
-    buffer = torch.zeros(max(arena.layout.total, 1), dtype=dtype)
+    buffer = torch.zeros(max(arena.layout.total, 1), dtype=dtype, device="cpu")
     size, options = buffer.element_size(), CallOptions(traffic=Traffic.BULK)
     flights = []
     for lane, chunk in zip(arena.lanes, arena.chunks, strict=True):
@@ -124,7 +124,9 @@ def _slice(slot: ShardSlot, key: str, value: Any, begin: int, piece: torch.Tenso
     if not isinstance(value, torch.Tensor):
         return value
     if value.shape == slot.region.shape:
-        flat = torch.empty_strided(slot.region.shape, slot.region.stride(), dtype=value.dtype).copy_(value)
+        flat = torch.empty_strided(slot.region.shape, slot.region.stride(), dtype=value.dtype, device="cpu").copy_(
+            value
+        )
         return flat.as_strided((flat.numel(),), (1,))[begin : begin + piece.numel()].clone()
     if value.dim() == 0:
         return value.clone()

@@ -106,7 +106,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
 
 def _try(kind: type[torch.optim.Optimizer], attributes: dict[str, Any], group: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(7)
-    values = [torch.randn(_SHAPE, generator=generator, dtype=torch.float64) for _ in range(3)]
+    values = [torch.randn(_SHAPE, generator=generator, dtype=torch.float64, device="cpu") for _ in range(3)]
     try:
         whole = _tried(kind, attributes, group, [[value.clone()] for value in values])
         cuts = list(itertools.pairwise(_CUTS))

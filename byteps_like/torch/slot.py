@@ -38,7 +38,7 @@ class Slot:
         self.index = index
         self.limit = limit
         self.is_view = wire is parameter.dtype
-        self.region = torch.empty(0)
+        self.region = torch.empty(0, device="cpu")
         self.parts = range(0)
         self.warns_sparse = True
         self.was_sparse = False

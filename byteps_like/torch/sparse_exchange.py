@@ -47,7 +47,10 @@ class Exchange:
     def _count(self) -> Step:
         """How many sums everybody has."""
         self._sums = self._rows.unpacked(self._received).divided(self._op, self._lane.size)
-        own, every = torch.tensor([self._sums.count]), torch.empty(self._lane.size, dtype=torch.int64)
+        own, every = (
+            torch.tensor([self._sums.count], device="cpu"),
+            torch.empty(self._lane.size, dtype=torch.int64, device="cpu"),
+        )
         self._held = own, every  # alive while they are read and written
         counts = [1] * self._lane.size
         counted = self._lane.all_gather(own.data_ptr(), every.data_ptr(), counts, DType.INT64, _OPTIONS)

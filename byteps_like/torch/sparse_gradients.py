@@ -122,4 +122,4 @@ def _rows(grad: torch.Tensor) -> Rows:
 def _nothing(parameter: torch.Tensor) -> torch.Tensor:
     indices = torch.empty(_ROWS, 0, dtype=torch.int64, device=parameter.device)
     values = parameter.new_empty(0, *parameter.shape[_ROWS:])
-    return torch.sparse_coo_tensor(indices, values, parameter.shape)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, device=parameter.device)

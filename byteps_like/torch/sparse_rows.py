@@ -44,7 +44,7 @@ class Rows:
         """Those of a sparse COO tensor, coalesced or not."""
         shape, sparse_dim = tensor.shape, tensor.sparse_dim()
         indices, values = tensor._indices(), tensor._values()
-        numbers = torch.zeros(indices.shape[1], dtype=torch.int64)
+        numbers = torch.zeros(indices.shape[1], dtype=torch.int64, device="cpu")
         for place, extent in zip(indices, shape[:sparse_dim], strict=True):
             numbers = numbers * extent + place
         if tensor.is_coalesced():
@@ -70,8 +70,11 @@ class Rows:
         for extent in reversed(self.shape[: self.sparse_dim]):
             places.append(left % max(extent, 1))
             left = left // max(extent, 1)
-        indices = torch.stack(places[::-1]) if places else torch.empty(0, len(left), dtype=torch.int64)
-        return torch.sparse_coo_tensor(indices, self.values, self.shape, is_coalesced=True, check_invariants=False)
+        indices = torch.stack(places[::-1]) if places else torch.empty(0, len(left), dtype=torch.int64, device="cpu")
+        device = self.values.device
+        return torch.sparse_coo_tensor(
+            indices, self.values, self.shape, device=device, is_coalesced=True, check_invariants=False
+        )
 
     @property
     def places(self) -> int:
@@ -106,7 +109,7 @@ class Rows:
 
     def space(self, count: int) -> torch.Tensor:
         """Room for so many entries of this kind as bytes."""
-        return torch.empty(count, self.nbytes, dtype=torch.uint8)
+        return torch.empty(count, self.nbytes, dtype=torch.uint8, device="cpu")
 
     def unpacked(self, packed: torch.Tensor, merged: bool = True) -> Rows:
         """The entries that were `packed` somewhere, in any order; with `merged` False, none of them twice."""
@@ -159,5 +162,5 @@ def _merged(numbers: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, 
     """Ascending numbers, and the sums of what has the same one, in the order in which it came; halves in float32."""
     found, place = torch.unique(numbers, return_inverse=True)
     wide = _WIDE.get(values.dtype, values.dtype)
-    sums = torch.zeros(len(found), *values.shape[1:], dtype=wide)
+    sums = torch.zeros(len(found), *values.shape[1:], dtype=wide, device="cpu")
     return found, sums.index_add_(0, place, values.to(wide)).to(values.dtype)

@@ -47,7 +47,7 @@ class Twin:
         self._like, self._means, self._route = rows, means, route
         self._step = _coprime(rows.places)
         elements = rows.places * rows.width
-        self._memory = torch.zeros(elements + _TAIL)
+        self._memory = torch.zeros(elements + _TAIL, device="cpu")
         self._rows = self._memory[:elements].view(rows.places, *rows.values.shape[1:])
         spec = TensorSpec(
             means.full, DType.FLOAT32, (elements + _TAIL,),
@@ -63,7 +63,7 @@ class Twin:
     def start(self, rows: Rows, request: Request) -> Handle:
         """Sends them."""
         self._rows.index_copy_(0, rows.numbers * self._step % rows.places, rows.values)
-        self._memory[-_TAIL:] = torch.tensor(divmod(rows.count, _DIGIT), dtype=torch.float32)
+        self._memory[-_TAIL:] = torch.tensor(divmod(rows.count, _DIGIT), dtype=torch.float32, device="cpu")
         return self._route.push_pull(self._declared, self._memory.data_ptr(), Op.SUM, request)
 
     def finish(self) -> tuple[Rows, int]:

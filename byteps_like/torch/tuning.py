@@ -126,10 +126,10 @@ class Tuning:
         self._last = now
 
     def _decide(self, reducer: GradientReducer, last: bool) -> None:
-        message = torch.zeros(_NUMBERS, dtype=torch.int64)
+        message = torch.zeros(_NUMBERS, dtype=torch.int64, device="cpu")
         if self._route.worker.rank == 0:
             setting, last = self._next(last)
-            message.copy_(torch.tensor([int(last), *pack(setting, self._space)]))
+            message.copy_(torch.tensor([int(last), *pack(setting, self._space)], device="cpu"))
         (declared,) = self._route.declare([TensorSpec(self._name, DType.INT64, (_NUMBERS,))])
         self._route.push_pull(declared, message.data_ptr(), Op.BROADCAST, Request(priority=_FIRST)).wait()
         is_last, *numbers = (int(number) for number in message)

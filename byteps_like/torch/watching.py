@@ -185,17 +185,17 @@ def _exchange(reducer: GradientReducer, items: Sequence[_Watched], look: int) ->
 
     route = reducer.route
     encodings = _encodings(route, items, look)
-    sums = torch.zeros(len(items), COUNT + len(fields(Usual)), dtype=torch.float64)
+    sums = torch.zeros(len(items), COUNT + len(fields(Usual)), dtype=torch.float64, device="cpu")
     for number, (item, encoding) in enumerate(zip(items, encodings, strict=True)):
         assert item.arena.coding is not None
         sample, item.arena.coding.sample, item.arena.coding.wanted = item.arena.coding.sample, None, None
         if sample is not None:
             x, gradient, residual = _made_up(item.arena, sample)
             own = encoding.figures(x, gradient, residual).numbers()
-            sums[number, :COUNT] = torch.tensor(own, dtype=torch.float64)
+            sums[number, :COUNT] = torch.tensor(own, dtype=torch.float64, device="cpu")
         if route.worker.rank == 0:
             like = usual(item.arena.codec.removeprefix(TWOWAY), route.worker.size, len(item.window))
-            sums[number, COUNT:] = torch.tensor(astuple(like), dtype=torch.float64)
+            sums[number, COUNT:] = torch.tensor(astuple(like), dtype=torch.float64, device="cpu")
     (declared,) = route.declare([TensorSpec(f"{reducer.label}.watch.{len(items)}", DType.FLOAT64, tuple(sums.shape))])
     route.push_pull(declared, sums.data_ptr(), Op.SUM, Request(priority=_URGENT)).wait()
     return [(Figures(*row[:COUNT]), Usual(*row[COUNT:])) for row in sums.tolist()]
