@@ -102,7 +102,7 @@ class Config:
     )
     local_shares: str = _setting(
         "off",
-        "Gradients on GPUs, without servers: off (each rank moves all of its own between hosts), or each of a host's"
+        "Gradients on GPUs: off (each rank moves all of its own between hosts, or to servers), or each of a host's"
         " ranks an equal share, after they have reduced among themselves by CUDA IPC: auto (where it can be) or ipc.",
         job_wide=True,
     )

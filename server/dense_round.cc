@@ -24,7 +24,7 @@ void DenseRound::Begin(const Header& first, const Terms& terms, uint32_t world_s
 size_t DenseRound::Widened(uint32_t bytes) const { return bytes / SizeOf(work_) * SizeOf(AccumulatorOf(work_)); }
 
 Status DenseRound::Reserve(const Header& push) {
-  if ((push.flags & kByReference) != 0) return {};
+  if ((push.flags & (kByReference | kAbsent)) != 0) return {};
   const auto grow = [this](ShardBuffer& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return true;
     buffer.Release();
@@ -88,7 +88,8 @@ uint32_t DenseRound::Ready() const {
 Result<bool> DenseRound::Advance() {
   const uint32_t ready = Ready();
   if (ready <= complete_) return false;
-  if (references_ == ranks_.size()) {
+  if (absent_ == ranks_.size()) return Status(Code::kMismatch, "no rank has brought anything: all are absent");
+  if (references_ + absent_ == ranks_.size()) {
     FinishReferences(complete_, ready);
   } else {
     for (uint32_t from = complete_; from < ready; from += kBlock) Finish(from, std::min(from + kBlock, ready));
@@ -98,11 +99,16 @@ Result<bool> DenseRound::Advance() {
   return true;
 }
 
+uint32_t DenseRound::Divisor() const {
+  return terms().op == Op::kAverage ? static_cast<uint32_t>(ranks_.size()) - absent_ : 1;
+}
+
 // Everything lies in shared memory: one pass reads each contribution and writes each result, no accumulator.
 void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
   sources_.clear();
   destinations_.clear();
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].absent) continue;
     std::byte* const memory = ranks_[rank].reference + from;
     if (IsSource(rank)) sources_.push_back(memory);
     if (terms().op != Op::kBroadcast || rank != terms().root) destinations_.push_back(memory);
@@ -111,8 +117,7 @@ void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
     for (void* destination : destinations_) std::memcpy(destination, sources_[0], to - from);
     return;
   }
-  const uint32_t divisor = terms().op == Op::kAverage ? static_cast<uint32_t>(ranks_.size()) : 1;
-  kernels::ReduceMany(terms().op, work_, destinations_, sources_, (to - from) / SizeOf(work_), divisor);
+  kernels::ReduceMany(terms().op, work_, destinations_, sources_, (to - from) / SizeOf(work_), Divisor());
 }
 
 void DenseRound::Finish(uint32_t from, uint32_t to) {
@@ -129,8 +134,7 @@ void DenseRound::Finish(uint32_t from, uint32_t to) {
       accumulated_ = to;
     }
   }
-  const uint32_t divisor = terms().op == Op::kAverage ? static_cast<uint32_t>(ranks_.size()) : 1;
-  if (divisor != 1 || out != sum) kernels::Finalize(work_, out, sum, count, divisor);
+  if (Divisor() != 1 || out != sum) kernels::Finalize(work_, out, sum, count, Divisor());
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].reference != nullptr && (terms().op != Op::kBroadcast || rank != terms().root))
       std::memcpy(ranks_[rank].reference + from, out, to - from);

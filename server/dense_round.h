@@ -30,6 +30,7 @@ class DenseRound final : public Round {
   void Finish(uint32_t from, uint32_t to);
   void FinishReferences(uint32_t from, uint32_t to);
   bool IsSource(uint32_t rank) const { return terms().op != Op::kBroadcast || rank == terms().root; }
+  uint32_t Divisor() const;
   bool widened() const { return AccumulatorOf(work_) != work_; }
   size_t Widened(uint32_t bytes) const;  // offset in the accumulator of an offset in the wire type
 

@@ -34,7 +34,7 @@ void Round::Begin(const Header& first, const Terms& terms, uint32_t world_size) 
   opened_by_ = first.rank;
   priority_ = first.priority;
   movable_ = true;
-  total_ = complete_ = begun_ = references_ = segment_ = 0;
+  total_ = complete_ = begun_ = references_ = absent_ = segment_ = 0;
   ranks_.assign(world_size, Contribution{});
   Touch();
 }
@@ -96,6 +96,12 @@ void Round::Refer(uint32_t rank, std::byte* memory) {
 void Round::Subscribe(uint32_t rank) {
   MarkBegun(ranks_[rank], total_);
   ranks_[rank].counted = total_;
+}
+
+void Round::Excuse(uint32_t rank) {
+  Subscribe(rank);
+  ranks_[rank].absent = true;
+  ++absent_;
 }
 
 void Round::Note(const Header& push) {

@@ -39,12 +39,15 @@ struct Contribution {
   uint32_t total = 0;              // bytes of it, since it has begun
   uint32_t counted = 0;            // prefix of its bytes that has been counted
   std::byte* reference = nullptr;  // where all of it lies, and its result goes, in shared memory
+  bool absent = false;             // brings nothing, and gets nothing but word that the round is over
   uint32_t codec = 0;              // how its link calls the codec
   bool acknowledged = false;       // the rank has moved on to the next round: it has its result
   bool away = false;               // its link broke: nothing goes out until the rank says what it has
   bool queued = false;             // in its link's queue of results to send
   uint32_t sent = 0;               // prefix of the result handed to its link
   int64_t answered = 0;            // TraceClock when the first of it was; 0 while nobody records
+
+  bool at_once() const { return reference != nullptr || absent; }  // pushed, and answered, by one frame
 };
 
 class Round {
@@ -82,6 +85,7 @@ class Round {
   // Contributions without bytes of their own here.
   void Refer(uint32_t rank, std::byte* memory);  // the whole contribution, by reference
   void Subscribe(uint32_t rank);                 // begins; contributes nothing (broadcast, not the root)
+  void Excuse(uint32_t rank);                    // begins; contributes nothing, wants nothing, isn't averaged over
   // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
   void Note(const Header& push);
   bool movable() const { return movable_; }
@@ -108,7 +112,7 @@ class Round {
   void Touch();  // progress
 
   uint32_t total_ = 0, complete_ = 0;
-  uint32_t begun_ = 0, references_ = 0;
+  uint32_t begun_ = 0, references_ = 0, absent_ = 0;
   std::vector<Contribution> ranks_;
 
  private:

@@ -98,6 +98,8 @@ class Shard : private LinkHandler {
   void OnPush(Peer& peer, const Header& header, const std::byte* payload);
   void OnSegment(Peer& peer, Key& key, Round& round, const Header& header, const std::byte* payload);
   void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
+  void OnAbsent(Peer& peer, Key& key, Round& round);
+  void AnswerAgain(Key& key, Round& round, uint32_t rank);
   void Progress(Key& key, Round& round);
 
   // shard_notices.cc: what workers say beside their contributions

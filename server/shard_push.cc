@@ -69,6 +69,7 @@ bool Shard::MakesSense(const Peer& peer, const Header& header) {
     if (header.total == 0 || header.total % SizeOf(header.dtype) != 0) why = "no whole elements";
     if (header.op == Op::kBroadcast && header.root >= world_.size) why = "there is no such rank";
     if (!Supports(header.op, header.dtype)) why = "there is no such operation";
+    if (header.op == Op::kBroadcast && (header.flags & kAbsent) != 0) why = "absent from a broadcast";
   }
   if (why == nullptr) return true;
   Blame(peer, KeyText(header.key) + ": " + Describe(TermsOf(header, nullptr)) + ": " + why);
@@ -137,7 +138,11 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   Key* key = nullptr;
   Round* const round = RoundFor(peer, header, &key);
   if (round == nullptr) return;
+  const Contribution& contribution = round->of(peer.rank);
+  if (contribution.begun && contribution.absent != ((header.flags & kAbsent) != 0))
+    return Blame(peer, KeyText(header.key) + ": in one round it is absent and is not");
   round->Note(header);
+  if (header.flags & kAbsent) return OnAbsent(peer, *key, *round);
   if (header.flags & kByReference) return OnReference(peer, *key, *round, header);
   if (header.op == Op::kBroadcast && header.root != peer.rank) {
     round->Subscribe(peer.rank);
@@ -173,16 +178,29 @@ void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header
       header.total > found->second->size() - header.offset)
     return Blame(peer, KeyText(header.key) + ": a push refers to memory that was not shared");
   stats_.referenced += header.total;
-  Contribution& contribution = round.of(peer.rank);
-  if (!contribution.begun) {
+  if (!round.of(peer.rank).begun) {
     round.Refer(peer.rank, found->second->data() + header.offset);
     if (Tracing()) TraceStage(TraceKind::kArrived, key.key, round, peer.rank, 0);
   } else {
-    contribution.away = false;
-    contribution.sent = 0;  // pushed again over a new link: the announcement of the result may have been lost
-    Offer(key, round, peer.rank);
+    AnswerAgain(key, round, peer.rank);
   }
   Progress(key, round);
+}
+
+void Shard::OnAbsent(Peer& peer, Key& key, Round& round) {
+  if (round.of(peer.rank).begun) {
+    AnswerAgain(key, round, peer.rank);
+  } else {
+    round.Excuse(peer.rank);
+  }
+  Progress(key, round);
+}
+
+// It was pushed again over a new link: the frame that answers it may have been lost.
+void Shard::AnswerAgain(Key& key, Round& round, uint32_t rank) {
+  round.of(rank).away = false;
+  round.of(rank).sent = 0;
+  Offer(key, round, rank);
 }
 
 void Shard::Progress(Key& key, Round& round) {

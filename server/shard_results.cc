@@ -9,7 +9,7 @@ namespace byteps_like {
 void Shard::Offer(Key& key, Round& round, uint32_t rank) {
   Contribution& contribution = round.of(rank);
   Peer& peer = *peers_[rank];
-  const bool ready = contribution.reference != nullptr ? round.finished() : round.complete() > contribution.sent;
+  const bool ready = contribution.at_once() ? round.finished() : round.complete() > contribution.sent;
   if (!peer.link || contribution.queued || !contribution.begun || contribution.away || contribution.acknowledged)
     return;
   if (contribution.sent == round.total() || !ready) return;
@@ -30,8 +30,8 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
   header.rank = peer.rank;
   header.key = item.key;
   if ((header.flags & kEncoded) != 0) header.aux = contribution.codec;
-  if (contribution.reference != nullptr) {
-    header.flags |= kByReference;
+  if (contribution.at_once()) {
+    header.flags |= contribution.absent ? kAbsent : kByReference;
     contribution.answered = Tracing() ? TraceClock() : 0;
     contribution.sent = round.total();
   } else {
@@ -42,7 +42,7 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
     next.payload = round.result() + contribution.sent;
     contribution.sent += header.length;
   }
-  if (Tracing() && contribution.sent == round.total())
+  if (Tracing() && contribution.sent == round.total() && !contribution.absent)
     TraceStage(TraceKind::kReturned, item.key, round, peer.rank, contribution.answered);
   if (contribution.sent == round.complete()) {
     peer.results.pop();

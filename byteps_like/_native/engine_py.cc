@@ -1,4 +1,5 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/gpu_py.h"
@@ -137,9 +139,10 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, u
 
 // `codec`: canonical text, "" for none; `text`: what servers are told.
 uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions, const std::string& codec,
-                 const std::string& text, bool gpu) {
+                 const std::string& text, bool gpu, const std::set<uint32_t>& absent) {
   std::vector<PartitionSpec> specs;
-  for (const auto& [key, offset, bytes, channel] : partitions) specs.push_back({key, offset, bytes, channel});
+  for (const auto& [key, offset, bytes, channel] : partitions)
+    specs.push_back({key, offset, bytes, channel, absent.contains(static_cast<uint32_t>(specs.size()))});
   if (codec.empty()) return self.engine().Declare(static_cast<DType>(dtype), specs);
   auto declared = self.engine().DeclareCoded(specs, {self.CodecOf(codec), text, gpu ? self.TwinOf(codec) : nullptr});
   ThrowIfFailed(declared.status());
@@ -213,9 +216,9 @@ void BindEngine(nb::module_& m) {
            nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
            nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("codec_threads") = 1)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
-           nb::arg("gpu") = false,
+           nb::arg("gpu") = false, nb::arg("absent") = std::set<uint32_t>(),
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id. With `gpu` it is encoded "
-           "on the GPU, where its codec has a twin there.")
+           "on the GPU, where its codec has a twin there. To `absent` ones this rank brings nothing, and gets nothing.")
       .def("set_feedback", &SetFeedback, nb::arg("tensor"), nb::arg("residual"), nb::arg("momentum"), nb::arg("mu"),
            nb::arg("nesterov"), nb::arg("masked"), nb::arg("on_gpu") = false,
            "Addresses of arrays as long as the tensor, 0 for none; with `on_gpu` they are of device memory.")

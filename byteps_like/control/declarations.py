@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from byteps_like.control.placement import Placer
 from byteps_like.control.types import Move
 from byteps_like.errors import MismatchError
-from byteps_like.wire.frame import PRELUDE_KEY
+from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
 from byteps_like.worker.api import Declared, TensorSpec
 
 
@@ -69,9 +69,11 @@ def name_keys(text: str, names: Mapping[int, str]) -> str:
     """`text` with what users know for each "key N" in it, given names by tensor id: "'layer.weight' (partition 3)"."""
 
     def describe(found: re.Match[str]) -> str:
-        key = int(found[1]) & ~PRELUDE_KEY
+        whole = int(found[1]) & ~PRELUDE_KEY
+        key, share = whole & PARTITION_KEY, whole >> SHARE_SHIFT
         name = names.get(key >> 16)
-        return found[0] if name is None else f"{name!r} (partition {key & 0xFFFF})"
+        which = f"partition {key & 0xFFFF}" + (f", share {share - 1}" if share else "")
+        return found[0] if name is None else f"{name!r} ({which})"
 
     return re.sub(r"\bkey (\d+)", describe, text)
 

@@ -75,7 +75,7 @@ class Session:
             raise CorruptError(f"frame of rank {header.rank} in the session of rank {self.rank}")
         if header.type is FrameType.CODEC or header.flags & FrameFlag.ENCODED:
             raise CorruptError("encoded rounds can't pass the door: portable workers push and pull what is raw or cast")
-        if header.type not in _ALLOWED or header.flags & FrameFlag.BY_REFERENCE:
+        if header.type not in _ALLOWED or header.flags & (FrameFlag.BY_REFERENCE | FrameFlag.ABSENT):
             raise CorruptError(f"{header.type.name} frame (flags {header.flags}) can't pass the door")
         if header.length > SEGMENT:
             raise CorruptError(f"segment of {header.length} bytes; the door takes {SEGMENT}")

@@ -17,7 +17,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.parts import SUFFIX, read_chunks
 from byteps_like.timeline.records import RECORD, SERVERS, Kind
 from byteps_like.timeline.waits import attribute
-from byteps_like.wire.frame import PRELUDE_KEY
+from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
 
 Event = dict[str, Any]
 
@@ -153,13 +153,15 @@ class _Names:
         return _event("partition", name, record["member"], begin, record["duration"], args)
 
     def _partition(self, key: int) -> tuple[str, int]:
-        tensor, number = self._partitions.get(key & ~PRELUDE_KEY, (f"key {key}", 0))
-        return (f"{tensor} (prelude)" if key & PRELUDE_KEY else tensor), number
+        tensor, number = self._partitions.get(key & PARTITION_KEY, (f"key {key}", 0))
+        share = (key & ~PRELUDE_KEY) >> SHARE_SHIFT
+        what = " (prelude)" if key & PRELUDE_KEY else f" (share {share - 1})" if share else ""
+        return tensor + what, number
 
     def _waited_for(self, record: dict[str, Any]) -> dict[str, Any]:
         if record["detail"]:
             return {"lane": hex(record["key"]), "group": self._groups.get(record["key"], "")}
-        tensor, number = self._partitions.get(record["key"], ("", 0))
+        tensor, number = self._partitions.get(record["key"] & PARTITION_KEY, ("", 0))
         return {"key": hex(record["key"]), "tensor": tensor, "part": number}
 
     def _partition_of(self, call: Event) -> list[Event]:

@@ -1,9 +1,10 @@
-"""Local shares of gradients: an arena's partitions, or the buckets of DDP's hook, on the route among the workers.
+"""Local shares of gradients: an arena's partitions, or the buckets of DDP's hook, of which a rank moves its own share.
 
 Each partition is reduced among the ranks of a host on their devices, its shares travel between hosts, and are gathered
-(local_shares). The ranks of a host launch partitions in one order, that of their numbers: an arena sends none before
-those that come before it. Each arena has memory and streams of its own for it, so arenas don't wait for each other.
-CUDA IPC only: kernels of several NCCL communicators may wait for each other for ever.
+(local_shares). They travel among the workers, or to servers and back: a share is a key of its own there, to which the
+ranks of one place contribute (worker.shares). The ranks of a host launch partitions in one order, that of their
+numbers: an arena sends none before those that come before it. Each arena has memory and streams of its own for it, so
+arenas don't wait for each other. CUDA IPC only: kernels of several NCCL communicators may wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import torch
+
 from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.devices import Device
 from byteps_like.torch.flown import Flights
 from byteps_like.torch.local_peers import AUTO_IPC
-from byteps_like.torch.local_shares import Ground, LocalShares, even_places
+from byteps_like.torch.local_shares import Ground, LocalShares, Move, even_places
 from byteps_like.torch.place import Place
 from byteps_like.torch.runtime import Runtime
-from byteps_like.worker.api import Declared, Handle, Worker
+from byteps_like.worker.api import Declared, Handle, MovesShares, Share, Worker
 
 
 class ArenaShares:
     """Those of one arena, or of the buckets of one hook. Calls come in one order on all ranks."""
 
-    def __init__(self, shares: LocalShares) -> None:
-        self._shares = shares
+    def __init__(self, shares: LocalShares, worker: Worker) -> None:
+        self._shares, self._worker = shares, worker
         self._sent: Sequence[bool] = ()
         self._complete: set[int] = set()
         weakref.finalize(self, shares.close)
@@ -53,17 +56,36 @@ class ArenaShares:
     def start(self, declared: Declared, place: Place, op: Op, parts: range | None, priority: int) -> Handle:
         """Reduces those partitions, each by itself: which are ready together differs from rank to rank."""
         options = CallOptions(priority=priority, traffic=Traffic.GRADIENT)
+        if parts is None:
+            declared = self._worker.placed(declared)
+            parts = range(len(declared.partitions))
         flights = []
-        for part in declared.partitions if parts is None else declared.partitions[parts.start : parts.stop]:
+        for number in parts:
+            part = declared.partitions[number]
             begin = part.offset // declared.spec.dtype.itemsize
             one = place.part(begin, begin + part.nbytes // declared.spec.dtype.itemsize)
-            flights.append(self._shares.reduce_placed(one.data, one.host, op, options))
+            move = self._by_servers(declared, place, op, number, priority)
+            flights.append(self._shares.reduce_placed(one.data, one.host, op, options, move))
         return Flights(flights)
+
+    def _by_servers(self, declared: Declared, place: Place, op: Op, number: int, priority: int) -> Move | None:
+        if self._worker.route != "server":
+            return None
+        push_pull: Any = self._worker.push_pull
+        address, share = place.host.data_ptr(), Share(self._shares.rank, self._shares.size)
+
+        def move(_: torch.Tensor) -> Any:
+            parts = range(number, number + 1)
+            return push_pull(declared, address, op, parts=parts, priority=priority, share=share)
+
+        return move
 
 
 def may_share(runtime: Runtime, worker: Worker, device: Device | None) -> bool:
-    """Whether `find` is to be asked: somebody wants it (Config.local_shares), on the route among the workers."""
-    return device is not None and runtime.local_shares != "off" and worker.route == "allreduce"
+    """Whether `find` is to be asked: somebody wants it (Config.local_shares), and `worker` could."""
+    if device is None or runtime.local_shares == "off":
+        return False
+    return worker.route == "allreduce" or (isinstance(worker, MovesShares) and worker.moves_shares())
 
 
 def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) -> ArenaShares | None:
@@ -82,7 +104,7 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
         shares.close()
         return None
     runtime.shares.add(shares)
-    return ArenaShares(shares)
+    return ArenaShares(shares, worker)
 
 
 def _no_backend(*_: Any) -> NoReturn:

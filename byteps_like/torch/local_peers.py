@@ -33,9 +33,9 @@ _RECORD_BYTES = 1024
 class LocalPeers(Protocol):
     """Reduce-scatter and all-gather among the ranks of a host, of flat tensors on their devices. Thread-safe.
 
-    Rank r's slice is that of `slice_of`. Calls are queued on the current stream of the calling thread, in the same
-    order of reduce-scatters, and of all-gathers, on all ranks of the host. All raise what it failed with: a rank that
-    died or didn't come, or the driver's error.
+    Rank r's slice is that of worker.shares.slice_of. Calls are queued on the current stream of the calling thread, in
+    the same order of reduce-scatters, and of all-gathers, on all ranks of the host. All raise what it failed with: a
+    rank that died or didn't come, or the driver's error.
     """
 
     name: str
@@ -54,13 +54,6 @@ class LocalPeers(Protocol):
 
     def close(self) -> None:
         """Ends it. Waits for what is queued, for a bounded time."""
-
-
-def slice_of(numel: int, size: int, rank: int) -> range:
-    """The elements that are `rank`'s of `numel`: as many for each, the last ones fewer or none."""
-    share = -(-numel // size)
-    begin = min(rank * share, numel)
-    return range(begin, min(begin + share, numel))
 
 
 def exchange(lane: Group, own: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
 """All-reduce of tensors on devices, of which each rank moves its own share between hosts.
 
 Among the L ranks of a host the devices themselves reduce and scatter (local_peers: NCCL, or CUDA IPC); then the share
-of each rank, 1/L, goes through its host's memory to the ranks of the same place on the other hosts, and the shares are
-gathered on the devices again. So a host sends and receives each byte once, by all its ranks and their network cards at
-once: BytePS's use of them (Jiang et al., OSDI 2020, section 4.1). Without it every rank sends what the algorithm has it
-send of the whole tensor.
+of each rank, 1/L, goes through its host's memory to the ranks of the same place on the other hosts, or to servers, and
+the shares are gathered on the devices again. So a host sends and receives each byte once, by all its ranks and their
+network cards at once: BytePS's use of them (Jiang et al., OSDI 2020, section 4.1). Without it every rank sends what the
+algorithm has it send of the whole tensor.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group
+from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.devices import Device, Event
 from byteps_like.torch.group_tensors import reducible
-from byteps_like.torch.local_peers import LocalPeers, exchange, make_peers, slice_of
+from byteps_like.torch.local_peers import LocalPeers, exchange, make_peers
 from byteps_like.torch.passage import Passage, Stage
+from byteps_like.worker.shares import slice_of
 
 _SUMMED = (Op.SUM, Op.AVERAGE)
+Move = Callable[[torch.Tensor], Waitable]
+"""Starts what is done between hosts with this rank's share, which is in its host's memory, where the result goes."""
 
 
 def even_places(hosts: Sequence[int]) -> list[list[int]] | None:
@@ -75,14 +80,22 @@ class LocalShares:
 
     def all_reduce(self, tensor: torch.Tensor, op: Op, options: CallOptions) -> Passage | Queued:
         """Starts it, in place. Between hosts, per rank: an all-reduce of 1/L of the tensor, with one rank of each."""
-        return self._start(tensor.data.reshape(-1), None, op, options)
+        return self._start(tensor.data.reshape(-1), None, op, partial(self._reduce_across, op, options))
 
-    def reduce_placed(self, data: torch.Tensor, host: torch.Tensor, op: Op, options: CallOptions) -> Passage | Queued:
-        """As `all_reduce`, of a flat tensor on the device by way of its mirror, of which the own share is used."""
-        return self._start(data, host, op, options)
+    def reduce_placed(
+        self, data: torch.Tensor, host: torch.Tensor, op: Op, options: CallOptions, move: Move | None = None
+    ) -> Passage | Queued:
+        """As `all_reduce`, of a flat tensor on the device by way of its mirror, of which the own share is used. `move`
+        does what is done between hosts in another way than by an all-reduce."""
+        return self._start(data, host, op, move or partial(self._reduce_across, op, options))
 
-    def _start(self, flat: torch.Tensor, mirror: torch.Tensor | None, op: Op, options: CallOptions) -> Passage | Queued:
-        dtype, peers, device = reducible(flat, "allreduce"), self._peers, self._device
+    def _reduce_across(self, op: Op, options: CallOptions, own: torch.Tensor) -> Any:
+        address, dtype = own.data_ptr(), reducible(own, "allreduce")
+        return self._across.all_reduce(address, address, own.numel(), dtype, op, options._replace(waits=False))
+
+    def _start(self, flat: torch.Tensor, mirror: torch.Tensor | None, op: Op, move: Move) -> Passage | Queued:
+        reducible(flat, "allreduce")
+        peers, device = self._peers, self._device
         assert peers is not None
         stage = self._started()
         part = slice_of(flat.numel(), self.size, self.rank)
@@ -101,8 +114,7 @@ class LocalShares:
 
         def launch() -> Any:
             peers.check()
-            address = host.data_ptr()
-            return self._across.all_reduce(address, address, len(part), dtype, op, options._replace(waits=False))
+            return move(host)
 
         down, up = ([(host, own)], [(own, host)]) if len(part) else ([], [])
         return stage.start(down, up, launch, lambda: peers.all_gather(flat, own))

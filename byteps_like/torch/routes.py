@@ -85,11 +85,11 @@ class Route:
         if how.place is None or (self.name == "none" and not declared.spec.codec):
             return begin()  # type: ignore[no-any-return]
         device, data, shares = how.place.stage.device, how.place.data, how.place.shares
+        if shares is not None and shares.takes(declared, how.place, op):
+            return shares.start(declared, how.place, op, how.parts, how.priority or 0)  # type: ignore[no-any-return]
         if self.carries(device):
             on_gpu = OnGpu(device.address(data), device.current().handle)
             return DeviceFlight(begin(gpu=on_gpu), device, how.place)
-        if shares is not None and shares.takes(declared, how.place, op):
-            return shares.start(declared, how.place, op, how.parts, how.priority or 0)  # type: ignore[no-any-return]
         down, up = how.place.copies(declared, how.parts)
         if op is Op.BROADCAST:
             down, up = (down, []) if how.root == self.worker.rank else ([], up)

@@ -19,6 +19,11 @@ MAX_OFFSET = 1 << 48
 DEFAULT_SEGMENT = 128 << 10
 PRELUDE_KEY = 1 << 63
 """In the keys of rounds that agree on something before a codec encodes; never in those of tensors."""
+SHARE_SHIFT = 56
+"""From this bit of a key on, below PRELUDE_KEY: the number of a share plus 1 (worker.shares), 0 for all of a partition.
+"""
+PARTITION_KEY = (1 << SHARE_SHIFT) - 1
+"""The bits below: tensor and partition."""
 
 _LAYOUT = struct.Struct("<I4B2IQIiQ5I")  # the checksum of these 60 bytes follows
 _CHECKSUM = struct.Struct("<I")
@@ -58,9 +63,10 @@ class FrameFlag(IntFlag):
     BY_REFERENCE = 1
     MOVABLE = 2
     ENCODED = 4
+    ABSENT = 8
 
 
-_FLAGS = FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE | FrameFlag.ENCODED
+_FLAGS = FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE | FrameFlag.ENCODED | FrameFlag.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,11 @@ def _check_flags(header: Header) -> None:
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
     if header.flags & FrameFlag.BY_REFERENCE and header.flags & FrameFlag.ENCODED:
         raise CorruptError(f"frame flags {header.flags} are encoded and by reference")
+    if header.flags & FrameFlag.ABSENT:
+        if header.flags & (FrameFlag.BY_REFERENCE | FrameFlag.ENCODED):
+            raise CorruptError(f"frame flags {header.flags} are absent, and by reference or encoded")
+        if header.offset or header.length:
+            raise CorruptError(f"frame offset {header.offset} or length {header.length} of an absent rank is not zero")
 
 
 def seal(header: Header, payload: Buffer) -> bytes:

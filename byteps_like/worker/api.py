@@ -165,6 +165,24 @@ class OnGpu:
     """Handle of the stream (CUstream) whose work so far is waited for before the tensor is read."""
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a rank moves of each partition, once the ranks of its host have reduced it: the `place`th of `count` equal
+    shares (worker.shares). On every host there are ranks of all places."""
+
+    place: int
+    count: int
+
+
+@runtime_checkable
+class MovesShares(Protocol):
+    """A worker whose `push_pull` takes `share: Share`, of raw tensors in host memory, for Op.SUM and AVERAGE, which is
+    over the hosts: of each partition only that share is read, and its result lands there."""
+
+    def moves_shares(self) -> bool:
+        """Whether all ranks can; the same on all."""
+
+
 KernelsOf = Callable[[Sequence[str]], Mapping[str, int]]
 """Of some of csrc/cuda's sources the kernels: CUfunctions by name. None of a source that can't be had."""
 

@@ -29,7 +29,7 @@ from byteps_like.worker.api import (
     Handle,
     KernelsOf,
     Links,
-    OnGpu,
+    MovesShares,
     Placed,
     Places,
     SharedMemory,
@@ -223,10 +223,14 @@ class Owning:
         root: int = 0,
         parts: range | None = None,
         priority: int | None = None,
-        **gpu: OnGpu,
+        **more: Any,
     ) -> Handle:
-        """See worker.api.Worker, and UsesGpu."""
-        return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority, **gpu)
+        """See worker.api.Worker, UsesGpu and MovesShares."""
+        return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority, **more)
+
+    def moves_shares(self) -> bool:
+        """See worker.api.MovesShares."""
+        return isinstance(self._worker, MovesShares) and self._worker.moves_shares()
 
     def use_gpu(self, gpu: Any, kernels: KernelsOf) -> bool:
         """See worker.api.UsesGpu."""

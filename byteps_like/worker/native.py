@@ -23,11 +23,23 @@ from byteps_like.control.weights import hosts_of, server_weights
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
-from byteps_like.worker.api import Declared, Feedback, KernelsOf, Links, OnGpu, Places, SharedMemory, TensorSpec
+from byteps_like.worker.api import (
+    Declared,
+    Feedback,
+    KernelsOf,
+    Links,
+    OnGpu,
+    Partition,
+    Places,
+    Share,
+    SharedMemory,
+    TensorSpec,
+)
 from byteps_like.worker.cards import ASSUMED, Card, Cards
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.moves import Moves
+from byteps_like.worker.shares import Shared, shared
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -82,6 +94,7 @@ class NativeWorker:
         self._settings = config
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
+        self._shared: dict[int, tuple[int, Shared]] = {}  # the same, cut into the shares of this host's ranks
         self._moves = Moves()
         # Where there is a server on this host, it looks at the card.
         beside = any(server.host_id == own_host_id for server in world.servers)
@@ -159,9 +172,10 @@ class NativeWorker:
         parts: range | None = None,
         priority: int | None = None,
         gpu: OnGpu | None = None,
+        share: Share | None = None,
     ) -> NativeHandle | CompletedHandle:
         """See worker.api.Worker.push_pull. With `gpu`, the result lands there, and `address` is the mirror's: memory of
-        `allocate`, page-locked."""
+        `allocate`, page-locked. With `share`, see worker.api.MovesShares; always the same one."""
         self._verdict.check()
         if parts is None:
             declared = self.placed(declared)
@@ -171,10 +185,13 @@ class NativeWorker:
             return CompletedHandle()
         wanted = declared.spec.priority if priority is None else priority
         movable = chosen.start == 0 and self._moves.begin(declared)
-        tensor = self._tensors[declared.tensor_id]
+        tensor, going = self._tensors[declared.tensor_id], chosen
+        if share is not None:
+            tensor, shares = self._in_shares(declared, share)
+            going = shares.of(chosen)
         try:
             operation = self._engine.submit(
-                tensor, address, chosen.start, chosen.stop, int(op), root, wanted, movable, *_placed_on(gpu)
+                tensor, address, going.start, going.stop, int(op), root, wanted, movable, *_placed_on(gpu)
             )
         except BytePSLikeError as error:
             raise self._explained(error) from None
@@ -209,6 +226,19 @@ class NativeWorker:
         """See worker.api.UsesGpu."""
         return bool(self._engine.encodes_on_gpu(self._tensor(declared)))
 
+    def moves_shares(self) -> bool:
+        """See worker.api.MovesShares: portable workers can't."""
+        return self._places.encode
+
+    def _in_shares(self, declared: Declared, share: Share) -> tuple[int, Shared]:
+        with self._lock:
+            known = self._shared.get(declared.tensor_id)
+            if known is None:
+                cut = shared(declared, share)
+                parts, dtype = self._parts(cut.parts), int(declared.spec.dtype)
+                known = self._shared[declared.tensor_id] = self._engine.declare(dtype, parts, absent=cut.absent), cut
+            return known
+
     def _tensor(self, declared: Declared) -> int:
         """Its id in the engine, wherever it has moved."""
         return self._tensors[self.placed(declared, follows=False).tensor_id]
@@ -217,7 +247,7 @@ class NativeWorker:
         spec, gpu = declared.spec, self._gpu
         if gpu is not None and spec.codec and (source := _core.gpu_source(spec.codec_spec.partition(":")[0])):
             self._engine.add_kernels(dict(gpu[1](["feedback", source])))
-        parts = self._parts(declared)
+        parts = self._parts(declared.partitions)
         return int(self._engine.declare(int(spec.dtype), parts, spec.codec_spec, spec.codec, gpu is not None))
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
@@ -228,9 +258,8 @@ class NativeWorker:
         if left is not None:
             with self._lock:
                 self._tensors[now.tensor_id] = self._declare(now)
-                before = self._tensors.pop(left.tensor_id)
-            self._engine.inherit(self._tensors[now.tensor_id], before)
-            self._engine.retire(before)
+                self._engine.inherit(self._tensors[now.tensor_id], self._tensors[left.tensor_id])
+            self.retire(left)
             self._catalogue.rename(now)
             logger.info("rank %d: %r has moved: %s", self.rank, now.spec.name, _summary(now))
         return now
@@ -249,6 +278,9 @@ class NativeWorker:
         """See worker.api.Tunable. Servers free the sums once all ranks have said so."""
         with self._lock:
             self._engine.retire(self._tensors.pop(declared.tensor_id))
+            cut = self._shared.pop(declared.tensor_id, None)
+            if cut is not None:
+                self._engine.retire(cut[0])
 
     def places(self) -> Places:
         """See worker.api.Placed."""
@@ -379,10 +411,8 @@ class NativeWorker:
             self._engine.fail(int(error.code), str(error))
             self._communicator.fail(error)
 
-    def _parts(self, declared: Declared) -> list[tuple[int, int, int, int]]:
-        return [
-            (part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in declared.partitions
-        ]
+    def _parts(self, partitions: Sequence[Partition]) -> list[tuple[int, int, int, int]]:
+        return [(part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in partitions]
 
 
 def cards_of(world: World) -> Cards:

@@ -73,6 +73,7 @@ class Channel : private LinkHandler {
   bool NextPush(Outgoing& next);
   bool NameCodec(uint32_t number, Outgoing& next);
   bool Refer(Part& part, Outgoing& next);
+  bool Excuse(Part& part, Outgoing& next);
   Part* Awaited(const Header& header);
   Part* Expected(const Header& header);
   void FailMisfit(const Header& header);

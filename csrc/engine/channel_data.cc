@@ -47,7 +47,7 @@ void Channel::Enqueue(Part& part) {
   part.slot = in_flight_.size();
   if (in_flight_.empty()) Heard();
   in_flight_.push_back(&part);
-  const bool told = (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
+  const bool told = part.absent || (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
                     (part.staging != nullptr && part.staging->active);
   if (Tracing() && !told) TraceReady(part);
   Queue(part);
@@ -64,7 +64,7 @@ void Channel::Queue(Part& part) {
 // After a new link: what went over the old one may or may not have been counted.
 void Channel::Resume(Part& part) {
   if (!part.begun) return;
-  if (!part.streamed) {  // by reference: saying it again does no harm
+  if (!part.streamed) {  // by reference, or absent: saying it again does no harm
     part.sent = 0;
     return Queue(part);
   }
@@ -204,7 +204,7 @@ bool Channel::NextPush(Outgoing& next) {
   Part* const first = Next();
   if (first == nullptr) return false;
   Part& part = *first;
-  if (Refer(part, next)) return true;
+  if (Excuse(part, next) || Refer(part, next)) return true;
   if (!HasCredit(part) || !IsInStep()) return false;
   if (part.encoded && NameCodec(part.coding->number, next)) return true;
   part.streamed = true;
@@ -253,6 +253,20 @@ bool Channel::Refer(Part& part, Outgoing& next) {
   part.begun = true;
   part.queued = false;
   queue_.pop();
+  return true;
+}
+
+// Its round needs a word of this rank, and nothing else.
+bool Channel::Excuse(Part& part, Outgoing& next) {
+  if (!part.absent) return false;
+  next.header = HeaderFor(part, FrameType::kPush);
+  next.header.flags |= kAbsent;
+  part.sent = part.total;
+  part.begun = true;
+  part.queued = false;
+  queue_.pop();
+  Announce();
+  engine_.LetGo();
   return true;
 }
 
@@ -328,7 +342,7 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
 
 void Channel::OnResult(Part& part, const Header& header) {
   if (Tracing() && part.traced.landed == 0) part.traced.landed = TraceClock();
-  const bool in_place = (header.flags & kByReference) != 0;
+  const bool in_place = (header.flags & (kByReference | kAbsent)) != 0;
   if ((header.flags & kMovable) != 0 && part.offset == 0 && part.operation) part.operation->moves = true;
   if (part.encoded) part.expected = header.total;
   if (!in_place && header.offset == part.landed) {
@@ -359,7 +373,7 @@ void Channel::Finish(Part& part, const Status& status) {
   in_flight_.pop_back();
   if (part.streamed && Contributes(part)) ahead_ -= part.sent - Returned(part);
   part.streamed = part.begun = part.queued = false;
-  if (Tracing() && status.ok()) TraceStage(TraceKind::kReceived, part, part.traced.landed);
+  if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;
   engine_.Complete(part, status);
 }
@@ -397,7 +411,7 @@ void Channel::TraceSent(const Header& header) const {
   const bool last = header.length == 0 || header.offset + header.length == header.total;
   if (header.type != FrameType::kPush || !last) return;
   const auto found = parts_.find(header.key);
-  if (found == parts_.end() || found->second->round != header.round) return;
+  if (found == parts_.end() || found->second->round != header.round || found->second->absent) return;
   TraceStage(TraceKind::kSent, *found->second, found->second->traced.sent);
 }
 

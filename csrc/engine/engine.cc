@@ -65,6 +65,7 @@ uint32_t Engine::Add(DType dtype, const std::vector<PartitionSpec>& partitions) 
     part->bytes = part->total = part->weight = spec.bytes;
     part->dtype = dtype;
     part->channel = channels_.at(spec.channel).get();
+    part->absent = spec.absent;
     tensor.parts.push_back(std::move(part));
   }
   return static_cast<uint32_t>(tensors_.size() - 1);
@@ -126,8 +127,11 @@ Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const 
   if (first.coding != nullptr && !sums)
     return Status(Code::kInvalid,
                   "codec " + first.coding->codec->spec() + " has no " + std::string(NameOf(request.op)));
-  for (uint32_t i = request.first_part; i < request.last_part; ++i)
+  for (uint32_t i = request.first_part; i < request.last_part; ++i) {
     if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
+    if (parts[i]->absent && (request.op == Op::kBroadcast || request.device != 0))
+      return Status(Code::kInvalid, "a tensor of which some is others' has no broadcasts, and is not on a GPU");
+  }
   return Status();
 }
 
@@ -194,8 +198,8 @@ void Engine::Drain() {
     taken_.swap(submitted_);
   }
   for (Part* part : taken_) {
-    // A prelude holds up the payload behind it: before payloads of equal priority.
-    part->order = order_++ | ((part->key & kPreludeKey) != 0 ? 0 : uint64_t{1} << 63);
+    // A prelude holds up the payload behind it, an absent rank those of others: before payloads of equal priority.
+    part->order = order_++ | ((part->key & kPreludeKey) != 0 || part->absent ? 0 : uint64_t{1} << 63);
     part->channel->Enqueue(*part);
   }
   ArmSilenceCheck();

@@ -63,6 +63,7 @@ struct PartitionSpec {
   uint64_t offset = 0;  // bytes from the start of the tensor
   uint32_t bytes = 0;
   uint32_t channel = 0;  // index of its ShardAddress
+  bool absent = false;   // other ranks bring it and get its result: this one only takes part, so that rounds are whole
 };
 
 struct CodedCounters {

@@ -29,14 +29,15 @@ struct Operation {
 // In the keys of preludes, which are rounds of their own; never in those of tensors.
 inline constexpr uint64_t kPreludeKey = uint64_t{1} << 63;
 
-// Fixed at Declare: key, offset, bytes, channel, coding (and without a codec total, dtype). Set by Submit or a codec
-// thread, before the I/O thread sees the part: the request. The rest belongs to the I/O thread.
+// Fixed at Declare: key, offset, bytes, channel, absent, coding (and without a codec total, dtype). Set by Submit or a
+// codec thread, before the I/O thread sees the part: the request. The rest belongs to the I/O thread.
 struct Part {
   uint64_t key = 0;
   uint64_t offset = 0;
   uint32_t bytes = 0;   // of the partition
   uint32_t weight = 0;  // what a round of it brings to the wire at most
   Channel* channel = nullptr;
+  bool absent = false;         // this rank takes part in its rounds, brings nothing and wants nothing
   Coding* coding = nullptr;    // its codec's; nullptr: there is none
   Staging* staging = nullptr;  // of tensors that have come from a GPU; nullptr: it has not
 

@@ -39,7 +39,8 @@ Status CheckCodes(const std::byte* in) {
   const auto op = std::to_integer<uint8_t>(in[kOpAt]);
   if (op >= kOpCount) return Corrupt("op", op, "is unknown");
   const auto flags = std::to_integer<uint8_t>(in[kFlagsAt]);
-  if ((flags & ~(kByReference | kMovable | kEncoded)) != 0) return Corrupt("flags", flags, "has unknown bits");
+  if ((flags & ~(kByReference | kMovable | kEncoded | kAbsent)) != 0)
+    return Corrupt("flags", flags, "has unknown bits");
   return {};
 }
 
@@ -81,6 +82,12 @@ Status CheckShape(const Header& header) {
   const bool flagged = partition || (header.type == FrameType::kResume && header.flags == kEncoded);
   if (header.flags != 0 && !flagged) return Corrupt("flags", header.flags, "does not go with this type");
   if (reference && (header.flags & kEncoded) != 0) return Corrupt("flags", header.flags, "is encoded and by reference");
+  if ((header.flags & kAbsent) != 0) {
+    if ((header.flags & (kByReference | kEncoded)) != 0)
+      return Corrupt("flags", header.flags, "is absent, and by reference or encoded");
+    if (header.offset != 0 || header.length != 0)
+      return Corrupt("length", header.length, "or offset is not zero in a frame of an absent rank");
+  }
   if (header.length == 0) return {};
   if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
   if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");

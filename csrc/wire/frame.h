@@ -43,6 +43,7 @@ enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
   kMovable = 2,      // PUSH: the rank knows where the tensor goes after this round; RESULT: all ranks do, so it moves
   kEncoded = 4,      // PUSH, RESULT, RESUME: bytes of a payload by codec `aux`; offset, length and total count those
+  kAbsent = 8,       // PUSH: the rank brings nothing to this round, and wants no result; RESULT: it is over
 };
 
 struct Header {
@@ -68,7 +69,8 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
 // Checks magic, checksum, codes and bounds; kCorrupt names the field that is wrong. What holds afterwards:
 //   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset
-//   PUSH, RESULT              offset + length <= total; by reference instead: length == 0; encoded: not by reference
+//   PUSH, RESULT              offset + length <= total; by reference instead: length == 0; encoded: not by reference;
+//                             absent: neither of both, offset == length == 0
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
 //   REGION, GOODBYE, FORGET   length == 0

@@ -117,11 +117,13 @@ class MixedJob:
         self.scheduler.stop()
 
 
-def native_worker(config: Config) -> Worker:
+def native_worker(config: Config, host: str = "") -> Worker:
+    """`host`: where it says it is; "": here."""
     client = ControlClient(config)
     communicator = Communicator(config, config.job, client.secret)
+    communicator.own = replace(communicator.own, host_id=host or communicator.own.host_id)
     urls = communicator.own.urls
-    member = Member(MemberRole.WORKER, config.rank, host_id(), "localhost", 1, urls, gbps=config.link_gbps)
+    member = Member(MemberRole.WORKER, config.rank, host or host_id(), "localhost", 1, urls, gbps=config.link_gbps)
     world = client.join(member, DEADLINE)
     return NativeWorker(config, client, world, communicator)
 

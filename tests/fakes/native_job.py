@@ -11,7 +11,7 @@ import torch
 
 from byteps_like.torch import runtime
 from byteps_like.worker.api import Worker
-from tests.contract.mixed_job import MixedJob, in_threads, native_worker
+from tests.contract.mixed_job import Maker, MixedJob, in_threads, native_worker
 
 
 def run_native_job(
@@ -20,13 +20,14 @@ def run_native_job(
     *args: Any,
     around: Callable[[], Any] = nullcontext,
     wrapped: Callable[[Worker], Any] = lambda worker: worker,
+    make: Maker = native_worker,
     **settings: Any,
 ) -> list[Any]:
     """Runs `body(bps, rank, size, *args)` on every rank, within `around()`; their results. One server."""
     import byteps_like.torch as bps
 
     failures: list[Exception] = []
-    job = MixedJob([native_worker] * size, hosts=("",), **settings)
+    job = MixedJob([make] * size, hosts=("",), **settings)
 
     def main(worker: Worker) -> Any:
         torch.set_num_threads(1)

@@ -19,9 +19,10 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
 from byteps_like.torch import runtime
-from byteps_like.worker.api import Declared, Feedback, Links, Places, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Links, Places, Share, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_feedback, check_push_pull, check_same
+from byteps_like.worker.shares import shared
 from tests.fakes.reduction import reduce
 from tests.fakes.thread_codecs import Contribution, RankCodecs, WorldCodecs
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
@@ -85,8 +86,9 @@ class ThreadWorld:
         raise AssertionError
 
     def contribute(
-        self, rank: int, key: int, number: int, data: bytes | Contribution, like: tuple[DType, Op, int, str]
+        self, rank: int, key: int, number: int, data: bytes | Contribution | None, like: tuple[DType, Op, int, str]
     ) -> None:
+        """`data` None: the rank is absent."""
         dtype, op, root, codec = like
         with self.changed:
             item = self.rounds.setdefault((key, number), _Round(op, root))
@@ -94,9 +96,10 @@ class ThreadWorld:
                 self.fail(MismatchError(f"rank {rank} asks for {op.name}, others for {item.op.name}"))
             item.contributions[rank] = data
             if len(item.contributions) == self.size:
-                ordered = [item.contributions[rank] for rank in range(self.size)]
-                coded = isinstance(data, Contribution)
-                self.now += self.takes(codec if coded else "", data.x.nbytes if coded else len(data))
+                everybody = [item.contributions[rank] for rank in range(self.size)]
+                ordered = [one for one in everybody if one is not None]
+                coded, one = isinstance(data, Contribution), ordered[0]
+                self.now += self.takes(codec if coded else "", one.x.nbytes if coded else len(one))
                 item.result = (
                     self.codecs.round(codec, op, ordered, key, number) if coded else reduce(ordered, dtype, op, root)
                 )
@@ -184,24 +187,37 @@ class ThreadWorker:
         root: int = 0,
         parts: range | None = None,
         priority: int | None = None,
+        share: Share | None = None,
     ) -> ThreadHandle:
         self._check()
         check_push_pull(declared, address, op, parts)
         if not 0 <= root < self.size:
             raise InvalidArgumentError(f"no rank {root}")
         pieces = []
-        for part in declared.partitions if parts is None else [declared.partitions[part] for part in parts]:
+        chosen = range(len(declared.partitions)) if parts is None else parts
+        partitions, absent = [declared.partitions[part] for part in chosen], frozenset[int]()
+        if share is not None:
+            cut = shared(declared, share)
+            partitions = [cut.parts[part] for whole in chosen for part in cut.of(range(whole, whole + 1))]
+            absent = frozenset(cut.parts[part].key for part in cut.absent)
+        for part in partitions:
             number = self._rounds[part.key]
             self._rounds[part.key] += 1
+            like = (declared.spec.dtype, op, root, declared.spec.codec)
+            self.world.pushed[declared.spec.name] += 1
+            if part.key in absent:
+                self.world.contribute(self.rank, part.key, number, None, like)
+                continue
             data: Any = ctypes.string_at(address + part.offset, part.nbytes)
             if declared.spec.codec and op is not Op.BROADCAST:
                 data = self.codecs.contribution(declared, part, data)
             ctypes.memset(address + part.offset, _GARBAGE, part.nbytes)
-            like = (declared.spec.dtype, op, root, declared.spec.codec)
             self.world.contribute(self.rank, part.key, number, data, like)
-            self.world.pushed[declared.spec.name] += 1
             pieces.append(((part.key, number), address + part.offset))
         return ThreadHandle(self.world, declared.spec.name, pieces)
+
+    def moves_shares(self) -> bool:
+        return self.world.encode
 
     def empty_shared(self, nbytes: int) -> PrivateMemory:
         return self.allocate(nbytes)

@@ -120,6 +120,18 @@ std::vector<Golden> Goldens() {
   all.push_back({"a resume of an encoded round whose result is larger than its payload", again,
                  "42504c3103000104030000000100000001000200000000000400000000000000"
                  "00200000000000000000000009100000000000000200000000000000856dcdd4"});
+  Header absent;
+  absent.type = FrameType::kPush;
+  absent.op = Op::kAverage;
+  absent.flags = kAbsent | kMovable;
+  absent.epoch = 3;
+  absent.rank = 1;
+  absent.key = 0x200000000020001;
+  absent.round = 4;
+  absent.total = 0x1000;
+  all.push_back({"a word of an absent rank", absent,
+                 "42504c310100010a030000000100000001000200000000020400000000000000"
+                 "00000000000000000000000000100000000000000000000000000000d5fe74f0"});
   Header goodbye;
   goodbye.type = FrameType::kGoodbye;
   all.push_back({"a goodbye", goodbye,
@@ -193,7 +205,10 @@ TEST_CASE("frame: every wrong field is refused by name") {
   CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
   CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
   CheckRefused(Mutant(6, kOpCount, 1), "op");
-  CheckRefused(Mutant(7, 8, 1), "flags");
+  CheckRefused(Mutant(7, 16, 1), "flags");
+  CheckRefused(Mutant(7, kAbsent | kByReference, 1), "flags");
+  CheckRefused(Mutant(7, kAbsent | kEncoded, 1), "flags");
+  CheckRefused(Mutant(7, kAbsent, 1), "length");
   CheckRefused(Mutant(7, kEncoded | kByReference, 1), "flags");
   CheckRefused(Mutant(32, 1ull << 50, 8), "offset");
   CheckRefused(Mutant(32, ~0ull, 8), "offset");  // offset + length would wrap

@@ -18,10 +18,10 @@ u32 = st.integers(0, 2**32 - 1)
 def headers(draw) -> Header:
     kind = draw(st.sampled_from(FrameType))
     segment = kind in (FrameType.PUSH, FrameType.RESULT)
-    flags = draw(st.sampled_from([0, 1, 2, 3, 4, 6])) if segment else 0
+    flags = draw(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 10])) if segment else 0
     total = draw(st.integers(0, MAX_PARTITION))
-    offset = draw(st.integers(0, total))
-    carries = (segment and not flags & 1) or kind in (FrameType.ERROR, FrameType.WARNING)
+    offset = draw(st.integers(0, total)) if not flags & 8 else 0
+    carries = (segment and not flags & 9) or kind in (FrameType.ERROR, FrameType.WARNING)
     return Header(
         kind, draw(st.sampled_from(DType)), draw(st.sampled_from(Op)), flags, draw(u32), draw(u32),
         draw(st.integers(0, 2**64 - 1)), draw(u32), draw(st.integers(-(2**31), 2**31 - 1)), offset,

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch import devices, runtime
 from byteps_like.torch.group_options import GroupOptions
-from byteps_like.torch.local_peers import Means, choose, slice_of
+from byteps_like.torch.local_peers import Means, choose
 from byteps_like.torch.local_peers_group import Turns
 from byteps_like.torch.local_shares import even_places
+from byteps_like.worker.shares import slice_of
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_cuda import SoftwareCuda, software_control
 from tests.fakes.software_driver import needs_software_driver
@@ -99,6 +100,9 @@ def played():
     assert control.software_gpu_misuse() == b""
 
 
+both_routes = pytest.mark.parametrize("servers", [False, True], ids=["among-workers", "servers"])
+
+
 def finder(places):
     """Every tensor of a thread is on its own device."""
 
@@ -142,8 +146,9 @@ def test_local_ranks_move_their_shares_by_ipc(played, hosts, dtype):
 
 
 @needs_software_driver
+@both_routes
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_optimizers_move_shares_of_partitions(played, hosts):
+def test_optimizers_move_shares_of_partitions(played, hosts, servers):
     """Four ranks train as one does; between hosts goes half of each gradient per rank, within one nothing."""
     places = threading.local()
     world = ThreadWorld(4, partition_bytes=1024)
@@ -172,14 +177,15 @@ def test_optimizers_move_shares_of_partitions(played, hosts):
         return distance(flat(model), flat(reference)), device.copied["down"] / sent
 
     with devices.replace(finder(places)):
-        results = run_world(4, body, world=world, servers=False)
+        results = run_world(4, body, world=world, servers=servers)
     for far, sent in results:
         assert far < 1e-5
         assert sent == 0 if hosts == 1 else 0.45 < sent < 0.55
 
 
 @needs_software_driver
-def test_partitions_go_in_one_order_whatever_that_of_backward(played):
+@both_routes
+def test_partitions_go_in_one_order_whatever_that_of_backward(played, servers):
     places, meeting = threading.local(), threading.Barrier(2)
     world = ThreadWorld(2, partition_bytes=1024)
     world.groups.per_host = 2
@@ -203,12 +209,13 @@ def test_partitions_go_in_one_order_whatever_that_of_backward(played):
         return found
 
     with devices.replace(finder(places)):
-        assert run_world(2, body, world=world, servers=False) == [[[1.5, 3.0, 4.5, 6.0]] * 3] * 2
+        assert run_world(2, body, world=world, servers=servers) == [[[1.5, 3.0, 4.5, 6.0]] * 3] * 2
 
 
 @needs_software_driver
+@both_routes
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_the_hook_of_ddp_moves_shares(played, hosts):
+def test_the_hook_of_ddp_moves_shares(played, hosts, servers):
     places = threading.local()
     world = ThreadWorld(4, partition_bytes=1024)
     world.groups.per_host = 4 // hosts
@@ -226,7 +233,7 @@ def test_the_hook_of_ddp_moves_shares(played, hosts):
         return found, device.copied["down"]
 
     with devices.replace(finder(places)):
-        results = run_world(4, body, world=world, servers=False)
+        results = run_world(4, body, world=world, servers=servers)
     for found, down in results:
         assert found == [[2.5], [3.5], [4.5]]
         assert down == (0 if hosts == 1 else pytest.approx(3 * 647 * 4 / 2, rel=0.02))
