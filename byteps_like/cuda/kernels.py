@@ -52,18 +52,23 @@ def _handles(device: int, source: Source, modules: dict[str, Any]) -> Iterator[t
         import cupy
     except ImportError as error:
         raise DeviceError(f"GPU kernels: CuPy can't be imported: {error}") from error
-    current = cupy.cuda.Device(device)
-    with current:
-        if source.name not in modules:
-            modules[source.name] = _loaded_module(cupy, image(source, int(current.compute_capability)), source.name)
-        for kernel in source.kernels:
-            yield kernel, int(modules[source.name].get_function(kernel).ptr)
-
-
-def _loaded_module(cupy: Any, binary: bytes, name: str) -> Any:
-    module = cupy.cuda.Module()
     try:
-        module.load(binary)
-    except RuntimeError as error:  # such as PTX that is newer than the driver
-        raise DeviceError(f"GPU kernels: {name}.cu can't be loaded: {error}") from error
+        current = cupy.cuda.Device(device)
+        with current:
+            if source.name not in modules:
+                modules[source.name] = _loaded_module(cupy, image(source, int(current.compute_capability)))
+            for kernel in source.kernels:
+                yield kernel, int(modules[source.name].get_function(kernel).ptr)
+    except DeviceError:
+        raise
+    except RuntimeError as error:  # CuPy's: it, or the machine code, is of a newer CUDA than the driver
+        raise DeviceError(
+            f"GPU kernels: {source.name}.cu can't be loaded: {error}; for a driver of CUDA 12 (byteps-like doctor"
+            " says of which it is) the extra is byteps_like[cuda12]"
+        ) from error
+
+
+def _loaded_module(cupy: Any, binary: bytes) -> Any:
+    module = cupy.cuda.Module()
+    module.load(binary)
     return module

@@ -27,6 +27,8 @@ class Card:
     cores: frozenset[int]
     link: str
     """Speed and width of its PCIe link; "" if it isn't told."""
+    uuid: str = ""
+    """As nvidia-smi has it: "GPU-8932f937-..."; "" if it isn't told."""
 
 
 def cards(known: Path = _KNOWN, devices: Path = _DEVICES) -> list[Card]:
@@ -41,7 +43,7 @@ def _card(known: Path, device: Path) -> Card:
     node = read_text(device / "numa_node", "-1")
     return Card(
         known.name, fields.get("Model", "GPU").strip(), int(node), parse_cores(read_text(device / "local_cpulist")),
-        f"{speed} x{width}" if speed and width else "",
+        f"{speed} x{width}" if speed and width else "", fields.get("GPU UUID", "").strip(),
     )  # fmt: skip
 
 
@@ -58,14 +60,24 @@ def parse_cores(text: str) -> frozenset[int]:
 
 
 def visible(found: list[Card], environment: Mapping[str, str]) -> list[Card]:
-    """Those of CUDA_VISIBLE_DEVICES, in its order; none where it names them by anything but numbers."""
+    """Those of CUDA_VISIBLE_DEVICES, in its order: by number or UUID, of which the beginning will do, up to the first
+    that there isn't. None where it names parts of a GPU whose own name they don't tell (MIG)."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return found
-    numbers = [item.strip() for item in chosen.split(",") if item.strip()]
-    if not all(item.isdigit() and int(item) < len(found) for item in numbers):
-        return []
-    return [found[int(item)] for item in numbers]
+    cards: list[Card] = []
+    for item in chosen.split(","):
+        named = _named(item.strip().removeprefix("MIG-" if "MIG-GPU-" in item else "").partition("/")[0], found)
+        if len(named) != 1:
+            break
+        cards += named
+    return cards
+
+
+def _named(name: str, found: list[Card]) -> list[Card]:
+    if name.isdigit():
+        return found[int(name) : int(name) + 1]
+    return [card for card in found if name.startswith("GPU-") and card.uuid.startswith(name)]
 
 
 def cores_for(local_rank: int, found: list[Card], allowed: frozenset[int]) -> frozenset[int]:
@@ -91,7 +103,7 @@ def rows() -> Iterable[Row]:
         fix = "none of the cores beside it may be used here: see taskset, or the container's cpuset"
         yield judged(f"GPU {number}", not card.cores or bool(card.cores & allowed), text, fix)
     if not found and os.environ.get("CUDA_VISIBLE_DEVICES") and cards():
-        yield Row("GPUs", State.OK, "CUDA_VISIBLE_DEVICES gives no numbers: workers run on any core")
+        yield Row("GPUs", State.OK, "CUDA_VISIBLE_DEVICES names none of these GPUs: workers run on any core")
 
 
 ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (rows,)

@@ -23,18 +23,21 @@ _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices of this p
 
 
 class CudaEvent:
-    """See devices.Event."""
+    """See devices.Event. Threads of ours ask on its device: on number 0, which is theirs, CUDA's runtime would make a
+    context that nobody uses."""
 
-    def __init__(self, event: Any) -> None:
-        self.event = event
+    def __init__(self, event: Any, device: torch.device) -> None:
+        self.event, self._device = event, device
 
     def done(self) -> bool:
         """Whether all before it is done."""
-        return bool(self.event.query())
+        with _cuda.device(self._device):
+            return bool(self.event.query())
 
     def wait(self) -> None:
         """Blocks the host; it sleeps meanwhile."""
-        self.event.synchronize()
+        with _cuda.device(self._device):
+            self.event.synchronize()
 
 
 class CudaStream:
@@ -48,7 +51,7 @@ class CudaStream:
         """An event that a host sleeps for."""
         event = _cuda.Event(blocking=True)
         event.record(self.stream)
-        return CudaEvent(event)
+        return CudaEvent(event, self.stream.device)
 
     def after(self, event: Event) -> None:
         """The stream waits."""
@@ -136,7 +139,10 @@ class CudaDevice:
         from byteps_like import cuda  # few processes have codecs on a device
 
         try:
-            return cuda.handles(self.ordinal, sources)
+            with _cuda.device(
+                self._device
+            ):  # CuPy goes back to the device that it came from, and makes a context there
+                return cuda.handles(self.ordinal, sources)
         except BytePSLikeError as error:
             self._compiles = False
             logger.warning("%s: the host's processors encode, since its kernels can't be had: %s", self.name, error)
@@ -150,7 +156,8 @@ class CudaDevice:
 
     def capturing(self) -> bool:
         """As torch has it."""
-        return bool(_cuda.is_current_stream_capturing())
+        with _cuda.device(self._device):
+            return bool(_cuda.is_current_stream_capturing())
 
 
 def _opened(ordinal: int) -> Any:

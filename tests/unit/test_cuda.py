@@ -136,6 +136,15 @@ def test_what_the_driver_refuses_to_load_is_told(nvrtc, monkeypatch):
         kernels.handles(0, ["casts"])
 
 
+def test_a_cupy_that_is_newer_than_the_driver_is_told(nvrtc, monkeypatch):
+    def refused(self):
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setattr(FakeDevice, "__enter__", refused)
+    with pytest.raises(DeviceError, match=r"casts\.cu can't be loaded: cudaErrorInsufficientDriver.*cuda12"):
+        kernels.handles(0, ["casts"])
+
+
 def test_a_source_that_is_not_there_is_named(nvrtc):
     with pytest.raises(InvalidArgumentError, match=r"there is no nothing\.cu"):
         kernels.handles(0, ["nothing"])

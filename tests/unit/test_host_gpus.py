@@ -14,10 +14,11 @@ from byteps_like.launch.host_gpus import cards, cores_for, parse_cores, visible
 @pytest.fixture
 def found(tmp_path):
     for number, (pci, node, cores) in enumerate([("0000:17:00.0", "0", "0-3,8-9"), ("0000:CA:00.0", "1", "4-7")]):
+        uuid = f"GPU-3c2{number}f937-d72c-4106"
         known, device = tmp_path / "known" / pci, tmp_path / "devices" / pci.lower()
         known.mkdir(parents=True)
         device.mkdir(parents=True)
-        (known / "information").write_text(f"Model: \t\t Model {number}\nIRQ:   \t\t 12\n")
+        (known / "information").write_text(f"Model: \t\t Model {number}\nIRQ:   \t\t 12\nGPU UUID: \t {uuid}\n")
         for name, text in (("numa_node", node), ("local_cpulist", cores), ("current_link_speed", "32.0 GT/s PCIe")):
             (device / name).write_text(text + "\n")
     return cards(tmp_path / "known", tmp_path / "devices")
@@ -43,7 +44,22 @@ def test_visible_devices_are_renumbered(found):
     assert visible(found, {}) == found
     assert visible(found, {"CUDA_VISIBLE_DEVICES": "1, 0"}) == found[::-1]
     assert visible(found, {"CUDA_VISIBLE_DEVICES": ""}) == []
-    assert visible(found, {"CUDA_VISIBLE_DEVICES": "GPU-3c2f"}) == []
+    assert visible(found, {"CUDA_VISIBLE_DEVICES": "1,-1,0"}) == found[1:], "CUDA sees none behind one that isn't there"
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("GPU-3c21", [1]),
+        ("GPU-3c21f937-d72c-4106,GPU-3c20", [1, 0]),
+        ("GPU-3c2", []),  # of both
+        ("GPU-ffff,0", []),
+        ("MIG-GPU-3c21f937-d72c-4106/1/0", [1]),
+        ("MIG-8932f937-d72c-4106", []),  # whose GPU it is only the driver knows
+    ],
+)
+def test_visible_devices_have_names(found, text, numbers):
+    assert visible(found, {"CUDA_VISIBLE_DEVICES": text}) == [found[number] for number in numbers]
 
 
 def test_lists_of_cores_are_bounded():
