@@ -5,7 +5,7 @@ The engine launches the same recipes (`_core.GpuCodec`) natively.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,7 @@ class Workbench:
         """A copy on the device (`_core.Memory`), of 16 bytes at least."""
         memory = self.gpu.allocate(max(array.nbytes, 16))
         if array.nbytes:
-            locked = np.array(array)
-            pinned = self.gpu.pin_address(locked.ctypes.data, locked.nbytes)
-            self.gpu.copy(memory.address, pinned.address, locked.nbytes, self.stream.handle)
-            self.stream.synchronize()
+            self._copied(np.array(array), lambda address: (memory.address, address))
         return memory
 
     def empty(self, nbytes: int) -> Any:
@@ -55,10 +52,14 @@ class Workbench:
     def get(self, memory: Any, nbytes: int) -> NDArray[np.uint8]:
         """The first of its bytes, after what was queued before."""
         found = np.zeros(max(nbytes, 1), np.uint8)
-        pinned = self.gpu.pin_address(found.ctypes.data, found.nbytes)
-        self.gpu.copy(pinned.address, memory.address, found.nbytes, self.stream.handle)
-        self.stream.synchronize()
+        self._copied(found, lambda address: (address, memory.address))
         return found[:nbytes]
+
+    def _copied(self, array: NDArray[Any], ends: Callable[[int], tuple[int, int]]) -> None:
+        """Between the target and the source that `ends` tells of the array's address; it is page-locked meanwhile."""
+        pinned = self.gpu.pin_address(array.ctypes.data, array.nbytes)
+        self.gpu.copy(*ends(pinned.address), array.nbytes, self.stream.handle)
+        self.stream.synchronize()
 
     def run(self, launches: Iterable[tuple[Any, ...]]) -> None:
         """Queues them; returns at once."""

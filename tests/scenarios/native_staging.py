@@ -35,10 +35,14 @@ class Sums:
             plain, [(str(number), item) for number, item in enumerate(self.parameters)], compression=compression
         )
 
-    def backward(self, step: int) -> None:
+    def given(self, step: int) -> list[torch.Tensor]:
+        """On the device. Blocks: a copy of memory that isn't page-locked has the host wait for all of the stream."""
+        return [gradient(self._rank, step, item.shape).to(self._device) for item in self.parameters]
+
+    def backward(self, given: list[torch.Tensor]) -> None:
         self.optimizer.zero_grad()
-        for item in self.parameters:
-            (item * gradient(self._rank, step, item.shape).to(self._device)).sum().backward()
+        for item, value in zip(self.parameters, given, strict=True):
+            (item * value).sum().backward()
 
     def flown(self) -> list[Any]:
         arenas = self.optimizer._distribution.reducer._arenas
@@ -54,7 +58,7 @@ def reduced(
     """Averages of several rounds, with what codecs have left out in them, and this rank's counters."""
     sums, found = Sums(bps, rank, device, compression), []
     for step in range(ROUNDS):
-        sums.backward(step)
+        sums.backward(sums.given(step))
         sums.optimizer.synchronize()
         found.append(sums.found())
     return torch.cat(found), runtime.current().stats()
@@ -63,11 +67,11 @@ def reduced(
 def busy(bps: Any, rank: int, size: int, device: torch.device) -> tuple[bool, torch.Tensor]:
     """Whether gradients were on their way still when synchronize() returned: the device had something else to do."""
     sums = Sums(bps, rank, device, None)
-    sums.backward(0)
+    first, second = sums.given(0), sums.given(1)
+    sums.backward(first)
     sums.optimizer.synchronize()  # in the first round the host waits
-    sums.optimizer.zero_grad()
     torch.cuda._sleep(BUSY)
-    sums.backward(1)
+    sums.backward(second)
     flown = sums.flown()
     sums.optimizer.synchronize()
     return not any(handle.done() for handle in flown), sums.found()
