@@ -48,6 +48,8 @@ class Crossing(_Distribution):
     def synchronize(self, by_scaler: bool = False) -> None:
         """Waits for updates; averages gradients unless there was no backward since the last step()."""
         self.guards.finish()
+        if self.guards.flight is not None:  # streams wait for it; there was no backward since the step
+            return
         self.land()
         if self.reducer.touched or not self.stepped:
             super().synchronize(by_scaler)
@@ -102,6 +104,7 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
 
     def synchronize(self) -> None:
         """Blocks until the updates of the last step() are made; after a backward, until gradients are averaged, too.
+        On a device the current stream waits, as for DistributedOptimizer's.
 
         Call it before you use parameters otherwise than by calling their modules or state_dict(): copies, averages of
         weights, prints; also before you fork. To clip: `synchronize()`, clip, `step()` in skip_synchronize(); that
@@ -148,7 +151,7 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
     def close(self) -> None:
         """Waits for the updates of the last step(); then removes all hooks. Idempotent."""
         try:
-            self._distribution.guards.finish()
+            self._distribution.guards.land()
         finally:
             self._distribution.guards.remove()
             super().close()

@@ -3,8 +3,9 @@
 There is no thread: updates run on the thread that asks for a parameter, so parameters and the optimizer's state change
 only inside calls of the training thread, and errors are raised there. While it would wait, it updates what has landed.
 
-On a device the host waits, too: an update is queued when its gradient is there. A stream that waited in its place for
-one that is late would hold up the updates of all that come behind it.
+Where the worker copies gradients of a device by itself the current stream waits in the host's place, layer by layer, as
+the forward asks for them: updates are queued behind that wait. The host waits for the control elements, and before the
+next round begins, for all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch.arena import Arena, Flown
-from byteps_like.torch.flown import park
+from byteps_like.torch.device_flight import DeviceFlight
+from byteps_like.torch.flown import call_all, park
 from byteps_like.torch.slot import Slot
 from byteps_like.worker.api import Handle
 
@@ -33,6 +35,21 @@ class Leg:
         self.priority = arena.priority(run)
         self.landed = False
         self.updates: list[Update] = []
+        self._streams: set[int] = set()
+
+    @property
+    def flies(self) -> bool:
+        """Whether streams wait for it in the host's place."""
+        return isinstance(self.handle, DeviceFlight)
+
+    def follow(self) -> None:
+        """What the current stream does from here on comes after it; the host waits where that can't be. Raises the
+        error of one that has failed."""
+        if not isinstance(self.handle, DeviceFlight):
+            self.handle.wait()
+        elif (stream := self.handle.stream) not in self._streams:
+            self.handle.block()
+            self._streams.add(stream)
 
 
 class Update:
@@ -67,6 +84,8 @@ class Flight:
         self._advance, self._gathers = advance, gathers
         self._pid = os.getpid()
         self._legs: list[Leg] = []
+        self._behind: list[Leg] = []
+        """Which have landed as far as streams are concerned."""
         self._updates: dict[int, Update] = {}
         self._ready: list[Update] = []
         self._present: dict[int, list[bool]] = {}
@@ -87,13 +106,14 @@ class Flight:
             self._updates[id(slot.parameter)] = Update(arena, slot, known[slot.parts])
 
     def __del__(self) -> None:
-        for arena in self._arenas if self._legs else ():
-            park([leg.handle for leg in self._legs], arena.data)
+        left = [leg.handle for leg in (*self._legs, *self._behind)]
+        for arena in self._arenas if left else ():
+            park(left, arena.data)
 
     @property
     def over(self) -> bool:
         """Whether everything has landed and all updates are made, or given up after an error."""
-        return not self._legs and not self._updates
+        return not self._legs and not self._updates and not self._behind
 
     def awaits(self, parameter: torch.Tensor) -> bool:
         """Whether `parameter` is still to be updated."""
@@ -106,10 +126,16 @@ class Flight:
             self._complete(_distinct(leg for update in wanted for leg in update.legs))
 
     def finish(self) -> None:
-        """Blocks until all updates are made. Raises MismatchError if some ranks threw their gradients away, and the
-        job's error; then the updates that were not made yet are given up."""
-        if not self.over:
+        """Blocks until all updates are made, on a device until they are queued. Raises MismatchError if some ranks
+        threw their gradients away, and the job's error; then the updates that were not made yet are given up."""
+        if self._legs or self._updates:
             self._complete(list(self._legs))
+
+    def land(self) -> None:
+        """As `finish`, and the host waits for what streams wait for, too. Raises what that has failed with."""
+        self.finish()
+        behind, self._behind = self._behind, []
+        call_all([leg.handle.wait for leg in behind])
 
     def _complete(self, wanted: list[Leg]) -> None:
         if self._pid != os.getpid():
@@ -131,7 +157,11 @@ class Flight:
     def _bring_in(self, leg: Leg) -> None:
         """Blocks until `leg` has landed; makes updates of others meanwhile."""
         while not leg.landed:
-            landed = None if leg.handle.done() else next((other for other in self._legs if other.handle.done()), None)
+            landed = (
+                None
+                if leg.flies or leg.handle.done()
+                else next((other for other in self._legs if other.handle.done()), None)
+            )
             self._land(landed or leg)
             if landed is not None:
                 self._apply()
@@ -139,9 +169,11 @@ class Flight:
     def _land(self, leg: Leg) -> None:
         if leg.landed:
             return
-        leg.handle.wait()
+        leg.follow()
         leg.landed = True
         self._legs.remove(leg)
+        if leg.flies:
+            self._behind.append(leg)
         for update in leg.updates:
             update.missing -= 1
             if not update.missing:
@@ -153,6 +185,8 @@ class Flight:
         if not ready:
             return
         present = [self._presence(update.arena)[update.slot.index] for update in ready]
+        for leg in _distinct(leg for update in ready for leg in update.legs if leg.flies):
+            leg.follow()  # it may have been another stream that asked for it
         # What the user has put there since step() belongs to the next one.
         later = [update.slot.parameter.grad for update in ready]
         with torch.no_grad():
@@ -183,12 +217,12 @@ class Flight:
                 f"{len(lost)} parameters ({lost[0]}, ...) were not updated by the last step(), others may have been:"
                 " go on from a checkpoint, or from another rank's state"
             )
-        for leg in self._legs:
+        for leg in (*self._legs, *self._behind):
             try:
                 leg.handle.wait()
             except Exception:  # noqa: BLE001 - it failed with the rest
                 continue
-        self._legs, self._updates, self._ready = [], {}, []
+        self._legs, self._behind, self._updates, self._ready = [], [], {}, []
 
 
 @contextmanager

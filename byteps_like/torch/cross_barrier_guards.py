@@ -82,12 +82,12 @@ class Guards:
 
     def finish(self) -> None:
         """Blocks until all updates are made, whoever uses the parameters then. See Flight.finish."""
-        self.land()
+        self._in_flight(Flight.finish)
         self._crossed = False
 
     def land(self) -> None:
-        """Blocks until all updates are made. See Flight.finish."""
-        self._in_flight(Flight.finish)
+        """Blocks until all updates are made, and nothing is in flight. See Flight.land."""
+        self._in_flight(Flight.land)
 
     def _in_flight(self, wait: Callable[[Flight], None]) -> None:
         flight = self.flight

@@ -26,7 +26,8 @@ class Operation:
     """What must live until then: the memory that the core reads and writes."""
 
     def wait(self) -> Any:
-        """Blocks until the result has landed; frees the name either way. Raises the operation's error."""
+        """Blocks until the result has landed, or has the current stream wait; frees the name either way. Raises the
+        operation's error, if it is known."""
         try:
             self.handle.wait()
         finally:
@@ -79,7 +80,9 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Blocks until the operation is over and returns its result: a tensor, for a grouped operation a list of them.
 
-    An in-place operation returns its tensor, `alltoall_async` with splits a pair.
+    An in-place operation returns its tensor, `alltoall_async` with splits a pair. Of a tensor on a GPU that the worker
+    copies by itself (docs/gpu.md) the current stream waits, not the host, from the second operation of its name on:
+    what fails then is raised by the next one, as by any call once the job has failed.
 
     Raises InvalidArgumentError for a handle that was synchronized before, and what made the operation fail:
     MismatchError, StalledError, PeerLostError, ShutdownError.

@@ -94,7 +94,8 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     full = runtime.names.claim(scope.prefix + reduction.kind, name, _signature(tensor, reduction))
     try:
         begin = _start_adasum if reduction.adasum else _start_push_pull
-        handle = begin(tensor, full, reduction, scope)
+        runtime.behind.catch_up(full)
+        handle = runtime.behind.follow(full, begin(tensor, full, reduction, scope))
     except BaseException:
         runtime.names.release(full)
         raise

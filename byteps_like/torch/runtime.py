@@ -19,6 +19,7 @@ import torch
 from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch import devices
+from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.devices import Device
 from byteps_like.torch.naming import NameTable
 from byteps_like.torch.passage import Stage
@@ -64,6 +65,8 @@ class Runtime:
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self.flights: WeakSet[Any] = WeakSet()
         """Steps whose updates may not be made yet (cross_barrier_flight.Flight)."""
+        self.behind = Behind()
+        """Single tensors that streams wait for."""
         self.joiner: Any = None
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
         self.hook_state: Any = None
@@ -199,7 +202,7 @@ class Runtime:
     def finish_updates(self) -> None:
         """Blocks until the updates of all steps that were made are there. Raises as Flight.finish."""
         for flight in list(self.flights):
-            flight.finish()
+            flight.land()
 
     def pace(self, config: Config) -> None:
         """Has steps begin in slots, if the settings say so."""

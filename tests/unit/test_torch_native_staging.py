@@ -289,7 +289,7 @@ def test_no_host_waits_for_buckets():
 
 
 def test_single_tensors():
-    """By the engine, too; there the host waits, since it is the host that asks. The worker is that of torchrun."""
+    """By the engine, too. The worker is that of torchrun."""
 
     def body(bps, rank, size):
         total = bps.push_pull(torch.arange(1000.0) * (rank + 1), average=False)
