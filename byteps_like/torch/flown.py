@@ -28,10 +28,18 @@ class Flights(Together):
         call_all([getattr(part, "block", part.wait) for part in self._parts])
 
 
-_parked: list[tuple[list[Handle], object]] = []
+_parked: dict[object, tuple[list[Handle], object]] = {}
+"""By a key of its own, so that all changes are single steps: destructors park, at any time and on any thread."""
 
 
 def park(handles: list[Handle], data: object) -> None:
-    """Keeps `data` alive until `handles` are done; looked at again with the next arena that is abandoned."""
-    _parked[:] = [item for item in _parked if not all(handle.done() for handle in item[0])]
-    _parked.append((handles, data))
+    """Keeps `data` alive until `handles` are done; looked at again with the next that is parked, and by `release`."""
+    _parked[object()] = handles, data
+    release()
+
+
+def release() -> None:
+    """Lets go of what is done with."""
+    for key, (handles, _) in list(_parked.items()):
+        if all(handle.done() for handle in handles):
+            _parked.pop(key, None)

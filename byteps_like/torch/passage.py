@@ -6,6 +6,7 @@ waited for by it, and a thread launches what has come down. So kernels, copies a
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +18,8 @@ import torch
 from byteps_like.collectives.together import Waitable
 from byteps_like.errors import DeadlineError, ShutdownError
 from byteps_like.torch.devices import Device, Event, Gate
+
+logger = logging.getLogger(__name__)
 
 Copy = tuple[torch.Tensor, torch.Tensor]
 """Target and source: one on the device, one page-locked, of one size."""
@@ -119,7 +122,10 @@ class Passage:
         if self._gate is not None:
             self._stage.open(self._gate, self._landed)
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:  # or the threads of all others would end
+                logger.exception("%s: a callback of an operation failed", self._stage.device.name)
 
     def done(self) -> bool:
         """Whether the result is on the device, or it failed; never blocks."""
@@ -293,5 +299,7 @@ def _open(gate: Gate, landed: Event | None) -> None:
     try:
         if landed is not None:
             landed.wait()
+    except Exception as error:  # noqa: BLE001 - the device's, which the program sees with its next call
+        logger.warning("copies up have failed: %s", error)
     finally:
         gate.open()

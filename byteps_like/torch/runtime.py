@@ -21,6 +21,7 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitial
 from byteps_like.torch import devices
 from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.devices import Device
+from byteps_like.torch.flown import release
 from byteps_like.torch.naming import NameTable
 from byteps_like.torch.passage import Stage
 from byteps_like.torch.place import Place
@@ -260,6 +261,7 @@ class Runtime:
             self.worker.close()
             for stage in self._stages.values():
                 stage.close()
+            release()
 
 
 _process: Runtime | None = None

@@ -8,9 +8,10 @@ import threading
 import pytest
 import torch
 
-from byteps_like.torch import devices
+from byteps_like.torch import devices, flown, runtime
 from byteps_like.torch.futures import Callbacks, Future
 from byteps_like.torch.passage import Stage
+from byteps_like.worker.local import LocalWorker
 from tests.fakes.software_device import SoftwareDevice, SoftwareEvent
 
 LIMIT = 5.0
@@ -136,3 +137,66 @@ def test_callbacks_share_a_stream(device, monkeypatch):
     callbacks.join()
     assert len(streams) == 5 and len(set(streams)) == 1
     assert streams[0] != device.program.handle
+
+
+def test_a_callback_or_an_event_that_fails_ends_no_thread(device):
+    """Whose work others wait for."""
+
+    class Failed:
+        def wait(self):
+            raise RuntimeError("an illegal memory access was encountered")
+
+    def refuse():
+        raise RuntimeError("told twice")
+
+    stage, operation = Stage(device), Operation()
+    work, launched, _ = received(device, stage, operation)
+    assert launched.wait(LIMIT)
+    work.on_done(refuse)
+    operation.end()
+    gates = [device.gate(), device.gate()]
+    for gate, landed in zip(gates, (Failed(), None), strict=True):
+        stage.open(gate, landed)
+    for gate in gates:
+        gate._event.wait()
+    told = threading.Event()
+
+    def launch():
+        assert told.wait(LIMIT)
+        raise RuntimeError("not launched")
+
+    broken = stage.start([], [], launch)
+    broken.on_done(refuse)
+    told.set()
+    after, _, target = received(device, stage, operation)
+    after.wait(LIMIT)
+    device.program.record().wait()
+    assert target.tolist() == [1.0] * 2
+    stage.close()
+
+
+def test_what_is_parked_while_others_are_looked_at_is_kept():
+    """Destructors park, and they run at any time: here within the look itself."""
+    data, later = [object(), object()], Operation()
+
+    class Asked(Operation):
+        def done(self):
+            if data:
+                flown.park([later], data.pop())
+            return True
+
+    before = len(flown._parked)
+    flown.park([Asked()], None)
+    assert not data and len(flown._parked) == before + 2
+    later.end()
+    flown.release()
+    assert len(flown._parked) == before
+
+
+def test_who_leaves_the_job_keeps_nothing_that_is_over():
+    operation = Operation()
+    with runtime.bound(LocalWorker()):
+        flown.park([operation], "memory")
+        assert any(data == "memory" for _, data in flown._parked.values())
+        operation.end()
+    assert not any(data == "memory" for _, data in flown._parked.values())
