@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ from byteps_like.torch.hook_buckets import Bucket
 from byteps_like.torch.local_arenas import ArenaShares, find, may_share
 from byteps_like.torch.place import Place
 from byteps_like.torch.routes import Request, Route
-from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tensors import spec_of
 from byteps_like.worker.api import Handle
 
@@ -44,7 +44,8 @@ class DDPHookState:
         if compression is not None:
             _checked(rules_of(compression))
         self.error: BytePSLikeError | None = None
-        self._runtime: Runtime | None = None
+        # Of the program's thread: with a model on a device, DDP calls the hook on a thread of autograd's.
+        self._runtime = _runtime.current() if _runtime.initialized() else None
         self._wanted, self._process_set = route, process_set
         self._route: Route | None = None
         self._label = ""
@@ -61,8 +62,9 @@ class DDPHookState:
         return self._find_route().name
 
     def _find_route(self) -> Route:
-        if self._route is None or self._runtime is None or self._runtime.closed:
-            runtime = self._runtime = _runtime.current()
+        runtime = _runtime.current()
+        if self._route is None or runtime is not self._runtime:
+            self._runtime = runtime
             self._rules = _checked(rules_for_averages(self._compression))
             self._buckets.clear()
             self._behind.clear()
@@ -72,6 +74,11 @@ class DDPHookState:
             self._label = f"ddp.{runtime.count(f'{scope.prefix}ddp')}"
             self._route.report(self._label)
         return self._route
+
+    def at_home(self) -> contextlib.AbstractContextManager[object]:
+        """Within the block this thread has the runtime that the state was made with, as long as that lasts."""
+        own = self._runtime
+        return contextlib.nullcontext() if own is None or own.closed else _runtime.using(own)
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
@@ -175,7 +182,7 @@ def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Fu
     """
     known = state if state is not None else _default_state()
     buffer = bucket.buffer()
-    with known.noting():
+    with known.noting(), known.at_home():
         handle, finish, streams_wait = known.start(bucket)
     ended: torch.futures.Future[Any] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else [])
 
@@ -211,6 +218,10 @@ class _Waiter:
     """A thread that waits for handles in the order of buckets, and completes their futures."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """With nothing in flight; also in a forked child, where the thread is not."""
         self._flights: queue.SimpleQueue[tuple[Handle, torch.futures.Future[Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -225,10 +236,13 @@ class _Waiter:
     def _run(self) -> None:
         while True:
             handle, ended = self._flights.get()
-            with contextlib.suppress(BytePSLikeError):  # raised again to whoever waits for the future
+            # Whatever it is, torch's errors of the device, too: it is raised again to whoever waits for the future.
+            with contextlib.suppress(Exception):
                 handle.wait()
             ended.set_result(None)
             del handle, ended  # or they would live, with their tensors, until the next ones come
 
 
 _waiter = _Waiter()
+
+os.register_at_fork(after_in_child=_waiter.begin)

@@ -73,11 +73,13 @@ def exchange(lane: Group, own: dict[str, Any]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Means:
-    """What one rank has. `uuid`: its device's, "" if unknown. `no_ipc`: why it can't map others' memory, "" if so."""
+    """What one rank has. `uuid`: its device's, "" if unknown. `no_ipc`: why it can't map others' memory, "" if so.
+    `pci`: the address of its device's card, which instances of one (MIG) have in common."""
 
     uuid: str
     nccl: bool
     no_ipc: str
+    pci: str = ""
 
 
 def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
@@ -87,13 +89,16 @@ def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
     """
     if wanted not in (*WANTED, AUTO_IPC):
         raise InvalidArgumentError(f"local={{'cuda': {wanted!r}}} is none of {', '.join(WANTED)}")
-    no_ipc = next((f"local rank {rank}: {one.no_ipc}" for rank, one in enumerate(found) if one.no_ipc), "")
+    apart = _instances(found)
+    no_ipc = apart or next((f"local rank {rank}: {one.no_ipc}" for rank, one in enumerate(found) if one.no_ipc), "")
     if wanted == "ipc" and no_ipc:
         raise InvalidArgumentError(f"local={{'cuda': 'ipc'}} can't be: {no_ipc}")
     if wanted == AUTO_IPC:
         return ("", f"CUDA IPC can't be: {no_ipc}") if no_ipc else ("ipc", "gradients go by nothing else")
     if wanted != "auto":
         return wanted, "it was asked for"
+    if apart:
+        return "", f"{apart}, and NCCL refuses them"
     uuids = [one.uuid for one in found if one.uuid]
     if len(set(uuids)) < len(uuids):
         why = "ranks share a device, which NCCL refuses"
@@ -102,6 +107,15 @@ def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
     else:
         return "nccl", "each rank has a device of its own"
     return ("ipc", why) if not no_ipc else ("", f"{why}, and CUDA IPC can't be: {no_ipc}")
+
+
+def _instances(found: Sequence[Means]) -> str:
+    """Why ranks can't map each other's memory although each has a device of its own: those may be parts of one card."""
+    cards: dict[str, str] = {}
+    for one in found:
+        if one.pci and cards.setdefault(one.pci, one.uuid) != one.uuid:
+            return f"ranks have MIG instances of one GPU ({one.pci}), which map no memory of each other"
+    return ""
 
 
 def make_peers(wanted: str, device: Device, lane: Group, make_group: Any, timeout: float) -> LocalPeers | None:
@@ -113,7 +127,8 @@ def make_peers(wanted: str, device: Device, lane: Group, make_group: Any, timeou
     from byteps_like.torch.local_peers_ipc import IpcPeers, why_not  # which exchanges its handles by `exchange`
 
     gpu = device.native()
-    means = Means("" if gpu is None else gpu.uuid, dist.is_nccl_available(), why_not(device, lane.size))
+    uuid, pci = ("", "") if gpu is None else (gpu.uuid, gpu.pci)
+    means = Means(uuid, dist.is_nccl_available(), why_not(device, lane.size), pci)
     name, why = choose(wanted, [Means(**record) for record in exchange(lane, vars(means))])
     made: LocalPeers | None = None
     if name == "ipc":

@@ -281,12 +281,21 @@ def current() -> Runtime:
 def bound(worker: Worker) -> Iterator[Runtime]:
     """Within the block, calls of this thread go through `worker`: for hosts of several ranks in one process."""
     runtime = Runtime(worker)
+    try:
+        with using(runtime):
+            yield runtime
+    finally:
+        runtime.close()
+
+
+@contextmanager
+def using(runtime: Runtime) -> Iterator[None]:
+    """Within the block, calls of this thread go through `runtime`."""
     token = _bound.set(runtime)
     try:
-        yield runtime
+        yield
     finally:
         _bound.reset(token)
-        runtime.close()
 
 
 def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) -> None:  # noqa: ARG001 - BytePS's

@@ -26,6 +26,7 @@ from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
 from tests.unit.test_torch_hook_compression import Bucket
 
 ONE, OTHER = Means("a", True, ""), Means("b", True, "")
+PARTS = [Means("a1", True, "", "0000:17:00.0"), Means("a2", True, "", "0000:17:00.0")]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,8 @@ ONE, OTHER = Means("a", True, ""), Means("b", True, "")
         ("auto", [ONE, OTHER], "nccl", "a device of its own"),
         ("auto", [ONE, ONE], "ipc", "share a device"),
         ("auto", [ONE, Means("b", False, "")], "ipc", "no NCCL"),
+        ("auto", PARTS, "", "ranks have MIG instances of one GPU (0000:17:00.0), which map no memory of each other"),
+        ("auto", [PARTS[0], PARTS[0]], "ipc", "ranks share a device"),
         ("auto", [ONE, Means("a", True, "no kernels")], "", "and CUDA IPC can't be: local rank 1: no kernels"),
         ("nccl", [ONE, ONE], "nccl", "asked for"),
         ("ipc", [ONE, OTHER], "ipc", "asked for"),
