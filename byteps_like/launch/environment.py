@@ -17,6 +17,9 @@ _OF_ONE_PROCESS = {
 }
 """Not handed down from the launcher's own environment, which may be that of an outer job."""
 
+_QUEUES = "32"
+"""Of a GPU, CUDA's most: streams that share one wait for each other, also where one of them waits for the network."""
+
 
 @dataclass(frozen=True)
 class JobShape:
@@ -60,13 +63,15 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -
 
 
 def of_worker(base: Mapping[str, str], shape: JobShape, rank: int, columns: int | None) -> dict[str, str]:
-    """For worker `rank`; `columns` is the width left of the prefix, for its progress bars."""
+    """For worker `rank`, with as many queues of its GPU as CUDA can have; `columns` is the width that the prefix leaves
+    for its progress bars."""
     environment = of_service(base, shape, "worker", rank)
     environment |= {
         "BYTEPS_LIKE_LOCAL_RANK": str(rank),
         "BYTEPS_LIKE_LOCAL_SIZE": str(shape.workers),
     }
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_worker(shape.workers)))
+    environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", _QUEUES)
     if columns is not None:
         environment.setdefault("COLUMNS", str(max(20, columns)))
     return environment

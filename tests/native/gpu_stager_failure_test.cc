@@ -47,6 +47,7 @@ bool FailAt(const std::string& symbol, uint32_t nth, const std::string& spec) {
   CAPTURE(spec);
   SoftwareCuda cuda;
   cuda.CopyDelay(50);
+  cuda.ThisIsTheProgram();
   const auto gpu = cuda.Open();
   bool happened = false;
   Status status;

@@ -104,12 +104,12 @@ TEST_CASE("gpu stager: a codec without a twin encodes on the CPU") { RunCoded("o
 
 TEST_CASE("gpu stager: partitions come down while others are on the wire") {
   SoftwareCuda cuda;
-  cuda.CopyDelay(1000);
+  cuda.CopyDelay(4000);
   const auto gpu = cuda.Open();
   Cluster cluster({.workers = 1});
   REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
-  GpuTensor tensor(cluster, 0, gpu, 4096 * 16, 1);
-  tensor.Set(Values(0, 0, 4096 * 16));
+  GpuTensor tensor(cluster, 0, gpu, 4096 * 32, 1);
+  tensor.Set(Values(0, 0, 4096 * 32));
   StartTracing(1 << 12);
   (void)DrainTrace();
   auto operation = tensor.Start(Op::kSum);
@@ -123,8 +123,8 @@ TEST_CASE("gpu stager: partitions come down while others are on the wire") {
     if (record.kind == TraceKind::kDown) last_down = std::max(last_down, record.begin), ++down;
     if (record.kind == TraceKind::kUp) first_up = std::min(first_up, record.begin), ++up;
   }
-  CHECK(down == 16);
-  CHECK(up == 16);
+  CHECK(down == 32);
+  CHECK(up == 32);
   CHECK(first_up < last_down);  // one is back from the network before another is on its way down
 }
 
