@@ -13,7 +13,7 @@ import torch
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.adasum import check_ranks
-from byteps_like.torch.arena import Named
+from byteps_like.torch.arena_parts import Named
 from byteps_like.torch.casts import Compressor
 from byteps_like.torch.grouped import grouped_allreduce_async
 from byteps_like.torch.handles import synchronize

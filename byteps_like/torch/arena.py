@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import BytePSLikeError, MismatchError
+from byteps_like.errors import BytePSLikeError
+from byteps_like.torch.arena_controls import Controls
+from byteps_like.torch.arena_flights import ArenaFlights, Flown
 from byteps_like.torch.arena_memory import ArenaMemory
+from byteps_like.torch.arena_parts import Named, Parts, Scaling, signature_of, specs_of
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.devices import Device
-from byteps_like.torch.flown import call_all, park
 from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import wire_dtype
-from byteps_like.worker.api import Declared, Handle, TensorSpec, Tunable
-from byteps_like.worker.layout import CONTROLS, FLAGS, Layout, lay_out, partitions_of, pieces, runs
-
-Named = tuple[str, torch.Tensor]
-Flown = tuple[range, Handle]
-"""Partitions that were sent together, and the operation that they are in flight by."""
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How gradients are reduced. With `predivide` f an average becomes: divide by f, sum, multiply by f / size."""
-
-    op: Op = Op.AVERAGE
-    predivide: float = 1.0
-
-    def steps(self, size: int) -> tuple[float, Op, float]:
-        """Factor before, what is asked of the network, factor after."""
-        if self.predivide == 1.0:
-            return 1.0, self.op, 1.0
-        return 1.0 / self.predivide, Op.SUM, self.predivide / size
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of an arena that is declared by itself: `parts` are its partitions' numbers there, `offset` its bytes."""
-
-    declared: Declared
-    parts: range
-    offset: int
-
-
-def _pieces(declared: Sequence[Declared]) -> list[Piece]:
-    found, part, offset = [], 0, 0
-    for item in declared:
-        count = len(item.partitions)
-        found.append(Piece(item, range(part, part + count), offset))
-        part, offset = part + count, offset + item.spec.nbytes
-    return found
+from byteps_like.worker.api import Declared, TensorSpec, Tunable
+from byteps_like.worker.layout import lay_out, runs
 
 
 class Arena:
@@ -66,10 +31,9 @@ class Arena:
     The buffer is cut into partitions when its names are declared: one name, or with `crossing`, where the next forward
     waits for its own layers only, several, for finer partitions towards its end (see layout.pieces). A partition is
     sent as soon as all gradients in it are `ready`; `finish` sends the rest. At the tail are control elements, reduced
-    with the gradients: one per gradient that says "this rank had one", one per gradient "it was sparse", one "this rank
-    throws the round away", one "this rank takes part", which ranks that have joined do not. Where gradients are coded,
-    or on a device, the control elements are a tensor of their own, which goes raw, from this host's memory. On a device
-    `wait` has the current stream wait for the gradients; the host waits for the control elements of the other hosts.
+    with the gradients (Controls). Where gradients are coded, or on a device, the control elements are a tensor of their
+    own, which goes raw, from this host's memory. On a device `wait` has the current stream wait for the gradients; the
+    host waits for the control elements of the other hosts.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
@@ -94,21 +58,22 @@ class Arena:
         self._before, self._op, self._after = scaling.steps(route.worker.size)
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
-        self._flights: list[Flown] = []
-        self._behind: list[Handle] = []  # of the round before: streams wait for them, and no host has
+        self._flights = ArenaFlights()
         self.complete = True
         """Whether all ranks took part in the round that has landed; the same on all that did."""
         code = wire_dtype(wire)
         self._itemsize = code.itemsize
         layout = lay_out(self._sizes(), self._order, self._itemsize)
         self._memory = ArenaMemory(named[0][1], wire, layout.total, layout.tail)
-        self._total = layout.total
         self.coding = Coding(way, layout.tail) if way.is_coded else None
         self.rates: Rates | None = None
         """Learning rates of its parameters; for error feedback."""
-        self._specs = [replace(spec, partition_bytes=partition_bytes) for spec in self._named(layout, code)]
+        apart = self.coding is not None or self._memory.device is not None
+        text = "" if self.coding is None else self.coding.way.text(0)
+        specs = specs_of(label, code, layout, text, apart, fine=crossing)
+        self._specs = [replace(spec, partition_bytes=partition_bytes) for spec in specs]
         self._memory.follow(route, self.label)
-        *declared, signature = route.declare([*self._specs, self._signature()])
+        *declared, signature = route.declare([*self._specs, signature_of(label, self.slots)])
         route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = self._discarded = False
         self._version = 0
@@ -116,52 +81,31 @@ class Arena:
         """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
         self._cut(declared)
         self._memory.allocate(route.worker)
-        self._sent = [False] * len(self._starts)
+        self._sent = [False] * len(self._parts)
         self._began = False
         self._pending: list[int] = []
         self._place()
         self.reset()
 
-    def _named(self, layout: Layout, code: DType) -> list[TensorSpec]:
-        """What it is declared as. The last is the control elements', where gradients are coded or on a device."""
-        apart = self.coding is not None or self._memory.device is not None
-        body = layout.tail if apart else layout.total
-        sizes = pieces(body, self._itemsize) if self._crossing else [body]
-        text = "" if self.coding is None else self.coding.way.text(0)
-        specs = [
-            TensorSpec(f"{self.label}.{n}" if n else self.label, code, (size,), codec=text)
-            for n, size in enumerate(sizes)
-        ]
-        if apart:
-            specs.append(TensorSpec(f"{self.label}.control", code, (layout.total - body,)))
-        return specs
-
     def _sizes(self) -> list[int]:
         return [slot.parameter.numel() for slot in self.slots]
 
-    def _signature(self) -> TensorSpec:
-        """An empty tensor whose shape is a checksum of all names and shapes: ranks with other models don't match."""
-        text = repr([(slot.name, tuple(slot.parameter.shape)) for slot in self.slots])
-        shape = (0, len(self.slots), zlib.crc32(text.encode()))
-        return TensorSpec(f"{self.label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
-
     def _cut(self, declared: Sequence[Declared]) -> None:
         self._is_new = True  # no round has come by
-        self._pieces = _pieces(declared)
+        self._parts = Parts(declared)
         if self.coding is not None:
-            self.coding.attach(self._worker, self._pieces, self._memory.near)
-        self._starts = [piece.offset + part.offset for piece in self._pieces for part in piece.declared.partitions]
+            self.coding.attach(self._worker, self._parts.pieces, self._memory.near)
 
     def _place(self) -> None:
         layout = lay_out(self._sizes(), self._order, self._itemsize)
         for slot, offset in zip(self.slots, layout.offsets, strict=True):
             slot.place(self.data, offset)
             begin = offset * self._itemsize
-            slot.parts = partitions_of(self._starts, begin, begin + slot.parameter.numel() * self._itemsize)
+            slot.parts = self._parts.of(begin, begin + slot.parameter.numel() * self._itemsize)
         if self.coding is not None:
             self.coding.place(self.slots, layout.offsets)
-        self._control = self._memory.host[layout.tail : layout.tail + FLAGS * len(self.slots) + CONTROLS]
-        self._control_parts = partitions_of(self._starts, layout.tail * self._itemsize, layout.total * self._itemsize)
+        self._controls = Controls(self._memory.host[layout.tail :], len(self.slots))
+        self._control_parts = self._parts.of(layout.tail * self._itemsize, layout.total * self._itemsize)
 
     def recut(self, route: Route, partition_bytes: int) -> None:
         """Between rounds: goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size).
@@ -170,9 +114,9 @@ class Arena:
         was held for the old ones is freed. Blocks for one round trip.
         """
         self._catch_up()
-        left, before = [piece.declared for piece in self._pieces], self._worker
+        left, before = [piece.declared for piece in self._parts.pieces], self._worker
         if self.coding is not None:
-            self.coding.detach(before, self._pieces)
+            self.coding.detach(before, self._parts.pieces)
         self._version += 1
         ending = f"/{self._version}"
         specs = [replace(spec, name=spec.name + ending, partition_bytes=partition_bytes) for spec in self._specs]
@@ -194,7 +138,7 @@ class Arena:
         if self.coding is None or self._specs[0].codec == (text := self.coding.text(rounds)):
             return
         self._specs[:-1] = [replace(spec, codec=text) for spec in self._specs[:-1]]
-        self.recut(self._route, self._pieces[0].declared.spec.partition_bytes)
+        self.recut(self._route, self._parts.pieces[0].declared.spec.partition_bytes)
 
     def switch(self, coded: bool, rounds: int) -> None:
         """Between rounds, on all ranks alike: whether its gradients are encoded, if it has a codec."""
@@ -215,13 +159,7 @@ class Arena:
     @property
     def windows(self) -> list[range]:
         """Elements of each partition that is encoded."""
-        if self.coding is None:
-            return []
-        ends = [*self._starts[1:], self._total * self._itemsize]
-        bounds = [
-            (first // self._itemsize, last // self._itemsize) for first, last in zip(self._starts, ends, strict=True)
-        ]
-        return [range(first, min(last, self.coding.total)) for first, last in bounds if first < self.coding.total]
+        return [] if self.coding is None else self._parts.windows(self.coding.total)
 
     @property
     def codec(self) -> str:
@@ -236,7 +174,7 @@ class Arena:
     def reset(self) -> None:
         """A new round begins; the one before has landed, or has departed."""
         if not self._departed:
-            if not self._behind:
+            if not self._flights.is_behind:
                 self._follow()
             if self.coding is not None:
                 self.coding.clear_gaps(self.data)
@@ -253,16 +191,16 @@ class Arena:
         self._open()
 
     def _open(self) -> None:
-        self._sent = [False] * len(self._starts)
-        self._pending = [0] * len(self._starts)
+        self._sent = [False] * len(self._parts)
+        self._pending = [0] * len(self._parts)
         for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
             for part in parts:
                 self._pending[part] += 1
 
     def _follow(self) -> None:
         """The buffer may be cut in another way from this round on."""
-        placed = [self._worker.placed(piece.declared) for piece in self._pieces]
-        if any(new is not piece.declared for new, piece in zip(placed, self._pieces, strict=True)):
+        placed = [self._worker.placed(piece.declared) for piece in self._parts.pieces]
+        if any(new is not piece.declared for new, piece in zip(placed, self._parts.pieces, strict=True)):
             self._cut(placed)
             self._place()
 
@@ -271,22 +209,18 @@ class Arena:
 
         Its updates are queued on the device then, and the forward behind them, so that the device is not kept waiting.
         """
-        behind, self._behind = self._behind, []
-        call_all([handle.wait for handle in behind])
-        if behind:
+        if self._flights.is_behind:
+            self._flights.catch_up()
             self._follow()
             self._open()
 
     def calm_down(self) -> None:
         """The host waits, too; errors are for the next round to raise."""
-        for handle in self._behind:
-            with suppress(BytePSLikeError):
-                handle.wait()
+        self._flights.calm_down()
 
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
-        if self._behind:
-            self._catch_up()
+        self._catch_up()
         self._memory.follow_stream(self.label)
         slot.stage(self._before)
         self.reached(slot)
@@ -304,8 +238,7 @@ class Arena:
 
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
-        if self._behind:
-            self._catch_up()
+        self._catch_up()
         self._discarded = discard
         self._memory.follow_stream(self.label)
         for slot in self.slots:
@@ -315,16 +248,14 @@ class Arena:
                 slot.leave()
             else:
                 slot.stage(self._before)
-        present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
-        sparse = [float(slot.was_sparse and not discard) for slot in self.slots]
-        self._control.copy_(torch.tensor([*present, *sparse, float(discard), 1.0], device="cpu"))
+        self._controls.fill(self.slots, discard)
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def _send(self, parts: Sequence[int]) -> None:
         if not self._began and self.coding is not None and self.rates is not None:
-            self.coding.rescale(self._worker, self._pieces, self.slots, self.rates)
+            self.coding.rescale(self._worker, self._parts.pieces, self.slots, self.rates)
         self._began = True
-        for piece in self._pieces:
+        for piece in self._parts.pieces:
             for run in runs([part for part in self._memory.in_turn(parts, self._sent) if part in piece.parts]):
                 if self.coding is not None:
                     self._encoded_next(self.coding, run)
@@ -333,14 +264,13 @@ class Arena:
                 place = self._memory.place(piece.offset // self._itemsize)
                 address = self._memory.host.data_ptr() + piece.offset
                 request = Request(0, of_piece, self.priority(run), place)
-                self._flights.append((run, self._route.push_pull(piece.declared, address, self._op, request)))
+                self._flights.add(run, self._route.push_pull(piece.declared, address, self._op, request))
                 self._sent[run.start : run.stop] = [True] * len(run)
 
     def _encoded_next(self, coding: Coding, run: range) -> None:
-        begin = self._starts[run.start] // self._itemsize
-        end = self._starts[run.stop] // self._itemsize if run.stop < len(self._starts) else coding.total
-        if begin < coding.total:
-            coding.before(self.data, begin, min(end, coding.total))
+        span = self._parts.elements(run, coding.total)
+        if span:
+            coding.before(self.data, span.start, span.stop)
 
     def priority(self, run: range) -> int:
         """Where the next forward waits for its own layers only, those nearest to the input go first: later partitions.
@@ -349,7 +279,7 @@ class Arena:
         """
         if not self._crossing:
             return 0
-        return run.start + max(self.longest - len(self._starts), 0)
+        return run.start + max(self.longest - len(self._parts), 0)
 
     @property
     def remembers(self) -> bool:
@@ -376,7 +306,7 @@ class Arena:
     @property
     def partitions(self) -> int:
         """How many there are."""
-        return len(self._starts)
+        return len(self._parts)
 
     def wait(self) -> None:
         """Blocks until all that was sent has landed. Raises the first error, after waiting for all.
@@ -384,14 +314,7 @@ class Arena:
         Where streams wait in place of the host, what then fails is raised when the next round begins.
         """
         # In the first round the host waits: kernels are loaded then, for which drivers may wait for all streams.
-        host_waits = self.device is None or self._is_new or self._discarded
-        blocks = {} if host_waits else {handle: handle.block for _, handle in self._flights if hasattr(handle, "block")}
-        self._behind = list(blocks)
-        try:
-            call_all([blocks.get(handle, handle.wait) for _, handle in self._flights])
-        except Exception:
-            self._behind = [handle for handle in self._behind if not handle.done()]
-            raise
+        self._flights.wait(host=self.device is None or self._is_new or self._discarded)
         self._is_new = False
 
     def depart(self) -> list[Flown]:
@@ -399,9 +322,8 @@ class Arena:
 
         `landed` must be called before any gradient of another round is `ready`.
         """
-        flown, self._flights = self._flights, []
         self._departed = True
-        return flown
+        return self._flights.depart()
 
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""
@@ -421,16 +343,8 @@ class Arena:
 
     def check_agreed(self) -> None:
         """Raises MismatchError if some ranks threw the round away and others did not."""
-        discarding, taking_part = self._control[-CONTROLS:].tolist()
-        one = 1.0 / self._worker.size if self._op is Op.AVERAGE else 1.0
-        self.complete = taking_part > one * self._worker.size - one / 2
-        if 0.0 < discarding < taking_part - one / 2:
-            raise MismatchError(
-                "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
-                " all ranks must make the same calls in the same order",
-                rank=self._worker.rank,
-                key=self.label,
-            )
+        average = self._op is Op.AVERAGE
+        self.complete = self._controls.check(average, self._worker.size, self._worker.rank, self.label)
 
     def land(self) -> None:
         """Hands the landed gradients to their parameters."""
@@ -441,7 +355,7 @@ class Arena:
 
     def present(self) -> list[bool]:
         """Of each slot, whether any rank had a gradient. For a round whose control elements have landed."""
-        return [flag > 0.0 for flag in self._control[: len(self.slots)].tolist()]
+        return self._controls.present()
 
     def land_one(self, slot: Slot, present: bool) -> None:
         """Hands one landed gradient to its parameter; `present` as told by `present()`."""
@@ -449,8 +363,7 @@ class Arena:
 
     def sparse(self) -> list[Slot]:
         """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""
-        flags = self._control[len(self.slots) : FLAGS * len(self.slots)]
-        return [self.slots[number] for number in flags.nonzero().flatten().tolist()]
+        return [self.slots[number] for number in self._controls.sparse()]
 
     def settle(self) -> None:
         """After the first round that landed: lays the gradients out in the order in which rank 0 made them ready."""
@@ -459,7 +372,7 @@ class Arena:
         missing = set(self._order) - set(self._observed)
         observed = [*self._observed, *(index for index in self._order if index in missing)]
         self._observed = None
-        if len(self._starts) > 1:
+        if len(self._parts) > 1:
             self.follow(self._agreed(observed))
 
     def follow(self, order: list[int]) -> None:
@@ -487,14 +400,10 @@ class Arena:
 
     def abandon(self) -> None:
         """Forgets the arena. What is still in flight keeps the memory until it has landed."""
-        handles = [*self._behind, *(handle for _, handle in self._flights)]
-        if self.coding is not None and all(handle.done() for handle in handles):
+        if self.coding is not None and self._flights.over():
             with suppress(BytePSLikeError):  # the job has ended
-                self.coding.detach(self._worker, self._pieces)
+                self.coding.detach(self._worker, self._parts.pieces)
         self._forget_flights()
 
     def _forget_flights(self) -> None:
-        handles = [handle for _, handle in self._flights]
-        if not all(handle.done() for handle in handles):
-            park(handles, (self._memory.host, self.coding))
-        self._flights = []
+        self._flights.forget((self._memory.host, self.coding))

@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
-from byteps_like.torch.arena import Arena, Flown
+from byteps_like.torch.arena import Arena
+from byteps_like.torch.arena_flights import Flown
 from byteps_like.torch.device_flight import DeviceFlight
 from byteps_like.torch.flown import call_all, park
 from byteps_like.torch.slot import Slot

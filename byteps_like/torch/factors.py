@@ -11,7 +11,7 @@ from torch import nn
 from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import MismatchError
-from byteps_like.torch.arena import Named, Scaling
+from byteps_like.torch.arena_parts import Named, Scaling
 from byteps_like.torch.factors_capture import hook, linears
 from byteps_like.torch.factors_choice import Link, by_factors, next_rows
 from byteps_like.torch.factors_layer import DISCARDS, LEFT, PRESENT, FactorLayer

@@ -6,7 +6,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.arena import Scaling
+from byteps_like.torch.arena_parts import Scaling
 from byteps_like.torch.factors_capture import Captured
 from byteps_like.torch.factors_choice import Exchange
 from byteps_like.torch.flown import park

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.arena import Named
+from byteps_like.torch.arena_parts import Named
 from byteps_like.torch.factors import Factors
 from byteps_like.torch.factors_layer import FactorLayer
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions

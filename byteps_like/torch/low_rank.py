@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from byteps_like.compression.low_rank import multiply_factors, orthonormalize
-from byteps_like.torch.arena import Arena, Flown, Named, Scaling
+from byteps_like.torch.arena import Arena
+from byteps_like.torch.arena_flights import Flown
+from byteps_like.torch.arena_parts import Named, Scaling
 from byteps_like.torch.coding import RESIDUAL, Memory
 from byteps_like.torch.compress import RAW, Compress
 from byteps_like.torch.rescaling import Rates, Rescaling

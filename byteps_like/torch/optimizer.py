@@ -16,7 +16,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
-from byteps_like.torch.arena import Scaling
+from byteps_like.torch.arena_parts import Scaling
 from byteps_like.torch.coding_state import MEMORY, restore, saved
 from byteps_like.torch.compression_rules import Rules, check_compression, rules_of
 from byteps_like.torch.following import follow

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.arena import Named
+from byteps_like.torch.arena_parts import Named
 
 
 class ParameterNames:

@@ -16,7 +16,9 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch import devices
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.arena import Arena, Flown, Named, Scaling
+from byteps_like.torch.arena import Arena
+from byteps_like.torch.arena_flights import Flown
+from byteps_like.torch.arena_parts import Named, Scaling
 from byteps_like.torch.coding import Memory
 from byteps_like.torch.compress import RAW, Compress
 from byteps_like.torch.compression_rules import Rules

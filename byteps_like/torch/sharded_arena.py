@@ -15,7 +15,7 @@ import torch
 from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
-from byteps_like.torch.arena import Named, Scaling
+from byteps_like.torch.arena_parts import Named, Scaling
 from byteps_like.torch.flown import park
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.sharded_chunk import Chunk, Staging

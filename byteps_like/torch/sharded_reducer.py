@@ -10,7 +10,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.timeline.recorder import recorder
-from byteps_like.torch.arena import Named
+from byteps_like.torch.arena_parts import Named
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.reducer import GradientReducer
 from byteps_like.torch.sharded_arena import ShardArena

@@ -14,7 +14,7 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.arena import Named
+from byteps_like.torch.arena_parts import Named
 from byteps_like.torch.handles import synchronize
 from byteps_like.torch.ops import Reduction
 from byteps_like.torch.sparse import KIND, forget, is_dense, start_sparse

@@ -119,13 +119,13 @@ def test_an_optimizer_follows(job: MixedJob, crosses: bool) -> None:
             if worker.size > 1:
                 optimizer.synchronize()
                 (arena,) = runtime.current().arenas.values()
-                assert len(arena._pieces) == (3 if crosses else 1)
-                for piece in arena._pieces:
+                assert len(arena._parts.pieces) == (3 if crosses else 1)
+                for piece in arena._parts.pieces:
                     first = declared_first(worker, piece.declared)
                     assert worker.placed(first).tensor_id == piece.declared.tensor_id != first.tensor_id
-                largest = arena._pieces[0].declared
+                largest = arena._parts.pieces[0].declared
                 assert len(largest.partitions) > len(declared_first(worker, largest).partitions)
-                assert len(arena._starts) == sum(len(piece.declared.partitions) for piece in arena._pieces)
+                assert len(arena._parts.starts) == sum(len(piece.declared.partitions) for piece in arena._parts.pieces)
             return [parameter.detach().clone() for parameter in model.parameters()]
 
     from byteps_like.worker.local import LocalWorker

@@ -27,8 +27,10 @@ def finer_towards_the_input(bps: Any, rank: int, size: int) -> None:
     """An arena that is large enough to be cut into several tensors."""
     run = both(bps, rank, size, OPTIMIZERS["Adam"], lambda: mlp(torch.float64, (20, 200, 60, 5)), 4)
     (arena,) = run.optimizer._distribution.reducer._arenas
-    assert [piece.declared.spec.nbytes for piece in arena._pieces[1:]] == [1 << 14] * (len(arena._pieces) - 1)
-    assert len(arena._pieces) > 1
+    assert [piece.declared.spec.nbytes for piece in arena._parts.pieces[1:]] == [1 << 14] * (
+        len(arena._parts.pieces) - 1
+    )
+    assert len(arena._parts.pieces) > 1
 
 
 def compressed_scaled_and_routed(bps: Any, rank: int, size: int) -> None:

@@ -46,7 +46,7 @@ class Sums:
 
     def flown(self) -> list[Any]:
         arenas = self.optimizer._distribution.reducer._arenas
-        return [handle for arena in arenas for _, handle in arena._flights if hasattr(handle, "block")]
+        return [handle for arena in arenas for _, handle in arena._flights.flown if hasattr(handle, "block")]
 
     def found(self) -> torch.Tensor:
         return torch.cat([item.grad.reshape(-1).cpu() for item in self.parameters])

@@ -191,7 +191,7 @@ class Behind:
         try:
             loss_of(model, *batch(1)).backward()
             (arena,) = optimizer._distribution.reducer._arenas
-            flown = [handle for _, handle in arena._flights]
+            flown = [handle for _, handle in arena._flights.flown]
             return self._change(self, bps, optimizer, model, flown)
         finally:
             self.device.running.set()

@@ -70,7 +70,7 @@ class Training:
     def flown(self):
         """What the current round has on its way over the device."""
         arenas = self.optimizer._distribution.reducer._arenas
-        return [handle for arena in arenas for _, handle in arena._flights if hasattr(handle, "block")]
+        return [handle for arena in arenas for _, handle in arena._flights.flown if hasattr(handle, "block")]
 
 
 def train(bps, rank, size, options):
