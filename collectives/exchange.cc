@@ -96,7 +96,7 @@ Status ExchangeCore::Begin(Call& call) {
   }
   if (!refused.ok()) {
     if (tell) Flood(call, refused);
-    Close(*record);
+    Close(*record, refused);
     return refused;
   }
   for (const auto& flow : record->flows) {
@@ -168,14 +168,15 @@ void ExchangeCore::Retry(ReceiveMessage& message) {
 }
 
 void ExchangeCore::End(Call& call) {
-  if (CallRecord* const record = Find(OnWire(call.id)); record != nullptr && record->call == &call) Close(*record);
+  if (CallRecord* const record = Find(OnWire(call.id)); record != nullptr && record->call == &call) Close(*record, {});
 }
 
-void ExchangeCore::Abort(Call& call, const Status& why) {
-  CallRecord* const record = Find(OnWire(call.id));
-  if (record == nullptr || record->call != &call) return;
+bool ExchangeCore::Abort(Call& call, const Status& why) {
+  const CallId id = OnWire(call.id);
+  CallRecord* const record = Find(id);
+  if (record == nullptr || record->call != &call) return !withdrawing_.contains(id);
   Flood(call, why);
-  Close(*record);
+  return Close(*record, why);
 }
 
 std::string ExchangeCore::Silent(const Call& call) {

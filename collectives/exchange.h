@@ -75,7 +75,8 @@ class Call {
   virtual std::byte* PlaceFor(ReceiveMessage& message, uint64_t offset, uint32_t length) = 0;
   // `bytes` lie where PlaceFor said. For an empty message: once, without PlaceFor, with length 0.
   virtual void OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* bytes, uint32_t length) = 0;
-  // The call can't end: a peer was lost, disagrees, or failed it. Once; the exchange has forgotten its messages.
+  // The call can't end: a peer was lost, disagrees, or failed it. Once; the exchange has forgotten its messages, and
+  // nobody writes to places that were offered.
   virtual void OnFailed(const Status& why) = 0;
 };
 
@@ -95,10 +96,19 @@ class Exchange {
   // message.ready was raised. What is less than a segment waits for more, unless it ends the message.
   virtual void Advance(SendMessage& message) = 0;
   virtual void Retry(ReceiveMessage& message) = 0;  // PlaceFor may succeed now
-  virtual void End(Call& call) = 0;                 // all its messages are done; it may be destroyed
-  // Gives the call up here and tells all its ranks why: their OnFailed is called with it. The exchange forgets the
-  // call.
-  virtual void Abort(Call& call, const Status& why) = 0;
+  // Whether links to the peer can write messages of this length to their places by themselves, and had better. Else
+  // Offer is in vain.
+  virtual bool TakesOffers(uint32_t /*peer*/, uint64_t /*length*/) { return false; }
+  // After Post. All of the message goes to `place`, from offset 0 on, and until it is whole nobody else writes there,
+  // nor reads beyond what OnBytes was called for: where links can, bytes lie there before anybody hears of them.
+  virtual void Offer(ReceiveMessage& /*message*/, std::byte* /*place*/) {}
+  virtual void End(Call& call) = 0;  // all its messages are done; it may be destroyed
+  // Gives the call up here and tells all its ranks why: their OnFailed is called with it. True: the exchange has
+  // forgotten the call. False: peers may still write to places that were offered: OnFailed(why) follows here, too, when
+  // they don't any more. Its memory is its own until then, no other call of it is made.
+  virtual bool Abort(Call& call, const Status& why) = 0;
+  // Does not wait for that: cuts the links. The exchange has forgotten the call when this returns.
+  virtual void Sever(Call& /*call*/) {}
   // For messages when a deadline passes: "rank 2 has not begun this call (it is in: broadcast ...)", per peer that has
   // not been heard of in this call; empty when all have.
   virtual std::string Silent(const Call& call) = 0;

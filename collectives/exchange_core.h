@@ -3,13 +3,16 @@
 //
 //   exchange_out.cc   what we send             exchange_in.cc     what comes
 //   exchange.cc       calls and messages       exchange_fail.cc   aborts and lost peers
+//   exchange_offers.cc  places that peers write to by themselves
 #pragma once
 
 #include <array>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "collectives/exchange.h"
@@ -38,6 +41,7 @@ struct Inbound : Hook {  // one message on its way in
   bool begun = false;                 // a frame of it has come
   std::deque<Block> stash;
   bool scheduled = false;  // to be delivered from the stash
+  bool offered = false;    // the peer may write it to its place
 
   bool arrived_whole() const { return begun && arrived == length; }
 };
@@ -95,8 +99,11 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Post(Call& call, ReceiveMessage& message) override;
   void Advance(SendMessage& message) override;
   void Retry(ReceiveMessage& message) override;
+  bool TakesOffers(uint32_t peer, uint64_t length) override;
+  void Offer(ReceiveMessage& message, std::byte* place) override;
   void End(Call& call) override;
-  void Abort(Call& call, const Status& why) override;
+  bool Abort(Call& call, const Status& why) override;
+  void Sever(Call& call) override;
   std::string Silent(const Call& call) override;
   void Probe(Call& call) override;
 
@@ -105,6 +112,8 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void OnFrame(WayTo from, const Header& header, std::byte* payload) override;
   bool NextFrame(WayTo to, Outgoing& next) override { return outbox(to).Next(next); }
   void OnSent(WayTo to, const Header& header) override { outbox(to).OnSent(header); }
+  void OnWithdrawn(WayTo from, const OfferId& what) override;
+  void OnLinkGone(WayTo from) override;
   void OnPeerLost(uint32_t peer, const Status& why) override;
   void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) override;
   void OnNoRegion(uint32_t peer, uint32_t id, bool refused) override;
@@ -147,6 +156,12 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     Status lost;
     bool left = false;  // lost by a goodbye
   };
+  struct Withdrawing {  // a call that is over, but for peers that may still write to places it has offered
+    Call* call = nullptr;
+    Status why;
+    std::set<std::pair<uint32_t, uint32_t>> places;  // peer and tag
+    uint64_t timer = 0;
+  };
   struct Broken {  // a group that lost a rank, as another rank told us
     uint32_t call = 0;
     Status why;
@@ -184,7 +199,13 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void FailNow(CallId id);
   void BreakLane(const CallId& id, const Status& why);
   void Flood(const Call& call, const Status& why);
-  void Close(CallRecord& record);  // its messages are forgotten, it is over
+  // Its messages are forgotten, it is over. False: peers may still write into its memory, OnFailed(why) follows.
+  bool Close(CallRecord& record, const Status& why);
+
+  // Offers.
+  bool WithdrawAll(CallRecord& record, const Status& why);
+  void SettleIfDone(CallId id);
+  void CutWriters(CallId id, const char* why);
   bool Unfinished(const CallRecord& record, uint32_t peer) const;
   Status LossOf(uint32_t peer) const;
   // Where what is in a hurry shares lines with what is not, the links of the latter are kept short: ours to all peers,
@@ -206,6 +227,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   uint32_t rank_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::unordered_map<CallId, std::unique_ptr<CallRecord>, CallHash> calls_;
+  std::unordered_map<CallId, Withdrawing, CallHash> withdrawing_;
   std::unordered_map<uint64_t, LaneHistory> lanes_;
   std::unordered_map<uint64_t, Broken> broken_;  // by lane
   std::vector<Inbound*> scheduled_;

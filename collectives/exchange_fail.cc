@@ -57,8 +57,7 @@ void ExchangeCore::FailNow(CallId id) {
     return;
   }
   if (record->flood) Flood(*call, why);
-  Close(*record);
-  call->OnFailed(why);
+  if (Close(*record, why)) call->OnFailed(why);
 }
 
 // A rank of the group is lost, which we may have no link with: no later call of the group can end, whether or not
@@ -70,13 +69,15 @@ void ExchangeCore::BreakLane(const CallId& id, const Status& why) {
   }
 }
 
-void ExchangeCore::Close(CallRecord& record) {
+bool ExchangeCore::Close(CallRecord& record, const Status& why) {
   const CallId id = record.id;
   while (!record.outbound.empty()) Forget(record, *record.outbound.back());
+  const bool over = WithdrawAll(record, why);
   while (!record.inbound.empty()) EraseInbound(record.inbound.begin()->second);
   if (record.call != nullptr) --begun_;
   lanes_[id.lane].Add(id.call);
   calls_.erase(id);
+  return over;
 }
 
 bool ExchangeCore::Unfinished(const CallRecord& record, uint32_t peer) const {

@@ -64,7 +64,7 @@ Status Check(const RunOptions& options) {
 LoopExecutor::~LoopExecutor() {
   const Status closed(Code::kClosed, "the communicator was closed");
   for (const auto& run : launched_) run->Refuse(closed);
-  while (!active_.empty()) active_.back()->Abort(closed);
+  while (!active_.empty()) active_.back()->Sever(closed);
   exchange.loop().Forget(*this);
   if (timer_ != 0) exchange.loop().CancelTimer(timer_);
 }

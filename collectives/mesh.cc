@@ -54,6 +54,11 @@ class MeshImpl final : public Mesh {
     for (auto& way : peers_[peer].ways) way->Cut(why);
   }
   void Redirect(WayTo from, std::byte* place) override { at(from).Redirect(place); }
+  bool TakesOffers(WayTo from) override { return at(from).TakesOffers(); }
+  bool Offer(WayTo from, const Header& about, std::byte* place, uint64_t bytes) override {
+    return at(from).OfferPlace(about, place, bytes);
+  }
+  bool Withdraw(WayTo from, const OfferId& what) override { return at(from).Withdraw(what); }
   void Keep(WayTo to) override { at(to).Keep(); }
   bool KeepShort(WayTo to, bool on) override { return at(to).KeepShort(on); }
   void Goodbye(std::function<void()> done) override;

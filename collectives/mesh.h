@@ -39,6 +39,10 @@ class MeshHandler {
   virtual void OnFrame(WayTo from, const Header& header, std::byte* payload) = 0;
   virtual bool NextFrame(WayTo to, Outgoing& next) = 0;
   virtual void OnSent(WayTo to, const Header& header) = 0;
+  // What Mesh::Withdraw asked for: the peer writes no more there.
+  virtual void OnWithdrawn(WayTo /*from*/, const OfferId& /*what*/) {}
+  // A link is closed: nothing more is written by it, wherever that was offered. OnPeerLost may follow.
+  virtual void OnLinkGone(WayTo /*from*/) {}
   // Once per peer and world: a link to it broke, or it can't be reached. No link to it is left. kPeerLost names rank,
   // host, pid and cause; kClosed after its goodbye.
   virtual void OnPeerLost(uint32_t peer, const Status& why) = 0;
@@ -89,6 +93,10 @@ class Mesh {
   virtual void Cut(uint32_t peer, const Status& why) = 0;
   // The payload that comes this way right now goes elsewhere (Link::Redirect; kAnywhere will do).
   virtual void Redirect(WayTo from, std::byte* place) = 0;
+  // Link::takes_offers, Offer and Withdraw of the link; false if there is none.
+  virtual bool TakesOffers(WayTo from) = 0;
+  virtual bool Offer(WayTo from, const Header& about, std::byte* place, uint64_t bytes) = 0;
+  virtual bool Withdraw(WayTo from, const OfferId& what) = 0;
   // The payloads of frames that are not sent whole are copied: their memory may change (Link::Keep).
   virtual void Keep(WayTo to) = 0;
   // Link::KeepShort of the link, if there is one.

@@ -165,6 +165,10 @@ void MeshPeer::OnSent(Link& link, const Header& header) {
   mesh_.handler.OnSent(to_, header);
 }
 
+void MeshPeer::OnWithdrawn(Link& link, const OfferId& what) {
+  if (&link == link_.get()) mesh_.handler.OnWithdrawn(to_, what);
+}
+
 void MeshPeer::OnClosed(Link& link, const Status& why) {
   if (&link == link_.get()) {
     Drop(why);
@@ -178,6 +182,7 @@ void MeshPeer::Drop(const Status& why) {
   const bool proposed = state_ == State::kProposed;
   SetLink(nullptr);
   closing_.clear();  // `why` lives in the handler's caller
+  mesh_.handler.OnLinkGone(to_);
   if (ending_) {
     state_ = State::kLost;
   } else if (proposed) {

@@ -38,6 +38,11 @@ class MeshPeer final : private LinkHandler {
   void Cut(const Status& why);
   void Redirect(std::byte* place);
   void Keep();
+  bool TakesOffers() const { return state_ == State::kUp && link_->takes_offers(); }
+  bool OfferPlace(const Header& about, std::byte* place, uint64_t bytes) {
+    return state_ == State::kUp && link_->Offer(about, place, bytes);
+  }
+  bool Withdraw(const OfferId& what) { return link_ != nullptr && link_->Withdraw(what); }
   bool KeepShort(bool on) { return state_ == State::kUp && link_->KeepShort(on); }
   // The peer is lost by some way: no link is made any more. True: one is open, and on_lost tells its end.
   bool Leave();
@@ -56,6 +61,7 @@ class MeshPeer final : private LinkHandler {
   void OnFrame(Link& link, const Header& header, std::byte* payload) override;
   bool NextFrame(Link& link, Outgoing& next) override;
   void OnSent(Link& link, const Header& header) override;
+  void OnWithdrawn(Link& link, const OfferId& what) override;
   void OnClosed(Link& link, const Status& why) override;
 
   std::string name() const;

@@ -118,31 +118,48 @@ void Run::PrepareSteps(std::byte* memory) {
 // All at once: what comes early then goes straight to its place, or waits for that place and not for its turn.
 void Run::PostReceives() {
   for (uint32_t i = 0; i < plan_.receives && !ended_; ++i) {
-    states_[receives_[i].step].posted = true;
+    const uint32_t step = receives_[i].step;
+    states_[step].posted = true;
     owner_.exchange.Post(*this, receives_[i]);
+    if (ended_ || !MayOffer(step)) continue;
+    states_[step].offerable = true;
+    TryOffer(step);
   }
 }
 
+// What is reduced is added from where it came. Looked at here, so that other transports pay nothing later.
+bool Run::MayOffer(uint32_t step) const {
+  const PlanStep& planned = plan_.steps[step];
+  return planned.kind == StepKind::kReceive && owner_.exchange.TakesOffers(planned.peer, planned.length);
+}
+
 void Run::OnFailed(const Status& why) {
-  if (!ended_) End(why);
+  if (!over_) End(why);
 }
 
 void Run::Abort(const Status& why) {
   if (ended_) return;
   const Status status = why;  // NOLINT(performance-unnecessary-copy-initialization): `why` may go with the call
-  ended_ = true;              // the exchange may say OnFailed to us, too
-  owner_.exchange.Abort(*this, status);
-  End(status);
+  ended_ = true;
+  if (owner_.exchange.Abort(*this, status)) return End(status);
+  deadline_ = launched_ + Seconds(kLongest);  // OnFailed follows
+}
+
+void Run::Sever(const Status& why) {
+  Abort(why);
+  if (over_) return;
+  owner_.exchange.Sever(*this);
+  End(why);
 }
 
 void Run::Refuse(const Status& why) {
-  ended_ = true;  // whoever cancels it later finds nothing to do
+  ended_ = over_ = true;  // whoever cancels it later finds nothing to do
   Finish(why);
 }
 
 // From here on nothing is read or written any more.
 void Run::End(const Status& status) {
-  ended_ = true;
+  ended_ = over_ = true;
   if (Tracing() && status.ok()) {
     TraceSince(TraceNanoseconds(launched_), {.kind = TraceKind::kCall,
                                              .key = id.lane,

@@ -36,7 +36,10 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   bool Wait(Deadline deadline) override;
   void Start();
   void Refuse(const Status& why);  // instead of Start
-  void Abort(const Status& why);   // here and on all ranks; does nothing once it has ended
+  // Here and on all ranks; does nothing once it has ended. Its end follows when no peer writes into its memory any
+  // more.
+  void Abort(const Status& why);
+  void Sever(const Status& why);  // the same, at once: cuts links if need be
   Deadline deadline() const { return deadline_; }
   // The deadline has passed: aborts, or gives the others another second to say who is silent (the deadline moves).
   void OnDeadline();
@@ -55,6 +58,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
     uint32_t next_copy = kNone;  // in the queue of copies
     int64_t begun = 0;           // TraceClock at its first bytes; 0 while nobody records
     bool queued = false, copying = false, posted = false, arrived = false, done = false;
+    bool offerable = false;  // of a receive: its place is to be offered once it is the peer's alone
   };
   struct Send : SendMessage {
     uint32_t step = 0;
@@ -78,6 +82,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   Status Prepare();
   void PrepareSteps(std::byte* memory);
   void PostReceives();
+  bool MayOffer(uint32_t step) const;
   void End(const Status& status);
   std::string Overdue() const;
   std::string WaitingStep() const;
@@ -90,6 +95,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   void Try(uint32_t step);
   void TrySend(uint32_t step);
   void TryReceive(uint32_t step);
+  void TryOffer(uint32_t step);
   void TryCopy(uint32_t step);
   void CopySlice(uint32_t step, uint64_t bytes);
   void Reduce(uint32_t step, uint64_t offset, const std::byte* bytes, uint32_t length);
@@ -104,7 +110,9 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   const Clock::time_point launched_;
   Deadline deadline_;
   bool granted_ = false;  // the second beyond the deadline
-  bool started_ = false, draining_ = false, ended_ = false;
+  bool started_ = false, draining_ = false;
+  bool ended_ = false;      // no step is done any more
+  bool over_ = false;       // the caller knows
   uint32_t remaining_ = 0;  // steps that aren't done
   Queue woken_, copies_;
   std::unique_ptr<std::byte[]> memory_;  // the three arrays

@@ -102,12 +102,14 @@ void Run::Progress(uint32_t step, uint64_t progress) {
   for (uint32_t i = planned.wakes_begin; i < planned.wakes_end; ++i) Wake(plan_.wakes[i]);
 }
 
-// A receive is asked for when its bytes come: it only needs waking when it has refused some.
+// A receive is asked for when its bytes come: it only needs waking when it has refused some, or its place may be the
+// peer's now.
 void Run::Wake(uint32_t step) {
   State& state = states_[step];
   if (state.queued || state.done) return;
   const StepKind kind = plan_.steps[step].kind;
-  if (kind != StepKind::kSend && kind != StepKind::kCopy && state.wanted == 0 && !state.arrived) return;
+  const bool waits = state.wanted > 0 || state.arrived || state.offerable;
+  if (kind != StepKind::kSend && kind != StepKind::kCopy && !waits) return;
   state.queued = true;
   state.next = kNone;
   (woken_.first == kNone ? woken_.first : states_[woken_.last].next) = step;
@@ -157,8 +159,18 @@ void Run::TrySend(uint32_t step) {
   }
 }
 
+// When every earlier step is done with all of these bytes: the peer writes unseen.
+void Run::TryOffer(uint32_t step) {
+  State& state = states_[step];
+  const PlanStep& planned = plan_.steps[step];
+  if (LimitOf(step) < planned.length) return;
+  state.offerable = false;
+  owner_.exchange.Offer(receives_[planned.message], state.target);
+}
+
 void Run::TryReceive(uint32_t step) {
   State& state = states_[step];
+  if (state.offerable) TryOffer(step);
   if (state.arrived) {
     if (IsFree(step)) Progress(step, 0);
   } else if (state.wanted > 0 && LimitOf(step) >= state.wanted) {

@@ -13,8 +13,13 @@ constexpr uint64_t kLeast = 4096, kMost = uint64_t{1} << 48;
 
 ScratchPool::~ScratchPool() {
   for (auto& blocks : idle_) {
-    for (std::byte* data : blocks) std::free(data);
+    for (std::byte* data : blocks) Free(data);
   }
+}
+
+void ScratchPool::Free(std::byte* data) {
+  registered_.erase(data);
+  std::free(data);
 }
 
 ScratchBlock ScratchPool::Take(uint64_t bytes) {
@@ -24,6 +29,8 @@ ScratchBlock ScratchPool::Take(uint64_t bytes) {
   auto& blocks = idle_[block.log2];
   if (blocks.empty()) {
     block.data = static_cast<std::byte*>(std::aligned_alloc(kLeast, size));
+    const bool stays = size >= kLeastRegistered && size <= kMostIdle;
+    if (block.data != nullptr && stays) registered_.emplace(block.data, RegisteredMemory(block.data, size));
   } else {
     block.data = blocks.back();
     blocks.pop_back();
@@ -36,7 +43,7 @@ void ScratchPool::Give(ScratchBlock& block) {
   if (block.data == nullptr) return;
   const uint64_t size = uint64_t{1} << block.log2;
   if (idle_bytes_ + size > kMostIdle) {
-    std::free(block.data);
+    Free(block.data);
   } else {
     idle_[block.log2].push_back(block.data);
     idle_bytes_ += size;

@@ -1,11 +1,14 @@
 // Memory that runs borrow: scratch of schedules. Blocks are powers of two; the last one given back is the first one
-// lent, since it is still in the cache. Loop thread only.
+// lent, since it is still in the cache. They are long-lived, and registered as such. Loop thread only.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
+
+#include "csrc/transport/registered_memory.h"
 
 namespace byteps_like {
 
@@ -27,7 +30,10 @@ class ScratchPool {
  private:
   static constexpr uint64_t kMostIdle = 256u << 20;  // kept for later runs; the rest goes back to the system
 
+  void Free(std::byte* data);
+
   std::array<std::vector<std::byte*>, 64> idle_;
+  std::unordered_map<std::byte*, RegisteredMemory> registered_;
   uint64_t idle_bytes_ = 0;
 };
 

@@ -25,6 +25,20 @@ struct Outgoing {
   const std::byte* payload = nullptr;  // header.length bytes; unchanged until OnSent (or OnClosed)
 };
 
+// Which frames an offer is about: RESULT by key, PUSH by key and parity of the round (an accumulator each), DATA by
+// lane, call and tag. Whoever offers and whoever sends both come to it from the header.
+struct OfferId {
+  FrameType type{};
+  uint64_t key = 0;
+  uint64_t which = 0;
+  bool operator==(const OfferId&) const = default;
+};
+inline OfferId OfferIdOf(const Header& header) {
+  if (header.type == FrameType::kPush) return {header.type, header.key, header.round & 1};
+  if (header.type != FrameType::kData) return {header.type, header.key, 0};
+  return {header.type, header.key, (uint64_t{header.round} << 32) | header.root};
+}
+
 // All calls come on the loop's thread. None may block. A handler may call Kick, Close and Redirect inside any of them;
 // it may end the link's life inside OnClosed, but in no other call that the link makes.
 class LinkHandler {
@@ -43,6 +57,8 @@ class LinkHandler {
   virtual bool NextFrame(Link& link, Outgoing& next) = 0;
   // The payload of this frame was handed over completely and may change.
   virtual void OnSent(Link& link, const Header& header) = 0;
+  // What Link::Withdraw asked for: by that offer the peer writes no more. Not called once the link is dead.
+  virtual void OnWithdrawn(Link& /*link*/, const OfferId& /*what*/) {}
   // The link is dead (once; no call follows). kClosed after a goodbye of either side, kCorrupt, kPeerLost or kSystem
   // otherwise, or what Close was given.
   virtual void OnClosed(Link& link, const Status& why) = 0;
@@ -67,20 +83,6 @@ struct LinkCounters {  // what crossed the stream, headers included; read from a
   }
 };
 
-// Which frames an offer is about: RESULT by key, PUSH by key and parity of the round (an accumulator each), DATA by
-// lane, call and tag. Whoever offers and whoever sends both come to it from the header.
-struct OfferId {
-  FrameType type{};
-  uint64_t key = 0;
-  uint64_t which = 0;
-  bool operator==(const OfferId&) const = default;
-};
-inline OfferId OfferIdOf(const Header& header) {
-  if (header.type == FrameType::kPush) return {header.type, header.key, header.round & 1};
-  if (header.type != FrameType::kData) return {header.type, header.key, 0};
-  return {header.type, header.key, (uint64_t{header.round} << 32) | header.root};
-}
-
 class Link {
  public:
   virtual ~Link() = default;
@@ -98,9 +100,16 @@ class Link {
   // returned, or before OnClosed is called, nothing is written any more. The handler sees to it that the peer has
   // nothing left to send to a place that is replaced.
   //
+  // An offer of DATA is for one message: it ends with the frame that fills its last byte.
+  //
   // True: the peer may write there. It is told only when that changes. False: it goes on as if nothing was offered,
   // since the place is not in registered memory (csrc/transport/registered_memory.h) or the link is a stream.
   virtual bool Offer(const Header& /*about*/, std::byte* /*place*/, uint64_t /*bytes*/) { return false; }
+  // Whether Offer is worth a try: the peer can write into memory by itself.
+  virtual bool takes_offers() const { return false; }
+  // On the loop's thread. Takes an offer back of whose frames some may still come. True: the peer may write there until
+  // OnWithdrawn, or until Close has returned or OnClosed is called. False: nothing is written there any more.
+  virtual bool Withdraw(const OfferId& /*what*/) { return false; }
   // Copies the payloads of the frames it has asked for and not sent whole: their memory may change from here on. For
   // operations that end before their time; OnSent is still called.
   virtual void Keep() = 0;

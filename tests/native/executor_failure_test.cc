@@ -45,6 +45,52 @@ TEST_CASE("executor: cancelled in the middle, it fails everywhere and touches no
   }
 }
 
+TEST_CASE("executor: given up while others write into its memory by themselves, it ends when they have stopped") {
+  constexpr uint64_t kCount = 900;
+  for (uint32_t when = 1; when < 12; ++when) {
+    CAPTURE(when);
+    FakeWorld world(2, 2 * when + 1);  // its links take offers
+    const auto chunks = Lay({kCount}, sizeof(float));
+    std::vector<float> from(kCount, 1.0f), to(kCount), next(kCount);
+    const auto options_of = [&](uint32_t rank, uint32_t call, std::vector<float>& place) {
+      Program program{rank, 2, 1, 1, 0, {}, {}};
+      program.steps.push_back(rank == 0 ? SendTo(1, 0, Input(0)) : ReceiveFrom(0, 0, Output(0)));
+      RunOptions options;
+      options.id = {1, call};
+      options.description = "send";
+      options.plan = PlanOf(std::move(program), {chunks, chunks, {}});
+      options.dtype = DType::kFloat32;
+      options.input = reinterpret_cast<const std::byte*>(from.data());
+      options.output = reinterpret_cast<std::byte*>(place.data());
+      options.segment_bytes = 256;
+      options.timeout = 20;
+      return options;
+    };
+    Runs runs;
+    bool ours = false;  // the memory, again
+    const auto launch = [&](uint32_t call, std::vector<float>& place) {
+      RunOptions options[] = {options_of(0, call, place), options_of(1, call, place)};
+      world.Do([&] {
+        for (uint32_t rank = 0; rank < 2; ++rank) runs.push_back(world.at(rank).Launch(std::move(options[rank])));
+      });
+    };
+    world.Do([&] {
+      world.net().on_event = [&](uint64_t event) {
+        if (event == when) world.at(when % 2).Cancel(runs[when % 2], Status(Code::kClosed, "enough"));
+        if (!ours && runs[1]->done()) std::fill(to.begin(), to.end(), -5.0f);
+        ours = runs[1]->done();
+      };
+    });
+    launch(0, to);
+    REQUIRE(runs[1]->Wait(In(20)));
+    CheckFailed(*runs[1], Code::kClosed, "enough");
+    launch(1, next);
+    CheckAllOk({runs[2], runs[3]});
+    CHECK(next == from);
+    CHECK(to == std::vector<float>(kCount, -5.0f));
+  }
+}
+
 TEST_CASE("executor: a lost rank fails the runs of the others, and their later ones at once") {
   for (uint64_t when = 0; when < 40; when += 5) {
     constexpr uint32_t n = 3;

@@ -1,6 +1,10 @@
 // An exchange between ranks of one process, without links: what happens next (a segment of which message leaves, which
 // link delivers, how the segment is cut, whether it is stashed first) is drawn from a seed. Any run of a program must
 // give the same bits under any seed.
+//
+// With odd seeds its links take offers, and use them as badly as they may: what is offered is scribbled over at once,
+// what is sent lies there before anybody hears of it, and until a call that has failed is told so it is scribbled over
+// again.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +28,8 @@ struct FakeFrame {
   uint32_t tag = 0;
   uint64_t offset = 0;
   std::vector<std::byte> bytes;
-  Status abort;  // not ok: the call has failed
+  Status abort;                  // not ok: the call has failed
+  std::byte* written = nullptr;  // where it lies already
 };
 
 class FakeNet;
@@ -39,8 +44,11 @@ class FakeExchange final : public Exchange {
   void Post(Call& call, ReceiveMessage& message) override;
   void Advance(SendMessage& message) override;
   void Retry(ReceiveMessage& message) override;
+  bool TakesOffers(uint32_t peer, uint64_t length) override;
+  void Offer(ReceiveMessage& message, std::byte* place) override;
   void End(Call& call) override;
-  void Abort(Call& call, const Status& why) override;
+  bool Abort(Call& call, const Status& why) override;
+  void Sever(Call& call) override;
   std::string Silent(const Call& call) override;
   void Probe(Call&) override {}
 
@@ -49,6 +57,7 @@ class FakeExchange final : public Exchange {
   using Key = std::pair<uint64_t, uint32_t>;
   struct Inbound {
     ReceiveMessage* message = nullptr;
+    std::byte* offered = nullptr;
     std::deque<FakeFrame> stash;
   };
   struct Entry {
@@ -60,6 +69,7 @@ class FakeExchange final : public Exchange {
   static Key KeyOf(const CallId& id) { return {id.lane, id.call}; }
   void Arrive(uint32_t from, FakeFrame frame);
   void Fail(const CallId& id, const Status& why);
+  bool Withdraw(Entry& entry, const Status& why);
   void Unstash(const CallId& id, uint32_t from, uint32_t tag);
 
   FakeNet& net_;
@@ -69,7 +79,8 @@ class FakeExchange final : public Exchange {
 
 class FakeNet final : private EventLoop::Deferred {
  public:
-  FakeNet(EventLoop& loop, uint32_t ranks, uint32_t seed) : loop_(loop), random_(seed), wires_(ranks * ranks) {
+  FakeNet(EventLoop& loop, uint32_t ranks, uint32_t seed)
+      : loop_(loop), offers_(seed % 2 == 1), random_(seed), wires_(ranks * ranks) {
     for (uint32_t rank = 0; rank < ranks; ++rank) exchanges_.push_back(std::make_unique<FakeExchange>(*this, rank));
   }
   ~FakeNet() { loop_.Forget(*this); }
@@ -92,13 +103,23 @@ class FakeNet final : private EventLoop::Deferred {
     uint64_t sent_bytes = 0, sent_messages = 0;
   };
 
+  struct Over {  // a call that has failed here, and into whose memory others may still write
+    Call* call;
+    Status why;
+    std::vector<std::pair<std::byte*, uint64_t>> places;
+  };
+
   void Wake() { loop_.Defer(*this); }
+  void Settle(size_t which);
+  static void Scribble(std::byte* place, uint64_t bytes) { std::memset(place, 0xEE, bytes); }
   uint32_t Draw(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
   void RunDeferred() override;
   void SendPiece(FakeExchange& from, FakeExchange::Entry& entry, SendMessage& message);
   void Deliver(uint32_t from, uint32_t to);
 
   EventLoop& loop_;
+  const bool offers_;
+  std::vector<Over> over_;
   std::mt19937 random_;
   std::vector<std::unique_ptr<FakeExchange>> exchanges_;
   std::vector<Wire> wires_;
@@ -148,7 +169,49 @@ inline void FakeExchange::Retry(ReceiveMessage& message) {
 
 inline void FakeExchange::End(Call& call) { calls_.erase(KeyOf(call.id)); }
 
-inline void FakeExchange::Abort(Call& call, const Status& why) {
+inline bool FakeExchange::TakesOffers(uint32_t, uint64_t length) { return net_.offers_ && length > 0; }
+
+inline void FakeExchange::Offer(ReceiveMessage& message, std::byte* place) {
+  for (auto& [key, entry] : calls_) {
+    for (auto& [from, inbound] : entry.inbound) {
+      if (inbound.message != &message || message.received == message.length) continue;
+      inbound.offered = place;
+      FakeNet::Scribble(place + message.received, message.length - message.received);
+    }
+  }
+}
+
+// True: nobody writes into its memory.
+inline bool FakeExchange::Withdraw(Entry& entry, const Status& why) {
+  FakeNet::Over over{entry.call, why, {}};
+  for (auto& [from, inbound] : entry.inbound) {
+    if (inbound.offered == nullptr || inbound.message->received == inbound.message->length) continue;
+    over.places.emplace_back(inbound.offered + inbound.message->received,
+                             inbound.message->length - inbound.message->received);
+  }
+  if (over.places.empty()) return true;
+  net_.over_.push_back(std::move(over));
+  net_.Wake();
+  return false;
+}
+
+inline void FakeNet::Settle(size_t which) {
+  const Over over = std::move(over_[which]);
+  over_.erase(over_.begin() + static_cast<std::ptrdiff_t>(which));
+  for (const auto& [place, bytes] : over.places) Scribble(place, bytes);
+  over.call->OnFailed(over.why);
+}
+
+inline void FakeExchange::Sever(Call& call) {
+  std::erase_if(net_.over_, [&](const FakeNet::Over& over) { return over.call == &call; });
+}
+
+inline bool FakeExchange::Abort(Call& call, const Status& why) {
+  for (const FakeNet::Over& over : net_.over_) {
+    if (over.call == &call) return false;
+  }
+  const auto found = calls_.find(KeyOf(call.id));
+  const bool over = found == calls_.end() || Withdraw(found->second, why);
   for (const uint32_t rank : call.ranks) {
     if (rank == rank_) continue;
     FakeFrame frame;
@@ -158,6 +221,7 @@ inline void FakeExchange::Abort(Call& call, const Status& why) {
   }
   calls_.erase(KeyOf(call.id));
   net_.Wake();
+  return over;
 }
 
 inline std::string FakeExchange::Silent(const Call& call) {
@@ -174,9 +238,10 @@ inline std::string FakeExchange::Silent(const Call& call) {
 inline void FakeExchange::Fail(const CallId& id, const Status& why) {
   Entry& entry = calls_[KeyOf(id)];
   Call* call = entry.call;
+  const bool over = call == nullptr || Withdraw(entry, why);
   entry = Entry();
   entry.failed = why;
-  if (call != nullptr) call->OnFailed(why);
+  if (call != nullptr && over) call->OnFailed(why);
 }
 
 inline void FakeExchange::Arrive(uint32_t from, FakeFrame frame) {
@@ -207,7 +272,8 @@ inline void FakeExchange::Unstash(const CallId& id, uint32_t from, uint32_t tag)
       return;
     }
     const std::byte* bytes = frame.bytes.data();
-    const bool moves = length > 0 && place != kAnywhere && net_.Draw(2) == 0;
+    if (frame.written != nullptr && frame.written == place) bytes = place;
+    const bool moves = length > 0 && place != kAnywhere && bytes != place && net_.Draw(2) == 0;
     if (moves) bytes = static_cast<std::byte*>(std::memcpy(place, bytes, length));
     inbound.message->received = frame.offset + length;
     call->OnBytes(*inbound.message, frame.offset, bytes, length);
@@ -254,8 +320,10 @@ inline void FakeNet::RunDeferred() {
   for (uint32_t wire = 0; wire < wires_.size(); ++wire) {
     if (!wires_[wire].frames.empty()) choices.push_back({nullptr, nullptr, nullptr, wire / size(), wire % size()});
   }
-  if (choices.empty()) return;
-  const Choice choice = choices[Draw(static_cast<uint32_t>(choices.size()))];
+  if (choices.empty() && over_.empty()) return;
+  const uint32_t drawn = Draw(static_cast<uint32_t>(choices.size() + over_.size()));
+  if (drawn >= choices.size()) return Wake(), Settle(drawn - choices.size());
+  const Choice choice = choices[drawn];
   Wake();
   if (choice.message == nullptr) return Deliver(choice.from, choice.to);
   SendPiece(*choice.exchange, *choice.entry, *choice.message);
@@ -270,6 +338,12 @@ inline void FakeNet::SendPiece(FakeExchange& from, FakeExchange::Entry& entry, S
   wire.frames.push_back({entry.call->id, message.tag, message.sent,
                          std::vector<std::byte>(message.data + message.sent, message.data + message.sent + length),
                          Status()});
+  const auto entry_there = at(message.peer).calls_.find(FakeExchange::KeyOf(entry.call->id));
+  if (entry_there != at(message.peer).calls_.end()) {
+    std::byte* const offered = entry_there->second.inbound[{from.rank_, message.tag}].offered;
+    if (offered != nullptr) wire.frames.back().written = offered + message.sent;
+    if (offered != nullptr) std::memcpy(offered + message.sent, message.data + message.sent, length);
+  }
   message.sent += length;
   if (message.sent == message.length) std::erase(entry.sends, &message);
   entry.call->OnSent(message);
@@ -299,7 +373,7 @@ inline void FakeNet::Deliver(uint32_t from, uint32_t to) {
     wire.scratch.resize(length);
     place = wire.scratch.data();
   }
-  std::memcpy(place, taken.bytes.data(), length);
+  if (place != taken.written) std::memcpy(place, taken.bytes.data(), length);
   inbound->message->received = taken.offset + length;
   entry->second.call->OnBytes(*inbound->message, taken.offset, place, length);
 }

@@ -44,7 +44,7 @@ class Placing final : public Peer {
       : Peer(thread, std::move(stream)), thread_(thread), memory_(memory) {}
 
   std::byte* PlaceFor(Link& link, const Header& header) override {
-    return header.key == 1 ? memory_.data() + header.offset : Peer::PlaceFor(link, header);
+    return header.key == 1 && !anywhere ? memory_.data() + header.offset : Peer::PlaceFor(link, header);
   }
   void OnFrame(Link& link, const Header& header, std::byte* payload) override {
     last_payload = payload;
@@ -62,7 +62,17 @@ class Placing final : public Peer {
     thread_.Do([&] { offered = link().Offer(Push(1, {}).header, place, bytes); });
     return offered;
   }
+  void OnWithdrawn(Link&, const OfferId& what) override { withdrawn.push_back(what); }
+  bool WaitWithdrawn(size_t count, double seconds = 20) {
+    const Deadline limit = In(seconds);
+    for (bool all = false; !all;) {
+      thread_.Do([&] { all = withdrawn.size() >= count; });
+      if (Clock::now() > limit) return all;
+    }
+    return true;
+  }
   Memory& memory() { return memory_; }
+  std::vector<OfferId> withdrawn;  // the loop's thread, or once they have been waited for
 
   const std::byte* send_from = nullptr;  // set on the loop's thread, or before anything is sent
   std::byte* last_payload = nullptr;

@@ -1,6 +1,7 @@
 #include "csrc/transport/rdma/link_receiver.h"
 
 #include <cstring>
+#include <utility>
 
 namespace byteps_like::rdma {
 
@@ -28,6 +29,8 @@ Status LinkReceiver::OnMessage(const Arrival& arrival, const bool& stop, std::ve
       return Status(Code::kClosed, link_.peer() + " closed the link");
     case Kind::kOpen:
     case Kind::kOffer:
+    case Kind::kWithdraw:
+    case Kind::kWithdrawn:
       if (arrival.bytes != sizeof(PlaceOffer)) return Corrupt("an offer of another size");
       notices->push_back({arrival.envelope->kind, {}});
       std::memcpy(&notices->back().place, arrival.content, sizeof(PlaceOffer));
@@ -136,7 +139,19 @@ void LinkReceiver::Finish(std::byte* payload) {
   saw_goodbye_ = header_.type == FrameType::kGoodbye;
   traffic_.frames.Add(1);
   traffic_.payload.Add(header_.length);
+  if (header_.type == FrameType::kData && !offered_.empty()) Lapse();
   handler_.OnFrame(link_, header_, payload);
+}
+
+// An offer of DATA ends with the last byte of its message. The peer has forgotten it if that went by it; else it did
+// not know it in time.
+void LinkReceiver::Lapse() {
+  const OfferId id = OfferIdOf(header_);
+  const auto found = offered_.find(id);
+  if (found == offered_.end() || found->second.withdrawn) return;
+  if (header_.offset + header_.length < found->second.bytes) return;
+  if (written_ == nullptr) lapsed_.push_back({Kind::kOffer, {.type = id.type, .key = id.key, .which = id.which}});
+  offered_.erase(found);
 }
 
 std::byte* LinkReceiver::Scratch() {
@@ -163,11 +178,13 @@ bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, 
   const auto found = offered_.find(id);
   if (found != offered_.end()) {
     const Offered& old = found->second;
+    if (old.withdrawn) return false;
     // Other keys: that memory has gone, and what was mapped there next is meant.
     const bool same = keys != nullptr && old.place == place && old.bytes == bytes && old.encoded == encoded;
     if (same && old.keys == *keys) return true;
     offered_.erase(found);
-  } else if (keys == nullptr) {
+  } else if (keys == nullptr ||
+             offered_.size() >= kMostOffers / 2) {  // what is withdrawn the peer knows a while longer
     return false;
   }
   PlaceOffer& offer = told->emplace(Notice{Kind::kOffer, {}}).place;
@@ -183,6 +200,30 @@ bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, 
   for (uint32_t i = 0; i < endpoint_.queue_pairs(); ++i) offer.keys[i] = (*keys)[endpoint_.device_of(i)].remote;
   offered_.emplace(id, Offered{place, bytes, generation_, encoded, *keys});
   return true;
+}
+
+bool LinkReceiver::Withdraw(const OfferId& what, std::optional<Notice>* told) {
+  const auto found = offered_.find(what);
+  if (found == offered_.end()) return false;
+  Offered& offered = found->second;
+  if (std::exchange(offered.withdrawn, true)) return true;
+  PlaceOffer& offer = told->emplace(Notice{Kind::kWithdraw, {}}).place;
+  offer.type = what.type;
+  offer.key = what.key;
+  offer.which = what.which;
+  offer.generation = offered.generation;
+  return true;
+}
+
+Status LinkReceiver::OnWithdrawn(const PlaceOffer& offer) {
+  const OfferId id{offer.type, offer.key, offer.which};
+  const auto found = offered_.find(id);
+  if (found == offered_.end() || !found->second.withdrawn || found->second.generation != offer.generation) {
+    return Corrupt("an answer to what nobody asked");
+  }
+  offered_.erase(found);
+  handler_.OnWithdrawn(link_, id);
+  return {};
 }
 
 }  // namespace byteps_like::rdma

@@ -37,6 +37,10 @@ class LinkReceiver {
   bool Redirect(std::byte* place);
   // True if the place may be offered; `told`: what the peer is to hear of it, if anything.
   bool Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<Notice>* told);
+  bool Withdraw(const OfferId& what, std::optional<Notice>* told);  // likewise
+  Status OnWithdrawn(const PlaceOffer& offer);                      // the peer's answer
+  // What the peer is to hear since Receive: of offers that have ended without its knowing.
+  std::vector<Notice>& lapsed() { return lapsed_; }
 
   bool saw_goodbye() const { return saw_goodbye_; }
   const Traffic& traffic() const { return traffic_; }        // any thread
@@ -52,6 +56,7 @@ class LinkReceiver {
     uint32_t generation;
     bool encoded;
     DeviceKeys keys;
+    bool withdrawn = false;  // the peer has not answered yet
   };
 
   Status OnMessage(const Arrival& arrival, const bool& stop, std::vector<Notice>* notices);
@@ -62,6 +67,7 @@ class LinkReceiver {
   Status Locate(uint32_t generation);
   Status FindPlace();
   Status Whole(std::byte* landed);
+  void Lapse();
   void Finish(std::byte* payload);
   Status Corrupt(const std::string& what) const;
   std::byte* Scratch();
@@ -72,6 +78,7 @@ class LinkReceiver {
   LinkHandler& handler_;
   std::unordered_map<OfferId, Offered, OfferHash> offered_;
   uint32_t generation_ = 0;
+  std::vector<Notice> lapsed_;
 
   Header header_;
   bool in_payload_ = false;

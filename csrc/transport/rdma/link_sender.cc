@@ -11,7 +11,6 @@ namespace {
 constexpr uint64_t kUnderWay = 1u << 20;
 constexpr uint32_t kLeastPiece = 64u << 10;  // smaller ones are not spread over queue pairs
 constexpr uint32_t kMostPiece = 1u << 20;
-constexpr size_t kMostOffers = 1u << 20;  // that a peer may make
 constexpr auto kKeepPatience = std::chrono::milliseconds(100);
 
 // The frames that a message carries, for OnDelivered.
@@ -38,6 +37,10 @@ Result<bool> LinkSender::Send(size_t budget, const bool& stop) {
 
 // One message; false: nothing to send, or no room.
 Result<bool> LinkSender::Step() {
+  if (!answers_.empty() && !(in_pieces_ && !has_header_)) {
+    to_announce_.insert(to_announce_.end(), answers_.begin(), answers_.end());
+    answers_.clear();
+  }
   blocked_ = !endpoint_.may_send() || (in_pieces_ && !has_header_ && !has_notices() && !endpoint_.may_send(piece_));
   if (blocked_) return false;
   if (!has_notices() && (has_header_ || !in_pieces_)) return SendHeaders();
@@ -101,6 +104,8 @@ void LinkSender::FindOffer() {
   target_ = offer.address + header.offset;
   std::copy_n(offer.keys, kMaxQueuePairs, peer_keys_.begin());
   piece_.peer_keys = peer_keys_.data();
+  const bool last = header.type == FrameType::kData && header.offset + header.length == offer.bytes;
+  if (last) peer_offers_.erase(found);
 }
 
 // As many small frames as there are and fit, up to a large one's header.
@@ -191,6 +196,12 @@ Status LinkSender::Take(const PlaceOffer& offer) {
   }
   peer_offers_[id] = offer;
   return {};
+}
+
+void LinkSender::Withdraw(const PlaceOffer& offer) {
+  const auto found = peer_offers_.find({offer.type, offer.key, offer.which});
+  if (found != peer_offers_.end() && found->second.generation == offer.generation) peer_offers_.erase(found);
+  answers_.push_back({Kind::kWithdrawn, offer});
 }
 
 // Of the frame at hand, what is not sent. False: it can't be copied.

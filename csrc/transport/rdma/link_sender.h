@@ -26,12 +26,13 @@ class LinkSender final : private Endpoint::User {
 
   void Announce(const Notice& notice) { to_announce_.push_back(notice); }  // before all frames sent from now on
   Status Take(const PlaceOffer& offer);                                    // the peer's
+  void Withdraw(const PlaceOffer& offer);  // the peer takes it back: it is answered once no piece goes by it any more
 
   // Copies what of payloads is not sent, and waits a little for what the device reads right now; false if that takes
   // too long.
   [[nodiscard]] bool Keep();
 
-  bool unfinished() const { return has_header_ || in_pieces_ || has_notices(); }
+  bool unfinished() const { return has_header_ || in_pieces_ || has_notices() || !answers_.empty(); }
   bool blocked() const { return blocked_; }
   bool sent_goodbye() const { return sent_goodbye_; }
   const Traffic& traffic() const { return traffic_; }          // any thread
@@ -81,6 +82,7 @@ class LinkSender final : private Endpoint::User {
 
   std::unordered_map<OfferId, PlaceOffer, OfferHash> peer_offers_;
   std::array<uint32_t, kMaxQueuePairs> peer_keys_;
+  std::vector<Notice> answers_;  // of withdrawals: to be announced behind the payload at hand
   std::vector<Notice> to_announce_;
   size_t announced_ = 0;
   bool blocked_ = false;

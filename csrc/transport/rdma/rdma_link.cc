@@ -54,10 +54,18 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
     if (stopping_) return false;
     std::optional<Notice> told;
     const bool offered = receiver_.Offer(about, place, bytes, &told);
-    if (!told) return offered;
-    sender_.Announce(*told);
-    Kick();
+    if (told) Tell(*told);
     return offered;
+  }
+
+  bool takes_offers() const override { return true; }
+
+  bool Withdraw(const OfferId& what) override {
+    if (stopping_) return false;
+    std::optional<Notice> told;
+    const bool pending = receiver_.Withdraw(what, &told);
+    if (told) Tell(*told);
+    return pending;
   }
 
   void Keep() override {
@@ -133,8 +141,12 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
   // True if there may be more right now.
   bool ReceiveSome() {
     auto more = receiver_.Receive(kTurnBytes, stopping_, &notices_);
-    for (const Notice& notice : notices_) OnNotice(notice);
+    for (const Notice& notice : notices_) {
+      if (!stopping_) OnNotice(notice);
+    }
     notices_.clear();
+    for (const Notice& lapsed : receiver_.lapsed()) sender_.Announce(lapsed);
+    receiver_.lapsed().clear();
     if (stopping_) return false;
     if (!more.ok()) return Fail(more.status()), false;
     if (Status given = endpoint_->GiveCredit(); !given.ok() && !*more) return Fail(given), false;
@@ -144,8 +156,22 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
   }
 
   void OnNotice(const Notice& notice) {
-    if (notice.kind == Kind::kOpen) return endpoint_->OnOpen(notice.place);
-    if (Status taken = sender_.Take(notice.place); !taken.ok()) Fail(taken);
+    switch (notice.kind) {
+      case Kind::kOpen:
+        return endpoint_->OnOpen(notice.place);
+      case Kind::kWithdraw:
+        return sender_.Withdraw(notice.place);
+      case Kind::kWithdrawn:
+        if (Status known = receiver_.OnWithdrawn(notice.place); !known.ok()) Fail(known);
+        return;
+      default:
+        if (Status taken = sender_.Take(notice.place); !taken.ok()) Fail(taken);
+    }
+  }
+
+  void Tell(const Notice& notice) {
+    sender_.Announce(notice);
+    Kick();
   }
 
   bool SendSome() {

@@ -37,6 +37,9 @@ enum class Kind : uint8_t {
   kFrame = 4,   // frames, PackedSize each: header and payload; if `pieces`, only the header of the last one
   kOpen = 5,    // a link's first: where its landing slots are, struct PlaceOffer
   kOffer = 6,   // a place where payloads may be written: struct PlaceOffer
+  // An offer is taken back, named by its id and generation, and the answer: the pieces that went by it are before this.
+  kWithdraw = 7,
+  kWithdrawn = 8,
 };
 
 struct Envelope {
@@ -49,9 +52,11 @@ struct Envelope {
 };
 static_assert(sizeof(Envelope) == 16 && kEagerSkip + sizeof(Envelope) + kHeaderBytes == 128);
 
+inline constexpr size_t kMostOffers = 1u << 20;  // that a peer may make
+
 inline constexpr uint32_t kMaxQueuePairs = 8;  // of one connection, all rails together
 
-// Content of kOpen and kOffer. bytes 0: there is no such offer any more.
+// Content of kOpen and what follows it. bytes 0: there is no such offer any more.
 struct PlaceOffer {
   FrameType type{};
   uint8_t encoded = 0;
