@@ -279,8 +279,11 @@ class Stage:
 
         What is still in flight lands all the same, and gates are opened, by the threads that see it in.
         """
-        with self._starting, self._changed:
+        waited = self._starting.acquire(timeout=_LAST_SECONDS)  # whoever holds it may wait for a device that hangs
+        with self._changed:
             self._closed = True
+        if waited:
+            self._starting.release()
         queues: dict[str, SimpleQueue[Any]] = {
             "launch": self._departures,
             "land": self._arrivals,

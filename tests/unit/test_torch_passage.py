@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from byteps_like.torch import devices, flown, runtime
+from byteps_like.torch import devices, flown, passage, runtime
 from byteps_like.torch.futures import Callbacks, Future
 from byteps_like.torch.passage import Stage
 from byteps_like.worker.local import LocalWorker
@@ -200,3 +200,15 @@ def test_who_leaves_the_job_keeps_nothing_that_is_over():
         assert any(data == "memory" for _, data in flown._parked.values())
         operation.end()
     assert not any(data == "memory" for _, data in flown._parked.values())
+
+
+def test_the_end_waits_for_no_device_that_hangs(device, monkeypatch):
+    monkeypatch.setattr(passage, "_LAST_SECONDS", 0.1)
+    stage, device.opened = Stage(device), threading.Event()
+    thread = threading.Thread(target=received, args=(device, stage, Operation()), daemon=True)
+    thread.start()
+    assert device.asked.wait(LIMIT)
+    stage.close()
+    assert thread.is_alive(), "it has waited for what hangs"
+    device.opened.set()
+    thread.join(LIMIT)
