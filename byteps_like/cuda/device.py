@@ -100,9 +100,8 @@ def why_not() -> str:
         return f"no CUDA driver: {error}"
     if not devices:
         return "the CUDA driver sees no device: see CUDA_VISIBLE_DEVICES"
-    old = [device.name for device in devices if device.capability < _OLDEST]
-    if old:
-        return f"{old[0]} is older than compute capability {_OLDEST[0]}.{_OLDEST[1]}"
+    if all(device.capability < _OLDEST for device in devices):  # of which NVRTC, too, says that it is too old
+        return f"{devices[0].name} is older than compute capability {_OLDEST[0]}.{_OLDEST[1]}"
     if importlib.util.find_spec("cupy") is None:
         return "CuPy, which compiles the kernels, is missing: pip install 'byteps_like[cuda]'"
     return ""

@@ -160,6 +160,17 @@ def test_where_no_gpu_can_be_used_the_reason_is_told(monkeypatch):
         device.why_not.cache_clear()
 
 
+def test_an_old_gpu_beside_another_keeps_nobody_from_using_that(monkeypatch):
+    old = dataclasses.replace(H100, index=1, name="P100", capability=(6, 0))
+    monkeypatch.setattr(device.Driver, "__init__", lambda self: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    for found, words in (([H100, old], ""), ([old], "P100 is older than compute capability 7.5")):
+        monkeypatch.setattr(device.Driver, "devices", lambda self, found=found: found)
+        device.why_not.cache_clear()
+        assert device.why_not() == words
+    device.why_not.cache_clear()
+
+
 def test_doctor_says_what_devices_are_and_what_kernels_lack(monkeypatch):
     assert host_cuda.told(H100) == "H100 (sm_90, 80 GiB)"
     monkeypatch.setattr(host_cuda, "why_not", lambda: "CuPy is missing: pip install it")
