@@ -32,8 +32,8 @@ class GroupPeers:
         self._rank, self._size = lane.rank, lane.size
 
     def takes(self, dtype: torch.dtype) -> bool:
-        """Floating-point numbers."""
-        return dtype.is_floating_point
+        """Floating-point numbers that NCCL sums on all devices: those of 8 bits need the newest."""
+        return dtype.is_floating_point and dtype.itemsize > 1
 
     def reduce_scatter(self, whole: torch.Tensor, own: torch.Tensor, average: bool) -> None:
         """See LocalPeers. A copy, where slices aren't of one size."""

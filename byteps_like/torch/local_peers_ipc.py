@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import Group
-from byteps_like.errors import BytePSLikeError
+from byteps_like.errors import BytePSLikeError, ShutdownError
 from byteps_like.torch.devices import Device
 from byteps_like.torch.local_peers import exchange
 from byteps_like.torch.tensors import wire_dtype
@@ -63,11 +63,17 @@ class IpcPeers:
 
     def reduce_scatter(self, whole: torch.Tensor, own: torch.Tensor, average: bool) -> None:
         """See LocalPeers: summed in fp32, in the order of ranks, rounded once."""
-        self._native.reduce_scatter(*self._arguments(whole, own), self._size if average else 1)
+        self._known().reduce_scatter(*self._arguments(whole, own), self._size if average else 1)
 
     def all_gather(self, whole: torch.Tensor, own: torch.Tensor) -> None:
         """See LocalPeers."""
-        self._native.all_gather(*self._arguments(whole, own))
+        self._known().all_gather(*self._arguments(whole, own))
+
+    def _known(self) -> Any:
+        native = self._native
+        if native is None:
+            raise ShutdownError("the ranks of this host no longer reduce among their devices: their lane was closed")
+        return native
 
     def _arguments(self, whole: torch.Tensor, own: torch.Tensor) -> tuple[int, int, int, int, int]:
         device = self._device
@@ -76,7 +82,7 @@ class IpcPeers:
 
     def check(self) -> None:
         """See LocalPeers."""
-        self._native.check()
+        self._known().check()
 
     def close(self) -> None:
         """See LocalPeers."""

@@ -15,6 +15,7 @@ from byteps_like.torch import devices, runtime
 from byteps_like.torch.group_options import GroupOptions
 from byteps_like.torch.local_peers import Means, choose
 from byteps_like.torch.local_peers_group import Turns
+from byteps_like.torch.local_peers_ipc import IpcPeers
 from byteps_like.torch.local_shares import even_places
 from byteps_like.worker.shares import slice_of
 from tests.fakes.native_groups import run_native_groups, sent_across
@@ -52,6 +53,14 @@ def test_what_can_t_be_chosen():
         choose("ipc", [Means("a", True, "old driver"), ONE])
     with pytest.raises(InvalidArgumentError, match="'mpi'}} is none of auto, nccl, ipc, gloo".replace("}}", "}")):
         choose("mpi", [ONE, OTHER])
+
+
+def test_whoever_was_closed_says_so():
+    peers = IpcPeers(None, object(), 2)
+    peers.close()
+    for call in (peers.check, lambda: peers.reduce_scatter(torch.ones(2), torch.ones(1), False)):
+        with pytest.raises(ShutdownError, match="their lane was closed"):
+            call()
 
 
 def test_places_and_slices():
