@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from byteps_like.errors import BytePSLikeError
+from byteps_like.torch import flown
 from tests.scenarios.device_training import sgd
 from tests.scenarios.models import mlp
+
+DEADLINE = 10.0
 
 
 def train(bps: Any, rank: int, device: torch.device, steps: int, flag: str = "") -> str:
@@ -37,6 +41,10 @@ def left(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     torch.cuda.synchronize()
+    limit = time.monotonic() + DEADLINE
+    while flown._parked and time.monotonic() < limit:  # what was under way when its owner went
+        flown.release()
+        time.sleep(0.01)
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     return torch.cuda.memory_allocated()
