@@ -35,6 +35,11 @@ PooledBuffer LandingOf(const Part& part) {
   return part.encoded ? part.coding->landing() : PooledBuffer{part.address, part.total};
 }
 
+// Else a rank would take its own contribution for the result.
+bool IsMisplaced(const Part& part, const Header& header) {
+  return header.type == FrameType::kResult && part.absent != ((header.flags & kAbsent) != 0);
+}
+
 }  // namespace
 
 // Out -----------------------------------------------------------------------------------------------------------------
@@ -290,7 +295,7 @@ Part* Channel::Awaited(const Header& header) {
 // The result of an encoded round has a size of its own, which its first frame tells.
 Part* Channel::Expected(const Header& header) {
   Part* const part = Awaited(header);
-  if (part == nullptr) return nullptr;
+  if (part == nullptr || IsMisplaced(*part, header)) return nullptr;
   if (header.type != FrameType::kResult || !part->encoded) return part->total == header.total ? part : nullptr;
   const bool fits = (header.flags & kEncoded) != 0 && header.total >= kPayloadHeader &&
                     header.total <= part->coding->landing().bytes &&
@@ -301,6 +306,10 @@ Part* Channel::Expected(const Header& header) {
 // Nobody else would ever end that round.
 void Channel::FailMisfit(const Header& header) {
   const Part* const part = Awaited(header);
+  if (part != nullptr && IsMisplaced(*part, header))
+    return engine_.FailOnLoop(Status(Code::kCorrupt, name() + " answered for key " + std::to_string(part->key) +
+                                                         (part->absent ? " an absent rank with a result"
+                                                                       : " a rank that is not absent as if it were")));
   if (part == nullptr || !part->encoded) return;
   engine_.FailOnLoop(Status(Code::kCorrupt, name() + " sent a result of " + std::to_string(header.total) +
                                                 " bytes for key " + std::to_string(part->key) + ", which codec " +
