@@ -262,7 +262,12 @@ void Engine::ArmSilenceCheck() {
 
 void Engine::CheckSilence() {
   silence_check_armed_ = false;
-  bool busy = false;
+  Stager* stager = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    stager = stager_.get();
+  }
+  bool busy = stager != nullptr && stager->Watch();
   for (auto& channel : channels_) {
     if (!channel->busy()) continue;
     busy = true;

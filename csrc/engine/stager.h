@@ -58,6 +58,9 @@ class Stager {
   void Landed(Part& part, const Status& status);
   void Stop();   // what is on a lane runs on, all else ends with kClosed, also what lands later
   void Drain();  // after Stop, when no operation is on the wire: until no lane is busy
+  // On the engine's thread, which sees what ours can't: that it doesn't come back from the driver. Whether there is
+  // anything to watch.
+  bool Watch();
   // A stream has not ended: the device may still use what is here, which must not be destroyed.
   bool stuck() const;
 

@@ -1,4 +1,5 @@
 // The stager when the device fails, or says nothing.
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -29,6 +30,27 @@ void Stager::Look(Lock& lock) {
       lock.lock();
       if (!done.ok()) return Break(done.status(), lock);
     }
+}
+
+bool Stager::Watch() {
+  const auto warn_after = std::chrono::duration<double>(engine_.options_.stall_warning);
+  std::string told;
+  bool busy = false;
+  {
+    std::lock_guard lock(mutex_);
+    busy = Busy() || std::ranges::any_of(queues_, [](const auto& queue) { return !queue.empty(); });
+    for (const auto& group : slots_)
+      for (const auto& slot : group)
+        if (slot->issuing && slot->staging != nullptr && Clock::now() - slot->since > warn_after &&
+            !std::exchange(slot->told, true))
+          told = "rank " + std::to_string(engine_.rank()) + " waits for the driver of GPU " +
+                 std::to_string(gpu().info().ordinal) + ", which has not queued key " +
+                 std::to_string(slot->staging->part->key) +
+                 " yet: does another thread free memory of the device, or unlock memory of the host, while streams wait"
+                 " for the network? (docs/gpu.md)";
+  }
+  if (!told.empty()) engine_.options_.on_event(Code::kStalled, told, false);
+  return busy;
 }
 
 void Stager::Break(const Status& status, Lock& lock) {

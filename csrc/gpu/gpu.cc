@@ -85,10 +85,10 @@ Gpu::~Gpu() {
 std::string Gpu::WhyNoWaits() const {
   if (api().StreamWaitValue == nullptr) return driver_->path() + " has no cuStreamWaitValue32_v2; update it";
   if (connections_ < kLeastConnections)
-    return "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections_) + " has streams share " +
-           std::to_string(connections_) +
-           " queues of the device, in which one that waits may hold up the copy that it" +
-           " waits for; leave it unset, or at " + std::to_string(kLeastConnections) + " to 32";
+    return "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections_) +
+           " leaves streams too few queues of the device: one that waits may hold up the copy that it waits for; "
+           "leave" +
+           " it unset, or at " + std::to_string(kLeastConnections) + " to 32";
   return "";
 }
 

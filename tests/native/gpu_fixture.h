@@ -55,6 +55,7 @@ class SoftwareCuda {
   void QueueLength(uint64_t tasks) const { Control<void(uint64_t)>("software_gpu_queue_length")(tasks); }
   // No other thread makes calls that may wait for the whole device while a stream waits for a word.
   void ThisIsTheProgram() const { Control<void()>("software_gpu_program")(); }
+  void Hold(const char* function) const { Control<void(const char*)>("software_gpu_hold")(function); }
   void Connections(uint64_t queues) const { Control<void(uint64_t)>("software_gpu_connections")(queues); }
   uint64_t objects() const { return Control<uint64_t()>("software_gpu_objects")(); }
   uint64_t allocated() const { return Control<uint64_t()>("software_gpu_allocated")(); }

@@ -2,6 +2,9 @@
 // ends.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <mutex>
+#include <string>
 #include <thread>
 
 #include "compression/gpu/registry.h"
@@ -129,6 +132,30 @@ TEST_CASE("gpu stager: what a stream that never ends may still use stays, and it
   CHECK(status.message().find("don't use their memory again") != std::string::npos);
   CHECK(cuda.objects() > 0);
   cuda.Reset();
+}
+
+TEST_CASE("gpu stager: a driver that doesn't come back is told of, with what may keep it") {
+  SoftwareCuda cuda;
+  const auto gpu = cuda.Open();
+  ClusterOptions options = kAlone;
+  options.stall_warning = 0.05;
+  Cluster cluster(options);
+  REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
+  GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+  cuda.Hold("cuMemcpyHtoDAsync_v2");  // as while another thread frees memory
+  auto operation = tensor.Start(Op::kSum);
+  REQUIRE(operation.ok());
+  const auto told = [&] {
+    std::lock_guard lock(cluster.warnings_mutex);
+    return std::ranges::any_of(cluster.warnings, [](const std::string& text) {
+      return text.find("rank 0 waits for the driver of GPU 0, which has not queued key") == 0;
+    });
+  };
+  const Deadline until = Clock::now() + std::chrono::seconds(10);
+  while (!told() && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(told());
+  cuda.Hold("");
+  CHECK(tensor.Wait(**operation).ok());
 }
 
 TEST_CASE("gpu stager: a device that is lost ends what was on it") {

@@ -28,6 +28,12 @@ EXPORT void software_gpu_program() {
   std::lock_guard lock(Software::Get().mutex);
   Software::Get().program = std::this_thread::get_id();
 }
+// Calls of this function don't return, until it is another's turn ("": nobody's).
+EXPORT void software_gpu_hold(const char* function) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().held = function;
+  Software::Get().changed.notify_all();
+}
 // Streams share so many queues of the hardware, each in order. 0: they don't.
 EXPORT void software_gpu_connections(uint64_t queues) {
   std::lock_guard lock(Software::Get().mutex);

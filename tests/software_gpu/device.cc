@@ -186,6 +186,7 @@ void Software::Reset() {
   delay_us = 0;
   queue_length = 0;
   connections = 0;
+  held.clear();
   program = {};
 }
 

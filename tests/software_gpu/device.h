@@ -106,7 +106,8 @@ class Software {
   bool waits = true;
   uint32_t delay_us = 0;
   std::thread::id
-      program;  // the only thread that may wait for the whole device while a stream waits for a word; none: any
+      program;       // the only thread that may wait for the whole device while a stream waits for a word; none: any
+  std::string held;  // the function that doesn't return
   size_t connections = 0;   // queues of the hardware that streams share; 0: each has its own
   uint64_t added = 0;       // tasks, to all streams
   size_t created = 0;       // streams

@@ -13,10 +13,11 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 // Begins every function: what a device that is lost, a test or a host function makes of the call.
-#define ENTER(name)                      \
-  Software& software = Software::Get();  \
-  std::unique_lock lock(software.mutex); \
-  if (const Outcome wrong = Enter(software, name)) return wrong
+#define ENTER(name)                                              \
+  Software& software = Software::Get();                          \
+  std::unique_lock lock(software.mutex);                         \
+  if (const Outcome wrong = Enter(software, name)) return wrong; \
+  software.changed.wait(lock, [&] { return software.held != (name); })
 
 using namespace software_gpu;  // NOLINT: the library is nothing else
 
