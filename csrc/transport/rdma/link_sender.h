@@ -25,7 +25,9 @@ class LinkSender final : private Endpoint::User {
   void Report(const bool& stop);
 
   void Announce(const Notice& notice) { to_announce_.push_back(notice); }  // before all frames sent from now on
-  Status Take(const PlaceOffer& offer);                                    // the peer's
+  // The link's first: the peer writes nowhere before it.
+  void Open(const PlaceOffer& slots) { to_announce_.insert(to_announce_.begin(), {Kind::kOpen, slots}); }
+  Status Take(const PlaceOffer& offer);    // the peer's
   void Withdraw(const PlaceOffer& offer);  // the peer takes it back: it is answered once no piece goes by it any more
 
   // Copies what of payloads is not sent, and waits a little for what the device reads right now; false if that takes

@@ -1,5 +1,6 @@
 #include "csrc/transport/rdma/rdma_link.h"
 
+#include "csrc/transport/loop_link.h"
 #include "csrc/transport/rdma/link_receiver.h"
 #include "csrc/transport/rdma/link_sender.h"
 #include "csrc/transport/rdma/patience.h"
@@ -9,43 +10,20 @@
 namespace byteps_like::rdma {
 namespace {
 
-// What one link may handle before the others of its loop have their turn, each way.
-constexpr size_t kTurnBytes = 1u << 20;
 // How often a link that has nothing under way sees whether its paths are there.
 constexpr auto kProbeEvery = std::chrono::seconds(2);
 
-class RdmaLink final : public Link, private EventLoop::Deferred {
+class RdmaLink final : public LoopLink {
  public:
   RdmaLink(EventLoop& loop, std::unique_ptr<Endpoint> endpoint, LinkHandler& handler)
-      : loop_(loop),
+      : LoopLink(loop, handler, endpoint->peer(), endpoint->fds()),
         endpoint_(std::move(endpoint)),
-        handler_(handler),
-        peer_(endpoint_->peer()),
-        fds_(endpoint_->fds()),
         keys_(endpoint_->devices()),
         receiver_(*this, *endpoint_, keys_, handler),
         sender_(*this, *endpoint_, keys_, handler) {}
-  ~RdmaLink() override { Leave(); }
-
-  void Start() override {
-    if (stopping_) return;
-    started_ = true;
-    for (const int fd : fds_) {
-      loop_.Watch(fd, [this] {
-        endpoint_->TakeEvents();
-        Turn();
-      });
-    }
-    auto slots = endpoint_->Open();
-    if (!slots.ok()) return Close(slots.status());
-    sender_.Announce({Kind::kOpen, *slots});
-    ProbeLater();
-    Kick();
-  }
-
-  void Kick() override {
-    wants_to_send_ = true;
-    if (started_) loop_.Defer(*this);
+  ~RdmaLink() override {
+    Leave();
+    Disconnect();
   }
 
   bool Redirect(std::byte* place) override { return receiver_.Redirect(place); }
@@ -78,47 +56,40 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
 
   bool KeepShort(bool) override { return false; }
 
-  // The device stops at once: what the handler owns may go when this returns.
-  void Close(const Status& why) override {
-    if (stopping_) return;
-    why_ = why;
-    stopping_ = true;
-    endpoint_->Fail();
-    loop_.Defer(*this);
-  }
-
   LinkCounters counters() const override {
-    const Traffic& out = sender_.traffic();
-    const Traffic& in = receiver_.traffic();
-    LinkCounters counters;
-    counters.frames_sent = out.frames.get();
-    counters.frames_received = in.frames.get();
-    counters.bytes_sent = out.bytes.get();
-    counters.bytes_received = in.bytes.get();
-    counters.payload_sent = out.payload.get();
-    counters.payload_received = in.payload.get();
+    LinkCounters counters = LoopLink::counters();
     counters.offers_sent = sender_.offers_sent();
     counters.payload_placed = receiver_.payload_placed();
     return counters;
   }
 
-  std::string peer() const override { return peer_; }
   bool shares_memory() const override { return false; }
   Status PassBuffer(const SharedBuffer&) override { return NoSharedMemory(); }
   Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override { return NoSharedMemory(); }
 
  private:
-  void RunDeferred() override { Turn(); }
+  Status Begin() override {
+    auto slots = endpoint_->Open();
+    if (!slots.ok()) return slots.status();
+    sender_.Open(*slots);
+    ProbeLater();
+    return {};
+  }
 
-  // One turn of work both ways. Ends with OnClosed if the link is over: nothing may follow, `this` may be gone.
-  void Turn() {
-    bool busy = !stopping_ && endpoint_->Poll() > 0;
-    if (!stopping_) sender_.Report(stopping_);
+  void OnEvent() override { endpoint_->TakeEvents(); }
+  void Stop() override { endpoint_->Fail(); }
+  const Traffic& sent() const override { return sender_.traffic(); }
+  const Traffic& received() const override { return receiver_.traffic(); }
+  bool said_goodbye() const override { return receiver_.saw_goodbye() || sender_.sent_goodbye(); }
+
+  bool Turn() override {
+    bool busy = endpoint_->Poll() > 0;
+    sender_.Report(stopping_);
     if (!stopping_) busy = ReceiveSome() || busy;
     if (!stopping_) busy = SendSome() || busy;
-    if (stopping_) return Finish();
+    if (stopping_) return false;
     if (busy) patience_.OnBusy(Clock::now());
-    if (busy || !Rest()) loop_.Defer(*this);
+    return busy || !Rest();
   }
 
   // Called when there was nothing to do. True: an event follows once there is; false: to be looked for again.
@@ -134,7 +105,7 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
       if (stopping_) return;
       endpoint_->Probe();
       ProbeLater();
-      loop_.Defer(*this);
+      Again();
     });
   }
 
@@ -148,10 +119,10 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
     for (const Notice& lapsed : receiver_.lapsed()) sender_.Announce(lapsed);
     receiver_.lapsed().clear();
     if (stopping_) return false;
-    if (!more.ok()) return Fail(more.status()), false;
-    if (Status given = endpoint_->GiveCredit(); !given.ok() && !*more) return Fail(given), false;
+    if (!more.ok()) return End(more.status()), false;
+    if (Status given = endpoint_->GiveCredit(); !given.ok() && !*more) return End(given), false;
     // All that the peer had sent is handled now.
-    if (!*more && !endpoint_->failure().ok()) Fail(endpoint_->failure());
+    if (!*more && !endpoint_->failure().ok()) End(endpoint_->failure());
     return *more;
   }
 
@@ -162,10 +133,10 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
       case Kind::kWithdraw:
         return sender_.Withdraw(notice.place);
       case Kind::kWithdrawn:
-        if (Status known = receiver_.OnWithdrawn(notice.place); !known.ok()) Fail(known);
+        if (Status known = receiver_.OnWithdrawn(notice.place); !known.ok()) End(known);
         return;
       default:
-        if (Status taken = sender_.Take(notice.place); !taken.ok()) Fail(taken);
+        if (Status taken = sender_.Take(notice.place); !taken.ok()) End(taken);
     }
   }
 
@@ -183,30 +154,12 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
     return *more;
   }
 
-  void Fail(const Status& why) {
-    if (stopping_) return;
-    stopping_ = true;
-    why_ = why;
-    endpoint_->Fail();
+  void End(const Status& why) {
     const bool gone = why.code() == Code::kClosed || why.code() == Code::kPeerLost;
-    if (gone && (receiver_.saw_goodbye() || sender_.sent_goodbye())) {
-      why_ = Status(Code::kClosed, peer_ + " closed the link after a goodbye");
-    } else if (gone) {
-      why_ = Status(Code::kPeerLost, why.message() + " (without a goodbye)");
-    }
+    Fail(why, gone, why.message() + " (without a goodbye)");
   }
 
-  void Finish() {
-    Leave();
-    handler_.OnClosed(*this, Status(why_));
-  }
-
-  void Leave() {
-    loop_.Forget(*this);
-    if (started_) {
-      for (const int fd : fds_) loop_.Unwatch(fd);
-    }
-    started_ = false;
+  void Disconnect() override {
     loop_.CancelTimer(probe_timer_);
     if (endpoint_ == nullptr) return;
     endpoint_->Fail();
@@ -215,21 +168,13 @@ class RdmaLink final : public Link, private EventLoop::Deferred {
 
   Status NoSharedMemory() const { return Status(Code::kInvalid, peer_ + " shares no memory"); }
 
-  EventLoop& loop_;
   std::unique_ptr<Endpoint> endpoint_;
-  LinkHandler& handler_;
-  const std::string peer_;
-  const std::vector<int> fds_;
   MemoryKeys keys_;
   LinkReceiver receiver_;
   LinkSender sender_;
   std::vector<Notice> notices_;  // of the peer, at hand
   Patience patience_;
   uint64_t probe_timer_ = 0;
-  bool started_ = false;
-  bool wants_to_send_ = false;  // the handler has not said "nothing now" since the last Kick
-  bool stopping_ = false;
-  Status why_;
 };
 
 }  // namespace
