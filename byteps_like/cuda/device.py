@@ -17,7 +17,9 @@ _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 
 
 def connections(environ: Mapping[str, str] = os.environ) -> int:
-    """How many queues of a device CUDA puts this process's streams into."""
+    """How many queues of a device CUDA puts this process's streams into; 0: every launch blocks, so none goes on."""
+    if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        return 0
     text = environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else _CONNECTIONS
 

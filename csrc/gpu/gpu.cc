@@ -84,6 +84,8 @@ Gpu::~Gpu() {
 
 std::string Gpu::WhyNoWaits() const {
   if (api().StreamWaitValue == nullptr) return driver_->path() + " has no cuStreamWaitValue32_v2; update it";
+  if (connections_ == 0)
+    return "CUDA_LAUNCH_BLOCKING has whoever launches wait for the device, and so who would end the wait; unset it";
   if (connections_ < kLeastConnections)
     return "CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections_) +
            " leaves streams too few queues of the device: one that waits may hold up the copy that it waits for; "

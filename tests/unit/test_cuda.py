@@ -201,7 +201,10 @@ def test_doctor_says_what_to_do_about_too_few_queues():
 
 @pytest.mark.parametrize(("text", "queues"), [(None, 8), ("1", 1), ("32", 32), ("0", 8), ("-1", 8), ("many", 8)])
 def test_queues_of_the_hardware(text, queues):
-    assert connections({} if text is None else {"CUDA_DEVICE_MAX_CONNECTIONS": text}) == queues
+    environment = {} if text is None else {"CUDA_DEVICE_MAX_CONNECTIONS": text}
+    assert connections(environment) == queues
+    assert connections({**environment, "CUDA_LAUNCH_BLOCKING": "0"}) == queues
+    assert connections({**environment, "CUDA_LAUNCH_BLOCKING": "1"}) == 0
 
 
 def test_a_proof_in_which_tests_were_skipped_is_none(tmp_path):

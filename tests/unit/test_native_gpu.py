@@ -84,6 +84,13 @@ def test_no_waits_with_few_queues(gpu):
 
 
 @needs_software
+def test_no_stream_is_made_to_wait_where_launches_block():
+    one = _core.Gpu(0, str(DRIVER), connections=0)
+    assert not one.waits_by_value
+    assert one.why_no_waits.startswith("CUDA_LAUNCH_BLOCKING")
+
+
+@needs_software
 def test_copies_and_memory(gpu, control):
     """Down and up by way of the device; memory is counted, and a lack of it is CapacityError."""
     source, down = _pinned(gpu, range(256))
