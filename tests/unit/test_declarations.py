@@ -46,6 +46,10 @@ def test_keys_of_preludes_have_the_names_of_their_partitions():
     assert name_keys(f"key {1 << 63 | 2 << 16 | 5}", {2: "w"}) == "'w' (partition 5)"
 
 
+def test_keys_of_shares_have_the_names_of_their_partitions():
+    assert name_keys(f"key {3 << 56 | 2 << 16 | 5}", {2: "w"}) == "'w' (partition 5, share 2)"
+
+
 def test_reuse_of_a_name_on_one_rank() -> None:
     table = Declarations(Placer([1], 4096))
     table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,))])
