@@ -8,6 +8,10 @@ import pytest
 
 from byteps_like.torch import devices
 
+# Ranks are threads of one process here, each with streams of its own and an engine's beside them: in CUDA's 8 queues
+# one that waits for a peer would hold up that peer's copies (decision 0035). Read when the driver is first asked.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = devices.why_not()
