@@ -123,11 +123,11 @@ class Future(torch.futures.Future[Any]):
             with self._aside():
                 self._await()
                 try:
-                    value = callback(self)
-                except Exception as error:  # noqa: BLE001 - raised to who waits for the result
+                    result.set_result(callback(self))  # which torch refuses, say, on devices that the future isn't for
+                except Exception as error:
+                    if result.done():
+                        raise
                     result.set_exception(error)
-                else:
-                    result.set_result(value)
 
         self._callbacks.add(run)
         return result

@@ -155,13 +155,21 @@ class _Completion:
         self._work, self._future = work, future
 
     def __call__(self) -> None:
-        error = self._work.operation.error()
-        if error is None:
-            with self._work.aside():  # the future is complete behind this thread's stream; the program's is not to wait
-                self._work.join()
-                self._future.set_result(self._work.result())
-        else:
+        error: Exception | None = self._work.operation.error()
+        try:
+            if error is None:
+                self._land()
+        except Exception as failure:
+            if self._future.done():
+                raise
+            error = failure
+        if error is not None:
             self._future.set_exception(error)
+
+    def _land(self) -> None:
+        with self._work.aside():  # the future is complete behind this thread's stream; the program's is not to wait
+            self._work.join()
+            self._future.set_result(self._work.result())
 
 
 class Several(Together):

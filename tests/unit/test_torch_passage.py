@@ -11,6 +11,7 @@ import torch
 from byteps_like.torch import devices, flown, passage, runtime
 from byteps_like.torch.futures import Callbacks, Future
 from byteps_like.torch.passage import Stage
+from byteps_like.torch.work import Work
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.software_device import SoftwareDevice, SoftwareEvent
 
@@ -212,3 +213,38 @@ def test_the_end_waits_for_no_device_that_hangs(device, monkeypatch):
     assert thread.is_alive(), "it has waited for what hangs"
     device.opened.set()
     thread.join(LIMIT)
+
+
+def test_a_result_that_torch_refuses_is_an_error_of_the_future(monkeypatch):
+    """Such as a tensor on a device that the future is not for, or on any device what can't be pickled."""
+    complete = Future.set_result
+
+    def refusing(self, result):
+        if result == "refused":
+            raise ValueError("the result contained tensors residing on device(s) cuda:1")
+        complete(self, result)
+
+    monkeypatch.setattr(Future, "set_result", refusing)
+    callbacks = Callbacks()
+    future = Future(callbacks)
+    future.set_result(None)
+    second = future.then(lambda _: "refused")
+    callbacks.close()
+    callbacks.join()
+    assert second.done()
+    with pytest.raises(ValueError, match="cuda:1"):
+        second.wait()
+
+
+def test_a_work_whose_result_torch_refuses_ends_its_future():
+    class Refused(Work):
+        def join(self):
+            raise RuntimeError("an illegal memory access was encountered")
+
+    operation, callbacks = Operation(), Callbacks()
+    future = Refused(operation, [], [], callbacks).get_future()
+    operation.end()
+    assert future.done()
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        future.wait()
+    callbacks.close()
