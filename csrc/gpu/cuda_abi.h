@@ -36,6 +36,7 @@ inline constexpr Outcome kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNot
                          kCaptureImplicit = 906;
 
 inline constexpr uint32_t kStreamNonBlocking = 1;
+inline constexpr int32_t kCaptureRelaxed = 2;  // of cuThreadExchangeStreamCaptureMode
 inline constexpr uint32_t kEventDisableTiming = 2;
 inline constexpr uint32_t kHostPortable = 1, kHostDeviceMap = 2;  // of cuMemHostRegister and cuMemHostAlloc
 inline constexpr uint32_t kWaitGreaterEqual = 0;                  // cyclic: int32_t(*address - value) >= 0
@@ -80,6 +81,7 @@ inline constexpr int32_t kPointerDevice = 9;                              // CUp
   F(StreamQuery, "cuStreamQuery", Stream)                                                                           \
   F(StreamSynchronize, "cuStreamSynchronize", Stream)                                                               \
   F(StreamWaitEvent, "cuStreamWaitEvent", Stream, Event, uint32_t)                                                  \
+  F(ThreadExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", int32_t*)                                       \
   F(StreamIsCapturing, "cuStreamIsCapturing", Stream, int32_t*)                                                     \
   F(EventCreate, "cuEventCreate", Event*, uint32_t)                                                                 \
   F(EventDestroy, "cuEventDestroy_v2", Event)                                                                       \

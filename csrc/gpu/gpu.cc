@@ -109,11 +109,17 @@ Status Gpu::Check(cuda::Outcome outcome, std::string_view what) const {
 }
 
 CurrentContext::CurrentContext(const Gpu& gpu)
-    : gpu_(gpu), status_(gpu.Check(gpu.api().ContextPush(gpu.context()), "cuCtxPushCurrent")) {}
+    : gpu_(gpu),
+      status_(gpu.Check(gpu.api().ContextPush(gpu.context()), "cuCtxPushCurrent")),
+      capture_mode_(cuda::kCaptureRelaxed) {
+  if (status_.ok()) (void)gpu_.api().ThreadExchangeCaptureMode(&capture_mode_);
+}
 
 CurrentContext::~CurrentContext() {
+  if (!status_.ok()) return;
+  (void)gpu_.api().ThreadExchangeCaptureMode(&capture_mode_);
   cuda::Context left = nullptr;
-  if (status_.ok()) (void)gpu_.api().ContextPop(&left);
+  (void)gpu_.api().ContextPop(&left);
 }
 
 }  // namespace byteps_like

@@ -67,7 +67,8 @@ class Gpu {
   std::atomic<uint64_t> held_{0};
 };
 
-// The context is the calling thread's while this lives: most calls of the driver go by it.
+// The context is the calling thread's while this lives: most calls of the driver go by it. And a graph that another
+// thread captures meanwhile stays whole: it has nothing to do with what is called here.
 class CurrentContext {
  public:
   explicit CurrentContext(const Gpu& gpu);
@@ -78,6 +79,7 @@ class CurrentContext {
  private:
   const Gpu& gpu_;
   Status status_;
+  int32_t capture_mode_;
 };
 
 }  // namespace byteps_like

@@ -51,6 +51,7 @@ class SoftwareCuda {
     Control<void()>("software_gpu_lose")();
   }
   void WaitValues(bool supported) const { Control<void(int)>("software_gpu_wait_values")(supported); }
+  void Capture(bool on) const { Control<void(int)>("software_gpu_capture")(on); }
   void CopyDelay(uint32_t microseconds) const { Control<void(uint32_t)>("software_gpu_copy_delay")(microseconds); }
   void QueueLength(uint64_t tasks) const { Control<void(uint64_t)>("software_gpu_queue_length")(tasks); }
   // No other thread makes calls that may wait for the whole device while a stream waits for a word.

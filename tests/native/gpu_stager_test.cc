@@ -34,8 +34,9 @@ CodecUse Twinned(const std::string& spec, uint32_t world) {
 }
 
 // Streams wait; nothing waits on the host until the end of each round.
-void RunRaw(const ClusterOptions& options, uint32_t delay) {
+void RunRaw(const ClusterOptions& options, uint32_t delay, bool captured = false) {
   SoftwareCuda cuda;
+  cuda.Capture(captured);
   cuda.CopyDelay(delay);
   const auto gpu = cuda.Open();
   Cluster cluster(options);
@@ -98,6 +99,10 @@ TEST_CASE("gpu stager: sums are exact, in order with the program's stream") {
     CAPTURE(scheme);
     RunRaw({.workers = 2, .shards = 2, .scheme = scheme}, scheme == std::string("tcp") ? 300 : 50);
   }
+}
+
+TEST_CASE("gpu stager: a graph that is captured meanwhile, on another stream, stays whole") {
+  RunRaw({.workers = 2}, 50, true);
 }
 
 TEST_CASE("gpu stager: a codec without a twin encodes on the CPU") { RunCoded("onebit:block=256"); }

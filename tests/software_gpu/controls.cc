@@ -55,6 +55,11 @@ EXPORT void software_gpu_lose() {
   Software::Get().lost = true;
   Software::Get().changed.notify_all();
 }
+// A graph is being captured, by another thread on a stream of its own.
+EXPORT void software_gpu_capture(int on) {
+  std::lock_guard lock(Software::Get().mutex);
+  Software::Get().capturing = on != 0;
+}
 EXPORT void software_gpu_wait_values(int supported) {
   std::lock_guard lock(Software::Get().mutex);
   Software::Get().waits = supported != 0;

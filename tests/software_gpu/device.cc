@@ -14,6 +14,7 @@ bool Known(const Clock& clock, const Queue* queue, uint64_t number) {
 
 thread_local std::vector<int> contexts;
 thread_local bool in_host_function = false;
+thread_local int32_t capture_mode = 0;
 
 Software& Software::Get() {
   static auto* const software = new Software();
@@ -183,6 +184,7 @@ void Software::Reset() {
   misuse_.clear();
   lost = false;
   waits = true;
+  capturing = false;
   delay_us = 0;
   queue_length = 0;
   connections = 0;

@@ -104,6 +104,7 @@ class Software {
   std::map<const void*, uint32_t> most_shared;  // of kernels that asked for more than every device has
   std::atomic<bool> lost{false};
   bool waits = true;
+  bool capturing = false;  // somewhere in the process, in CUDA's own mode ("global")
   uint32_t delay_us = 0;
   std::thread::id
       program;       // the only thread that may wait for the whole device while a stream waits for a word; none: any
@@ -135,5 +136,6 @@ class Software {
 
 extern thread_local std::vector<int> contexts;  // current: the last
 extern thread_local bool in_host_function;
+extern thread_local int32_t capture_mode;
 
 }  // namespace software_gpu

@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "tests/software_gpu/device.h"
 #include "tests/software_gpu/launch.h"
@@ -26,12 +29,25 @@ namespace {
 constexpr int kDevices = 2;
 constexpr size_t kDeviceBytes = size_t{1} << 34;
 constexpr int32_t kSharedUnasked = 48 * 1024, kSharedAsked = 227 * 1024;  // bytes of a block: those of an H100
-constexpr Outcome kNotPermitted = 800;
+constexpr Outcome kNotPermitted = 800, kCaptureUnsupported = 900;
+
+// Not while a graph is captured anywhere, by a thread that has not said that it knows (CU_STREAM_CAPTURE_MODE_RELAXED):
+// the call fails, and the capture with it.
+bool IsUnsafe(std::string_view name) {
+  static const std::set<std::string_view> unsafe = {
+      "cuEventQuery",         "cuEventSynchronize",  "cuStreamQuery", "cuStreamSynchronize", "cuMemAlloc_v2",
+      "cuMemHostRegister_v2", "cuMemHostUnregister", "cuMemFree_v2",  "cuModuleLoad",        "cuModuleUnload"};
+  return unsafe.contains(name);
+}
 
 Outcome Enter(Software& software, const char* name) {
   if (in_host_function) {
     software.Misuse(std::string(name) + " from a host function");
     return kNotPermitted;
+  }
+  if (software.capturing && capture_mode != kCaptureRelaxed && IsUnsafe(name)) {
+    software.Misuse(std::string(name) + " while a graph is captured");
+    return kCaptureUnsupported;
   }
   if (software.lost) return kLaunchFailed;
   const auto found = software.failures.find(name);
@@ -358,6 +374,10 @@ EXPORT Outcome cuStreamSynchronize(Stream stream) {
   if (!queue) return kInvalidHandle;
   software.changed.wait(lock, [&] { return queue->Idle() || software.lost; });
   return software.lost ? kLaunchFailed : kSuccess;
+}
+EXPORT Outcome cuThreadExchangeStreamCaptureMode(int32_t* mode) {
+  std::swap(*mode, capture_mode);
+  return kSuccess;
 }
 EXPORT Outcome cuStreamIsCapturing(Stream, int32_t* status) {
   *status = 0;
