@@ -9,7 +9,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kBlock = 32u << 10;  // what is summed and copied out together: stays in the first-level cache
+constexpr uint32_t kLeastLent = 64u << 10;  // a sum that is worth the messages about it
+constexpr uint32_t kBlock = 32u << 10;      // what is summed and copied out together: stays in the first-level cache
 
 }  // namespace
 
@@ -17,8 +18,10 @@ void DenseRound::Begin(const Header& first, const Terms& terms, uint32_t world_s
   Round::Begin(first, terms, world_size);
   total_ = terms.total;
   work_ = terms.op == Op::kBroadcast ? DType::kUInt8 : terms.dtype;
-  accumulated_ = 0;
+  filled_ = waiting_ = {};
+  first_ = kNobody;
   direct_ = nullptr;
+  tenant_ = !widened() && lent_.size() >= total_ ? lent_to_ : kNobody;
 }
 
 size_t DenseRound::Widened(uint32_t bytes) const { return bytes / SizeOf(work_) * SizeOf(AccumulatorOf(work_)); }
@@ -31,15 +34,17 @@ Status DenseRound::Reserve(const Header& push) {
     buffer = memory_.Take(bytes);
     return buffer.size() >= bytes;
   };
-  if (grow(accumulator_, Widened(total_)) && (!widened() || grow(result_, total_))) return {};
-  return memory_.Exhausted();
+  const bool aside = push.rank != tenant_ && push.offset + push.length > filled_.end;
+  const bool enough = tenant_ == kNobody ? grow(accumulator_, Widened(total_)) && (!widened() || grow(result_, total_))
+                                         : !aside || grow(aside_, total_);
+  return enough ? Status() : memory_.Exhausted();
 }
 
 std::byte* DenseRound::Place(Link& link, const Header& push) {
-  if (widened() || !IsSource(push.rank)) return nullptr;
-  if (direct_ != nullptr || push.offset != accumulated_ || ranks_[push.rank].counted != accumulated_) return nullptr;
+  if (widened() || !IsSource(push.rank) || (tenant_ != kNobody && push.rank != tenant_)) return nullptr;
+  if (direct_ != nullptr || push.offset != filled_.end || ranks_[push.rank].counted != filled_.end) return nullptr;
   direct_ = &link;
-  return accumulator_.data() + accumulated_;
+  return sum() + filled_.end;
 }
 
 void DenseRound::Abandon(const Link& link) {
@@ -47,35 +52,59 @@ void DenseRound::Abandon(const Link& link) {
 }
 
 Link* DenseRound::InTheWay(const Link& link, const Header& push) const {
-  const bool fills = push.offset + push.length > accumulated_;
+  const bool fills = tenant_ == kNobody && push.offset + push.length > filled_.end;
   return fills && direct_ != &link ? direct_ : nullptr;
 }
 
 Status DenseRound::Land(const Link& link, const Header& push, const std::byte* payload) {
   Contribution& contribution = ranks_[push.rank];
   MarkBegun(contribution, total_);
+  if (first_ == kNobody) first_ = push.rank;
   const auto begin = static_cast<uint32_t>(push.offset);
   const uint32_t end = begin + push.length;
   if (direct_ == &link) {
     direct_ = nullptr;
-    accumulated_ = contribution.counted = end;
+    filled_.end = contribution.counted = end;
+    AddAside(end);
     return {};
   }
+  if (tenant_ == push.rank && payload == sum() + begin)
+    return Status(Code::kCorrupt, "rank " + std::to_string(push.rank) + " wrote over what has been counted");
   if (end <= contribution.counted) return {};  // a repetition after a new link: it is in the sum already
   const uint32_t fresh = std::max(begin, contribution.counted);
-  Count(fresh, payload + (fresh - begin), end - fresh);
+  Count(push.rank, fresh, payload + (fresh - begin), end - fresh);
   contribution.counted = end;
   return {};
 }
 
-void DenseRound::Count(uint32_t offset, const std::byte* payload, uint32_t length) {
+void DenseRound::Count(uint32_t rank, uint32_t offset, const std::byte* payload, uint32_t length) {
+  if (tenant_ == kNobody || rank == tenant_) {
+    Add(sum(), filled_, offset, payload, length);
+    return AddAside(filled_.end);
+  }
+  const uint32_t in_sum = offset < filled_.end ? std::min(length, filled_.end - offset) : 0;
+  Add(sum(), filled_, offset, payload, in_sum);
+  if (in_sum == length) return;
+  if (waiting_.begin == waiting_.end) waiting_ = {filled_.end, filled_.end};
+  Add(aside_.data(), waiting_, offset + in_sum, payload + in_sum, length - in_sum);
+}
+
+// To what is there, and behind it as the first.
+void DenseRound::Add(std::byte* to, Extent& filled, uint32_t offset, const std::byte* payload, uint32_t length) {
   const size_t size = SizeOf(work_);
-  const uint32_t added = offset < accumulated_ ? std::min(length, accumulated_ - offset) : 0;
-  std::byte* const place = accumulator_.data();
-  if (added > 0) kernels::Accumulate(terms().op, work_, place + Widened(offset), payload, added / size);
+  const uint32_t added = offset < filled.end ? std::min(length, filled.end - offset) : 0;
+  if (added > 0) kernels::Accumulate(terms().op, work_, to + Widened(offset), payload, added / size);
   if (added == length) return;
-  kernels::Widen(work_, place + Widened(offset + added), payload + added, (length - added) / size);
-  accumulated_ = offset + length;
+  kernels::Widen(work_, to + Widened(offset + added), payload + added, (length - added) / size);
+  filled.end = offset + length;
+}
+
+// What has waited for the sum to be filled so far.
+void DenseRound::AddAside(uint32_t to) {
+  const uint32_t end = std::min(to, waiting_.end);
+  if (end <= waiting_.begin) return;
+  Add(sum(), filled_, waiting_.begin, aside_.data() + waiting_.begin, end - waiting_.begin);
+  waiting_.begin = end;
 }
 
 uint32_t DenseRound::Ready() const {
@@ -95,12 +124,28 @@ Result<bool> DenseRound::Advance() {
     for (uint32_t from = complete_; from < ready; from += kBlock) Finish(from, std::min(from + kBlock, ready));
   }
   complete_ = ready;
+  if (finished()) aside_.Release();
   Touch();
   return true;
 }
 
 uint32_t DenseRound::Divisor() const {
   return terms().op == Op::kAverage ? static_cast<uint32_t>(ranks_.size()) - absent_ : 1;
+}
+
+std::span<std::byte> DenseRound::Lendable() {
+  const size_t size = tenant_ == kNobody ? accumulator_.size() : lent_.size();  // none if all have referred to memory
+  if (widened() || terms().op == Op::kBroadcast || total_ < kLeastLent || size < total_) return {};
+  return {sum(), size};
+}
+
+// The result stays where it is. What was lent before comes back with it: its rank has nothing left to send there.
+void DenseRound::Lend(uint32_t rank) {
+  ShardBuffer sum = std::move(tenant_ == kNobody ? accumulator_ : lent_);
+  accumulator_.Release();
+  lent_.Release();
+  (rank == kNobody ? accumulator_ : lent_) = std::move(sum);
+  tenant_ = lent_to_ = rank;
 }
 
 // Everything lies in shared memory: one pass reads each contribution and writes each result, no accumulator.
@@ -122,16 +167,17 @@ void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
 
 void DenseRound::Finish(uint32_t from, uint32_t to) {
   const size_t count = (to - from) / SizeOf(work_);
-  std::byte* const sum = accumulator_.data() + Widened(from);
+  AddAside(to);  // there is something if the tenant is not the root, absent, or has referred to shared memory
+  std::byte* const sum = this->sum() + Widened(from);
   std::byte* const out = const_cast<std::byte*>(result()) + from;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const Contribution& contribution = ranks_[rank];
     if (contribution.reference == nullptr || !IsSource(rank)) continue;
-    if (accumulated_ > from) {
+    if (filled_.end > from) {
       kernels::Accumulate(terms().op, work_, sum, contribution.reference + from, count);
     } else {
       kernels::Widen(work_, sum, contribution.reference + from, count);
-      accumulated_ = to;
+      filled_.end = to;
     }
   }
   if (Divisor() != 1 || out != sum) kernels::Finalize(work_, out, sum, count, Divisor());

@@ -1,5 +1,10 @@
 // A round of arrays: contributions come in as segments of a stream, or by reference in shared memory; each is added as
 // it comes, and ranges that everybody has contributed to are finished at once (cut-through).
+//
+// The sum may be lent to one rank, the tenant in the rounds that follow: its link writes there unseen, from what has
+// been counted of it on. So what others contribute beyond that is summed aside, and added when the tenant's has landed.
+// If the tenant comes first that saves a copy, if it comes last it costs none: what would have been copied to the sum
+// is copied aside (docs/decisions/0033).
 #pragma once
 
 #include <vector>
@@ -22,10 +27,21 @@ class DenseRound final : public Round {
   Link* InTheWay(const Link& link, const Header& push) const override;
   Status Land(const Link& link, const Header& push, const std::byte* payload) override;
   Result<bool> Advance() override;
-  const std::byte* result() const override { return widened() ? result_.data() : accumulator_.data(); }
+  const std::byte* result() const override { return widened() ? result_.data() : sum(); }
+  std::span<std::byte> Lendable() override;
+  uint32_t came_first() const override { return first_; }
+  void Lend(uint32_t rank) override;
+  uint32_t lent_to() const override { return lent_to_; }
 
  private:
-  void Count(uint32_t offset, const std::byte* payload, uint32_t length);
+  struct Extent {  // bytes of the wire type that hold somebody's
+    uint32_t begin = 0, end = 0;
+  };
+
+  std::byte* sum() const { return tenant_ == kNobody ? accumulator_.data() : lent_.data(); }
+  void Count(uint32_t rank, uint32_t offset, const std::byte* payload, uint32_t length);
+  void Add(std::byte* to, Extent& filled, uint32_t offset, const std::byte* payload, uint32_t length);
+  void AddAside(uint32_t to);
   uint32_t Ready() const;
   void Finish(uint32_t from, uint32_t to);
   void FinishReferences(uint32_t from, uint32_t to);
@@ -36,9 +52,15 @@ class DenseRound final : public Round {
 
   ShardMemory& memory_;
   DType work_ = DType::kFloat32;      // as summed: a broadcast moves bytes, whatever they mean
-  uint32_t accumulated_ = 0;          // prefix of the accumulator that holds somebody's bytes
-  Link* direct_ = nullptr;            // receives into the accumulator from accumulated_ on
+  Extent filled_;                     // of the sum
+  Link* direct_ = nullptr;            // receives into the sum from its end on
   ShardBuffer accumulator_, result_;  // kept for the next round
+  ShardBuffer lent_;                  // where the rank lent_to_ may write, whatever comes
+  uint32_t lent_to_ = kNobody;
+  uint32_t first_ = kNobody;   // whose bytes came first
+  uint32_t tenant_ = kNobody;  // lent_to_, if this round is summed there: then nobody else writes beyond filled_
+  ShardBuffer aside_;          // borrowed until the round is finished; `waiting_` is in it and not in the sum
+  Extent waiting_;
   std::vector<const void*> sources_;  // reused: nothing is allocated per round
   std::vector<void*> destinations_;
 };

@@ -56,7 +56,8 @@ class ShardMemory {
   // What is not in buffers, but counts; false if it is over the limit.
   bool Charge(size_t bytes);
   void Refund(size_t bytes) { charged_ -= bytes; }
-  void Trim();               // frees what is kept
+  bool is_ample() const { return limit_ == 0 || held_ + charged_ <= limit_ / 2; }  // for what only saves time
+  void Trim();                                                                     // frees what is kept
   Status Exhausted() const;  // kCapacity: what to say where there was none
 
  private:

@@ -34,6 +34,8 @@ struct Terms {
 Terms TermsOf(const Header& push, const ServerCodec* codec);
 std::string Describe(const Terms& terms);  // "average of 4096 bytes of float32", "sum encoded by onebit:block=1024"
 
+inline constexpr uint32_t kNobody = ~0u;  // instead of a rank
+
 struct Contribution {
   bool begun = false;              // the rank takes part in this round (its first frame has come)
   uint32_t total = 0;              // bytes of it, since it has begun
@@ -106,6 +108,14 @@ class Round {
   // Finishes what can be finished of the result; true if there is more of it than before. kCapacity.
   virtual Result<bool> Advance() = 0;
   virtual const std::byte* result() const = 0;
+
+  // Of a finished round: what one rank's link may write contributions to later rounds like this one to by itself
+  // (Link::Offer), until it is lent to another; none if it can't be. Whose bytes came first, and to whom it is lent:
+  // kNobody's if none.
+  virtual std::span<std::byte> Lendable() { return {}; }
+  virtual uint32_t came_first() const { return kNobody; }
+  virtual void Lend(uint32_t /*rank*/) {}
+  virtual uint32_t lent_to() const { return kNobody; }
 
  protected:
   void MarkBegun(Contribution& contribution, uint32_t total);

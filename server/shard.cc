@@ -67,6 +67,7 @@ void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity
   Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
   stream->LimitQueue(options_.kernel_queue_bytes);
   peer.link = MakeLink(loop_, std::move(stream), *this);
+  peer.placed = 0;
   by_link_[peer.link.get()] = &peer;
   ++stats_.links;
   peer.link->Start();
@@ -171,6 +172,8 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
   Peer* const peer = PeerOf(link);
   if (peer == nullptr || header.epoch != world_.epoch || !failure_.ok()) return;
   if (header.rank != peer->rank) return Blame(*peer, "a frame bears another rank than its link");
+  const uint64_t placed = link.counters().payload_placed;
+  stats_.payload_placed += placed - std::exchange(peer->placed, placed);
   if (peer->control.size() > kMaxControl) return Blame(*peer, "it asks for more answers than it reads");
   const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
   switch (header.type) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <queue>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -41,9 +42,10 @@ using ShardEvent = std::function<void(Code code, const std::string& text, bool f
 struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> memory{0}, keys{0}, rounds{0}, open_rounds{0}, links{0};
   std::atomic<uint64_t> frames_received{0}, frames_sent{0}, payload_received{0}, payload_sent{0};
-  std::atomic<uint64_t> referenced{0};  // bytes summed in shared memory, that no link carried
-  std::atomic<uint64_t> repeated{0};    // payload that came again after a broken link and was not counted twice
-  std::atomic<uint64_t> encoded{0};     // bytes of encoded contributions that were summed, each once
+  std::atomic<uint64_t> payload_placed{0};  // of payload_received: written by the workers where it is summed
+  std::atomic<uint64_t> referenced{0};      // bytes summed in shared memory, that no link carried
+  std::atomic<uint64_t> repeated{0};        // payload that came again after a broken link and was not counted twice
+  std::atomic<uint64_t> encoded{0};         // bytes of encoded contributions that were summed, each once
 };
 
 class Shard : private LinkHandler {
@@ -101,6 +103,8 @@ class Shard : private LinkHandler {
   void OnAbsent(Peer& peer, Key& key, Round& round);
   void AnswerAgain(Key& key, Round& round, uint32_t rank);
   void Progress(Key& key, Round& round);
+  void Lend(const Key& key, Round& round);
+  bool LendTo(uint32_t rank, const Key& key, uint32_t round, std::span<std::byte> place);
 
   // shard_notices.cc: what workers say beside their contributions
   void OnResume(Peer& peer, const Header& header);
@@ -167,6 +171,7 @@ struct Shard::Key {
   uint32_t next = 0;                             // the round that has not begun yet
   ServerFeedback feedback;                       // before the rounds, which use it
   std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
+  std::vector<std::unique_ptr<Round>> lent;      // of kinds that came before: somebody may write to their memory
   std::vector<bool> forgotten;                   // by rank; empty while nobody has
 };
 
@@ -174,6 +179,7 @@ struct Shard::Peer {  // one worker and its link
   uint32_t rank = 0;
   std::unique_ptr<Link> link;  // null: not connected
   uint64_t link_number = 0;    // of the newest so far
+  uint64_t placed = 0;         // its LinkCounters::payload_placed, as far as it is in the stats
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   std::vector<const ServerCodec*> codecs;  // as this link has numbered them
   std::priority_queue<Sendable> results;

@@ -22,6 +22,7 @@ void Shard::OnForget(Peer& peer, const Header& header) {
   Key& key = *found->second;
   key.forgotten.resize(peers_.size());
   key.forgotten[peer.rank] = true;
+  for (const uint32_t parity : {0, 1}) LendTo(peer.rank, key, parity, {});
   if (!std::all_of(key.forgotten.begin(), key.forgotten.end(), [](bool one) { return one; })) return;
   for (const auto& round : key.rounds)
     if (!round->delivered()) return Blame(peer, KeyText(key.key) + ": all forget it before all have its result");

@@ -36,7 +36,9 @@ std::unique_ptr<Round> Shard::Key::Make(RoundKind kind) {
 Round& Shard::Key::Renew(uint32_t round, const Terms& terms) {
   std::unique_ptr<Round>& place = rounds[round & 1];
   const RoundKind kind = KindOf(terms);
-  if (kind != KindOf(place->terms())) place = Make(kind);
+  if (kind == KindOf(place->terms())) return *place;
+  if (place->lent_to() != kNobody) lent.push_back(std::move(place));
+  place = Make(kind);
   return *place;
 }
 
@@ -211,8 +213,32 @@ void Shard::Progress(Key& key, Round& round) {
     return;
   }
   if (round.finished()) --stats_.open_rounds;
+  if (round.finished()) Lend(key, round);
   if (Tracing() && round.finished()) TraceStage(TraceKind::kSummed, key.key, round, 0, round.began);
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) Offer(key, round, rank);
+}
+
+// Whoever came first is the tenant in the rounds of this parity that follow: it will be the first again, as a rule.
+// Nobody writes before the next of them, two rounds later: it then has all of the result between, which all ranks have
+// pushed for, so they have this one. Who was the tenant before hears that it is not before it hears of that result.
+void Shard::Lend(const Key& key, Round& round) {
+  const std::span<std::byte> place = round.Lendable();
+  const uint32_t before = round.lent_to();
+  const uint32_t tenant = memory_.is_ample() ? round.came_first() : kNobody;
+  if (place.empty() || (tenant == kNobody && before == kNobody)) return;
+  if (before != kNobody && before != tenant) LendTo(before, key, round.number(), {});
+  const bool lent = tenant != kNobody && LendTo(tenant, key, round.number(), place);
+  if (lent || before != kNobody) round.Lend(lent ? tenant : kNobody);
+}
+
+// False: its link can't write there by itself.
+bool Shard::LendTo(uint32_t rank, const Key& key, uint32_t round, std::span<std::byte> place) {
+  Link* const link = peers_[rank]->link.get();
+  Header about;
+  about.type = FrameType::kPush;
+  about.key = key.key;
+  about.round = round;
+  return link != nullptr && link->Offer(about, place.data(), place.size());
 }
 
 }  // namespace byteps_like

@@ -196,6 +196,7 @@ std::map<std::string, uint64_t> Counters(PyEngine& self) {
           {"bytes_received", counters.bytes_received},
           {"payload_sent", counters.payload_sent},
           {"payload_received", counters.payload_received},
+          {"payload_placed", counters.payload_placed},
           {"encoded_in", coded.bytes_in},
           {"encoded_out", coded.bytes_out},
           {"gpu_encoded_in", gpu_coded.bytes_in},

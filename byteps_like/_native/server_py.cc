@@ -57,6 +57,7 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
           {"frames_sent", stats.frames_sent},
           {"payload_received", stats.payload_received},
           {"payload_sent", stats.payload_sent},
+          {"payload_placed", stats.payload_placed},
           {"referenced", stats.referenced},
           {"repeated", stats.repeated},
           {"encoded", stats.encoded}};

@@ -275,7 +275,8 @@ class Worker(Protocol):
     def stats(self) -> dict[str, int]:
         """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received.
 
-        NativeWorker, of what its codec threads have encoded on its way to servers: encoded_in (bytes before) and
-        encoded_out (after), of what a GPU has: gpu_encoded_in, gpu_encoded_out; of tensors on a GPU: staged_down and
-        staged_up (bytes that it has copied).
+        NativeWorker: payload_placed, of payload_received, that servers wrote to where it is wanted (RDMA). Of what its
+        codec threads have encoded on its way to servers: encoded_in (bytes before) and encoded_out (after), of what a
+        GPU has: gpu_encoded_in, gpu_encoded_out; of tensors on a GPU: staged_down and staged_up (bytes that it has
+        copied).
         """

@@ -112,6 +112,8 @@ class PlacingLink final : public Link, private LinkHandler {
     const Header& header = next.header;
     std::lock_guard lock(cable_->mutex);
     ++mine().begun;
+    if (header.type == FrameType::kForget)
+      for (const uint64_t parity : {0, 1}) heard_.erase(Key({FrameType::kPush, header.key, parity}));
     if (header.length == 0) return false;
     const auto found = heard_.find(Key(OfferIdOf(header)));
     const bool fits = found != heard_.end() && found->second.place != nullptr &&

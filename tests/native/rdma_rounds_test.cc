@@ -71,6 +71,7 @@ class Rank {
     options.rank = rank_;
     options.world_size = workers;
     options.connect_timeout = 30;
+    options.credit_bytes = 4u << 20;  // a whole contribution
     options.on_event = Nothing;
     auto engine = Engine::Start(std::move(options), {{0, 0, {url}}});
     REQUIRE_MESSAGE(engine.ok(), engine.status().message());
@@ -160,14 +161,19 @@ TEST_CASE("rdma: a server that is killed is noticed by all, and the next epoch's
   }
 }
 
-TEST_CASE("rdma: servers write results straight into arenas") {
+TEST_CASE("rdma: servers write results straight into arenas, who comes first writes into the accumulator") {
   if (NoRdma()) return;
-  constexpr uint32_t kRounds = 3;
+  constexpr uint32_t kRounds = 5;
+  constexpr uint64_t kBytes = kCount * sizeof(float);
   const auto server = StartServer(FreshUrl("rdma"), 1, 2);
   Rank ranks[] = {{0, kCount}, {1, kCount}};
+  const ShardStats& stats = server->shards()[0]->stats();
   for (Rank& rank : ranks) rank.Join(server->urls().front(), 1, 2);
   for (uint32_t round = 0; round < kRounds; ++round) {
-    const std::shared_ptr<Operation> sums[] = {ranks[0].Start(), ranks[1].Start()};
+    const auto first = ranks[0].Start();
+    const Deadline limit = In(30);
+    while (stats.payload_received < (2 * round + 1) * kBytes && Clock::now() < limit) ::poll(nullptr, 0, 1);
+    const std::shared_ptr<Operation> sums[] = {first, ranks[1].Start()};
     for (uint32_t rank : {0u, 1u}) {
       const Status status = ranks[rank].engine().Wait(*sums[rank], In(30));
       CHECK_MESSAGE(status.ok(), status.message());
@@ -175,9 +181,11 @@ TEST_CASE("rdma: servers write results straight into arenas") {
       ranks[rank].Fill();
     }
   }
+  CHECK(stats.payload_received == 2 * kRounds * kBytes);
+  CHECK(stats.payload_placed == (kRounds - 2) * kBytes);  // of rank 0, once both accumulators were offered
   for (Rank& rank : ranks) {
     const LinkCounters counters = rank.engine().counters();
-    CHECK(counters.payload_received == kRounds * kCount * sizeof(float));
+    CHECK(counters.payload_received == kRounds * kBytes);
     CHECK(counters.payload_placed == counters.payload_received);
     rank.Leave();
   }

@@ -63,6 +63,9 @@ Status LinkSender::SendNotice() {
 bool LinkSender::Begin() {
   next_ = Outgoing{};
   if (!handler_.NextFrame(link_, next_)) return false;
+  if (next_.header.type == FrameType::kForget) {  // the peer may free what it has offered for this key
+    for (const uint64_t parity : {0, 1}) peer_offers_.erase({FrameType::kPush, next_.header.key, parity});
+  }
   next_.header.payload_crc = 0;  // the device checks what it carries (docs/decisions/0034)
   Frame& frame = frames_[begun_++ % kFrames];
   frame.header = next_.header;
