@@ -24,13 +24,15 @@ Result<GpuPeerSum> GpuPeerSum::Make(const KernelTable& kernels) {
   return made;
 }
 
+Status GpuPeerSum::Check(DType dtype) {
+  if (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16) return {};
+  return Status(Code::kInvalid, std::string("sums of GPU arrays of ") + NameOf(dtype));
+}
+
 Status GpuPeerSum::Sum(Launcher& launcher, DType dtype, std::span<const DevicePointer> sources, DevicePointer out,
                        uint64_t numel, uint32_t divisor) const {
-  const KernelHandle kernel = dtype == DType::kFloat32    ? float32_
-                              : dtype == DType::kFloat16  ? float16_
-                              : dtype == DType::kBFloat16 ? bfloat16_
-                                                          : 0;
-  if (kernel == 0) return Status(Code::kInvalid, std::string("sums of GPU arrays of ") + NameOf(dtype));
+  if (Status wrong = Check(dtype); !wrong.ok()) return wrong;
+  const KernelHandle kernel = dtype == DType::kFloat32 ? float32_ : dtype == DType::kFloat16 ? float16_ : bfloat16_;
   if (sources.empty() || sources.size() > kMostSources)
     return Status(Code::kInvalid, "sums of " + std::to_string(sources.size()) + " GPU arrays: 1 to " +
                                       std::to_string(kMostSources) + " go at once");

@@ -18,6 +18,9 @@ class GpuPeerSum {
   // kInvalid: a kernel is missing.
   static Result<GpuPeerSum> Make(const KernelTable& kernels);
 
+  // kInvalid: there are no sums of such elements.
+  static Status Check(DType dtype);
+
   // out[i] = (the sum of sources[s][i] in their order, in fp32) / divisor, rounded once. fp32, fp16, bf16 and 1 to
   // kMostSources sources (else kInvalid); arrays aligned to their elements; `out` may be one of the sources.
   Status Sum(Launcher& launcher, DType dtype, std::span<const DevicePointer> sources, DevicePointer out, uint64_t numel,

@@ -190,6 +190,7 @@ Status GpuPeers::Copy(cuda::Stream stream, DevicePointer to, DevicePointer from,
 }
 
 Status GpuPeers::ReduceScatter(cuda::Stream stream, const PeersArray& array, uint32_t divisor) {
+  if (Status wrong = GpuPeerSum::Check(array.dtype); !wrong.ok()) return wrong;  // before anything is queued
   std::lock_guard call(lanes_[kScatter].calls);
   const CurrentContext current(*gpu_);
   if (!current.status().ok()) return current.status();
