@@ -131,6 +131,9 @@ void BindDevice(nb::module_& m) {
             return Make<PyPinned>([&] { return PinnedMemory::Lock(self.gpu.held(), std::move(buffer)); });
           },
           "buffer"_a, "Page-locks it until what this returns is dropped. Once.")
+      .def(
+          "ignore_captures", [](const PyGpu& self) { self.gpu->IgnoreCaptures(); },
+          "From now on what the calling thread asks of CUDA leaves a graph whole that another thread captures.")
       .def("pin_address", &PinAddress, "address"_a, "nbytes"_a, "The same of memory that the caller keeps alive.")
       .def(
           "allocate",

@@ -227,8 +227,16 @@ class Stage:
 
     def _run(self, name: str, body: Callable[[], None]) -> None:
         if name not in self._threads:
-            self._threads[name] = threading.Thread(target=body, name=f"byteps_like-device-{name}", daemon=True)
+            self._threads[name] = threading.Thread(
+                target=self._work, args=(body,), name=f"byteps_like-device-{name}", daemon=True
+            )
             self._threads[name].start()
+
+    def _work(self, body: Callable[[], None]) -> None:
+        gpu = self.device.native()
+        if gpu is not None:
+            gpu.ignore_captures()  # a graph that the program captures would fail by this thread's asking for events
+        body()
 
     def _launch_all(self) -> None:
         while (passage := self._departures.get()) is not None:

@@ -108,6 +108,11 @@ Status Gpu::Check(cuda::Outcome outcome, std::string_view what) const {
   return driver_->Check(outcome, "GPU " + std::to_string(info_.ordinal) + ": " + std::string(what));
 }
 
+void Gpu::IgnoreCaptures() const {
+  int32_t mode = cuda::kCaptureRelaxed;
+  (void)api().ThreadExchangeCaptureMode(&mode);
+}
+
 CurrentContext::CurrentContext(const Gpu& gpu)
     : gpu_(gpu),
       status_(gpu.Check(gpu.api().ContextPush(gpu.context()), "cuCtxPushCurrent")),

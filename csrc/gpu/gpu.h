@@ -49,6 +49,8 @@ class Gpu {
   bool waits() const { return connections_ >= kLeastConnections && api().StreamWaitValue != nullptr; }
   Result<std::pair<uint64_t, uint64_t>> Memory() const;  // bytes free, and all
   Status Check(cuda::Outcome outcome, std::string_view what) const;
+  // For good, as CurrentContext for a while: what the calling thread asks of CUDA leaves graphs whole.
+  void IgnoreCaptures() const;
 
   // Bytes of device memory that are held through GpuMemory.
   uint64_t held() const { return held_; }
