@@ -82,10 +82,13 @@ class ArenaShares:
 
 
 def may_share(runtime: Runtime, worker: Worker, device: Device | None) -> bool:
-    """Whether `find` is to be asked: somebody wants it (Config.local_shares), and `worker` could."""
-    if device is None or runtime.local_shares == "off":
+    """Whether `find` is to be asked: somebody wants it (Config.local_shares), and `worker` could. Raises
+    InvalidArgumentError where it can't, and "ipc" was asked for."""
+    if device is None or runtime.local_shares == "off" or worker.route == "none":
         return False
-    return worker.route == "allreduce" or (isinstance(worker, MovesShares) and worker.moves_shares())
+    if worker.route == "allreduce" or (isinstance(worker, MovesShares) and worker.moves_shares()):
+        return True
+    return _missing(runtime, "a rank is a portable worker, which knows no shares")
 
 
 def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) -> ArenaShares | None:
@@ -93,6 +96,7 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
     blocks until they have. Raises InvalidArgumentError if what was asked for can't be."""
     places = even_places(worker.group("local").hosts)
     if places is None or device is None:
+        _missing(runtime, "it needs hosts with equally many ranks, at least two")
         return None
 
     def lane(name: str, ranks: Sequence[int]) -> Group:
@@ -105,6 +109,12 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
         return None
     runtime.shares.add(shares)
     return ArenaShares(shares, worker)
+
+
+def _missing(runtime: Runtime, why: str) -> bool:
+    if runtime.local_shares == "ipc":
+        raise InvalidArgumentError(f"local_shares='ipc' can't be: {why}; 'auto' goes without where it can't be")
+    return False
 
 
 def _no_backend(*_: Any) -> NoReturn:

@@ -68,7 +68,7 @@ Status Engine::ReserveStaging(uint32_t id) {
     if (tensor->reserved) return Status();
     for (const auto& coding : tensor->codings) codings.push_back(coding.get());
   }
-  const Status status = stager_->Reserve(codings);
+  Status status = stager_->Reserve(codings);
   std::lock_guard lock(mutex_);
   tensor->reserved = status.ok();
   return status;

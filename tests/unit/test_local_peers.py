@@ -159,6 +159,24 @@ def test_local_ranks_move_their_shares_by_ipc(played, hosts, dtype):
 
 @needs_software_driver
 @both_routes
+def test_shares_that_were_asked_for_and_can_t_be_are_an_error(played, servers):
+    places = threading.local()
+    world = ThreadWorld(2)
+    world.groups.per_host = 1
+
+    def body(bps, rank, size):
+        places.device = played[rank]
+        runtime.current().local_shares = "ipc"
+        model = mlp().float()
+        with pytest.raises(InvalidArgumentError, match="hosts with equally many ranks, at least two"):
+            bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    with devices.replace(finder(places)):
+        run_world(2, body, world=world, servers=servers)
+
+
+@needs_software_driver
+@both_routes
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_optimizers_move_shares_of_partitions(played, hosts, servers):
     """Four ranks train as one does; between hosts goes half of each gradient per rank, within one nothing."""
