@@ -133,17 +133,19 @@ Status Lane::Fetch(const Staging& staging) {
 Status Lane::Decode(const Staging& staging) {
   const Part& part = *staging.part;
   const Coding& coding = *part.coding;
-  const Status wrong(Code::kCorrupt,
-                     "the result of key " + std::to_string(part.key) + " is not of codec " + coding.codec->spec());
+  const auto wrong = [&part, &coding] {
+    return Status(Code::kCorrupt,
+                  "the result of key " + std::to_string(part.key) + " is not of codec " + coding.codec->spec());
+  };
   const uint32_t head = coding.head();
   uint32_t count = coding.codec->world();
-  if (part.expected < head || part.expected - head > coding.plan.result) return wrong;
+  if (part.expected < head || part.expected - head > coding.plan.result) return wrong();
   const std::byte* const landed = coding.landing().data;
   if (head != 0) {
     auto header = DecodePayloadHeader({landed, part.expected});
     if (!header.ok()) return header.status();
     if (header->codec != coding.codec->id() || header->spec != coding.spec_crc || header->numel != coding.numel)
-      return wrong;
+      return wrong();
     count = header->count;
   }
   Status status = Stamp(&Lane::began_);

@@ -90,14 +90,14 @@ Status Lane::Await(const Staging& staging) {
 
 Status Lane::CopyDown(std::byte* to, DevicePointer from, size_t bytes) {
   const Gpu& gpu = *supplies_.gpu;
-  const Status status = gpu.Check(gpu.api().MemcpyDown(to, from, bytes, stream_->handle()), "cuMemcpyDtoHAsync");
+  Status status = gpu.Check(gpu.api().MemcpyDown(to, from, bytes, stream_->handle()), "cuMemcpyDtoHAsync");
   if (status.ok()) supplies_.down += bytes;
   return status;
 }
 
 Status Lane::CopyUp(DevicePointer to, const std::byte* from, size_t bytes) {
   const Gpu& gpu = *supplies_.gpu;
-  const Status status = gpu.Check(gpu.api().MemcpyUp(to, from, bytes, stream_->handle()), "cuMemcpyHtoDAsync");
+  Status status = gpu.Check(gpu.api().MemcpyUp(to, from, bytes, stream_->handle()), "cuMemcpyHtoDAsync");
   if (status.ok()) supplies_.up += bytes;
   return status;
 }

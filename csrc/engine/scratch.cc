@@ -17,7 +17,8 @@ Status Scratch::Reserve(size_t bytes) {
   const size_t each = (std::max(bytes, twice) + kAlignment - 1) / kAlignment * kAlignment;
   auto memory = GpuMemory::Allocate(gpu_, each * lanes_);
   if (!memory.ok()) return memory.status();
-  last_ = &blocks_.emplace_back(std::move(*memory), each);
+  blocks_.push_back({std::move(*memory), each});
+  last_ = &blocks_.back();
   return Status();
 }
 

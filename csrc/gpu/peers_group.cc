@@ -74,7 +74,7 @@ Status GpuPeers::Start(std::shared_ptr<SharedBuffer> buffer) {
   }
   wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) return SystemError("eventfd", errno);
-  const Status status = WatchPids();
+  Status status = WatchPids();
   if (!status.ok()) return status;
   watch_ = std::thread([this] { Watch(); });
   return {};
@@ -194,7 +194,7 @@ Status GpuPeers::ReduceScatter(cuda::Stream stream, const PeersArray& array, uin
   std::lock_guard call(lanes_[kScatter].calls);
   const CurrentContext current(*gpu_);
   if (!current.status().ok()) return current.status();
-  const Status begun = Begin(lanes_[kScatter], stream);
+  Status begun = Begin(lanes_[kScatter], stream);
   if (!begun.ok() || array.numel == 0) return begun;
   SetIssuing(lanes_[kScatter]);
   return End(lanes_[kScatter], stream, ScatterPieces(stream, array, divisor));
@@ -237,7 +237,7 @@ Status GpuPeers::AllGather(cuda::Stream stream, const PeersArray& array) {
   std::lock_guard call(lanes_[kGather].calls);
   const CurrentContext current(*gpu_);
   if (!current.status().ok()) return current.status();
-  const Status begun = Begin(lanes_[kGather], stream);
+  Status begun = Begin(lanes_[kGather], stream);
   if (!begun.ok() || array.numel == 0) return begun;
   SetIssuing(lanes_[kGather]);
   return End(lanes_[kGather], stream, GatherPieces(stream, array));

@@ -33,7 +33,7 @@ Status LaunchOn(const Gpu& gpu, cuda::Stream stream, KernelHandle kernel, const 
   for (size_t i = 0; i < arguments.size(); ++i) values[i] = const_cast<void*>(arguments[i].value);
   auto* const function = reinterpret_cast<cuda::Function>(kernel);
   if (shape.shared > kSharedUnasked) {
-    const Status status =
+    Status status =
         gpu.Check(gpu.api().FunctionSetAttribute(function, cuda::kFunctionShared, static_cast<int32_t>(shape.shared)),
                   "cuFuncSetAttribute for " + std::to_string(shape.shared) + " bytes of shared memory");
     if (!status.ok()) return status;
