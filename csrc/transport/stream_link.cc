@@ -74,6 +74,12 @@ class StreamLink final : public LoopLink {
 
 }  // namespace
 
+Status Stream::PassBuffer(const SharedBuffer&) { return Status(Code::kInvalid, peer() + " shares no memory"); }
+
+Result<std::shared_ptr<SharedBuffer>> Stream::TakeBuffer() {
+  return Status(Code::kInvalid, peer() + " shares no memory");
+}
+
 std::unique_ptr<Link> Stream::BringLink(EventLoop&, LinkHandler&) { return nullptr; }
 
 std::unique_ptr<Link> MakeLink(EventLoop& loop, std::unique_ptr<Stream> stream, LinkHandler& handler) {

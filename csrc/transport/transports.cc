@@ -62,12 +62,6 @@ Result<Address> Resolve(const std::string& text) {
 std::span<const Transport> Transports() { return kTransports; }
 void AddTransport(const Transport& transport) { added = &transport; }
 
-Status Stream::PassBuffer(const SharedBuffer&) { return Status(Code::kInvalid, peer() + " shares no memory"); }
-
-Result<std::shared_ptr<SharedBuffer>> Stream::TakeBuffer() {
-  return Status(Code::kInvalid, peer() + " shares no memory");
-}
-
 std::string TransportOf(const Link& link) {
   constexpr std::string_view kWrapped = "chaos ";
   std::string peer = link.peer();
