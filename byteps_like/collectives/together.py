@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from byteps_like.errors import BytePSLikeError, DeadlineError
+from byteps_like.errors import DeadlineError
 
 
 class Waitable(Protocol):
@@ -35,11 +35,11 @@ class Together:
         DeadlineError after `timeout` seconds in all: then some go on, and their memory is still in use.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        first: BytePSLikeError | None = None
+        first: Exception | None = None
         for part in self._parts:
             try:
                 part.wait(None if end is None else max(0.0, end - time.monotonic()))
-            except BytePSLikeError as error:
+            except Exception as error:
                 if isinstance(error, DeadlineError) and not part.done():
                     raise
                 first = first or error

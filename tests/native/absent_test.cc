@@ -6,6 +6,7 @@
 
 #include "csrc/base/log.h"
 #include "tests/native/cluster_fixture.h"
+#include "tests/native/raw_server.h"
 #include "tests/native/test_server.h"
 
 namespace byteps_like::testing {
@@ -218,33 +219,20 @@ TEST_CASE("what absent ranks can't be") {
 
 TEST_CASE(
     "a server that takes a rank for absent, or not, ends the job: the rank would take what it has for the result") {
-  auto listener = Listen(FreshUrl("inproc"));
-  REQUIRE(listener.ok());
-  const Credentials credentials{"job", std::string(32, 's'), 1};
-  std::unique_ptr<RawLink> server;
-  std::thread accept([&] {
-    auto stream = (*listener)->Accept(In(5));
-    if (stream.ok() && ServerHandshake(**stream, credentials, In(5)).ok())
-      server = std::make_unique<RawLink>(std::move(*stream));
-  });
-  EngineOptions options;
-  options.credentials = credentials;
-  options.on_event = [](Code, const std::string&, bool) {};
-  auto engine = Engine::Start(options, {{0, 0, {(*listener)->url()}}});
-  accept.join();
-  REQUIRE(engine.ok());
+  RawServer server;
+  Engine& engine = server.engine();
   bool absent = false;
   SUBCASE("absent") { absent = true; }
   SUBCASE("not absent") { absent = false; }
   std::vector<std::byte> memory(4096);
-  (*engine)->Declare(DType::kInt32, {{5, 0, 4096, 0, absent}});
-  auto operation = (*engine)->Submit({.address = memory.data(), .last_part = 1});
+  engine.Declare(DType::kInt32, {{5, 0, 4096, 0, absent}});
+  auto operation = engine.Submit({.address = memory.data(), .last_part = 1});
   REQUIRE(operation.ok());
-  CHECK(server->Receive()->header.flags == (absent ? kAbsent : 0));
+  CHECK(server.link().Receive()->header.flags == (absent ? kAbsent : 0));
   Header wrong = absent ? PushHeader(0, 5, 0, 4096) : Absent(0, 5, 0, 4096);
   wrong.type = FrameType::kResult;
-  server->Send(wrong);
-  const Status status = (*engine)->Wait(**operation, In(5));
+  server.link().Send(wrong);
+  const Status status = engine.Wait(**operation, In(5));
   CHECK(status.code() == Code::kCorrupt);
   CHECK(Contains(status.message(), "key 5"));
 }

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/native/cluster_fixture.h"
-#include "tests/native/raw_worker.h"
+#include "tests/native/raw_server.h"
 
 namespace byteps_like::testing {
 
@@ -45,37 +45,24 @@ TEST_CASE("a broadcast from a rank that is not there is refused") {
 }
 
 TEST_CASE("when an operation has ended by Close its memory is not touched any more") {
-  auto listener = Listen(FreshUrl("inproc"));
-  REQUIRE(listener.ok());
-  const Credentials credentials{"job", std::string(32, 's'), 1};
-  std::unique_ptr<RawLink> server;
-  std::thread accept([&] {
-    auto stream = (*listener)->Accept(In(5));
-    if (stream.ok() && ServerHandshake(**stream, credentials, In(5)).ok())
-      server = std::make_unique<RawLink>(std::move(*stream));
-  });
-  EngineOptions options;
-  options.credentials = credentials;
-  options.on_event = [](Code, const std::string&, bool) {};
-  auto engine = Engine::Start(options, {{0, 0, {(*listener)->url()}}});
-  accept.join();
-  REQUIRE(engine.ok());
+  RawServer server;
+  Engine& engine = server.engine();
   constexpr uint32_t kBytes = 8 << 20;  // more than the ring takes: the goodbye has to wait
   std::vector<std::byte> memory(kBytes, std::byte{1});
-  (*engine)->Declare(DType::kUInt8, {{5, 0, kBytes, 0}});
-  auto operation = (*engine)->Submit({.address = memory.data(), .last_part = 1});
+  engine.Declare(DType::kUInt8, {{5, 0, kBytes, 0}});
+  auto operation = engine.Submit({.address = memory.data(), .last_part = 1});
   REQUIRE(operation.ok());
-  REQUIRE(server->Receive().has_value());  // it has begun
+  REQUIRE(server.link().Receive().has_value());  // it has begun
   Header result = PushHeader(0, 5, 0, kBytes);
   result.type = FrameType::kResult;
   result.dtype = DType::kUInt8;
   result.length = 1000;
-  server->Send(result, Bytes(1000, std::byte{9}), 500);
-  std::thread closing([&] { (*engine)->Close(); });
-  CHECK((*engine)->Wait(**operation, In(5)).code() == Code::kClosed);
+  server.link().Send(result, Bytes(1000, std::byte{9}), 500);
+  std::thread closing([&] { engine.Close(); });
+  CHECK(engine.Wait(**operation, In(5)).code() == Code::kClosed);
   const auto before = memory;
   try {
-    server->SendRaw(Bytes(500, std::byte{9}));
+    server.link().SendRaw(Bytes(500, std::byte{9}));
   } catch (const std::runtime_error&) {  // closed: nothing can come to that memory
   }
   closing.join();
