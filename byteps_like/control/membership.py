@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 
 from byteps_like.control.diagnosis import STABLE_REPORTS, find_deadlock
 from byteps_like.control.epoch import Epoch
 from byteps_like.control.forming import Forming, Terms
 from byteps_like.control.seats import Claim, Notice, Seat, SeatState, Waiting, describe, describe_all
-from byteps_like.control.types import Event, EventKind, World
+from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, World
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
 
 WARNINGS_PER_SECOND = 8
@@ -58,6 +59,8 @@ class Membership:
     """The members of one job over all its epochs. Not thread-safe."""
 
     job: str
+    incarnation: bytes = bytes(INCARNATION_BYTES)
+    """Of this scheduler, in every world: epochs and member numbers mean nothing without it."""
     terms: Terms = field(default_factory=Terms)
     patience: Patience = field(default_factory=Patience)
     state: JobState = JobState.FORMING
@@ -70,6 +73,7 @@ class Membership:
         self.forming = Forming(self.terms)
         self.epoch: Epoch | None = None
         self.number = 0
+        self._members = count(1)
         self.refusals: deque[str] = deque(maxlen=4)
         self._warned: deque[float] = deque()
         self._seats: dict[str, Seat] = {}
@@ -81,10 +85,13 @@ class Membership:
 
     # --- what members do ---
 
-    def join(self, claim: Claim, now: float) -> None:
-        """Lets a member wait for the next epoch. Raises RefusedError; those concerned are warned of the attempt."""
+    def join(self, claim: Claim, now: float) -> Seat:
+        """Gives a member its number and lets it wait for the next epoch; a claim that is repeated keeps its seat.
+
+        Raises RefusedError; those concerned are warned of the attempt.
+        """
         if claim.id in self._seats:
-            return
+            return self._seats[claim.id]
         try:
             self._admit(claim, now)
         except RefusedError as refusal:
@@ -92,11 +99,13 @@ class Membership:
             self._warn([seat for seat in self._seats.values() if _concerns(seat, claim)], str(refusal), now)
             raise
         self._end_at = None
-        seat = Seat(claim, claim.member, now, now + claim.timeout, suspected=now, heard=now)
+        member = replace(claim.member, number=next(self._members))
+        seat = Seat(claim, member, now, now + claim.timeout, suspected=now, heard=now)
         self._seats[seat.id] = self._suspects[seat.id] = seat
         self.forming.add(seat)
         self._evict_excess()
         self._form_if_complete(now)
+        return seat
 
     def watching(self, id: str, now: float) -> None:
         """The member's watch stream is open. Raises RefusedError for somebody who is no member (any more)."""
@@ -269,6 +278,7 @@ class Membership:
             tuple(seat.member for seat in workers),
             tuple(seat.member for seat in servers),
             settings,
+            self.incarnation,
         )
         self.epoch = Epoch(world, {seat.id: seat for seat in [*workers, *servers]}, now)
         self.forming = Forming(self.terms)

@@ -24,6 +24,7 @@ from byteps_like.control.proof import Verifier
 from byteps_like.control.rpc import Stream, Unary, options, service_handler
 from byteps_like.control.secret import load
 from byteps_like.control.service import SchedulerService
+from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
 from byteps_like.errors import SystemCallError
 
@@ -95,7 +96,7 @@ class SchedulerServer:
 
     async def _start(self, listen: str) -> int:
         config = self._config
-        membership = Membership(config.job, terms_of(config), patience_of(config))
+        membership = Membership(config.job, os.urandom(INCARNATION_BYTES), terms_of(config), patience_of(config))
         self._service = SchedulerService(membership, watch_rates=config.replan)
         verifier = Verifier(config.job, self._secret)
         silence = max(config.stall_timeout, 20.0)

@@ -74,7 +74,7 @@ class SchedulerService:
         claim = wire.claim_from_wire(request)
         box = self._boxes.setdefault(claim.id, Mailbox())
         try:
-            self.membership.join(claim, self._loop.time())
+            seat = self.membership.join(claim, self._loop.time())
         except BytePSLikeError as error:
             log.warning("refused: %s", error)
             del self._boxes[claim.id]
@@ -82,7 +82,7 @@ class SchedulerService:
             raise
         finally:
             self._after()
-        return pb.JoinReply()
+        return pb.JoinReply(incarnation=self.membership.incarnation, member_number=seat.member.number)
 
     async def watch(self, request: pb.WatchRequest, write: Write) -> None:
         """Sends what the member has not seen yet, and what comes, until it leaves."""

@@ -49,6 +49,10 @@ class Session:
     ) -> None:
         self.id = claim.id
         self.member: Member | None = None
+        self.incarnation = b""
+        """Of the job, once Join has been answered."""
+        self.number = 0
+        """The member number that Join gave."""
         self.error: BytePSLikeError | None = None
         self.closed = False
         self.waiting: tuple[Waiting, float] | None = None
@@ -139,7 +143,8 @@ class Session:
         while True:
             remaining = deadline - time.monotonic()
             try:
-                await self._caller.call("Join", request, max(remaining, 0.1))
+                reply: pb.JoinReply = await self._caller.call("Join", request, max(remaining, 0.1))
+                self.incarnation, self.number = reply.incarnation, reply.member_number
                 return
             except UnreachableError as error:
                 self._check_open()

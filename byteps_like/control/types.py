@@ -8,6 +8,8 @@ from enum import StrEnum
 from byteps_like.errors import BytePSLikeError
 from byteps_like.worker.api import Partition
 
+INCARNATION_BYTES = 16
+
 
 class MemberRole(StrEnum):
     """A member's part in the job."""
@@ -23,7 +25,8 @@ class Member:
     `host_id` is equal for processes that can share memory (boot id + network namespace + hostname). `urls` are a
     server's data addresses in order of preference for a peer on the same host ("shm://…", then "tcp://…"); `door` is
     its portable door ("tcp://host:port", ZeroMQ) and `admin` its gRPC admin address. `gbps` is the rate of its host's
-    network card, each way, 0 where it is not known.
+    network card, each way, 0 where it is not known. `number` names the process on the data plane: the scheduler gives it at
+    Join, and never to another one (0: none yet).
     """
 
     role: MemberRole
@@ -37,6 +40,7 @@ class Member:
     admin: str = ""
     native: bool = True
     gbps: float = 0.0
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class World:
     servers: tuple[Member, ...]
     settings: dict[str, str] = field(default_factory=dict)
     """Job-wide settings the scheduler holds all members to (partition_bytes, stall_timeout, ...)."""
+    incarnation: bytes = bytes(INCARNATION_BYTES)
+    """Drawn at random by the scheduler when it starts: tells this start of the job from every other one."""
 
 
 class EventKind(StrEnum):

@@ -58,6 +58,7 @@ def member_to_wire(member: Member) -> types.Member:
         admin=member.admin,
         portable=not member.native,
         gbps=member.gbps,
+        number=member.number,
     )
 
 
@@ -77,6 +78,7 @@ def member_from_wire(message: types.Member) -> Member:
         admin=message.admin,
         native=not message.portable,
         gbps=message.gbps,
+        number=message.number,
     )
 
 
@@ -88,6 +90,7 @@ def world_from_wire(message: types.World) -> World:
         workers=tuple(member_from_wire(member) for member in message.workers),
         servers=tuple(member_from_wire(member) for member in message.servers),
         settings=dict(message.settings),
+        incarnation=message.incarnation,
     )
 
 
@@ -101,6 +104,7 @@ def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage
             servers=[member_to_wire(member) for member in message.servers],
             settings=message.settings,
             member_ids=ids,
+            incarnation=message.incarnation,
         )
         return pb.WatchMessage(world=world)
     error = error_to_wire(message.error) if message.error is not None else None

@@ -10,6 +10,7 @@ from byteps_like.control.seats import Claim
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError
 
+INCARNATION = bytes(range(16))
 PATIENCE = Patience(grace=0.7, first_watch=5.0, after_end=1.0, after_failure=60.0, prepare=10.0, quiet=5.0)
 
 
@@ -36,7 +37,7 @@ class Job:
     inbox: dict[str, list[World | Event]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.membership = Membership("job", self.terms, PATIENCE)
+        self.membership = Membership("job", INCARNATION, self.terms, PATIENCE)
 
     def join(self, claim: Claim, *, watch: bool = True) -> None:
         """Joins and opens the watch stream; RefusedError passes."""

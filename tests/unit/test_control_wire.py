@@ -13,7 +13,7 @@ from byteps_like.control.loop import control_loop
 from byteps_like.control.proof import Keys, Verifier
 from byteps_like.control.rpc import ERROR, JOB, PROOF, service_handler
 from byteps_like.control.scheduler import SERVICE, SchedulerServer
-from byteps_like.control.types import Member, MemberRole
+from byteps_like.control.types import INCARNATION_BYTES, Member, MemberRole
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2
 from byteps_like.errors import Code, PeerLostError, RefusedError, SystemCallError
@@ -63,6 +63,23 @@ def test_a_proven_but_malformed_request(scheduler: SchedulerServer) -> None:
     error: Any = caught.value
     typed = types_pb2.Error.FromString(dict(error.trailing_metadata())[ERROR])
     assert (typed.code, typed.text.split(":")[0]) == (Code.INVALID, "malformed JoinRequest")
+
+
+def test_each_start_of_a_scheduler_is_an_incarnation_of_its_own() -> None:
+    seen = set()
+    for _ in range(2):
+        server = SchedulerServer(Config(job="wire", secret=SECRET, scheduler="127.0.0.1:0"))
+        config = Config(job="wire", secret=SECRET, scheduler=server.start(), world_size=1, num_servers=0)
+        client = ControlClient(config)
+        try:
+            world = client.join(Member(MemberRole.WORKER, 0, "boot", "here", 1))
+            assert len(world.incarnation) == INCARNATION_BYTES
+            assert (client.member.number, world.workers[0].number) == (1, 1)
+            seen.add(world.incarnation)
+        finally:
+            client.leave()
+            server.stop()
+    assert len(seen) == 2
 
 
 class Gullible(Verifier):

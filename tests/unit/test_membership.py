@@ -1,11 +1,11 @@
 """The membership's rules, one by one, on a clock that stands still."""
 
 import pytest
-from membership_world import Job
+from membership_world import Job, claim
 
 from byteps_like.control.forming import Terms
 from byteps_like.control.membership import JobState
-from byteps_like.control.types import EventKind
+from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import DeadlineError, MismatchError, PeerLostError, RefusedError, StalledError
 
 
@@ -93,6 +93,21 @@ def test_refused_while_running(job: Job, rank: int, changes: dict[str, object], 
     with pytest.raises(RefusedError, match=message):
         job.worker(rank, "x9", **changes)
     assert job.events("w0", EventKind.FAILED) == []
+
+
+def test_a_member_number_is_never_used_twice_and_outlives_epochs(job: Job) -> None:
+    job.form()
+    (first,) = job.worlds("w0")
+    job.do("report", "w1", MismatchError("seen"))
+    for id in ("w0", "w1", "w2"):
+        job.do("leave", id, False)
+    for rank in range(3):
+        job.worker(rank, f"again{rank}")
+    job.get_ready("s0", "s1")
+    (second,) = job.worlds("again0")
+    assert {member.number for member in first.workers}.isdisjoint(member.number for member in second.workers)
+    assert [member.number for member in first.servers] == [member.number for member in second.servers]
+    assert job.membership.join(claim(MemberRole.WORKER, 0, "again0"), job.now).member == second.workers[0]
 
 
 def test_everybody_who_waits_hears_who_is_missing(job: Job) -> None:

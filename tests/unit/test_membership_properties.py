@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from membership_world import Job
+from membership_world import INCARNATION, Job
 
 from byteps_like.control.membership import JobState
 from byteps_like.control.seats import SeatState
@@ -23,6 +23,7 @@ class Members(RuleBasedStateMachine):
         self.job = Job()
         self.count = 0
         self.epochs: dict[int, object] = {}
+        self.numbers: dict[int, str] = {}
 
     def _name(self) -> str:
         self.count += 1
@@ -75,6 +76,21 @@ class Members(RuleBasedStateMachine):
                 assert [member.rank for member in world.workers] == list(range(len(world.workers)))
                 assert [member.rank for member in world.servers] == list(range(2))
                 assert self.epochs.setdefault(world.epoch, world) == world
+
+    @invariant()
+    def a_member_number_names_one_member_for_ever(self) -> None:
+        for seat in self.job.membership.seats():
+            assert seat.member.number > 0
+            assert self.numbers.setdefault(seat.member.number, seat.id) == seat.id
+
+    @invariant()
+    def a_world_names_the_incarnation_and_each_member(self) -> None:
+        for id in self.job.inbox:
+            for world in self.job.worlds(id):
+                named = [self.numbers[member.number] for member in (*world.workers, *world.servers)]
+                assert id in named
+                assert len(set(named)) == len(named)
+                assert world.incarnation == INCARNATION
 
     @invariant()
     def ranks_are_unique_among_the_present(self) -> None:
