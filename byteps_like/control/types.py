@@ -25,8 +25,8 @@ class Member:
     `host_id` is equal for processes that can share memory (boot id + network namespace + hostname). `urls` are a
     server's data addresses in order of preference for a peer on the same host ("shm://…", then "tcp://…"); `door` is
     its portable door ("tcp://host:port", ZeroMQ) and `admin` its gRPC admin address. `gbps` is the rate of its host's
-    network card, each way, 0 where it is not known. `number` names the process on the data plane: the scheduler gives it at
-    Join, and never to another one (0: none yet).
+    network card, each way, 0 where it is not known. `number` names the process on the data plane: the scheduler
+    gives it at Join, and never to another one (0: none yet).
     """
 
     role: MemberRole
