@@ -286,7 +286,7 @@ void ExchangeCore::OnClear(uint32_t peer, const Header& header) {
 
 void ExchangeCore::OnAbort(uint32_t peer, const Header& header, std::string text) {
   CallRecord* const record = HeardOf(peer, IdIn(header));
-  const Status why(static_cast<Code>(header.aux), std::move(text));
+  const Status why(CodeFrom(header.aux), std::move(text));
   if (record != nullptr) FailLater(*record, why, false);
   const bool known = record != nullptr || lanes_.contains(header.key);
   if (known && why.code() == Code::kPeerLost) BreakLane(IdIn(header), why);

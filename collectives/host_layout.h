@@ -57,8 +57,7 @@ inline constexpr uint8_t kDirectInput = 1, kDirectOutput = 2;
 
 // A failure as another process has written it, which is not trusted to be one.
 inline Status FailureIn(uint32_t code, const char (&text)[kHostText]) {
-  const Code known = code == 0 || code > 255 ? Code::kCorrupt : static_cast<Code>(code);
-  return Status(known, std::string(text, ::strnlen(text, kHostText)));
+  return Status(CodeFrom(code), std::string(text, ::strnlen(text, kHostText)));
 }
 
 struct HostMember {

@@ -106,7 +106,7 @@ void PointImpl::OnData(WayTo from, const Header& header) {
 }
 
 void PointImpl::OnAbort(WayTo from, const Header& header, const std::string& text) {
-  const Status why(static_cast<Code>(header.aux), text);
+  const Status why(CodeFrom(header.aux), text);
   const Name name{header.key, from.peer, header.root, header.round};
   if (header.total == 0) {  // the receiver does not take our message
     if (sends_.contains(name)) {

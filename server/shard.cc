@@ -107,10 +107,10 @@ void Shard::OnClosed(Link& link, const Status&) {
 
 void Shard::FailOnLoop(Code code, const std::string& text) {
   if (!failure_.ok()) return;
-  failure_ = Status(code, text);
+  failure_ = Failure(Status(code, text));
   for (auto& peer : peers_)
-    if (peer->link) SendText(*peer, FrameType::kError, code, text);
-  options_.on_event(code, text, true);
+    if (peer->link) SendText(*peer, FrameType::kError, failure_.code(), failure_.message());
+  options_.on_event(failure_.code(), failure_.message(), true);
 }
 
 void Shard::Blame(const Peer& peer, const std::string& what) {
@@ -188,7 +188,7 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kForget:
       return OnForget(*peer, header);
     case FrameType::kError:
-      return FailOnLoop(static_cast<Code>(header.aux), std::string(text));
+      return FailOnLoop(CodeFrom(header.aux), std::string(text));
     case FrameType::kGoodbye:
       peer->left = true;
       ++left_;

@@ -179,7 +179,7 @@ void BindCommunicator(nb::module_& m) {
       .def(
           "fail",
           [](PyCommunicator& self, int code, const std::string& text) {
-            self.get().Fail(Status(static_cast<Code>(code), text));
+            self.get().Fail(Status(CodeFrom(static_cast<uint32_t>(code)), text));
           },
           nb::arg("code"), nb::arg("text"), "Everything in flight and to come fails with this.")
       .def("close", &PyCommunicator::Close, nb::call_guard<nb::gil_scoped_release>(),

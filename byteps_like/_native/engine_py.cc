@@ -251,7 +251,9 @@ void BindEngine(nb::module_& m) {
            "True when it is done, False after `seconds`; raises the error it failed with.")
       .def(
           "fail",
-          [](PyEngine& self, int code, const std::string& text) { self.engine().Fail(static_cast<Code>(code), text); },
+          [](PyEngine& self, int code, const std::string& text) {
+            self.engine().Fail(CodeFrom(static_cast<uint32_t>(code)), text);
+          },
           nb::arg("code"), nb::arg("text"))
       .def(
           "next_event",

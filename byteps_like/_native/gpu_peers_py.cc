@@ -102,7 +102,7 @@ void BindGpuPeers(nb::module_& m) {
           "fail",
           [](PyPeers& self, int code, const std::string& text) {
             self.Do([&](GpuPeers& peers) {
-              peers.Fail(Status(static_cast<Code>(code), text));
+              peers.Fail(Status(CodeFrom(static_cast<uint32_t>(code)), text));
               return Status();
             });
           },

@@ -108,7 +108,7 @@ void BindHost(nb::module_& m) {
       .def(
           "cancel",
           [](PyHostGroup& self, const std::shared_ptr<Completion>& call, int code, const std::string& text) {
-            self.group->Cancel(call, Status(static_cast<Code>(code), text));
+            self.group->Cancel(call, Status(CodeFrom(static_cast<uint32_t>(code)), text));
           },
           nb::arg("call"), nb::arg("code"), nb::arg("text"), "Fails the call on all ranks.");
   nb::class_<PyHostPlan>(m, "HostPlan", "A collective of a host group but for its addresses. Thread-safe.")

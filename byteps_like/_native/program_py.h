@@ -61,7 +61,7 @@ void BindLaunch(nanobind::class_<Class>& bound, ExecutorOf executor_of) {
   bound.def(
       "cancel",
       [executor_of](Class& self, std::shared_ptr<Completion> run, uint8_t code, std::string text) {
-        executor_of(self).Cancel(run, Status(static_cast<Code>(code), std::move(text)));
+        executor_of(self).Cancel(run, Status(CodeFrom(static_cast<uint32_t>(code)), std::move(text)));
       },
       nb::arg("run"), nb::arg("code"), nb::arg("text"),
       "Fails what `launch` returned, on all ranks, soon; does nothing once it is done.");

@@ -93,7 +93,9 @@ void BindServer(nb::module_& m) {
           nb::arg("rank") = 0)
       .def(
           "fail",
-          [](PyServer& self, int code, const std::string& text) { self.server().Fail(static_cast<Code>(code), text); },
+          [](PyServer& self, int code, const std::string& text) {
+            self.server().Fail(CodeFrom(static_cast<uint32_t>(code)), text);
+          },
           nb::arg("code"), nb::arg("text"))
       .def(
           "next_event",

@@ -24,6 +24,10 @@ enum class Code : uint8_t {
   kSystem = 10,   // a system call failed
   kDevice = 11,   // a GPU or its driver failed, or there is none
 };
+inline constexpr uint32_t kCodeCount = 12;
+
+// Of what a peer, or another language, says has failed: kCorrupt if the number is none of the above, or is kOk.
+Code CodeFrom(uint32_t number);
 
 class [[nodiscard]] Status {
  public:
@@ -41,6 +45,9 @@ class [[nodiscard]] Status {
 
 // kSystem with the text of errno, as in "connect to 10.0.0.1:4000: Connection refused".
 Status SystemError(const std::string& what, int error_number);
+
+// `why` itself, if it says that something has failed; else kSystem: what ends with it must not look as if it were done.
+Status Failure(const Status& why);
 
 template <typename T>
 class [[nodiscard]] Result {

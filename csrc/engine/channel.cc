@@ -144,12 +144,13 @@ void Channel::FinishAll(const Status& status) {
 }
 
 void Channel::Abort(const Status& why) {
+  const Status failure = Failure(why);
   ending_ = true;
   if (link_) {
-    link_->Close(why);
+    link_->Close(failure);
     closing_.push_back(std::move(link_));
   }
-  FinishAll(why);
+  FinishAll(failure);
 }
 
 // Lost with a broken link: then the server keeps the key until the epoch ends.

@@ -341,9 +341,9 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
       if (Part* const part = Expected(header)) OnResumed(*part, header);
       return;
     case FrameType::kWarning:
-      return engine_.options_.on_event(static_cast<Code>(header.aux), text(), false);
+      return engine_.options_.on_event(CodeFrom(header.aux), text(), false);
     case FrameType::kError:
-      return engine_.FailOnLoop(Status(static_cast<Code>(header.aux), text()));
+      return engine_.FailOnLoop(Status(CodeFrom(header.aux), text()));
     default:
       return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));
   }

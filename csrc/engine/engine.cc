@@ -241,14 +241,15 @@ void Engine::Fail(Code code, const std::string& text) {
   loop_.Post([this, code, text] { FailOnLoop(Status(code, text)); });
 }
 
-void Engine::FailOnLoop(const Status& status) {
+void Engine::FailOnLoop(const Status& why) {
+  const Status failure = Failure(why);
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok() || closed_) return;
-    failure_ = status;
+    failure_ = failure;
   }
-  for (auto& channel : channels_) channel->Abort(status);
-  options_.on_event(status.code(), status.message(), true);
+  for (auto& channel : channels_) channel->Abort(failure);
+  options_.on_event(failure.code(), failure.message(), true);
 }
 
 // A server that is stopped or cut off says nothing at all; one that waits for another rank keeps warning us.

@@ -179,7 +179,7 @@ class Engine {
   void Hand(Part& part);  // any thread: to its channel
   uint32_t NumberOf(const CodecUse& use);
   const std::string& CodecText(uint32_t number);
-  void FailOnLoop(const Status& status);
+  void FailOnLoop(const Status& why);
   void ArmSilenceCheck();
   void CheckSilence();
   // The registered buffer that holds [address, address + bytes); nullptr if none does.

@@ -44,6 +44,25 @@ TEST_CASE("a broadcast from a rank that is not there is refused") {
   CHECK(tensor.Start(Op::kBroadcast, 2).status().code() == Code::kInvalid);
 }
 
+TEST_CASE("an operation does not succeed because its server fails without a reason") {
+  for (const uint32_t number : {0u, 256u, 77u}) {
+    RawServer server;
+    Engine& engine = server.engine();
+    std::vector<std::byte> memory(64);
+    engine.Declare(DType::kUInt8, {{5, 0, 64, 0}});
+    auto operation = engine.Submit({.address = memory.data(), .last_part = 1});
+    REQUIRE(operation.ok());
+    REQUIRE(server.link().Receive().has_value());
+    Header error;
+    error.type = FrameType::kError;
+    error.epoch = 1;
+    error.aux = number;
+    server.link().Send(error);
+    CHECK(engine.Wait(**operation, In(5)).code() == Code::kCorrupt);
+    CHECK(engine.Submit({.address = memory.data(), .last_part = 1}).status().code() == Code::kCorrupt);
+  }
+}
+
 TEST_CASE("when an operation has ended by Close its memory is not touched any more") {
   RawServer server;
   Engine& engine = server.engine();

@@ -252,6 +252,23 @@ TEST_CASE("exchange: a message of another length is a mismatch") {
   }
 }
 
+TEST_CASE("exchange: a peer that fails a call without a reason fails it") {
+  for (const uint32_t number : {0u, 256u, 77u}) {
+    Rank rank(FreshUrl("inproc"));
+    Refuser refuser(number);
+    const std::vector<std::vector<std::string>> urls{rank.mesh->urls(), refuser.mesh->urls()};
+    rank.core.Prepare(WorldOf(0, urls));
+    rank.mesh->SetWorld(WorldOf(0, urls));
+    refuser.mesh->SetWorld(WorldOf(1, urls));
+    TestCall call(rank, {1, 0}, {0, 1}, "all_reduce");
+    call.Send(1, 0, Bytes(64));
+    call.Receive(1, 1, 64);
+    call.Begin();
+    REQUIRE(call.Wait());
+    CHECK(call.status().code() == Code::kCorrupt);
+  }
+}
+
 TEST_CASE("exchange: a dead peer fails its calls on all ranks within a second, linked or not, and later ones at once") {
   for (const std::string scheme : {"inproc", "shm", "tcp"}) {
     CAPTURE(scheme);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <optional>
 
 #include "collectives/exchange_core.h"
 #include "tests/native/transport_fixture.h"
@@ -80,6 +81,38 @@ struct Ranks {
 
   std::vector<std::unique_ptr<Rank>> all;
   std::vector<std::vector<std::string>> urls;
+};
+
+// A peer that fails whatever others begin with it, and says why with a number.
+struct Refuser final : MeshHandler {
+  explicit Refuser(uint32_t number) : number(number) {
+    auto made = Mesh::Listen(OptionsFor({FreshUrl("inproc")}), *this);
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    mesh = std::move(*made);
+  }
+  ~Refuser() override { mesh.reset(); }
+
+  std::byte* PlaceFor(WayTo, const Header&) override { return kAnywhere; }
+  void OnFrame(WayTo peer, const Header& header, std::byte*) override {
+    if (header.type != FrameType::kLaunch) return;
+    answer = header;
+    answer->type = FrameType::kAbort;
+    answer->length = answer->total = 0;
+    answer->aux = number;
+    mesh->Kick(peer);
+  }
+  bool NextFrame(WayTo, Outgoing& next) override {
+    if (!answer) return false;
+    next.header = *std::exchange(answer, std::nullopt);
+    return true;
+  }
+  void OnSent(WayTo, const Header&) override {}
+  void OnPeerLost(uint32_t, const Status&) override {}
+  void OnRegion(uint32_t, uint32_t, std::shared_ptr<SharedBuffer>) override {}
+
+  const uint32_t number;
+  std::optional<Header> answer;
+  std::unique_ptr<Mesh> mesh;
 };
 
 // A call with any number of messages. Made and begun on the loop; its state is looked at by Wait.

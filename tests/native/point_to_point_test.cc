@@ -229,6 +229,24 @@ TEST_CASE("point to point: another length is a mismatch with both lengths, and t
   }
 }
 
+TEST_CASE("point to point: a message that is refused without a reason is not sent") {
+  for (const uint32_t number : {0u, 256u, 77u}) {
+    Refuser refuser(number);
+    auto sender = Communicator::Listen(OptionsFor({FreshUrl("inproc")}));
+    REQUIRE(sender.ok());
+    const std::vector<std::vector<std::string>> urls{(*sender)->urls(), refuser.mesh->urls()};
+    (*sender)->SetWorld(WorldOf(0, urls));
+    refuser.mesh->SetWorld(WorldOf(1, urls));
+    PointOptions options;
+    options.lane = 5;
+    options.ranks = {0, 1};
+    options.timeout = 10;
+    const Bytes bytes = Pattern(4'000'000, 1);
+    auto send = (*sender)->point_to_point().Send(std::move(options), 1, bytes.data(), bytes.size());
+    CHECK(Done(send, Code::kCorrupt));
+  }
+}
+
 TEST_CASE("point to point: deadlines say who is waited for, and messages go on after one") {
   World world(3, "shm");
   Bytes place(1'000'000);

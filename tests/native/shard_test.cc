@@ -147,6 +147,32 @@ TEST_CASE("what breaks the protocol fails the job, and names who and how") {
   SUBCASE("another rank than its link") { CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another rank")); }
 }
 
+TEST_CASE("a rank that fails without a reason, or with one that nobody knows, fails the job all the same, once") {
+  for (const uint32_t number : {0u, 256u, 77u}) {
+    TestServer server(2);
+    RawLink link = server.Connect(0), other = server.Connect(1);
+    Header error;
+    error.type = FrameType::kError;
+    error.epoch = 1;
+    error.aux = number;
+    link.Send(error);
+    const auto told = other.Receive();
+    REQUIRE(told.has_value());
+    CHECK(told->header.type == FrameType::kError);
+    CHECK(told->header.aux == static_cast<uint32_t>(Code::kCorrupt));
+    CHECK(server.failures == 1);
+  }
+}
+
+TEST_CASE("a server that is failed without a reason fails") {
+  TestServer server(1);
+  RawLink link = server.Connect(0);
+  (*server).Fail(Code::kOk, "something");
+  const auto told = link.Receive();
+  REQUIRE(told.has_value());
+  CHECK(told->header.aux == static_cast<uint32_t>(Code::kSystem));
+}
+
 TEST_CASE("nobody can resume behind the end of the result") {
   TestServer server(2);
   RawLink link = server.Connect(0), other = server.Connect(1);

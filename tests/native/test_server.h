@@ -1,6 +1,7 @@
 // A server of one shard for tests that are its workers themselves (raw_worker.h).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,7 @@ class TestServer {
     options.secret = std::string(32, 's');
     options.urls = {FreshUrl("shm")};
     options.memory_limit = memory_limit;
+    options.on_event = [this](Code, const std::string&, bool fatal) { failures += fatal; };
     auto started = Server::Start(std::move(options));
     if (!started.ok()) throw std::runtime_error(started.status().message());
     server_ = std::move(*started);
@@ -29,6 +31,8 @@ class TestServer {
   RawLink Connect(uint32_t rank) { return RawLink::Connect(server_->urls().front(), rank); }
   Server& operator*() { return *server_; }
   const ShardStats& stats() { return server_->shards()[0]->stats(); }
+
+  std::atomic<int> failures{0};  // that the scheduler would hear of
 
  private:
   std::unique_ptr<Server> server_;
