@@ -1,7 +1,7 @@
 """How the ranks of a c10d world find each other: through the Store that init_process_group was given.
 
 Each rank makes seven calls of the store (rank 0 six), whatever the size of the world: it takes a ticket, publishes or
-awaits and reads the job's secret, publishes its addresses, awaits and reads everybody's, and says that it has read
+awaits and reads what the world's secret is made of, publishes its addresses, awaits and reads everybody's, and says that it has read
 them; the last one deletes the keys.
 Sub-groups cause none. A store that serves several worlds one after the other (torchrun's, when a process calls
 init_process_group again) has the worlds apart by their tickets.
@@ -22,12 +22,15 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from byteps_like.collectives.api import Group
 from byteps_like.config import Config
 from byteps_like.control.address import join_address
-from byteps_like.errors import BytePSLikeError, CorruptError, DeadlineError
+from byteps_like.control.secret import derive, load
+from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, DeadlineError
 from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.tracing import follow_recorder
 
 _SECRET_BYTES = 32
+_SECRET, _NONCE = "secret", "nonce"
+"""What rank 0 may have put into the store, as the first word of it."""
 _LONGEST_RECORD = 16 << 10
 
 
@@ -78,9 +81,9 @@ def meet(seat: Seat, config: Config | None = None) -> World:
     from byteps_like.collectives.communicator import Communicator, Peer
 
     notes = _Notes(seat)
-    secret = notes.secret()
     config = config or config_at(seat)
-    communicator = Communicator(config, f"c10d-{secret[:4].hex()}", secret)
+    secret = notes.secret(config)
+    communicator = Communicator(config, f"c10d-{derive(secret, 'c10d name')[:4].hex()}", secret)
     try:
         records = notes.exchange(asdict(communicator.own))
         communicator.join(1, seat.rank, [_peer(Peer, record, rank) for rank, record in enumerate(records)])
@@ -133,17 +136,33 @@ class _Notes:
     def _key(self, name: object) -> str:
         return f"{self._prefix}/{name}"
 
-    def secret(self) -> bytes:
-        """Made by rank 0."""
+    def secret(self, config: Config) -> bytes:
+        """Of this world, by what rank 0 puts into the store: a nonce for ranks that were given the job's secret, which
+        then stays out of the store, else the secret itself. Raises ConfigError where some were given it and others
+        not."""
+        given = load(config) if config.secret or config.secret_file else None
         if self._seat.rank == 0:
             made = secrets.token_bytes(_SECRET_BYTES)
-            self._store.set(self._key("secret"), made.hex())
-            return made
-        self._await(["secret"])
+            self._store.set(self._key("secret"), f"{_SECRET if given is None else _NONCE} {made.hex()}")
+        else:
+            self._await(["secret"])
+            made = self._made(given is not None)
+        return made if given is None else derive(given, f"c10d world {made.hex()}")
+
+    def _made(self, given: bool) -> bytes:
         try:
-            return bytes.fromhex(self._store.get(self._key("secret")).decode("ascii"))
+            kind, _, text = self._store.get(self._key("secret")).decode("ascii").partition(" ")
+            made = bytes.fromhex(text)
         except ValueError:
-            raise CorruptError("the store holds no secret where rank 0 should have put it") from None
+            kind, made = "", b""
+        if kind not in (_SECRET, _NONCE) or len(made) != _SECRET_BYTES:
+            raise CorruptError("the store holds no secret where rank 0 should have put it")
+        if given != (kind == _NONCE):
+            has, lacks = ("rank 0", f"rank {self._seat.rank}")[:: -1 if given else 1]
+            raise ConfigError(
+                f"{has} was given the job's secret, {lacks} was not: set BYTEPS_LIKE_SECRET_FILE on all ranks or on none"
+            )
+        return made
 
     def exchange(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         """Everybody's records, by rank."""

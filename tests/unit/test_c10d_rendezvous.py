@@ -14,7 +14,8 @@ import pytest
 import torch.distributed as dist
 
 from byteps_like.config import Config
-from byteps_like.errors import CorruptError, DeadlineError
+from byteps_like.control.secret import create
+from byteps_like.errors import ConfigError, CorruptError, DeadlineError
 from byteps_like.torch import rendezvous
 from byteps_like.torch.rendezvous import Seat, config_at, meet, store_address
 
@@ -62,11 +63,11 @@ class CountingStore:
         return call
 
 
-def _meet_all(size: int, stores: list[Any]) -> list[Any]:
+def _meet_all(size: int, stores: list[Any], config: Config | None = None) -> list[Any]:
     worlds: list[Any] = [None] * size
 
     def main(rank: int) -> None:
-        worlds[rank] = meet(Seat(stores[rank], rank, size, 10.0), Config())
+        worlds[rank] = meet(Seat(stores[rank], rank, size, 10.0), config or Config())
 
     threads = [threading.Thread(target=main, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -94,6 +95,53 @@ def test_all_meet_again_and_again_and_leave_nothing(kind: str, tmp_path: Path) -
         seen.add(secret)
     assert len(seen) == 3
     assert not base.check(["byteps_like/0/secret"]) and not base.check(["byteps_like/2/3"])
+
+
+class KeepingStore(CountingStore):
+    """Remembers all that was ever put into a store."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.written: list[str] = []
+
+    def set(self, key: str, value: str) -> None:
+        self.written.append(value)
+        self._store.set(key, value)
+
+
+def test_a_secret_from_a_file_is_never_in_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    text = create(path)
+    store = KeepingStore(dist.HashStore())
+    made = []
+    for _ in range(2):
+        worlds = _meet_all(3, [store] * 3, Config(secret_file=str(path)))
+        (secret,) = {world.secret for world in worlds}
+        made.append(secret)
+    assert len(set(made)) == 2  # what one world's links prove is no proof in the next
+    for value in store.written:
+        assert all(each not in value for each in (text, *(secret.hex() for secret in made)))
+    assert [value.split()[0] for value in store.written if not value.startswith("{")] == ["nonce"] * 2
+
+
+@pytest.mark.parametrize("holder", [0, 1])
+def test_ranks_of_which_some_were_given_a_secret_are_told(holder: int) -> None:
+    store = dist.HashStore()
+    errors: dict[int, Exception] = {}
+
+    def main(rank: int) -> None:
+        config = Config(secret="a secret that only one rank has" if rank == holder else "")
+        try:
+            meet(Seat(store, rank, 2, 1.0), config)
+        except (ConfigError, DeadlineError) as error:
+            errors[rank] = error
+
+    threads = [threading.Thread(target=main, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert f"rank {holder} was given the job's secret, rank {1 - holder} was not" in str(errors[1])
 
 
 @pytest.mark.parametrize("size", [2, 16])
