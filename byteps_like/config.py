@@ -152,7 +152,8 @@ class Config:
             if name not in types:
                 raise ConfigError(f"unknown setting {name!r}{nearest(name, types)}")
         values: dict[str, Any] = {}
-        for name, (source, text) in read_environment(os.environ if environ is None else environ, tuple(types)).items():
+        found = read_environment(os.environ if environ is None else environ, tuple(types), given.get("role", ""))
+        for name, (source, text) in found.items():
             values[name] = parse(source, text, types[name])
         for name, value in given.items():
             values[name] = parse(name, value, types[name]) if isinstance(value, str) else value

@@ -49,7 +49,7 @@ _IGNORED_NAMES = """
     BYTEPS_UCX_RECONNECT_TMO BYTEPS_SOCKET_PATH BYTEPS_ORDERED_HOSTS BYTEPS_NCCL_GROUP_SIZE BYTEPS_NCCL_NUM_RINGS
     BYTEPS_PCIE_SWITCH_SIZE BYTEPS_REDUCE_ROOTS BYTEPS_OMP_THREAD_PER_GPU BYTEPS_THREADPOOL_SIZE
     BYTEPS_KEY_HASH_FN BYTEPS_BUILT_IN_HASH_COEF BYTEPS_ENABLE_MIXED_MODE
-    BYTEPS_MIXED_MODE_BOUND BYTEPS_SERVER_ENABLE_SCHEDULE BYTEPS_SERVER_ENGINE_BLOCKING BYTEPS_ENABLE_ASYNC
+    BYTEPS_MIXED_MODE_BOUND BYTEPS_SERVER_ENABLE_SCHEDULE BYTEPS_SERVER_ENGINE_BLOCKING
     BYTEPS_SERVER_DEBUG BYTEPS_SERVER_DEBUG_KEY BYTEPS_LOG_HIDE_TIME BYTEPS_DEBUG_SAMPLE_TENSOR BYTEPS_ENABLE_GDB
     BYTEPS_TELEMETRY_ON BYTEPS_TRACE_ON BYTEPS_TRACE_START_STEP BYTEPS_TRACE_END_STEP BYTEPS_TRACE_DIR
     BYTEPS_NUMA_ON BYTEPS_NUMA_DEFAULT_QUOTA BYTEPS_NUMA_ROOT_QUOTA BYTEPS_CPU_BLACKLIST
@@ -58,18 +58,30 @@ _IGNORED_NAMES = """
 IGNORED = frozenset(_IGNORED_NAMES.split())
 
 
+_REFUSED = {"BYTEPS_ENABLE_ASYNC": "asynchronous training is not supported: every step would be synchronous"}
+"""Variables of BytePS that would change what is computed; they may say no."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that asks for the known name nearest to `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def read_environment(environ: Mapping[str, str], settings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Setting -> (variable, text) for all that is set; empty variables count as not set.
+def read_environment(
+    environ: Mapping[str, str], settings: tuple[str, ...], role: str = ""
+) -> dict[str, tuple[str, str]]:
+    """Setting -> (variable, text) for all that is set; empty variables count as not set. `role` beats DMLC_ROLE.
 
-    Raises ConfigError for an unknown BYTEPS_LIKE_* name. Other unknown names of BytePS's families are logged.
+    Raises ConfigError for an unknown BYTEPS_LIKE_* name, or one of BytePS's that asks for what isn't there. Other
+    unknown names of BytePS's families are logged.
     """
     present = {name: text for name, text in environ.items() if text.strip()}
+    if role or f"{PREFIX}ROLE" in present:
+        present["DMLC_ROLE"] = role or present[f"{PREFIX}ROLE"]
+    for name, why in _REFUSED.items():
+        if name in present and parse(name, present[name], bool):
+            raise ConfigError(f"{name}={present[name]}: {why}; unset it")
     aliases = {alias for names in ALIASES.values() for entry in names for alias in entry.split(":")}
     own = {PREFIX + setting.upper() for setting in settings}
     for name in present:
@@ -81,7 +93,9 @@ def read_environment(environ: Mapping[str, str], settings: tuple[str, ...]) -> d
 
 
 def _of_byteps(name: str) -> bool:
-    return name in IGNORED or (name.startswith(("BYTEPS_", "DMLC_")) and not name.startswith(PREFIX))
+    return name in IGNORED or (
+        name not in _REFUSED and name.startswith(("BYTEPS_", "DMLC_")) and not name.startswith(PREFIX)
+    )
 
 
 def _log_ignored(names: list[str], aliases: set[str]) -> None:

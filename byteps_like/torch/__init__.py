@@ -24,10 +24,11 @@ from byteps_like.errors import (
     SystemCallError,
 )
 from byteps_like.torch import backend as _backend
+from byteps_like.torch import cross_barrier, parallel
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression import Compression
-from byteps_like.torch.cross_barrier import CrossBarrier
+from byteps_like.torch.crossing import CrossBarrier
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.deferred import DeferredBackward
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
@@ -86,6 +87,7 @@ from byteps_like.torch.ops import (
     push_pull_async,
     push_pull_async_inplace,
 )
+from byteps_like.torch.ops import push_pull_async_inplace as byteps_push_pull
 from byteps_like.torch.optimizer import DistributedOptimizer
 from byteps_like.torch.pacing import StepPacer
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
@@ -160,9 +162,11 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "byteps_push_pull",
     "ccl_built",
     "compress_fsdp",
     "compress_pipeline",
+    "cross_barrier",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -191,6 +195,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "parallel",
     "poll",
     "push_pull",
     "push_pull_async",

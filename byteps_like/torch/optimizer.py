@@ -241,7 +241,7 @@ def _made(
 
         return sharded(optimizer, names, options, passes)
     if choices.cross_barrier:
-        from byteps_like.torch.cross_barrier import check_crossing, crossing
+        from byteps_like.torch.crossing import check_crossing, crossing
 
         model = check_crossing(optimizer, choices.model)
     reducer = _reducer(names, options, choices)

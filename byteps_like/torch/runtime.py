@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 import torch
@@ -264,7 +265,27 @@ class Runtime:
             release()
 
 
+class _Standing(Protocol):
+    """Where a process stands in its world, also while it is suspended."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Where a suspended process stood."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
 _process: Runtime | None = None
+_suspended: _Left | None = None
 _lock = threading.Lock()
 _bound: ContextVar[Runtime | None] = ContextVar("byteps_like_runtime", default=None)
 
@@ -306,7 +327,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     begin with. `lazy` is BytePS's and ignored; Horovod's `comm` is refused.
     Raises ConfigError, RefusedError (who refused, and why), DeadlineError (who is missing).
     """
-    global _process
+    global _process, _suspended
     # Not at the top: process sets look up the current runtime themselves.
     from byteps_like.torch.process_sets import prepared, register
     from byteps_like.torch.tracing import follow_recorder
@@ -320,6 +341,7 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
             _process = Runtime(_connect(found), found.partition_bytes, found)
             _process.pace(found)
             _process.serve(found)
+            _suspended = None
             follow_recorder()
             # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
             atexit.unregister(shutdown)
@@ -340,9 +362,10 @@ def _connect(config: Config) -> Worker:
 
 def shutdown() -> None:
     """Leaves the job; outstanding handles fail with ShutdownError. Does nothing when not initialized."""
-    global _process
+    global _process, _suspended
     with _lock:
         leaving, _process = _process, None
+        _suspended = None
     if leaving is not None:
         leaving.close()
 
@@ -356,8 +379,16 @@ is_initialized = initialized
 
 
 def suspend() -> None:
-    """Leaves the job so that it can be resumed with another world; names are agreed on again then."""
+    """Leaves the job so that it can be resumed with another world; names are agreed on again then.
+
+    Until then `rank()`, `size()`, `local_rank()` and `local_size()` say what they were, as BytePS's do.
+    """
+    global _suspended
+    standing = _standing()
+    left = _Left(standing.rank, standing.size, standing.local_rank, standing.local_size)
     shutdown()
+    with _lock:
+        _suspended = left
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: object = None) -> None:  # noqa: ARG001
@@ -368,24 +399,31 @@ def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: o
     init(world_size=num_workers, num_servers=num_servers, rank=global_rank)
 
 
+def _standing() -> _Standing:
+    runtime = _bound.get() or _process
+    if runtime is None and _suspended is not None:
+        return _suspended
+    return current().worker
+
+
 def rank() -> int:
     """This worker's rank, 0 to size() - 1."""
-    return current().worker.rank
+    return _standing().rank
 
 
 def size() -> int:
     """Number of workers."""
-    return current().worker.size
+    return _standing().size
 
 
 def local_rank() -> int:
     """This worker's rank among those on its host."""
-    return current().worker.local_rank
+    return _standing().local_rank
 
 
 def local_size() -> int:
     """Number of workers on this host."""
-    return current().worker.local_size
+    return _standing().local_size
 
 
 def stats() -> dict[str, float]:

@@ -54,6 +54,8 @@ def test_suspend_and_resume_keep_the_optimizer():
     parameter.sum().backward()
     optimizer.step()
     bps.suspend()
+    assert not bps.initialized()
+    assert (bps.rank(), bps.size(), bps.local_rank(), bps.local_size()) == (0, 1, 0, 1)
     with pytest.raises(NotInitializedError):
         parameter.sum().backward()
     bps.resume(1, 0)
@@ -61,6 +63,26 @@ def test_suspend_and_resume_keep_the_optimizer():
     parameter.sum().backward()
     optimizer.step()
     assert parameter.tolist() == [-1.0] * 3
+
+
+def test_only_who_is_initialized_can_be_suspended_and_shutdown_forgets_the_world():
+    with pytest.raises(NotInitializedError):
+        bps.suspend()
+    bps.init()
+    bps.suspend()
+    bps.shutdown()
+    with pytest.raises(NotInitializedError):
+        bps.rank()
+
+
+def test_names_of_byteps_modules():
+    from byteps_like.torch import cross_barrier
+    from byteps_like.torch.parallel import DistributedDataParallel
+
+    assert DistributedDataParallel is bps.DistributedDataParallel is bps.parallel.DistributedDataParallel
+    names = "Compression byteps_push_pull poll synchronize init shutdown size local_size rank local_rank CrossBarrier"
+    for name in (names + " broadcast_parameters broadcast_optimizer_state").split():
+        assert getattr(cross_barrier, name) is getattr(bps, name), name
 
 
 def test_init_refuses_what_it_cannot_do():
