@@ -60,7 +60,7 @@ configure-tests: core
 
 test-native: configure-tests  ## the native tests alone, after `make setup`
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
-	@$(CORE_BUILD)/native_tests
+	@bash scripts/with_deadline.sh 900 $(CORE_BUILD)/native_tests
 
 test-rdma: setup-rdma configure-tests  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)

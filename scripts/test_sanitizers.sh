@@ -20,12 +20,12 @@ if [ "${1:-}" = --build-only ]; then
   build address address,undefined
   exit
 fi
-build/san-thread/native_tests -tce="$not_for_threads" >build/san-thread.log 2>&1 &
+bash scripts/with_deadline.sh 1500 build/san-thread/native_tests -tce="$not_for_threads" >build/san-thread.log 2>&1 &
 threads=$!
 trap 'kill $threads 2>/dev/null || true' EXIT
 build address address,undefined
 echo "== native tests, address and undefined-behaviour sanitizers =="
-build/san-address/native_tests
+bash scripts/with_deadline.sh 1500 build/san-address/native_tests
 status=0
 wait $threads || status=$?
 trap - EXIT

@@ -1,4 +1,5 @@
-"""For all tests: hypothesis measures no times, since a machine may be busy; pytest's own timeout ends what hangs.
+"""For all tests: hypothesis measures no times, since a machine may be busy; pytest's own timeout ends what hangs, and
+a watchdog outside of the process what doesn't let that happen.
 
 With pytest-xdist (`-n 2 --dist loadfile`) the tests of a file stay in one process, and so do those of files that would
 disturb one another, or that share processes.
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+pytest_plugins = ["tests.watchdog"]
 
 settings.register_profile("no deadlines", deadline=None)
 settings.load_profile("no deadlines")

@@ -9,7 +9,6 @@ import pickle
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 from tests.scenarios.checks import raises, same_everywhere

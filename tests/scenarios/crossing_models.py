@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 from tests.scenarios.checks import same_everywhere
-from tests.scenarios.models import batch, flat, share
+from tests.scenarios.models import batch, flat, recomputed, share
 
 
 class Lion(torch.optim.Optimizer):
@@ -130,7 +129,7 @@ class Zoo(nn.Module):
         self.scales = nn.ParameterList([nn.Parameter(torch.ones(5)) for _ in range(2)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.utils.checkpoint.checkpoint(self.encoder, self.first(x)[None], use_reentrant=False)
+        hidden = recomputed(self.encoder, self.first(x)[None])
         hidden, _ = self.recurrent(hidden)
         return (self.choice["a"](hidden[0]) + self.choice["b"](hidden[0])) * self.scales[0] * self.scales[1]
 

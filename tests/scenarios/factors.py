@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.scenarios.checks import raises, same_everywhere
-from tests.scenarios.models import distance, fill, flat, mlp
+from tests.scenarios.models import distance, fill, flat, mlp, recomputed
 
 TOLERANCE = 1e-10  # of float64; products add in another order
 
@@ -172,8 +171,7 @@ def used_by_others_too(bps: Any, rank: int, size: int) -> None:
 
 def checkpointed(bps: Any, rank: int, size: int) -> None:
     def loss(model: nn.Module, rank: int, size: int, step: int) -> torch.Tensor:
-        result: torch.Tensor = checkpoint(model, rows_of(rank, step).requires_grad_(), use_reentrant=False)
-        return result.square().mean()
+        return recomputed(model, rows_of(rank, step).requires_grad_()).square().mean()
 
     trained(bps, rank, size, odd_model, loss, range(4))
 

@@ -6,6 +6,7 @@ import itertools
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def fill(module: nn.Module, seed: int = 1, scale: float = 0.3) -> nn.Module:
@@ -30,6 +31,17 @@ def batch(step: int, rows: int = 12, inputs: int = 20, outputs: int = 5) -> tupl
     generator = torch.Generator().manual_seed(1000 + step)
     x = torch.randn(rows, inputs, generator=generator, dtype=torch.float64)
     return x, torch.randn(rows, outputs, generator=generator, dtype=torch.float64)
+
+
+def recomputed(module: nn.Module, x: torch.Tensor, reentrant: bool = False) -> torch.Tensor:
+    """`module(x)`, computed again in backward.
+
+    Such modules need no random numbers, so the global generator's state is left alone. Ranks that are threads of one
+    process could lock each other out there: one reads the state with the interpreter's lock held, and another holds
+    the generator's lock and waits for the interpreter's.
+    """
+    result: torch.Tensor = checkpoint(module, x, use_reentrant=reentrant, preserve_rng_state=False)
+    return result
 
 
 def share(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:

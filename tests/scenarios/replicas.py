@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.scenarios.checks import matches, raises, same_everywhere
 from tests.scenarios.membership import Branches, branch_loss, sgd
-from tests.scenarios.models import batch, distance, fill, flat, loss_of, mlp, share
+from tests.scenarios.models import batch, distance, fill, flat, loss_of, mlp, recomputed, share
 from tests.scenarios.optimizers import backward
 
 
@@ -136,8 +135,8 @@ def wrapped_checkpointing(bps: Any, rank: int, size: int) -> None:
             self.first, self.second, self.reentrant = mlp(seed=1), mlp(widths=(5, 8, 5), seed=2), reentrant
 
         def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
-            hidden = checkpoint(self.first, x.requires_grad_(), use_reentrant=self.reentrant)
-            return {"outputs": [checkpoint(self.second, hidden, use_reentrant=self.reentrant)]}
+            hidden = recomputed(self.first, x.requires_grad_(), self.reentrant)
+            return {"outputs": [recomputed(self.second, hidden, self.reentrant)]}
 
     x, y = batch(0)
     for reentrant in (True, False):
