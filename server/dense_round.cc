@@ -65,6 +65,7 @@ Status DenseRound::Land(const Link& link, const Header& push, const std::byte* p
   if (direct_ == &link) {
     direct_ = nullptr;
     filled_.end = contribution.counted = end;
+    Touch();
     AddAside(end);
     return {};
   }
@@ -74,6 +75,7 @@ Status DenseRound::Land(const Link& link, const Header& push, const std::byte* p
   const uint32_t fresh = std::max(begin, contribution.counted);
   Count(push.rank, fresh, payload + (fresh - begin), end - fresh);
   contribution.counted = end;
+  Touch();
   return {};
 }
 

@@ -78,8 +78,8 @@ std::string Round::WaitingFor() const {
 }
 
 void Round::MarkBegun(Contribution& contribution, uint32_t total) {
-  Touch();
   if (contribution.begun) return;
+  Touch();
   contribution.begun = true;
   contribution.total = total;
   ++begun_;

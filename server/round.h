@@ -119,7 +119,7 @@ class Round {
 
  protected:
   void MarkBegun(Contribution& contribution, uint32_t total);
-  void Touch();  // progress
+  void Touch();  // progress: there is more than before. What comes again is none.
 
   uint32_t total_ = 0, complete_ = 0;
   uint32_t begun_ = 0, references_ = 0, absent_ = 0;

@@ -269,6 +269,22 @@ TEST_CASE("a key that all ranks forget is freed, and may begin anew") {
   CHECK(server.stats().memory == 4096);
 }
 
+TEST_CASE("a rank that says the same again and again does not keep a dead round alive") {
+  TestServer server(2, 0, {.stall_warning = 0.2, .stall_timeout = 1});
+  RawLink link = server.Connect(0);
+  Header part = PushHeader(0, 1, 0, 4096);
+  part.length = 4;
+  std::optional<Message> message;
+  for (const Deadline end = In(4); Clock::now() < end && !message;) {
+    link.Send(part);
+    message = link.Receive(0.1);
+    if (message && message->header.type == FrameType::kWarning) message.reset();
+  }
+  REQUIRE(message.has_value());
+  CHECK(message->header.type == FrameType::kError);
+  CHECK(message->header.aux == static_cast<uint32_t>(Code::kStalled));
+}
+
 TEST_CASE("many rounds that wait: one warning to each who waits, not one per round") {
   TestServer server(2, 0, {.stall_warning = 0.2, .stall_timeout = 20});
   RawLink link = server.Connect(0);
