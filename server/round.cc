@@ -110,11 +110,6 @@ void Round::Note(const Header& push) {
   ranks_[push.rank].codec = push.aux;
 }
 
-bool Round::delivered() const {
-  const auto has_all = [this](const Contribution& one) { return one.sent == total_ && !one.queued; };
-  return !active_ || (finished() && std::all_of(ranks_.begin(), ranks_.end(), has_all));
-}
-
 void Round::Abandon(const Link&) {}
 Link* Round::InTheWay(const Link&, const Header&) const { return nullptr; }
 

@@ -44,8 +44,9 @@ struct Contribution {
   bool absent = false;             // brings nothing, and gets nothing but word that the round is over
   uint32_t codec = 0;              // how its link calls the codec
   bool acknowledged = false;       // the rank has moved on to the next round: it has its result
-  bool away = false;               // its link broke: nothing goes out until the rank says what it has
+  uint64_t connection = 0;         // that the rank has said it by: nothing goes out by another
   bool queued = false;             // in its link's queue of results to send
+  uint32_t under_way = 0;          // frames that its link may still read from the result
   uint32_t sent = 0;               // prefix of the result handed to its link
   int64_t answered = 0;            // TraceClock when the first of it was; 0 while nobody records
 
@@ -91,7 +92,6 @@ class Round {
   // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
   void Note(const Header& push);
   bool movable() const { return movable_; }
-  bool delivered() const;  // it is over, and its whole result has been handed to the link of every rank
 
   // Memory for this push: before Place and Land. kCapacity.
   virtual Status Reserve(const Header& push) = 0;

@@ -44,7 +44,7 @@ void Shard::Fail(Code code, const std::string& text) {
 
 void Shard::Reset(const ShardWorld& world) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
-  memory_.Refund(keys_.size() * kKeyBytes);
+  memory_.Refund(keys_.size() * KeyBytes());
   keys_.clear();
   memory_.Trim();
   codecs_.Reset(world.size);
@@ -79,15 +79,9 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.control_under_way = false;
   peer.results = {};
   peer.codecs.clear();
-  for (auto& [id, key] : keys_)
-    for (auto& round : key->rounds) {
-      if (peer.link) round->Abandon(*peer.link);
-      if (!round->active()) continue;
-      Contribution& contribution = round->of(peer.rank);
-      contribution.queued = false;
-      contribution.away = contribution.begun;
-    }
+  ++peer.connection;
   if (!peer.link) return;
+  if (peer.landing != nullptr) std::exchange(peer.landing, nullptr)->Abandon(*peer.link);
   by_link_.erase(peer.link.get());
   --stats_.links;
   peer.link->Close(why);
@@ -149,7 +143,8 @@ void Shard::OnSent(Link& link, const Header& header) {
   ++stats_.frames_sent;
   stats_.payload_sent += header.length;
   Peer* const peer = PeerOf(link);
-  if (peer == nullptr || header.type == FrameType::kResult) return;
+  if (peer == nullptr) return;
+  if (header.type == FrameType::kResult) return OnResultSent(*peer, header);
   peer->control.pop_front();
   peer->control_under_way = false;
 }
@@ -161,7 +156,10 @@ std::byte* Shard::PlaceFor(Link& link, const Header& header) {
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
     std::byte* const place = round == nullptr ? nullptr : round->Place(link, header);
-    if (place != nullptr) return place;
+    if (place != nullptr) {
+      peer->landing = round;
+      return place;
+    }
   }
   return kAnywhere;
 }
@@ -170,7 +168,9 @@ void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
   ++stats_.frames_received;
   stats_.payload_received += header.length;
   Peer* const peer = PeerOf(link);
-  if (peer == nullptr || header.epoch != world_.epoch || !failure_.ok()) return;
+  if (peer == nullptr) return;
+  peer->landing = nullptr;
+  if (header.epoch != world_.epoch || !failure_.ok()) return;
   if (header.rank != peer->rank) return Blame(*peer, "a frame bears another rank than its link");
   const uint64_t placed = link.counters().payload_placed;
   stats_.payload_placed += placed - std::exchange(peer->placed, placed);

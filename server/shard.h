@@ -48,6 +48,10 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> encoded{0};         // bytes of encoded contributions that were summed, each once
 };
 
+// What a key takes beside its sums, at most: in itself, and for each rank in its two rounds.
+inline constexpr size_t kKeyBytes = 1024;
+inline constexpr size_t kKeyBytesPerRank = 2 * (sizeof(Contribution) + sizeof(ShardBuffer));
+
 class Shard : private LinkHandler {
  public:
   struct Options {
@@ -88,6 +92,7 @@ class Shard : private LinkHandler {
   void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let
   void FailRound(const Key& key, const Round& round, const Status& why);
   void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
+  size_t KeyBytes() const { return kKeyBytes + world_.size * kKeyBytesPerRank; }
 
   // shard_push.cc: contributions in
   const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
@@ -115,6 +120,10 @@ class Shard : private LinkHandler {
   // shard_results.cc: results out, stalls
   void Offer(Key& key, Round& round, uint32_t rank);
   bool NextResult(Peer& peer, Outgoing& next);
+  void OnResultSent(const Peer& peer, const Header& header);
+  bool IsAway(const Peer& peer, const Contribution& contribution) const;
+  void Return(const Peer& peer, Contribution& contribution);
+  bool MayHaveAll(const Round& round, uint32_t rank);
   void ArmStallCheck();
   void CheckStalls();
   void CheckStall(Key& key, Round& round);
@@ -139,8 +148,6 @@ class Shard : private LinkHandler {
   std::vector<std::unique_ptr<Link>> closing_;
   std::thread thread_;
 };
-
-inline constexpr size_t kKeyBytes = 1024;  // what a key takes beside its sums, about, in a small world
 
 // How errors call a key: workers put the tensor's name in its place.
 std::string KeyText(uint64_t key);
@@ -179,6 +186,8 @@ struct Shard::Peer {  // one worker and its link
   uint32_t rank = 0;
   std::unique_ptr<Link> link;  // null: not connected
   uint64_t link_number = 0;    // of the newest so far
+  uint64_t connection = 1;     // another with each link that comes or goes
+  Round* landing = nullptr;    // that the link receives into, perhaps
   uint64_t placed = 0;         // its LinkCounters::payload_placed, as far as it is in the stats
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
   std::vector<const ServerCodec*> codecs;  // as this link has numbered them

@@ -25,9 +25,11 @@ void Shard::OnForget(Peer& peer, const Header& header) {
   for (const uint32_t parity : {0, 1}) LendTo(peer.rank, key, parity, {});
   if (!std::all_of(key.forgotten.begin(), key.forgotten.end(), [](bool one) { return one; })) return;
   for (const auto& round : key.rounds)
-    if (!round->delivered()) return Blame(peer, KeyText(key.key) + ": all forget it before all have its result");
+    for (const auto& one : peers_)
+      if (round->active() && !MayHaveAll(*round, one->rank))
+        return Blame(*one, KeyText(key.key) + ": it forgets it before it has its result");
   --stats_.keys;
-  memory_.Refund(kKeyBytes);
+  memory_.Refund(KeyBytes());
   keys_.erase(found);
   memory_.Trim();  // what comes in its place is of other sizes
 }
@@ -48,8 +50,8 @@ void Shard::OnResume(Peer& peer, const Header& header) {
     if (header.total != contribution.total)
       return Blame(peer, KeyText(header.key) + ": it resumes what it has not begun");
     answer.offset = contribution.counted;
+    Return(peer, contribution);
     contribution.sent = static_cast<uint32_t>(header.offset);
-    contribution.away = false;
     Offer(*found->second, *round, peer.rank);
   }
   peer.control.emplace_back(answer, std::string());

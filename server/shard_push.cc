@@ -45,7 +45,7 @@ Round& Shard::Key::Renew(uint32_t round, const Terms& terms) {
 Shard::Key* Shard::FindOrMake(const Header& header) {
   const auto found = keys_.find(header.key);
   if (found != keys_.end()) return found->second.get();
-  if (!memory_.Charge(kKeyBytes)) {
+  if (!memory_.Charge(KeyBytes())) {
     const Status full = memory_.Exhausted();
     FailOnLoop(full.code(), KeyText(header.key) + ": " + full.message());
     return nullptr;
@@ -120,16 +120,15 @@ bool Shard::Reserve(Key& key, Round& round, const Header& header) {
 }
 
 // A push of round r + 1 says that the rank has its result of r, and wants no more of it: no queue holds a round that is
-// released.
+// released, and no link reads from it.
 bool Shard::Acknowledge(Key& key, const Header& header) {
   Round& before = key.of(header.round - 1);
   if (!before.active() || before.number() != header.round - 1) return true;
-  Contribution& contribution = before.of(header.rank);
-  if (before.total() == 0 || contribution.sent != before.total() || contribution.queued) {
+  if (!MayHaveAll(before, header.rank)) {
     Blame(*peers_[header.rank], KeyText(key.key) + ": it goes on without the result of the round before");
     return false;
   }
-  contribution.acknowledged = true;
+  before.of(header.rank).acknowledged = true;
   const auto ranks = before.ranks();
   if (std::all_of(ranks.begin(), ranks.end(), [](const Contribution& one) { return one.acknowledged; }))
     before.Release();
@@ -140,7 +139,8 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   Key* key = nullptr;
   Round* const round = RoundFor(peer, header, &key);
   if (round == nullptr) return;
-  const Contribution& contribution = round->of(peer.rank);
+  Contribution& contribution = round->of(peer.rank);
+  if (!contribution.begun) Return(peer, contribution);
   if (contribution.begun && contribution.absent != ((header.flags & kAbsent) != 0))
     return Blame(peer, KeyText(header.key) + ": in one round it is absent and is not");
   round->Note(header);
@@ -200,7 +200,7 @@ void Shard::OnAbsent(Peer& peer, Key& key, Round& round) {
 
 // It was pushed again over a new link: the frame that answers it may have been lost.
 void Shard::AnswerAgain(Key& key, Round& round, uint32_t rank) {
-  round.of(rank).away = false;
+  Return(*peers_[rank], round.of(rank));
   round.of(rank).sent = 0;
   Offer(key, round, rank);
 }

@@ -6,12 +6,38 @@
 
 namespace byteps_like {
 
+// Its link has broken since it was heard of this round: nothing of the result goes out until it says what it has.
+bool Shard::IsAway(const Peer& peer, const Contribution& contribution) const {
+  return contribution.connection != peer.connection;
+}
+
+// It has said so, by the link that it has now.
+void Shard::Return(const Peer& peer, Contribution& contribution) {
+  if (!IsAway(peer, contribution)) return;
+  contribution.connection = peer.connection;
+  contribution.queued = false;
+  contribution.under_way = 0;
+}
+
+// Whether the rank can have the whole result, and nobody reads from it for its sake any more. Streams know of what they
+// have sent before it can be answered; a device may hear so later, and is then waited for.
+bool Shard::MayHaveAll(const Round& round, uint32_t rank) {
+  const Contribution& contribution = round.ranks()[rank];
+  if (round.total() == 0 || contribution.sent != round.total()) return false;
+  const Peer& peer = *peers_[rank];
+  if (IsAway(peer, contribution)) return true;
+  if (contribution.queued) return false;
+  if (contribution.under_way == 0) return true;
+  if (!peer.link->hears_late()) return false;
+  peer.link->Keep();
+  return true;
+}
+
 void Shard::Offer(Key& key, Round& round, uint32_t rank) {
   Contribution& contribution = round.of(rank);
   Peer& peer = *peers_[rank];
   const bool ready = contribution.at_once() ? round.finished() : round.complete() > contribution.sent;
-  if (!peer.link || contribution.queued || !contribution.begun || contribution.away || contribution.acknowledged)
-    return;
+  if (IsAway(peer, contribution) || contribution.queued || !contribution.begun || contribution.acknowledged) return;
   if (contribution.sent == round.total() || !ready) return;
   contribution.queued = true;
   peer.results.push({round.priority(), order_++, &round, key.key});
@@ -42,6 +68,7 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
     next.payload = round.result() + contribution.sent;
     contribution.sent += header.length;
   }
+  ++contribution.under_way;
   if (Tracing() && contribution.sent == round.total() && !contribution.absent)
     TraceStage(TraceKind::kReturned, item.key, round, peer.rank, contribution.answered);
   if (contribution.sent == round.complete()) {
@@ -49,6 +76,15 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
     contribution.queued = false;
   }
   return true;
+}
+
+void Shard::OnResultSent(const Peer& peer, const Header& header) {
+  const auto found = keys_.find(header.key);
+  if (found == keys_.end()) return;
+  Round& round = found->second->of(header.round);
+  if (!round.active() || round.number() != header.round) return;
+  Contribution& contribution = round.of(peer.rank);
+  if (!IsAway(peer, contribution) && contribution.under_way > 0) --contribution.under_way;
 }
 
 void Shard::TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const {
@@ -105,6 +141,7 @@ void Shard::Warn(const Round& round, const std::string& text) {
 
 // Nobody has to wait for a deadline for somebody who has said goodbye.
 void Shard::FailWhatWaitsFor(const Peer& gone) {
+  if (stats_.open_rounds == 0) return;
   for (auto& [id, key] : keys_)
     for (auto& round : key->rounds)
       if (round->active() && !round->finished() && !round->Has(gone.rank) && FailIfGone(*key, *round)) return;

@@ -105,6 +105,8 @@ class Link {
   // True: the peer may write there. It is told only when that changes. False: it goes on as if nothing was offered,
   // since the place is not in registered memory (csrc/transport/registered_memory.h) or the link is a stream.
   virtual bool Offer(const Header& /*about*/, std::byte* /*place*/, uint64_t /*bytes*/) { return false; }
+  // Whether OnSent may come after what the peer answers to the frame: a device says late that it was received.
+  virtual bool hears_late() const { return false; }
   // Whether Offer is worth a try: the peer can write into memory by itself.
   virtual bool takes_offers() const { return false; }
   // On the loop's thread. Takes an offer back of whose frames some may still come. True: the peer may write there until

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "csrc/transport/ring_stream.h"
 #include "tests/native/test_server.h"
 
 namespace byteps_like::testing {
@@ -22,6 +23,15 @@ Header Goodbye(uint32_t rank) {
   header.type = FrameType::kGoodbye;
   header.epoch = 1;
   header.rank = rank;
+  return header;
+}
+
+Header Forget(uint32_t rank, uint64_t key) {
+  Header header;
+  header.type = FrameType::kForget;
+  header.epoch = 1;
+  header.rank = rank;
+  header.key = key;
   return header;
 }
 
@@ -229,6 +239,18 @@ TEST_CASE("keys count against the memory limit") {
   CHECK(Contains(link.ReceiveError(), "server_memory_limit"));
 }
 
+TEST_CASE("what a key takes for each rank counts against the memory limit") {
+  constexpr uint32_t kRanks = 1000;
+  TestServer server(kRanks, 10 * kRanks * 2 * sizeof(Contribution));
+  RawLink link = server.Connect(0);
+  Header absent = PushHeader(0, 0, 0, 64);
+  absent.flags = kAbsent;
+  absent.length = 0;
+  for (; absent.key < 20; ++absent.key) link.Send(absent);
+  CHECK(Contains(link.ReceiveError(), "server_memory_limit"));
+  CHECK(server.stats().keys < 10);
+}
+
 TEST_CASE("a round says that its tensor moves only if all ranks have said so") {
   TestServer server(2);
   RawLink first = server.Connect(0), second = server.Connect(1);
@@ -250,20 +272,12 @@ TEST_CASE("a key that all ranks forget is freed, and may begin anew") {
     second.Send(PushHeader(1, 7, round, 4096));
     for (RawLink* link : {&first, &second}) REQUIRE(link->Receive()->header.type == FrameType::kResult);
   };
-  const auto forget = [&](RawLink& link, uint32_t rank) {
-    Header header;
-    header.type = FrameType::kForget;
-    header.epoch = 1;
-    header.rank = rank;
-    header.key = 7;
-    link.Send(header);
-  };
   push(0);
-  forget(first, 0);
-  forget(first, 0);
+  first.Send(Forget(0, 7));
+  first.Send(Forget(0, 7));
   push(1);  // what comes behind it on the same links: the frames before have been read
   CHECK(server.stats().keys == 1);
-  forget(second, 1);
+  second.Send(Forget(1, 7));
   push(0);
   CHECK(server.stats().keys == 1);
   CHECK(server.stats().memory == 4096);
@@ -283,6 +297,25 @@ TEST_CASE("a rank that says the same again and again does not keep a dead round 
   REQUIRE(message.has_value());
   CHECK(message->header.type == FrameType::kError);
   CHECK(message->header.aux == static_cast<uint32_t>(Code::kStalled));
+}
+
+// Else the server would read from memory that has another use by then.
+TEST_CASE("a rank that goes on while its result is on its way is named, and so is one that forgets the key") {
+  constexpr uint32_t kMoreThanARing = kRingBytes + 4096;
+  TestServer server(2);
+  RawLink hasty = server.Connect(0), other = server.Connect(1);
+  hasty.Send(PushHeader(0, 7, 0, kMoreThanARing));
+  other.Send(PushHeader(1, 7, 0, kMoreThanARing));
+  REQUIRE(other.Receive()->header.type == FrameType::kResult);
+  SUBCASE("goes on") {
+    hasty.Send(PushHeader(0, 7, 1, 4096));
+    CHECK(Contains(other.ReceiveError(), "rank 0 broke the protocol: key 7: it goes on without the result"));
+  }
+  SUBCASE("forgets") {
+    hasty.Send(Forget(0, 7));
+    other.Send(Forget(1, 7));
+    CHECK(Contains(other.ReceiveError(), "rank 0 broke the protocol: key 7: it forgets it before it has its result"));
+  }
 }
 
 TEST_CASE("many rounds that wait: one warning to each who waits, not one per round") {

@@ -37,6 +37,7 @@ class RdmaLink final : public LoopLink {
   }
 
   bool takes_offers() const override { return true; }
+  bool hears_late() const override { return true; }
 
   bool Withdraw(const OfferId& what) override {
     if (stopping_) return false;
