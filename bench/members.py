@@ -24,15 +24,16 @@ from report import OUT, context, print_table, write_json_lines
 from byteps_like.config import Config
 from byteps_like.control import wire
 from byteps_like.control.loop import control_loop
-from byteps_like.control.rpc import Caller
+from byteps_like.control.rpc import STREAMS, Caller
 from byteps_like.control.scheduler import SERVICE, SchedulerServer
 from byteps_like.control.seats import Claim
-from byteps_like.control.session import open_channel
+from byteps_like.control.session import open_channel, scheduler_of
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.control.v1 import scheduler_pb2 as pb
 
 TARGET_SECONDS = 5.0
-CHANNELS = 8
+PER_CHANNEL = STREAMS // 2
+"""Members on one connection: each has its watch stream and a call."""
 
 
 @dataclass
@@ -76,9 +77,9 @@ class Simulated:
 
 async def simulate(config: Config, secret: bytes, count: int) -> dict[str, float]:
     """Seconds of each phase."""
-    channels: list[grpc.aio.Channel] = [open_channel(config, own_connection=True) for _ in range(CHANNELS)]
-    callers = [Caller(channel, SERVICE, config.job, secret, "scheduler") for channel in channels]
-    members = [Simulated(callers[rank % CHANNELS], rank, count) for rank in range(count)]
+    channels: list[grpc.aio.Channel] = [open_channel(config) for _ in range(-(-count // PER_CHANNEL))]
+    callers = [Caller(channel, SERVICE, scheduler_of(config, secret)) for channel in channels]
+    members = [Simulated(callers[rank // PER_CHANNEL], rank, count) for rank in range(count)]
     phases: dict[str, Callable[[Simulated], Awaitable[None]]] = {
         "join": Simulated.join,
         "heartbeat": Simulated.heartbeat,

@@ -5,55 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
-
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from byteps_like import log as logs
 from byteps_like.config import Config, split_address
 from byteps_like.control.address import join_address, listen_address
 from byteps_like.control.forming import Terms
+from byteps_like.control.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.loop import control_loop
 from byteps_like.control.membership import Membership, Patience
 from byteps_like.control.proof import Verifier
-from byteps_like.control.rpc import Stream, Unary, options, service_handler
+from byteps_like.control.rpc import ProvenService
 from byteps_like.control.secret import load
 from byteps_like.control.service import SchedulerService
+from byteps_like.control.session import ADDRESSEE
 from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
-from byteps_like.errors import SystemCallError
 
 log = logging.getLogger(__name__)
 
 SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
-_STOP_GRACE = 0.2
-
-
-async def start_grpc(
-    service: Any, methods: dict[str, Unary | Stream], verifier: Verifier, address: str, silence: float
-) -> tuple[grpc.aio.Server, int, Any]:
-    """A running server of `service` and the standard health service, its port, and the health servicer.
-
-    Health checks need no proof: they tell nothing but that somebody is there. Raises SystemCallError.
-    """
-    server = grpc.aio.server(options=options(silence))
-    server.add_generic_rpc_handlers((service_handler(service, methods, verifier),))
-    module: Any = health  # grpc-stubs lack its `aio`
-    checks = module.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    for name in ("", service.full_name):
-        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise SystemCallError(f"can't listen on {address}: {error}") from error
-    await server.start()
-    return server, port, checks
 
 
 class SchedulerServer:
@@ -63,7 +38,7 @@ class SchedulerServer:
         """`config.scheduler` is where to listen (port 0: any free one); empty: a free port of `config.host`."""
         self._config = config
         self._secret = load(config)
-        self._server: grpc.aio.Server | None = None
+        self._listener: Listener | None = None
         self._service: SchedulerService | None = None
         self.address = ""
 
@@ -80,9 +55,9 @@ class SchedulerServer:
 
     def stop(self) -> None:
         """Cuts all connections off. Idempotent."""
-        if self._server is not None:
-            server, self._server = self._server, None
-            control_loop().run(server.stop(_STOP_GRACE))
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            control_loop().run(listener.stop())
 
     def wait(self, timeout: float | None = None) -> bool:
         """True when the job has ended, False after `timeout` seconds."""
@@ -98,10 +73,11 @@ class SchedulerServer:
         config = self._config
         membership = Membership(config.job, os.urandom(INCARNATION_BYTES), terms_of(config), patience_of(config))
         self._service = SchedulerService(membership, watch_rates=config.replan)
-        verifier = Verifier(config.job, self._secret)
-        silence = max(config.stall_timeout, 20.0)
-        self._server, port, _ = await start_grpc(SERVICE, self._service.methods(), verifier, listen, silence)
-        return port
+        verifier = Verifier(config.job, self._secret, ADDRESSEE, membership.incarnation)
+        listener = Listener(listen, max(config.stall_timeout, 20.0), _connections(membership.terms))
+        await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier))
+        self._listener = listener
+        return listener.port
 
     async def _wait(self, timeout: float | None) -> bool:
         assert self._service is not None
@@ -111,6 +87,13 @@ class SchedulerServer:
         except TimeoutError:
             return False
         return True
+
+
+def _connections(terms: Terms) -> int:
+    """How many may be open: twice what the members need, since a network that breaks leaves the old ones behind."""
+    if terms.world_size and terms.num_servers >= 0:
+        return 2 * (terms.world_size + terms.num_servers) + SPARE_CONNECTIONS
+    return max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, SPARE_CONNECTIONS)
 
 
 def terms_of(config: Config) -> Terms:

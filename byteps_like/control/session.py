@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from byteps_like.config import Config
 from byteps_like.control import wire
 from byteps_like.control.loop import control_loop
-from byteps_like.control.rpc import Caller, UnreachableError, options
+from byteps_like.control.rpc import Callee, Caller, UnreachableError, channel_options
 from byteps_like.control.seats import Claim, Waiting
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -27,6 +27,8 @@ from byteps_like.timeline.recorder import recorder
 log = logging.getLogger(__name__)
 
 SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"]
+ADDRESSEE = "scheduler"
+"""Whom the calls of this service address."""
 SCHEDULER_GRACE = 1.0
 """Seconds the scheduler may be out of reach before it counts as dead."""
 _RETRY = 0.05
@@ -70,7 +72,7 @@ class Session:
     async def join(self) -> World:
         """Connects, claims the place and waits for the world."""
         self._channel = open_channel(self._config)
-        self._caller = Caller(self._channel, SCHEDULER, self._config.job, self._secret, self._scheduler, clock.observe)
+        self._caller = Caller(self._channel, SCHEDULER, scheduler_of(self._config, self._secret), clock.observe)
         deadline = time.monotonic() + self._claim.timeout
         self._check_open()
         await self._request_place(deadline)
@@ -249,18 +251,20 @@ class Session:
             return {}
 
 
-def open_channel(config: Config, *, own_connection: bool = False) -> grpc.aio.Channel:
-    """A channel to the scheduler; call it on the control loop. Channels of a process share one connection otherwise."""
-    settings = options(max(config.stall_timeout, 20.0))
-    if own_connection:
-        settings.append(("grpc.use_local_subchannel_pool", 1))
-    return grpc.aio.insecure_channel(config.scheduler, options=settings)
+def open_channel(config: Config) -> grpc.aio.Channel:
+    """A connection to the scheduler; call it on the control loop."""
+    return grpc.aio.insecure_channel(config.scheduler, options=channel_options(max(config.stall_timeout, 20.0)))
+
+
+def scheduler_of(config: Config, secret: bytes) -> Callee:
+    """The scheduler, for a Caller."""
+    return Callee(config.job, secret, ADDRESSEE, f"scheduler {config.scheduler}")
 
 
 async def one_call(config: Config, secret: bytes, name: str, request: Message, timeout: float) -> Any:
     """One call by somebody who is no member. Raises PeerLostError if nobody answers."""
     async with open_channel(config) as channel:
-        caller = Caller(channel, SCHEDULER, config.job, secret, f"scheduler {config.scheduler}")
+        caller = Caller(channel, SCHEDULER, scheduler_of(config, secret))
         try:
             return await caller.call(name, request, timeout)
         except UnreachableError as error:

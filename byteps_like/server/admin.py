@@ -11,17 +11,16 @@ import grpc.aio
 
 from byteps_like.config import Config
 from byteps_like.control.address import join_address
+from byteps_like.control.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.loop import control_loop
 from byteps_like.control.proof import Verifier
-from byteps_like.control.rpc import Caller, UnreachableError, options
-from byteps_like.control.scheduler import start_grpc
+from byteps_like.control.rpc import Callee, Caller, ProvenService, UnreachableError, channel_options
 from byteps_like.control.secret import load
 from byteps_like.control.v1 import server_admin_pb2 as pb
 from byteps_like.errors import PeerLostError
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ServerAdmin"]
 _DRAIN_LOOK = 0.05  # seconds between two looks at the number of open rounds; only while somebody drains
-_STOP_GRACE = 0.2
 
 Counters = Callable[[], Mapping[str, float]]
 
@@ -32,27 +31,29 @@ class AdminServer:
     def __init__(self, config: Config, counters: Counters) -> None:
         """`counters` must not block; "open_rounds" in it is what draining waits for."""
         self._config, self._counters = config, counters
-        self._verifier = Verifier(config.job, load(config))
+        self._secret = load(config)
         self._started = time.monotonic()
-        self._server: grpc.aio.Server | None = None
-        self._health: Any = None
+        self._listener: Listener | None = None
         self.rank, self.epoch = -1, 0
 
     def start(self, host: str) -> str:
         """Listens on a free port of `host` and returns host:port."""
-        return join_address(host, control_loop().run(self._start(join_address(host, 0))))
+        return control_loop().run(self._start(host))
 
     def stop(self) -> None:
         """Cuts all connections off. Idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            control_loop().run(server.stop(_STOP_GRACE))
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            control_loop().run(listener.stop())
 
-    async def _start(self, address: str) -> int:
+    async def _start(self, host: str) -> str:
+        listener = Listener(join_address(host, 0), max(self._config.stall_timeout, 20.0), SPARE_CONNECTIONS)
+        address = join_address(host, listener.port)
         methods: Any = {"Stats": self._stats, "Drain": self._drain}
-        silence = max(self._config.stall_timeout, 20.0)
-        self._server, port, self._health = await start_grpc(SERVICE, methods, self._verifier, address, silence)
-        return port
+        verifier = Verifier(self._config.job, self._secret, _name(address))
+        await listener.serve(ProvenService(SERVICE, methods, verifier))
+        self._listener = listener
+        return address
 
     async def _stats(self, request: pb.StatsRequest) -> pb.StatsReply:
         del request
@@ -61,7 +62,8 @@ class AdminServer:
         return pb.StatsReply(rank=max(self.rank, 0), epoch=self.epoch, uptime_s=uptime, counters=counters)
 
     async def _drain(self, request: pb.DrainRequest) -> pb.DrainReply:
-        await self._health.enter_graceful_shutdown()
+        if self._listener is not None:
+            self._listener.health.stop_serving()
         deadline = time.monotonic() + request.timeout_s
         open_rounds = self._open_rounds()
         while open_rounds and time.monotonic() < deadline:
@@ -87,9 +89,14 @@ def drain_server(config: Config, admin: str, timeout: float = 60.0) -> bool:
     return reply.drained
 
 
+def _name(admin: str) -> str:
+    """Whom calls to this server address: it knows itself by the address that it tells the scheduler."""
+    return f"server {admin}"
+
+
 async def _ask(config: Config, admin: str, name: str, request: Any, timeout: float) -> Any:
-    async with grpc.aio.insecure_channel(admin, options=options(20.0)) as channel:
-        caller = Caller(channel, SERVICE, config.job, load(config), f"server {admin}")
+    async with grpc.aio.insecure_channel(admin, options=channel_options(20.0)) as channel:
+        caller = Caller(channel, SERVICE, Callee(config.job, load(config), _name(admin), _name(admin)))
         try:
             return await caller.call(name, request, timeout)
         except UnreachableError as error:

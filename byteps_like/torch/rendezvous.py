@@ -1,8 +1,8 @@
 """How the ranks of a c10d world find each other: through the Store that init_process_group was given.
 
 Each rank makes seven calls of the store (rank 0 six), whatever the size of the world: it takes a ticket, publishes or
-awaits and reads what the world's secret is made of, publishes its addresses, awaits and reads everybody's, and says that it has read
-them; the last one deletes the keys.
+awaits and reads what the world's secret is made of, publishes its addresses, awaits and reads everybody's, and says
+that it has read them; the last one deletes the keys.
 Sub-groups cause none. A store that serves several worlds one after the other (torchrun's, when a process calls
 init_process_group again) has the worlds apart by their tickets.
 """
@@ -159,9 +159,8 @@ class _Notes:
             raise CorruptError("the store holds no secret where rank 0 should have put it")
         if given != (kind == _NONCE):
             has, lacks = ("rank 0", f"rank {self._seat.rank}")[:: -1 if given else 1]
-            raise ConfigError(
-                f"{has} was given the job's secret, {lacks} was not: set BYTEPS_LIKE_SECRET_FILE on all ranks or on none"
-            )
+            text = f"{has} was given the job's secret, {lacks} was not"
+            raise ConfigError(f"{text}: set BYTEPS_LIKE_SECRET_FILE on all ranks or on none")
         return made
 
     def exchange(self, own: dict[str, Any]) -> list[dict[str, Any]]:
