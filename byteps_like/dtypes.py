@@ -56,7 +56,7 @@ _FLOATS = frozenset({
 
 
 class Op(IntEnum):
-    """Reduction. AVERAGE divides the sum by the number of ranks (integers: floor division).
+    """Reduction. AVERAGE divides the sum by the number of ranks (integers: rounded towards zero).
 
     Of BOOL the sum is "or", product and average are "and". BAND, BOR and BXOR work bit by bit.
     """

@@ -66,19 +66,23 @@ class NotInitializedError(BytePSLikeError):
     code = Code.INVALID
 
 
-class MismatchError(BytePSLikeError):
+class OperationError(BytePSLikeError):
+    """An operation could not be carried out with the other ranks: base of all that one in flight can fail with."""
+
+
+class MismatchError(OperationError):
     """Ranks disagree on a name's shape, dtype or operation, or wait for each other in different orders."""
 
     code = Code.MISMATCH
 
 
-class StalledError(BytePSLikeError):
+class StalledError(OperationError):
     """A contribution did not come before the deadline; names who is waited for, key and round."""
 
     code = Code.STALLED
 
 
-class PeerLostError(BytePSLikeError):
+class PeerLostError(OperationError):
     """A worker, a server or the scheduler died or can't be reached any more."""
 
     code = Code.PEER_LOST
@@ -90,37 +94,37 @@ class RefusedError(BytePSLikeError):
     code = Code.REFUSED
 
 
-class CorruptError(BytePSLikeError):
+class CorruptError(OperationError):
     """Bytes failed their checksum or their bounds and could not be repaired."""
 
     code = Code.CORRUPT
 
 
-class DeadlineError(BytePSLikeError, TimeoutError):
+class DeadlineError(OperationError, TimeoutError):
     """A local wait ended at its deadline."""
 
     code = Code.TIMEOUT
 
 
-class ShutdownError(BytePSLikeError):
+class ShutdownError(OperationError):
     """The operation was cut off because this process, or the job, was shut down."""
 
     code = Code.CLOSED
 
 
-class CapacityError(BytePSLikeError):
+class CapacityError(OperationError):
     """A memory or connection budget is used up."""
 
     code = Code.CAPACITY
 
 
-class SystemCallError(BytePSLikeError):
+class SystemCallError(OperationError):
     """The operating system refused; the message holds its reason."""
 
     code = Code.SYSTEM
 
 
-class DeviceError(BytePSLikeError):
+class DeviceError(OperationError):
     """A GPU or its driver failed, or there is none; names CUDA's error."""
 
     code = Code.DEVICE

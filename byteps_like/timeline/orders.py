@@ -12,11 +12,15 @@ NEXT = -1
 
 @dataclass(frozen=True)
 class Order:
-    """Steps are counted from 0. `first` NEXT: from the next one on; `steps` 0: until the end."""
+    """Steps are counted from 0. `first` NEXT: from the next one on; `steps` 0: until the end.
+
+    `alone`: of this process only; other members are not told, even by rank 0.
+    """
 
     path: str
     first: int = NEXT
     steps: int = 0
+    alone: bool = False
 
     def to_text(self) -> str:
         """For the wire."""

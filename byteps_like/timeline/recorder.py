@@ -94,7 +94,7 @@ class Recorder:
         """Of rank 0: `announce` is told when recording begins, and (None) when all steps that were ordered are done."""
         with self._lock:
             self._announce = announce
-            if self.active and self._order is not None:
+            if self.active and self._order is not None and not self._order.alone:
                 announce(self._order)
 
     # --- switching ---
@@ -169,7 +169,7 @@ class Recorder:
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(self._wake,), name="byteps_like-timeline", daemon=True)
         self._thread.start()
-        if self._announce is not None:
+        if self._announce is not None and not order.alone:
             self._announce(Order(order.path, NEXT, order.steps))
 
     # --- collecting ---

@@ -8,6 +8,8 @@
 After a failure every call that needs the job raises the job's error, until `shutdown()` and `init()`.
 """
 
+from typing import TYPE_CHECKING
+
 from byteps_like.errors import (
     BytePSLikeError,
     CapacityError,
@@ -17,6 +19,7 @@ from byteps_like.errors import (
     InvalidArgumentError,
     MismatchError,
     NotInitializedError,
+    OperationError,
     PeerLostError,
     RefusedError,
     ShutdownError,
@@ -54,6 +57,8 @@ from byteps_like.torch.grouped import (
 )
 from byteps_like.torch.handles import poll, synchronize
 from byteps_like.torch.horovod import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
     allreduce,
     allreduce_,
     allreduce_async,
@@ -109,7 +114,18 @@ from byteps_like.torch.runtime import (
 )
 from byteps_like.torch.shared import empty_shared
 from byteps_like.torch.sparse import sparse_allreduce_async
-from byteps_like.torch.tracing import trace
+from byteps_like.torch.sync_batch_norm import SyncBatchNorm
+from byteps_like.torch.tracing import start_timeline, stop_timeline, trace
+
+if not TYPE_CHECKING:  # else every name would be taken to be here
+
+    def __getattr__(name: str) -> object:
+        if name == "elastic":
+            raise AttributeError(
+                "byteps_like.torch has no elastic yet: see 'Horovod' in docs/migration.md for what to do instead"
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _backend.register()  # torch before 2.14 knows of no entry point
 
@@ -129,12 +145,15 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedOptimizer",
     "GroupOptions",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "InvalidArgumentError",
     "Max",
     "Min",
     "MismatchError",
     "NotInitializedError",
     "OnebitAdam",
+    "OperationError",
     "PeerLostError",
     "ProcessSet",
     "Product",
@@ -143,6 +162,7 @@ __all__ = [
     "StalledError",
     "StepPacer",
     "Sum",
+    "SyncBatchNorm",
     "SystemCallError",
     "add_process_set",
     "allgather",
@@ -211,7 +231,9 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
     "stats",
+    "stop_timeline",
     "suspend",
     "synchronize",
     "trace",

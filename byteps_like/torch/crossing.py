@@ -19,6 +19,7 @@ from byteps_like.torch.optimizer import (
     DistributedOptimizerMixin,
     _Distribution,
 )
+from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer
 from byteps_like.torch.twin import Twin, twin_of
 
@@ -167,10 +168,12 @@ def check_crossing(optimizer: torch.optim.Optimizer, model: object) -> nn.Module
     )
 
 
-def crossing(optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: nn.Module) -> Twin:
+def crossing(
+    optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: nn.Module, names: ParameterNames
+) -> Twin:  # fmt: skip
     """The twin of `optimizer` that crosses the barrier."""
     guards = Guards(model, (item for group in optimizer.param_groups for item in group["params"]))
-    return twin_of(optimizer, CrossBarrierMixin, Crossing(reducer, guards))
+    return twin_of(optimizer, CrossBarrierMixin, Crossing(reducer, guards), names)
 
 
 def CrossBarrier(

@@ -43,8 +43,8 @@ def push_pull(
     """Reduces `tensor` over all ranks and returns the result, the same on every rank; `tensor` is left as it is.
 
     `average=False` or `op=Sum` adds; `op` may also be Average (the default), Min, Max or Product. Integers wrap when
-    they overflow, and their average is rounded down. For bool, Sum and Max are "any rank", Average, Min and Product
-    "all ranks". CPU tensors of float32, float64, float16, bfloat16, int8, uint8, int32, int64 and bool, of any shape.
+    they overflow, and their average is rounded towards zero. For bool, Sum and Max are "any rank", Average, Min and
+    Product "all ranks". Tensors of any number type, of any shape.
 
     `name` joins the calls of different ranks; without one, calls with the same shape, dtype and operation meet in
     the order in which they are made. Of two operations that wait, the larger `priority` goes first. `version` is
@@ -92,7 +92,7 @@ def broadcast(
 ) -> torch.Tensor:
     """The `tensor` of rank `root_rank`, on all ranks; the argument is left as it is.
 
-    Shape and dtype must be the same on all ranks. Differentiable: the root's gradient is the sum over all ranks, the
+    Shape and dtype must be the same on all ranks. Differentiable: the root's gradient is the mean over all ranks, the
     others' is zero. Raises as `push_pull` does.
     """
     return _reduce(tensor, name, Reduction(Op.BROADCAST, root=root_rank), process_set)
@@ -134,5 +134,5 @@ class _Reduce(torch.autograd.Function):
         (gradient,) = gradients
         if reduction.op is not Op.BROADCAST:
             return _reduce(gradient, name, reduction, ctx.process_set), None, None, None
-        total = _reduce(gradient, name, Reduction(Op.SUM), ctx.process_set)
-        return (total if _runtime.rank() == reduction.root else torch.zeros_like(total)), None, None, None
+        mean = _reduce(gradient, name, Reduction(Op.AVERAGE), ctx.process_set)
+        return (mean if _runtime.rank() == reduction.root else torch.zeros_like(mean)), None, None, None

@@ -30,7 +30,7 @@ def allgather(
 ) -> torch.Tensor:
     """The tensors of all ranks, one behind the other along the first dimension, which may differ per rank.
 
-    Any dtype. Differentiable: a rank's gradient is the sum over all ranks of the gradients of its rows. On the wire:
+    Any dtype. Differentiable: a rank's gradient is the mean over all ranks of the gradients of its rows. On the wire:
     an all-gather of 128 bytes for the shapes, and one of the tensors.
 
     `compression`: a cast, or a codec of trait OPAQUE, REENCODE or MERGE, in which floating-point numbers travel; the
@@ -85,12 +85,10 @@ def alltoall(
 def alltoall_async(
     tensor: torch.Tensor, splits: object = None, name: str | None = None, process_set: object = None
 ) -> int:  # fmt: skip
-    """Starts `alltoall` and returns a handle of what that returns."""
+    """Starts `alltoall` and returns a handle of the pair, also without splits."""
 
     def result(rows: Rows) -> Any:
-        return (
-            rows.tensor if splits is None else (rows.tensor, torch.tensor(rows.counts, dtype=torch.int32, device="cpu"))
-        )
+        return rows.tensor, torch.tensor(rows.counts, dtype=torch.int32, device="cpu")
 
     return start_alltoall(tensor, splits, name, process_set, result)
 
@@ -106,8 +104,10 @@ def reducescatter(
 ) -> torch.Tensor:
     """This rank's rows of the reduction of `tensor`, which has the same shape on all ranks.
 
-    Rows are dealt out evenly; the first ranks get one more where they can't be. Differentiable for Sum and Average.
-    Raises InvalidArgumentError for a scalar, MismatchError if ranks differ in shape, dtype or operation.
+    Rows are dealt out evenly; the first ranks get one more where they can't be. Differentiable for Sum and Average, as
+    in Horovod: gradients are gathered, and of a Sum multiplied by the number of ranks. On the wire: an all-gather of
+    128 bytes for the shapes, and a reduce-scatter of the tensor.
+    Raises InvalidArgumentError for a scalar or Adasum, MismatchError if ranks differ in shape, dtype or operation.
     """
     return grouped_reducescatter(
         [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
@@ -215,7 +215,7 @@ class _Allgather(_Call):
 
     def back(self, gradients: Tensors) -> list[torch.Tensor]:
         parts = [Rows(gradient, counts) for gradient, counts in zip(gradients, self._counts, strict=True)]
-        handle = start_reducescatter(parts, Reduction(Op.SUM), self.way_back, self.process_set, list)
+        handle = start_reducescatter(parts, Reduction(Op.AVERAGE), self.way_back, self.process_set, list)
         own: list[torch.Tensor] = synchronize(handle)
         return own
 
@@ -256,7 +256,7 @@ class _Reducescatter(_Call):
         op = self._reduction.op
         if op not in (Op.SUM, Op.AVERAGE):
             raise InvalidArgumentError(f"reducescatter with op={op.name} has no gradient; use Sum or Average")
-        size = _runtime.current().scope(self.process_set).size if op is Op.AVERAGE else 1
-        factor = self._reduction.prescale * self._reduction.postscale / size
+        size = _runtime.current().scope(self.process_set).size if op is Op.SUM else 1
+        factor = self._reduction.prescale * self._reduction.postscale * size
         whole: list[torch.Tensor] = synchronize(start_allgather(gradients, self.way_back, self.process_set, _tensors))
         return [gradient.mul_(factor) for gradient in whole]

@@ -21,7 +21,7 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.gathers_coded import Travelling, travellers
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.headers import Headers
-from byteps_like.torch.ops import Reduction, scale_in_place
+from byteps_like.torch.ops import Reduction, scale_in_place, scaled_once
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.staged import All, Staged, Step
 from byteps_like.torch.tensors import check_strided, wire_dtype, wire_op
@@ -147,7 +147,10 @@ def check_splits(tensor: torch.Tensor, splits: object, scope: Scope) -> list[int
                 " ranks; give splits="
             )
         return [rows // scope.size] * scope.size
-    counts = [int(item) for item in torch.as_tensor(splits, device="cpu").reshape(-1)]
+    given = torch.as_tensor(splits, device="cpu")
+    if given.numel() and (given.is_floating_point() or given.is_complex() or given.dtype is torch.bool):
+        raise InvalidArgumentError(f"alltoall: splits must be whole numbers, not of {given.dtype}")
+    counts = [int(item) for item in given.reshape(-1)]
     if len(counts) != scope.size or min(counts) < 0 or sum(counts) != rows:
         raise InvalidArgumentError(
             f"alltoall: splits={counts} must be {scope.size} numbers, one per rank, that add up to the {rows} rows of"
@@ -166,7 +169,11 @@ def start_reducescatter(
     result: Callable[[list[torch.Tensor]], Any],
 ) -> int:  # fmt: skip
     """Starts reducing each of `parts`, of which rank r gets `counts[r]` rows; the handle yields `result` of its own."""
+    if reduction.adasum:
+        raise InvalidArgumentError("reducescatter can't be made with op=Adasum; use Sum or Average")
     own = plain([part.tensor for part in parts], "reducescatter")
+    size = _runtime.current().scope(process_set).size
+    ways = [scaled_once(reduction, tensor.dtype, size) for tensor in own]
     if reduction.prescale != 1.0:
         own = [tensor.clone() for tensor in own]
     for tensor in own:
@@ -175,14 +182,21 @@ def start_reducescatter(
     outputs: list[torch.Tensor] = []
 
     def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+        headers = Headers(lane, "reducescatter", own)
         for tensor, part in zip(own, parts, strict=True):
             outputs.append(tensor.new_empty((part.counts[lane.rank], *tensor.shape[1:])))
-        pieces = zip(own, outputs, parts, strict=True)
-        return All([_scatter(lane, *piece[:2], piece[2].counts, reduction.op) for piece in pieces]), finish
+
+        def then() -> Step:
+            for number in range(len(own)):
+                headers.check_equal(number)
+            pieces = zip(own, outputs, parts, ways, strict=True)
+            return All([_scatter(lane, *piece[:2], piece[2].counts, piece[3].op) for piece in pieces])
+
+        return Staged(headers.operation, then), finish
 
     def finish() -> Any:
-        for output in outputs:
-            scale_in_place(output, reduction.postscale)
+        for output, way in zip(outputs, ways, strict=True):
+            scale_in_place(output, way.postscale)
         del own[:]  # alive until here: the operation reads it
         return result([output.to(part.tensor.device) for output, part in zip(outputs, parts, strict=True)])
 

@@ -59,16 +59,21 @@ class Headers:
         rows = self._all[:, number * _WORDS : (number + 1) * _WORDS].tolist()
         shapes = [tuple(row[3 : 3 + row[1]]) for row in rows]
         if len({(row[0], len(shape), shape[1:]) for row, shape in zip(rows, shapes, strict=True)}) > 1:
-            seen = ", ".join(
-                f"rank {rank} has {self._kind(row[0], shape)}"
-                for rank, row, shape in zip(self._lane.ranks, rows, shapes, strict=True)
-            )
-            raise MismatchError(
-                f"{self._what}: the ranks disagree: {seen}; dtypes, codecs and all dimensions but the first must be"
-                " equal",
-                key=self._lane.name,
-            )
+            raise self._disagree(rows, "dtypes, codecs and all dimensions but the first must be equal")
         return shapes
+
+    def check_equal(self, number: int) -> None:
+        """Raises MismatchError, the same on all ranks, if dtypes or shapes of tensor `number` differ at all."""
+        rows = self._all[:, number * _WORDS : (number + 1) * _WORDS].tolist()
+        if len({tuple(row) for row in rows}) > 1:
+            raise self._disagree(rows, "dtypes and shapes must be equal")
+
+    def _disagree(self, rows: list[list[int]], rule: str) -> MismatchError:
+        seen = ", ".join(
+            f"rank {rank} has {self._kind(row[0], tuple(row[3 : 3 + row[1]]))}"
+            for rank, row in zip(self._lane.ranks, rows, strict=True)
+        )
+        return MismatchError(f"{self._what}: the ranks disagree: {seen}; {rule}", key=self._lane.name)
 
     def lengths(self, number: int) -> list[int]:
         """In how many bytes tensor `number` travels, by rank; only once the operation is done."""

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import torch
 
+from byteps_like.errors import OperationError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.differentiable import push_pull, push_pull_inplace
 from byteps_like.torch.ops import push_pull_async, push_pull_async_inplace
+
+HorovodInternalError = OperationError
+"""Horovod's name for what an operation fails with."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Horovod's: the hosts of the job have changed. Nothing here raises it; scripts name it in `except` clauses."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync
 
 
 def allreduce(

@@ -91,6 +91,7 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
+    reduction = scaled_once(reduction, tensor.dtype, scope.size)
     full = runtime.names.claim(scope.prefix + reduction.kind, name, _signature(tensor, reduction))
     try:
         begin = _start_adasum if reduction.adasum else _start_push_pull
@@ -135,14 +136,29 @@ def _start_adasum(tensor: torch.Tensor, full: str, reduction: Reduction, scope: 
     return place.stage.start([copy], [copy[::-1]], partial(adasum.begin, scope.lane(full), place.host))
 
 
+def scaled_once(reduction: Reduction, dtype: torch.dtype, size: int) -> Reduction:
+    """`reduction` of tensors of `dtype` over `size` ranks, which rounds integers once, after the sum.
+
+    Raises InvalidArgumentError for factors on booleans.
+    """
+    if reduction.prescale == reduction.postscale == 1.0 or dtype.is_floating_point or dtype.is_complex:
+        return reduction
+    if dtype is torch.bool:
+        raise InvalidArgumentError("prescale and postscale factors need numbers, not torch.bool")
+    if reduction.op is Op.AVERAGE and reduction.postscale != 1.0:
+        return replace(reduction, op=Op.SUM, postscale=reduction.postscale / size)
+    return reduction
+
+
 def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
-    """Multiplies a floating-point tensor. Raises InvalidArgumentError for a factor on integers."""
+    """Multiplies `tensor`: integers in float64, rounded towards zero, as in Horovod."""
     if factor == 1.0:
         return
-    if not tensor.is_floating_point():
-        raise InvalidArgumentError(f"prescale and postscale factors need a floating-point tensor, not {tensor.dtype}")
     with torch.no_grad():
-        tensor.mul_(factor)
+        if tensor.is_floating_point() or tensor.is_complex():
+            tensor.mul_(factor)
+        else:
+            tensor.copy_(tensor.double().mul_(factor))
 
 
 def copied(tensor: torch.Tensor, what: str) -> torch.Tensor:

@@ -23,6 +23,7 @@ from byteps_like.torch.following import follow
 from byteps_like.torch.onebit_adam import OnebitAdam
 from byteps_like.torch.ops import Adasum, Average, resolve_op
 from byteps_like.torch.optimizer_choices import Choices, check_passes
+from byteps_like.torch.outsider import OutsiderMixin
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.twin import Twin, twin_of
@@ -55,9 +56,11 @@ class _Distribution:
         if not self.synchronized or self.reducer.touched:
             return True
         if not self.by_scaler:
+            # Horovod's words, which scripts filter by; unlike Horovod, nothing is sent again.
             warnings.warn(
-                "step() after synchronize(): the gradients are averaged already and are not sent again; write"
-                " `with optimizer.skip_synchronize(): optimizer.step()`",
+                "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize()."
+                " This can cause training slowdown. You may want to consider using optimizer.skip_synchronize()"
+                " context if you use optimizer.synchronize() in your code.",
                 stacklevel=3,
             )
         return False
@@ -203,7 +206,8 @@ def DistributedOptimizer(
     for embeddings. None: as the setting says.
     `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
     `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
-    by size()/f after it. `process_set`: averages over its ranks only. `num_groups`, `groups`: Horovod's, not needed.
+    by size()/f after it. `process_set`: averages over its ranks only; the others' optimizers stay as they are.
+    `num_groups`, `groups`: Horovod's, not needed.
     `sparse_as_dense`: see ReducerOptions. `route`: "server", "allreduce" (among the workers), or "auto": servers if the
     job has any; the optimizer's `route` and `route_why` say what it came to.
     `cross_barrier`: step() returns at once, each module of `model` waits for its own parameters: docs/scheduler.md.
@@ -223,8 +227,11 @@ def DistributedOptimizer(
     )
     choices.check(optimizer, backward_passes_per_step)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
+    if not _runtime.current().includes(process_set):
+        return twin_of(optimizer, OutsiderMixin, process_set, names)
     if op is Adasum:
-        return twin_of(optimizer, AdasumOptimizerMixin, StepReducer(names, check_compression(compression), process_set))
+        steps = StepReducer(names, check_compression(compression), process_set)
+        return twin_of(optimizer, AdasumOptimizerMixin, steps, names)
     scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
     options = ReducerOptions(rules, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
     if isinstance(optimizer, OnebitAdam):
@@ -247,8 +254,8 @@ def _made(
     reducer = _reducer(names, options, choices)
     reducer.passes_per_step = passes
     if choices.cross_barrier:
-        return crossing(optimizer, reducer, model)
-    return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer))
+        return crossing(optimizer, reducer, model, names)
+    return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer), names)
 
 
 def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -> GradientReducer:

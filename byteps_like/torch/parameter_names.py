@@ -30,6 +30,14 @@ class ParameterNames:
             for place, parameter in enumerate(group["params"]):
                 yield self._names.get(id(parameter), f"group{number}.parameter{place}"), parameter
 
+    def by_parameter(self) -> dict[torch.Tensor, str]:
+        """The names by parameter, as Horovod has them: without one from the user `allreduce.noname.0.3`."""
+        return {
+            parameter: self._names.get(id(parameter), f"allreduce.noname.{number}.{place}")
+            for number, group in enumerate(self._attributes["param_groups"])
+            for place, parameter in enumerate(group["params"])
+        }
+
     def rates(self) -> dict[int, float]:
         """The learning rate of each parameter, by its id; 1 where a group has none."""
         groups = self._attributes["param_groups"]

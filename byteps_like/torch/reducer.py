@@ -40,8 +40,9 @@ class ReducerOptions:
     """How gradients travel and are summed: which `route` (see routes.ROUTES), over which ranks.
 
     `crossing`: the next forward waits for its own layers only, so those nearest to the input go first (see Arena).
-    Sparse ones travel by their rows (sparse), beside the arenas; but as dense ones with `sparse_as_dense`, and, with a
-    warning, over servers in steps that cross the barrier, and where there are no collectives (portable workers).
+    Sparse ones travel by their rows (sparse), beside the arenas; but as dense ones with `sparse_as_dense`, to be made
+    sparse again (but in steps that cross the barrier), and, with a warning, over servers in steps that cross the
+    barrier, and where there are no collectives (portable workers).
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -495,6 +496,10 @@ class GradientReducer:
         for arena in self._arenas:
             arena.settle()
         self._sparse.land()
+        back = self._options.sparse_as_dense and not self._options.crossing
+        for arena in self._arenas if back else ():
+            for slot in arena.sparse():
+                slot.sparsify()
         # Gradients that came sparse leave the arenas, which `refresh` rebuilds without them.
         for arena in self._arenas if self.gathers else ():
             for slot in arena.sparse():

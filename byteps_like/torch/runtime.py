@@ -157,6 +157,12 @@ class Runtime:
             raise InvalidArgumentError(f"rank {self.worker.rank} is not in process set {number}, ranks {list(ranks)}")
         return scope
 
+    def includes(self, process_set: object) -> bool:
+        """Whether this rank is in `process_set`. Raises InvalidArgumentError if there is no such set."""
+        number = getattr(process_set, "process_set_id", process_set)
+        ranks, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
+        return scope is not None or (not ranks and self.scope(process_set) is not None)
+
     def has_scope(self, number: int, ranks: Sequence[int]) -> bool:
         """Whether there is a process set of that number and those ranks."""
         known = tuple(range(self.worker.size)) if number == 0 else self._scopes.get(number, ((), None))[0]
@@ -435,9 +441,10 @@ def stats() -> dict[str, float]:
     return current().stats()
 
 
-def barrier(timeout: float | None = None) -> None:
-    """Blocks until all workers have called it. Raises DeadlineError after `timeout` seconds."""
+def barrier(process_set: object = None, timeout: float | None = None) -> None:
+    """Blocks until all workers (of `process_set`) have called it. Raises DeadlineError after `timeout` seconds."""
     runtime = current()
+    scope = runtime.scope(process_set)
     if runtime.joiner is not None:
-        runtime.joiner.check("barrier")
-    runtime.worker.barrier(timeout)
+        runtime.joiner.check("barrier", scope.ranks)
+    scope.route.worker.barrier(timeout)

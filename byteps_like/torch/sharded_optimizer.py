@@ -145,6 +145,6 @@ def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: Re
     reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))
     reducer.passes_per_step = passes
     slices = SliceOptimizer(type(optimizer), optimizer.__dict__)
-    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, options.process_set))
+    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, options.process_set), names)
     twin._keep_shares()
     return twin

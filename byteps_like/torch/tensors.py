@@ -48,7 +48,7 @@ def wire_dtype(dtype: torch.dtype) -> DType:
 def wire_op(op: Op, dtype: torch.dtype) -> Op:
     """`op`, of tensors of `dtype`. Raises InvalidArgumentError where that means nothing, as of a least complex number.
 
-    For bool a sum is "any rank", a product and a (floor) average are "all ranks".
+    For bool a sum is "any rank", a product and an average are "all ranks".
     """
     if not op.supports(wire_dtype(dtype)):
         raise InvalidArgumentError(f"there is no {op.name} of tensors of {dtype}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -175,6 +176,45 @@ def trace(path: str, steps: int) -> None:
     recorder.take(Order(path, NEXT, steps))
     follow_recorder()
     _hooks.step.began = _now()
+
+
+_timeline: Path | None = None
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:  # noqa: ARG001 - Horovod's
+    """Horovod's: records this rank from now until `stop_timeline`. `mark_cycles` is Horovod's and ignored.
+
+    Does nothing while a timeline is being recorded already.
+    """
+    global _timeline
+    if recorder.ordered:
+        return
+    _timeline = Path(file_path)
+    recorder.take(Order(str(_parts(_timeline)), alone=True))
+    recorder.begin()
+    follow_recorder()
+
+
+def stop_timeline() -> None:
+    """Ends what `start_timeline` began. On rank 0 its file is written: a trace of all that is in `file_path`.parts.
+
+    That is what this rank has recorded, and other ranks of its host that were given the same path, as far as they have
+    come. Does nothing if no timeline was started. Raises OSError if the file can't be written.
+    """
+    global _timeline
+    path, _timeline = _timeline, None
+    if path is None:
+        return
+    recorder.stop()
+    follow_recorder()
+    if _rank() == 0:
+        from byteps_like.timeline.perfetto import merged, write  # not at the top: few look at what they record
+
+        write(merged(_parts(path)), path)
+
+
+def _parts(path: Path) -> Path:
+    return path.with_name(path.name + ".parts")
 
 
 def _rank() -> int:

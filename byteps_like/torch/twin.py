@@ -1,7 +1,7 @@
 """The distributed twin of a user's optimizer: another object of a subclass, with the same `__dict__`.
 
 So state, parameter groups, hooks and what a scheduler has attached are the same before and after, whichever of the two
-is asked. Only `_distribution` is the twin's own.
+is asked. Only `_distribution` and `_names` are the twin's own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.parameter_names import ParameterNames
 
 
 class Twin(torch.optim.Optimizer):
     """Base of the methods that twins add to, or change in, the class of the plain optimizer."""
 
     _distribution: Any
+    _names: ParameterNames
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """Horovod's: what each parameter is called."""
+        return self._names.by_parameter()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise InvalidArgumentError(_NO_COPY)
@@ -36,15 +43,21 @@ _NO_COPY = (
 )
 
 
-def twin_of(optimizer: torch.optim.Optimizer, methods: type[Twin], distribution: object) -> Twin:
+def twin_of(
+    optimizer: torch.optim.Optimizer, methods: type[Twin], distribution: object, names: ParameterNames
+) -> Twin:  # fmt: skip
     """The twin of `optimizer`, with `methods` over its own."""
     plain = type(optimizer)
-    members: dict[str, Any] = {"__slots__": ("_distribution",), "__doc__": plain.__doc__, "step": _told(methods.step)}
+    members: dict[str, Any] = {
+        "__slots__": ("_distribution", "_names"),
+        "__doc__": plain.__doc__,
+        "step": _told(methods.step),
+    }
     members["__module__"] = plain.__module__
     cls = type(plain.__name__, (methods, plain), members)
     twin: Twin = object.__new__(cls)
     twin.__dict__ = optimizer.__dict__
-    twin._distribution = distribution
+    twin._distribution, twin._names = distribution, names
     if "step" in twin.__dict__:
         twin.__dict__["step"] = _rewrapped(twin, twin.__dict__["step"])
     return twin

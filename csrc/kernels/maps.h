@@ -65,23 +65,30 @@ struct Choose<false, First, Second> {
 template <typename T>
 inline constexpr bool kIsUnsigned = static_cast<T>(-1) > T{0};
 
-// Largest integer not above value / divisor. The truncated quotient in floating point is exact: it is off by less than
+// value / divisor, rounded towards zero. The truncated quotient in floating point is exact: it is off by less than
 // 2^-8 / divisor (16 bits in float) or 2^-21 / divisor (32 bits in double), and what is not an integer is at least
-// 1 / divisor away from one. A negative remainder then says that truncation went up.
+// 1 / divisor away from one.
 template <typename T>
-BYTEPS_LIKE_INLINE T FloorDivide(T value, uint32_t divisor) {
+BYTEPS_LIKE_INLINE T Quotient(T value, uint32_t divisor) {
   if constexpr (sizeof(T) >= 4 && kIsUnsigned<T>) {
     return static_cast<T>(value / divisor);
   } else if constexpr (sizeof(T) == 8) {
-    const int64_t quotient = value / static_cast<int64_t>(divisor);
-    return quotient - (quotient * static_cast<int64_t>(divisor) > value);
+    return value / static_cast<int64_t>(divisor);
   } else {
     using Real = typename Choose<sizeof(T) <= 2, float, double>::Type;
-    const int32_t wide = value;
-    const auto quotient = static_cast<int32_t>(static_cast<Real>(wide) / static_cast<Real>(divisor));
-    const auto remainder =
-        static_cast<int32_t>(static_cast<uint32_t>(wide) - static_cast<uint32_t>(quotient) * divisor);
-    return static_cast<T>(quotient - (remainder < 0 ? 1 : 0));
+    return static_cast<T>(static_cast<int32_t>(static_cast<Real>(value) / static_cast<Real>(divisor)));
+  }
+}
+
+// The same of a power of two: a shift alone would round negative numbers down.
+template <typename T>
+BYTEPS_LIKE_INLINE T Shifted(T value, uint32_t divisor, int log2) {
+  if constexpr (kIsUnsigned<T>) {
+    return static_cast<T>(value >> log2);
+  } else {
+    using Wide = typename Choose<sizeof(T) == 8, int64_t, int32_t>::Type;
+    const Wide wide = value;
+    return static_cast<T>((wide + (wide < 0 ? static_cast<Wide>(divisor - 1) : 0)) >> log2);
   }
 }
 
@@ -94,9 +101,9 @@ void FinalizeInteger(void* destination, const void* accumulator, size_t count, u
     constexpr int kMostShift = sizeof(T) == 8 ? 63 : 31;
     const int log2 = __builtin_ctz(divisor);
     const int shift = log2 < kMostShift ? log2 : kMostShift;
-    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, static_cast<T>(LoadAny<T>(from + i) >> shift));
+    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, Shifted<T>(LoadAny<T>(from + i), divisor, shift));
   } else {
-    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, FloorDivide<T>(LoadAny<T>(from + i), divisor));
+    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, Quotient<T>(LoadAny<T>(from + i), divisor));
   }
 }
 

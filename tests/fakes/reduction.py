@@ -34,7 +34,8 @@ def reduce(contributions: Sequence[bytes], dtype: DType, op: Op, root: int = 0) 
     for array in arrays[1:]:
         total = _UFUNCS[op](total, array)
     if op is Op.AVERAGE:
-        total = total // len(arrays) if total.dtype.kind in "iu" else total / total.dtype.type(len(arrays))
+        count = total.dtype.type(len(arrays))
+        total = (total - np.fmod(total, count)) // count if total.dtype.kind in "iu" else total / count
     return _encoded(total, dtype)
 
 

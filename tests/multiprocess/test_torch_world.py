@@ -54,7 +54,7 @@ def test_training_equals_one_process(pool: Pool, ranks: int, servers: int) -> No
 SCENARIOS = [
     operations.every_type_and_op,
     operations.wider_types,
-    operations.integer_average_rounds_down,
+    operations.integer_average_truncates,
     operations.bool_is_any_or_all,
     operations.out_of_place_leaves_input,
     operations.empty_and_scalar,
@@ -122,3 +122,9 @@ def test_what_rank_0_has_recorded_shows_all_ranks_and_the_server(pool: Pool, tmp
     assert {event["pid"] for event in events} == {0, 1, 1000}
     updated = Counter(event["pid"] for event in events if event["cat"] == "partition" and event["name"] == "updated")
     assert min(updated[rank] for rank in (0, 1)) >= 3
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_timeline_is_started_and_stopped(pool: Pool, tmp_path: Path, servers: int) -> None:
+    with job(2, servers) as cluster:
+        pool.run(cluster, traced.from_start_to_stop, str(tmp_path), together=True)

@@ -134,12 +134,12 @@ def _of_bools(op: Op, a: Array, b: Array) -> Array:
 
 
 def divide(dtype: DType, values: Array, divisor: int) -> Array:
-    """Floats divided, integers by floor division (in Python's integers, of any size), bools left alone."""
+    """Floats divided, integers rounded towards zero (in Python's integers, of any size), bools left alone."""
     if divisor == 1 or dtype == DType.BOOL:
         return values
     if values.dtype.kind == "f":
         return values / values.dtype.type(divisor)
-    return np.array([value // divisor for value in values.tolist()], values.dtype)
+    return np.array([abs(value) // divisor * (-1 if value < 0 else 1) for value in values.tolist()], values.dtype)
 
 
 def reduce_many(op: Op, dtype: DType, sources: Sequence[Array], divisor: int) -> Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -53,7 +55,7 @@ def coded_gathers(bps: Any, rank: int, size: int) -> None:
             assert torch.equal(whole, torch.arange(size).repeat_interleave(2))
     value = torch.ones(2, 3, requires_grad=True)
     (bps.allgather(value, compression="int8") * (rank + 1)).sum().backward()
-    assert torch.equal(value.grad, torch.full((2, 3), size * (size + 1) / 2))
+    assert torch.equal(value.grad, torch.full((2, 3), (size + 1) / 2))
 
 
 def alltoalls(bps: Any, rank: int, size: int) -> None:
@@ -67,6 +69,8 @@ def alltoalls(bps: Any, rank: int, size: int) -> None:
     assert even.tolist() == [100 * s + 2 * rank + k for s in range(size) for k in range(2)]
     handle = bps.alltoall_async(sent, torch.tensor(splits))
     assert bps.synchronize(handle)[1].tolist() == expected
+    rows, counts = bps.synchronize(bps.alltoall_async(torch.arange(2 * size) + 100 * rank))
+    assert torch.equal(rows, even) and counts.tolist() == [2] * size
     empty, counts = bps.alltoall(torch.empty(0, 4), [0] * size)
     assert empty.shape == (0, 4) and not counts.any()
 
@@ -134,17 +138,26 @@ def differentiable(bps: Any, rank: int, size: int) -> None:
     (gathered * torch.arange(float(len(gathered)))[:, None] * (rank + 1)).sum().backward()
     start = rank * (rank + 1) // 2
     weights = torch.arange(start, start + rank + 1, dtype=torch.float64)[:, None].expand(-1, 2)
-    torch.testing.assert_close(tensor.grad, weights * (size * (size + 1) / 2))
+    torch.testing.assert_close(tensor.grad, weights * ((size + 1) / 2))  # the mean, as in Horovod
+    group = [leaf((rank + 1, 2)), leaf((2,))]
+    first, second = bps.grouped_allgather(group)
+    first.backward(torch.ones_like(first) * rank)  # one after the other, each through the whole group
+    second.backward(torch.ones_like(second))
+    assert group[0].grad.eq((size - 1) / 2).all() and group[1].grad.eq(1.0).all()
     tensor, splits = leaf((2 * size, 2)), [2] * size
     received, _ = bps.alltoall(tensor, splits)
     (received * (rank + 1)).sum().backward()
     expected = torch.arange(1, size + 1, dtype=torch.float64).repeat_interleave(2)[:, None].expand(-1, 2)
     torch.testing.assert_close(tensor.grad, expected)
-    for op, factor in ((bps.Sum, 1.0), (bps.Average, 1.0 / size)):
+    for op, factor in ((bps.Sum, float(size)), (bps.Average, 1.0)):
         tensor = leaf((size + 1, 2))
         (bps.reducescatter(tensor, op=op, prescale_factor=2.0) * (rank + 1)).sum().backward()
         owners = torch.tensor([1, *range(1, size + 1)], dtype=torch.float64)[:, None].expand(-1, 2)
         torch.testing.assert_close(tensor.grad, owners * 2.0 * factor)
+        group = [leaf((size, 2)), leaf((2 * size,))]
+        for item in bps.grouped_reducescatter(group, op=op):
+            item.backward(torch.ones_like(item))
+        assert all(item.grad.eq(factor).all() for item in group)
     pair = [leaf((2,)), leaf((3, 2))]
     sum(item.sum() for item in bps.grouped_allreduce(pair, op=bps.Sum)).backward()
     assert all(item.grad.eq(size).all() for item in pair)
@@ -236,6 +249,73 @@ def trains(bps: Any, rank: int, mine: Any) -> None:
     assert optimizer.route == ("allreduce" if mine.size() > 1 else "none")
 
 
+def barriers(bps: Any, rank: int, size: int) -> None:
+    """Of all, and of a set's ranks only: the others are somewhere else."""
+    bps.barrier()
+    bps.barrier(bps.global_process_set)
+    if size < 3:
+        return
+    most = bps.add_process_set(range(1, size))
+    if most.included():
+        for _ in range(3):
+            bps.barrier(process_set=most)
+    else:
+        raises(bps.InvalidArgumentError, lambda: bps.barrier(most), "is not in process set")
+    late = torch.zeros(1)
+    if rank == 1:
+        time.sleep(0.2)
+        late = torch.ones(1)
+    if most.included():
+        bps.barrier(most)
+        assert bps.allreduce(late, op=bps.Sum, process_set=most).item() == 1.0
+
+
+def names_for_handlers(bps: Any, rank: int, size: int) -> None:
+    """What Horovod's scripts catch, and what they don't: a caller's own mistakes."""
+    assert issubclass(bps.HorovodInternalError, RuntimeError)
+    for kind in (bps.MismatchError, bps.StalledError, bps.PeerLostError, bps.ShutdownError, bps.DeadlineError):
+        assert issubclass(kind, bps.HorovodInternalError)
+    assert not issubclass(bps.InvalidArgumentError, bps.HorovodInternalError)
+    assert bps.HostsUpdatedInterrupt(True).skip_sync and issubclass(bps.HostsUpdatedInterrupt, RuntimeError)
+    raises(AttributeError, lambda: bps.elastic, "docs/migration.md")
+    raises(AttributeError, lambda: bps.no_such_name, "no_such_name")
+    if size > 1:
+        raises(bps.HorovodInternalError, lambda: bps.allgather(torch.ones(2, 3 + rank)), "disagree")
+
+
+def outside_nothing_is_sent(bps: Any, rank: int, size: int) -> None:
+    """On ranks outside of its process set a distributed optimizer is the plain one."""
+    if size == 1:
+        return
+    first = bps.add_process_set([0])
+    most = bps.add_process_set(range(size - 1)) if size > 2 else first
+    for mine in (first, most):
+        for options in ({}, {"op": bps.Adasum}) if mine.size() & (mine.size() - 1) == 0 else ({},):
+            parameter = torch.nn.Parameter(torch.zeros(2))
+            optimizer = bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), process_set=mine, **options)
+            for turn in range(2):
+                optimizer.zero_grad()
+                (parameter * (rank + 1)).sum().backward()
+                optimizer.synchronize()
+                if turn or not options:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        optimizer.step()
+            if not mine.included():
+                assert parameter.tolist() == [-(rank + 1) * (1.0 if options else 2.0)] * 2
+                assert optimizer.route == "none" and optimizer.step(lambda: 3.0) == 3.0
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            optimizer.set_backward_passes_per_step(1)
+            optimizer.close()
+    bps.remove_process_set(first)
+    raises(
+        bps.InvalidArgumentError,
+        lambda: bps.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 1.0), process_set=99),
+        "is not known",
+    )
+
+
 def refused(bps: Any, rank: int, size: int) -> None:
     ones = torch.ones(2 * size, 2)
     wrong = [
@@ -250,7 +330,9 @@ def refused(bps: Any, rank: int, size: int) -> None:
         lambda: bps.alltoall(torch.tensor(1.0)),
         lambda: bps.reducescatter(torch.tensor(1.0)),
         lambda: bps.reducescatter(ones, op="sum"),
-        lambda: bps.reducescatter(ones.int(), prescale_factor=2.0),
+        lambda: bps.reducescatter(ones > 0, op=bps.Sum, prescale_factor=2.0),
+        lambda: bps.reducescatter(ones, op=bps.Adasum),
+        lambda: bps.alltoall(ones, torch.full((size,), 2.0)),
         lambda: bps.reducescatter(ones, compression=1),
         lambda: bps.grouped_allreduce([ones, 1]),
         lambda: bps.allgather(ones, process_set=7),
@@ -275,11 +357,14 @@ def mismatches(bps: Any, rank: int, size: int) -> None:
     dtype = torch.float64 if last else torch.float32
     raises(bps.MismatchError, lambda: bps.alltoall(torch.ones(size, dtype=dtype)), "float64", "float32")
     raises(bps.MismatchError, lambda: bps.reducescatter(torch.ones(size + last), name="rs"))
+    shape = (6, 4) if last else (6, 2, 2)
+    raises(bps.MismatchError, lambda: bps.reducescatter(torch.ones(shape)), "[6, 2, 2]", "[6, 4]")
+    raises(bps.MismatchError, lambda: bps.reducescatter(torch.ones(6, dtype=dtype)), "float64", "float32")
     assert bps.allgather(torch.tensor([rank])).tolist() == list(range(size))
 
 
 SCENARIOS = [
     gathers, coded_gathers, alltoalls, reducescatters, grouped, order_is_free, differentiable, sparse, adasum,
-    process_sets, refused, mismatches,
+    process_sets, barriers, names_for_handlers, outside_nothing_is_sent, refused, mismatches,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

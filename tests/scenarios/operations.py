@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tests.scenarios.checks import raises
+
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.int16)
 
@@ -53,9 +55,11 @@ def wider_types(bps: Any, rank: int, size: int) -> None:
         assert result.dtype == dtype and torch.equal(result.to(torch.int64), total), dtype
 
 
-def integer_average_rounds_down(bps: Any, rank: int, size: int) -> None:
-    values = torch.tensor([-7 if rank == 0 else 0, 7 if rank == 0 else 0], dtype=torch.int32)
-    assert bps.push_pull(values).tolist() == [-7 // size, 7 // size]
+def integer_average_truncates(bps: Any, rank: int, size: int) -> None:
+    """Towards zero, as Horovod's and BytePS's do."""
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
+        values = torch.tensor([-7, 7, -8] if rank == 0 else [0, 0, 0], dtype=dtype)
+        assert bps.push_pull(values).tolist() == [-(7 // size), 7 // size, -(8 // size)]
 
 
 def bool_is_any_or_all(bps: Any, rank: int, size: int) -> None:
@@ -136,7 +140,11 @@ def gradients_flow(bps: Any, rank: int, size: int) -> None:
         torch.testing.assert_close(tensor.grad, expected)
     tensor = own(rank, torch.float64).requires_grad_()
     (bps.broadcast(tensor, 0) * (rank + 1)).sum().backward()
-    assert tensor.grad.eq(size * (size + 1) / 2 if rank == 0 else 0.0).all()
+    assert tensor.grad.eq((size + 1) / 2 if rank == 0 else 0.0).all()
+    for root in range(size):  # its backward ends on all ranks, again and again
+        tensor = own(rank, torch.float32).requires_grad_()
+        bps.broadcast(tensor, root).backward(torch.full_like(tensor, 2.0))
+        assert tensor.grad.eq(2.0 if rank == root else 0.0).all()
 
 
 def compressed(bps: Any, rank: int, size: int) -> None:
@@ -155,6 +163,22 @@ def scaled(bps: Any, rank: int, size: int) -> None:
     result = bps.push_pull(tensor, op=bps.Sum, prescale_factor=0.5, postscale_factor=4.0)
     assert result.tolist() == [2.0 * size] * 4
     assert tensor.tolist() == [1.0] * 4
+
+
+def integers_are_scaled(bps: Any, rank: int, size: int) -> None:
+    """In float64, rounded towards zero: each rank's before the sum, the sum once after it."""
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
+        tensor = torch.tensor([3, 7, 10, 0], dtype=dtype) * (1 if dtype is torch.uint8 else -1)
+        one = -1 if dtype.is_signed else 1
+        assert bps.allreduce(tensor, op=bps.Sum, prescale_factor=0.5).tolist() == [one * size * k for k in (1, 3, 5, 0)]
+        halves = [one * int(0.5 * size * k) for k in (3, 7, 10, 0)]
+        assert bps.allreduce(tensor, op=bps.Sum, postscale_factor=0.5).tolist() == halves
+        mean = bps.allreduce(tensor if rank == 0 else tensor * 0, postscale_factor=float(size), name=f"once.{dtype}")
+        assert mean.tolist() == tensor.tolist()
+        assert bps.reducescatter(tensor.repeat(size), op=bps.Sum, prescale_factor=0.5).tolist()[1] == one * size * 3
+    big = torch.tensor([2**40], dtype=torch.int64)
+    assert bps.grouped_allreduce([big], op=bps.Sum, prescale_factor=2.0)[0].item() == size * 2**41
+    raises(bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(2) > 0, prescale_factor=2.0), "numbers")
 
 
 def horovod_names(bps: Any, rank: int, size: int) -> None:
@@ -194,7 +218,7 @@ def wrong_arguments(bps: Any, rank: int, size: int) -> None:
         lambda: bps.push_pull(ones, process_set=3),
         lambda: bps.push_pull(ones, compression="fp17"),
         lambda: bps.push_pull_inplace(torch.ones(2, 3).t()),
-        lambda: bps.push_pull(torch.ones(2, dtype=torch.int32), postscale_factor=2.0),
+        lambda: bps.push_pull(torch.ones(2, dtype=torch.bool), postscale_factor=2.0),
         lambda: bps.broadcast(ones, size),
         lambda: bps.broadcast_parameters({"a": ones}, root_rank=-1),
         lambda: bps.synchronize(10**9),
@@ -210,8 +234,8 @@ def wrong_arguments(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    every_type_and_op, wider_types, integer_average_rounds_down, bool_is_any_or_all, out_of_place_leaves_input,
+    every_type_and_op, wider_types, integer_average_truncates, bool_is_any_or_all, out_of_place_leaves_input,
     in_place_returns_its_tensor, empty_and_scalar, strided_input, many_in_flight, rounds_of_one_name, broadcasts,
-    gradients_flow, compressed, scaled, horovod_names, objects, wrong_arguments,
+    gradients_flow, compressed, scaled, integers_are_scaled, horovod_names, objects, wrong_arguments,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

@@ -250,6 +250,26 @@ def scaled_steps(bps: Any, rank: int, size: int, clipped: bool) -> None:
     matches(bps, model, reference)
 
 
+def names_of_parameters(bps: Any, rank: int, size: int) -> None:
+    """`_parameter_names`, which scripts of Horovod's read, for every kind of distributed optimizer."""
+    model = mlp()
+    wanted = {name for name, _ in model.named_parameters()}
+    for options in ({}, {"op": bps.Adasum}, {"cross_barrier": True, "model": model}, {"shard": "optimizer"}):
+        if size & (size - 1) and "op" in options:
+            continue
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options
+        )
+        assert set(optimizer._parameter_names.values()) == wanted
+        assert all(optimizer._parameter_names[parameter] == name for name, parameter in model.named_parameters())
+        optimizer.close()
+    layers = [layer for layer in model if list(layer.parameters())][:2]
+    groups = [{"params": layer.parameters()} for layer in layers]
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
+    expected = [f"allreduce.noname.{group}.{place}" for group in range(2) for place in range(2)]
+    assert sorted(optimizer._parameter_names.values()) == expected
+
+
 def step_after_synchronize_warns(bps: Any, rank: int, size: int) -> None:
     model, optimizer, _, _ = pair(bps, op=bps.Sum)
     backward(model, 0, rank, size)
@@ -258,7 +278,8 @@ def step_after_synchronize_warns(bps: Any, rank: int, size: int) -> None:
     with warnings.catch_warnings(record=size == 1) as caught:
         warnings.simplefilter("always" if size == 1 else "ignore")
         optimizer.step()
-    assert size > 1 or any("skip_synchronize" in str(item.message) for item in caught or [])
+    words = "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize()"
+    assert size > 1 or [item for item in caught or [] if str(item.message).startswith(words)]
     assert all(torch.equal(p.grad, old) for p, old in zip(model.parameters(), before, strict=True))
     same_everywhere(bps, flat(model))
 
@@ -358,6 +379,6 @@ def step_hooks_run_once(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     every_class, zeroed_in_place, gradients_never_cleared, accumulation, closures, lbfgs, float_loss_closure,
     state_dict_both_ways, schedulers, compression, sums_and_predivision, synchronize_clip_step, grad_scaler,
-    step_after_synchronize_warns, not_to_be_copied, adasum, convolutions, step_hooks_run_once,
+    step_after_synchronize_warns, names_of_parameters, not_to_be_copied, adasum, convolutions, step_hooks_run_once,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
+
+
+def from_start_to_stop(bps: Any, rank: int, size: int, folder: str) -> None:
+    """Horovod's calls: two timelines, one after the other, each with what was done meanwhile."""
+    for name in ("first", "second"):
+        path = Path(folder) / name
+        bps.start_timeline(str(path), mark_cycles=True)
+        bps.start_timeline(str(path))  # changes nothing
+        bps.allreduce(torch.ones(3), name=f"within.{name}")
+        bps.barrier()
+        bps.stop_timeline()
+        bps.stop_timeline()
+        bps.allreduce(torch.ones(3), name=f"after.{name}")
+        if rank == 0:
+            text = path.read_text()
+            assert json.loads(text)["traceEvents"] and f"within.{name}" in text
+            assert "after." not in text and ("within.first" in text) == (name == "first")
 
 
 def by_rank_0(bps: Any, rank: int, size: int, folder: str, steps: int) -> list[int]:
