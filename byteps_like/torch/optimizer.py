@@ -22,7 +22,7 @@ from byteps_like.torch.compression_rules import Rules, check_compression, rules_
 from byteps_like.torch.following import follow
 from byteps_like.torch.onebit_adam import OnebitAdam
 from byteps_like.torch.ops import Adasum, Average, resolve_op
-from byteps_like.torch.optimizer_choices import Choices, check_passes
+from byteps_like.torch.optimizer_choices import Choices, check_passes, check_plain
 from byteps_like.torch.outsider import OutsiderMixin
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
@@ -220,13 +220,14 @@ def DistributedOptimizer(
     (see optimizer_choices), MismatchError if the ranks' models differ, NotInitializedError.
     """
     del num_groups, groups
+    check_plain(optimizer)
+    names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
     whole = op is Adasum or bool(shard or sufficient_factors)
     rules = _rules(optimizer, compression, whole)
     choices = Choices(
         op, gradient_predivide_factor, route, model, cross_barrier, shard, tune, sufficient_factors, rules
     )
     choices.check(optimizer, backward_passes_per_step)
-    names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
     if not _runtime.current().includes(process_set):
         return twin_of(optimizer, OutsiderMixin, process_set, names)
     if op is Adasum:

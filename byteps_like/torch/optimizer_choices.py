@@ -48,11 +48,9 @@ class Choices:
     sufficient_factors: bool | str
     rules: Rules
 
-    def check(self, optimizer: object, passes: int) -> None:
+    def check(self, optimizer: torch.optim.Optimizer, passes: int) -> None:
         """Raises InvalidArgumentError for what can't be, alone or together."""
         check_passes(passes)
-        if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
-            raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
         if self.shard not in ("", "optimizer"):
             raise InvalidArgumentError(f"shard={self.shard!r} must be '' or 'optimizer'")
         check_tune(self.tune)
@@ -79,6 +77,12 @@ class Choices:
             "the optimizer's momentum": any(group.get("momentum") for group in optimizer.param_groups),
         }
         return {name for name, wanted in asked.items() if wanted}
+
+
+def check_plain(optimizer: object) -> None:
+    """Raises InvalidArgumentError for what is no optimizer, or a distributed one."""
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
+        raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
 
 
 def check_passes(passes: object) -> None:
