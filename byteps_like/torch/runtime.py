@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 import torch
@@ -271,15 +271,6 @@ class Runtime:
             release()
 
 
-class _Standing(Protocol):
-    """Where a process stands in its world, also while it is suspended."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-
-
 @dataclass(frozen=True)
 class _Left:
     """Where a suspended process stood."""
@@ -405,7 +396,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: o
     init(world_size=num_workers, num_servers=num_servers, rank=global_rank)
 
 
-def _standing() -> _Standing:
+def _standing() -> Worker | _Left:
     runtime = _bound.get() or _process
     if runtime is None and _suspended is not None:
         return _suspended
