@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_type_hints
 
-from byteps_like.config_environment import ALIASES, PREFIX, nearest, read_environment
+from byteps_like.config_environment import PREFIX, aliases_of, nearest, read_environment, settings_in
 from byteps_like.config_values import parse
 from byteps_like.errors import ConfigError
 
@@ -34,8 +34,8 @@ class Config:
     secret_file: str = _setting("", "File with the job's secret, readable by its owner only.")
     rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler gives one.")
     world_size: int = _setting(1, "Number of workers in the job.")
-    local_rank: int = _setting(0, "Rank among this host's workers.")
-    local_size: int = _setting(1, "Number of workers on this host.")
+    local_rank: int = _setting(-1, "Rank among this host's workers; -1: found out as the world forms.")
+    local_size: int = _setting(0, "Number of workers on this host; 0: found out as the world forms.")
     num_servers: int = _setting(
         -1, "Number of servers; 0: workers reduce among themselves; -1: one, or none for a world of one."
     )
@@ -52,9 +52,11 @@ class Config:
         "The scheduler weights servers anew when hosts' cards turn out slower or faster than they were said to be.",
     )
     port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
-    rendezvous_host: str = _setting("", "torchrun's MASTER_ADDR: where rank 0 embeds a scheduler if none is named.")
-    rendezvous_port: int = _setting(0, "torchrun's MASTER_PORT.")
-    rendezvous_store: bool = _setting(False, "torchrun's agent keeps a store there, at which the ranks can meet.")
+    rendezvous_host: str = _setting(
+        "", "MASTER_ADDR: rank 0's host, where the ranks meet, and rank 0 embeds a scheduler, if none is named."
+    )
+    rendezvous_port: int = _setting(0, "MASTER_PORT: of the store at which they meet, which rank 0 keeps.")
+    rendezvous_store: bool = _setting(False, "torchrun's agent keeps that store.")
     rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
     partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
     segment_bytes: int = _setting(128 << 10, "Largest single write to a link; what preempts.", job_wide=True)
@@ -159,6 +161,17 @@ class Config:
             values[name] = parse(name, value, types[name]) if isinstance(value, str) else value
         return cls(**values, explicit=frozenset(values))
 
+    @classmethod
+    def of_meeting(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Config:
+        """What `from_env` finds of the settings that say where ranks meet, whatever is wrong with others.
+
+        Raises ConfigError.
+        """
+        given = {name: value for name, value in arguments.items() if name in _MEETING and value is not None}
+        types = _types()
+        found = settings_in(os.environ if environ is None else environ, _MEETING)
+        return cls(**{name: parse(source, text, types[name]) for name, (source, text) in found.items()} | given)
+
     @property
     def servers(self) -> int:
         """Number of servers of the job, with the default for `num_servers` worked out."""
@@ -194,7 +207,7 @@ def config_table() -> str:
 
 def environment_names(name: str) -> tuple[str, ...]:
     """The variables that set `name`, in the order in which they count."""
-    return (PREFIX + name.upper(), *ALIASES.get(name, ()))
+    return (PREFIX + name.upper(), *aliases_of(name))
 
 
 def _settings() -> list[Field[Any]]:
@@ -213,7 +226,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _check_ranges(config: Config) -> None:
     at_least = {
-        "world_size": 1, "local_size": 1, "local_rank": 0, "num_servers": -1, "rank": -1, "partition_bytes": 64,
+        "world_size": 1, "local_size": 0, "local_rank": -1, "num_servers": -1, "rank": -1, "partition_bytes": 64,
         "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "codec_threads": 1, "shards": 0,
         "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "worker_metrics_port": 0, "min_compress_bytes": 0,
@@ -231,9 +244,14 @@ def _check_ranges(config: Config) -> None:
             raise ConfigError(f"{name}={getattr(config, name)} must be more than 0 seconds")
     if config.role == "worker" and config.rank >= config.world_size:
         raise ConfigError(f"rank={config.rank} must be below world_size={config.world_size}")
-    if config.local_rank >= config.local_size:
+    if config.local_size and config.local_rank >= config.local_size:
         raise ConfigError(f"local_rank={config.local_rank} must be below local_size={config.local_size}")
 
+
+_MEETING = (
+    "job", "scheduler", "rank", "world_size", "num_servers", "force_distributed", "rendezvous_host", "rendezvous_port",
+    "rendezvous_store", "rendezvous_restart", "join_timeout",
+)  # fmt: skip
 
 _AT_MOST = {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30, "rdma_gid_index": 255}
 

@@ -17,10 +17,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "job": ("TORCHELASTIC_RUN_ID",),
     "role": ("DMLC_ROLE",),
     "scheduler": ("DMLC_PS_ROOT_URI:DMLC_PS_ROOT_PORT",),
-    "rank": ("BYTEPS_GLOBAL_RANK", "DMLC_WORKER_ID", "RANK"),
-    "world_size": ("BYTEPS_LIKE_SIZE", "DMLC_NUM_WORKER", "WORLD_SIZE"),
-    "local_rank": ("BYTEPS_LOCAL_RANK", "LOCAL_RANK"),
-    "local_size": ("BYTEPS_LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
+    "rank": ("BYTEPS_GLOBAL_RANK", "DMLC_WORKER_ID"),
+    "world_size": ("BYTEPS_LIKE_SIZE", "DMLC_NUM_WORKER"),
+    "local_rank": ("BYTEPS_LOCAL_RANK",),
+    "local_size": ("BYTEPS_LOCAL_SIZE",),
     "num_servers": ("DMLC_NUM_SERVER",),
     "force_distributed": ("BYTEPS_FORCE_DISTRIBUTED",),
     "host": ("DMLC_NODE_HOST",),
@@ -38,6 +38,18 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "log_level": ("BYTEPS_LOG_LEVEL",),
 }
 """Other names of a setting, first match wins. BytePS counts worker machines, so its ranks and sizes are converted."""
+
+_PLACE = ("rank", "world_size", "local_rank", "local_size")
+_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_LAUNCHERS = (
+    _TORCH,  # torchrun, DeepSpeed, Accelerate, and scripts that set them by themselves, as torch's env:// wants them
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),  # srun; a batch script has no step
+)
+"""What launchers call a worker's place, each in the order of _PLACE. One launcher counts: the first that says both rank
+and size. So what an outer one has left in the environment isn't mixed with what an inner one says."""
 
 _IGNORED_NAMES = """
     DMLC_ENABLE_RDMA DMLC_ENABLE_UCX DMLC_NUM_CPU_DEV DMLC_NUM_GPU_DEV DMLC_NUM_PORTS DMLC_RANK DMLC_GROUP_SIZE
@@ -88,8 +100,38 @@ def read_environment(
         if name.startswith(PREFIX) and name not in own | aliases:
             raise ConfigError(f"unknown environment variable {name}{nearest(name, own)}")
     _log_ignored([name for name in present if _of_byteps(name) and name not in own | aliases], aliases)
-    found = ((setting, _first(present, setting)) for setting in settings)
+    return settings_in(present, settings)
+
+
+def settings_in(environ: Mapping[str, str], settings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Setting -> (variable, text) for those of `settings` that are set. Other variables are not looked at."""
+    present = {name: text for name, text in environ.items() if text.strip()}
+    launched = _launched(present) if present.get("DMLC_ROLE", "worker") == "worker" else {}
+    found = ((setting, _first(present, setting) or launched.get(setting)) for setting in settings)
     return {setting: value for setting, value in found if value is not None}
+
+
+def aliases_of(setting: str) -> tuple[str, ...]:
+    """Its other names, in the order in which they count."""
+    launchers = [names[_PLACE.index(setting)] for names in _LAUNCHERS] if setting in _PLACE else []
+    return (*ALIASES.get(setting, ()), *filter(None, launchers))
+
+
+def _launched(present: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """This worker's place as its launcher says it."""
+    said = [{setting: (name, present[name]) for setting, name in zip(_PLACE, names, strict=True) if name in present}
+            for names in _LAUNCHERS]  # fmt: skip
+    if "rank" not in said[0] and (rank := _rank_on_node(present)):
+        said[0]["rank"] = ("NODE_RANK", rank)
+    return next((found for found in said if found.keys() >= {"rank", "world_size"}), said[0])
+
+
+def _rank_on_node(present: Mapping[str, str]) -> str:
+    """Lightning's processes are told their node's rank and theirs within it."""
+    if "NODE_RANK" not in present or "LOCAL_RANK" not in present:
+        return ""
+    node, size = _integer(present, "NODE_RANK", 0), _integer(present, "LOCAL_WORLD_SIZE", 0)
+    return str(node * size + _integer(present, "LOCAL_RANK", 0)) if size or not node else ""
 
 
 def _of_byteps(name: str) -> bool:

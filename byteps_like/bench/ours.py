@@ -23,7 +23,8 @@ _NOW = CallOptions(waits=True)
 
 def make_native(plan: Plan, rank: int) -> Contender:
     """A world of its own, found through a file. Blocks until all ranks have come."""
-    from byteps_like.torch.rendezvous import Seat, meet
+    from byteps_like.torch.rendezvous import meet
+    from byteps_like.worker.meeting import Seat
 
     store = dist.FileStore(str(Path(plan.folder) / "world"), plan.ranks)  # type: ignore[attr-defined]
     return Native(meet(Seat(store, rank, plan.ranks, PATIENCE)))

@@ -32,6 +32,8 @@ ADDRESSEE = "scheduler"
 SCHEDULER_GRACE = 1.0
 """Seconds the scheduler may be out of reach before it counts as dead."""
 _RETRY = 0.05
+_MENTION_AFTER = 5.0
+"""Seconds without an answer after which a member that joins says so."""
 _AFTER_STEPS = 0.5
 """Seconds for which a server goes on recording when the steps of rank 0 are."""
 _BACKSTOP = 2.0
@@ -141,6 +143,21 @@ class Session:
             raise ShutdownError("this member has left the job")
 
     async def _request_place(self, deadline: float) -> None:
+        mention = asyncio.get_running_loop().call_later(_MENTION_AFTER, self._mention_silence, deadline)
+        try:
+            await self._ask_for_place(deadline)
+        finally:
+            mention.cancel()
+
+    def _mention_silence(self, deadline: float) -> None:
+        log.warning(
+            "the %s has not answered for %.0f s: has it been started? Trying for %.0f s more",
+            self._scheduler,
+            _MENTION_AFTER,
+            max(deadline - time.monotonic(), 0.0),
+        )
+
+    async def _ask_for_place(self, deadline: float) -> None:
         request = wire.claim_to_wire(self._claim)
         while True:
             remaining = deadline - time.monotonic()

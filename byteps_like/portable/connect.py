@@ -20,15 +20,14 @@ def connect(config: Config, client: ControlClient, world: World) -> PortableWork
     """
     own = client.member
     neighbours = sorted(member.rank for member in world.workers if member.host_id == own.host_id)
-    explicit = "local_rank" in config.explicit
     options = PortableOptions(
         job=world.job,
         keys=door_keys(client.secret),
         epoch=world.epoch,
         rank=own.rank,
         size=len(world.workers),
-        local_rank=config.local_rank if explicit else neighbours.index(own.rank),
-        local_size=config.local_size if explicit else len(neighbours),
+        local_rank=config.local_rank if config.local_rank >= 0 else neighbours.index(own.rank),
+        local_size=config.local_size or len(neighbours),
         doors=tuple(_door(server) for server in sorted(world.servers, key=lambda member: member.rank)),
         stall_timeout=config.stall_timeout,
         segment=config.segment_bytes,

@@ -46,7 +46,8 @@ def create(request: Any, options: Any = None) -> ProcessGroup:
 
 
 def _world(request: Any) -> Any:
-    from byteps_like.torch.rendezvous import Seat, meet
+    from byteps_like.torch.rendezvous import meet
+    from byteps_like.worker.meeting import Seat
 
     return meet(Seat(request.store, request.group_rank, request.group_size, request.timeout.total_seconds()))
 

@@ -2,19 +2,17 @@
 
 Each rank makes seven calls of the store (rank 0 six), whatever the size of the world: it takes a ticket, publishes or
 awaits and reads what the world's secret is made of, publishes its addresses, awaits and reads everybody's, and says
-that it has read them; the last one deletes the keys.
+that it has read them; the last one deletes the keys (see worker.meeting).
 Sub-groups cause none. A store that serves several worlds one after the other (torchrun's, when a process calls
 init_process_group again) has the worlds apart by their tickets.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -27,11 +25,12 @@ from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, Deadl
 from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.tracing import follow_recorder
+from byteps_like.worker.meeting import Notes, Seat
 
 _SECRET_BYTES = 32
 _SECRET, _NONCE = "secret", "nonce"
 """What rank 0 may have put into the store, as the first word of it."""
-_LONGEST_RECORD = 16 << 10
+_TICKETS = "byteps_like/tickets"
 
 
 class World(Protocol):
@@ -61,29 +60,20 @@ class World(Protocol):
         """Leaves the world."""
 
 
-@dataclass(frozen=True)
-class Seat:
-    """This process's place among `size` ranks that meet at `store`; `timeout` seconds for all of them to come."""
-
-    store: Any
-    rank: int
-    size: int
-    timeout: float
-
-
 def meet(seat: Seat, config: Config | None = None) -> World:
     """The world of all ranks at `seat.store`. Blocks until all have come.
 
-    Raises DeadlineError that names the ranks which have not, ConfigError, CorruptError for a store that holds what no
-    rank wrote.
+    Raises DeadlineError that names the ranks which have not, RefusedError that names one which can't start,
+    ConfigError, CorruptError for a store that holds what no rank wrote.
     """
     # Not at the top: torch's other users need no native core.
     from byteps_like.collectives.communicator import Communicator, Peer
 
     notes = _Notes(seat)
-    config = config or config_at(seat)
-    secret = notes.secret(config)
-    communicator = Communicator(config, f"c10d-{derive(secret, 'c10d name')[:4].hex()}", secret)
+    with notes.telling(*(["secret"] if seat.rank == 0 else [])):
+        config = config or config_at(seat)
+        secret = notes.secret(config)
+        communicator = Communicator(config, f"c10d-{derive(secret, 'c10d name')[:4].hex()}", secret)
     try:
         records = notes.exchange(asdict(communicator.own))
         communicator.join(1, seat.rank, [_peer(Peer, record, rank) for rank, record in enumerate(records)])
@@ -99,8 +89,12 @@ def meet(seat: Seat, config: Config | None = None) -> World:
 
 def config_at(seat: Seat) -> Config:
     """This process's settings; where they name no host, peers reach it by the address that reaches the store."""
-    config = Config.from_env(role="worker", rank=seat.rank, world_size=seat.size)
-    address = store_address(seat.store)
+    return reaching(Config.from_env(role="worker", rank=seat.rank, world_size=seat.size), seat.store)
+
+
+def reaching(config: Config, store: Any) -> Config:
+    """`config`, whose own address is that of the route to `store` unless it names one."""
+    address = store_address(store)
     if config.host or config.interface or address is None:
         return config
     return replace(config, scheduler=join_address(*address))
@@ -123,18 +117,21 @@ def _peer(kind: Any, record: dict[str, Any], rank: int) -> Any:
         raise CorruptError(f"what rank {rank} published in the store is no address: {error!r}") from None
 
 
-class _Notes:
-    """The keys of one world in its store."""
+class _Notes(Notes):
+    """Of one world: worlds that meet at one store, one after the other, are told apart by tickets."""
 
     def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._store = seat.store
-        self._limit = timedelta(seconds=seat.timeout)
-        ticket = int(self._store.add("byteps_like/tickets", 1))
-        self._prefix = f"byteps_like/{(ticket - 1) // seat.size}"
+        ticket = int(seat.store.add(_TICKETS, 1))
+        super().__init__(seat, f"byteps_like/{(ticket - 1) // seat.size}", "init_process_group")
 
-    def _key(self, name: object) -> str:
-        return f"{self._prefix}/{name}"
+    def wait(self, names: Sequence[object]) -> None:
+        """See Notes."""
+        try:
+            super().wait(names)
+        except DeadlineError:  # the next attempt is to be the same world's
+            with suppress(RuntimeError):
+                self._store.add(_TICKETS, -1)
+            raise
 
     def secret(self, config: Config) -> bytes:
         """Of this world, by what rank 0 puts into the store: a nonce for ranks that were given the job's secret, which
@@ -143,15 +140,14 @@ class _Notes:
         given = load(config) if config.secret or config.secret_file else None
         if self._seat.rank == 0:
             made = secrets.token_bytes(_SECRET_BYTES)
-            self._store.set(self._key("secret"), f"{_SECRET if given is None else _NONCE} {made.hex()}")
+            self._store.set(self.key("secret"), f"{_SECRET if given is None else _NONCE} {made.hex()}")
         else:
-            self._await(["secret"])
             made = self._made(given is not None)
         return made if given is None else derive(given, f"c10d world {made.hex()}")
 
     def _made(self, given: bool) -> bytes:
         try:
-            kind, _, text = self._store.get(self._key("secret")).decode("ascii").partition(" ")
+            kind, _, text = self.get("secret", "rank 0").partition(" ")
             made = bytes.fromhex(text)
         except ValueError:
             kind, made = "", b""
@@ -162,57 +158,3 @@ class _Notes:
             text = f"{has} was given the job's secret, {lacks} was not"
             raise ConfigError(f"{text}: set BYTEPS_LIKE_SECRET_FILE on all ranks or on none")
         return made
-
-    def exchange(self, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """Everybody's records, by rank."""
-        self._store.set(self._key(self._seat.rank), json.dumps(own))
-        names = list(range(self._seat.size))
-        self._await(names)
-        found = self._read([self._key(name) for name in names])
-        if int(self._store.add(self._key("read"), 1)) == self._seat.size:
-            self._sweep(names)
-        return [_record(text, rank) for rank, text in enumerate(found)]
-
-    def _read(self, keys: list[str]) -> list[bytes]:
-        try:
-            return list(self._store.multi_get(keys))
-        except (AttributeError, RuntimeError, NotImplementedError):  # a FileStore, and those that Python makes
-            return [self._store.get(key) for key in keys]
-
-    def _await(self, names: Sequence[object]) -> None:
-        try:
-            self._store.wait([self._key(name) for name in names], self._limit)
-        except RuntimeError as error:
-            missing = self._missing(names)
-            self._store.add("byteps_like/tickets", -1)
-            raise DeadlineError(
-                f"rank {self._seat.rank} of {self._seat.size} has waited {self._seat.timeout:.0f} s for {missing} at"
-                f" the store: {error}. Has every rank been started, with this store and world size?",
-                rank=self._seat.rank,
-                operation="init_process_group",
-                elapsed=self._seat.timeout,
-            ) from None
-
-    def _missing(self, names: Sequence[object]) -> str:
-        if names == ["secret"]:
-            return "rank 0"
-        absent = [name for name in names if not self._store.check([self._key(name)])]
-        return f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
-
-    def _sweep(self, names: Sequence[object]) -> None:
-        """The secret is in nobody's way, but it need not stay where others can read it."""
-        for name in [*names, "secret", "read"]:
-            with suppress(RuntimeError, NotImplementedError):  # not every store can delete
-                self._store.delete_key(self._key(name))
-
-
-def _record(text: bytes, rank: int) -> dict[str, Any]:
-    if len(text) > _LONGEST_RECORD:
-        raise CorruptError(f"rank {rank} published {len(text)} bytes in the store, more than any address has")
-    try:
-        record = json.loads(text)
-    except ValueError:
-        raise CorruptError(f"what rank {rank} published in the store is not JSON") from None
-    if not isinstance(record, dict):
-        raise CorruptError(f"what rank {rank} published in the store is no record")
-    return record

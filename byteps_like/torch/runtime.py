@@ -20,6 +20,7 @@ import torch
 from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch import devices
+from byteps_like.torch.beginning import at_group, begin
 from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.devices import Device
 from byteps_like.torch.flown import release
@@ -32,6 +33,7 @@ from byteps_like.worker.api import Declared, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
+from byteps_like.worker.meeting import Seat
 
 logger = logging.getLogger(__name__)
 
@@ -319,10 +321,12 @@ def using(runtime: Runtime) -> Iterator[None]:
 def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) -> None:  # noqa: ARG001 - BytePS's
     """Joins the job that the environment (or `config`, or `settings` by their names in Config) describes.
 
-    Without any, this process is a world of one. Blocks until all members have joined. A second call without a
+    Without any, this process is a world of one. Where no scheduler is named the ranks meet at the store of torch's
+    default process group, whose rank and size count then, or at MASTER_ADDR and MASTER_PORT as torch's `env://` does.
+    Blocks until all members have joined. A second call without a
     `shutdown()` in between does nothing. `process_sets` is Horovod's: a list of ProcessSets, or of lists of ranks, to
     begin with. `lazy` is BytePS's and ignored; Horovod's `comm` is refused.
-    Raises ConfigError, RefusedError (who refused, and why), DeadlineError (who is missing).
+    Raises ConfigError, RefusedError (who refused, or can't start, and why), DeadlineError (who is missing).
     """
     global _process, _suspended
     # Not at the top: process sets look up the current runtime themselves.
@@ -334,8 +338,8 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
         raise InvalidArgumentError("init(comm=...) is not supported: the world comes from the launcher")
     with _lock:
         if _process is None and _bound.get() is None:
-            found = config or Config.from_env(**settings)
-            _process = Runtime(_connect(found), found.partition_bytes, found)
+            found, seat = begin(settings) if config is None else at_group(config, vars(config))
+            _process = Runtime(_connect(found, seat), found.partition_bytes, found)
             _process.pace(found)
             _process.serve(found)
             _suspended = None
@@ -348,13 +352,13 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
             register(current(), item)
 
 
-def _connect(config: Config) -> Worker:
+def _connect(config: Config, seat: Seat | None) -> Worker:
     if config.servers == 0 and config.world_size == 1:
         return LocalWorker(config.partition_bytes)
     # Not at the top: a world of one needs neither the control plane nor the native core.
     from byteps_like.worker.session import connect
 
-    return connect(config)
+    return connect(config, seat)
 
 
 def shutdown() -> None:

@@ -1,6 +1,7 @@
-"""Under torchrun nothing else needs to be started: rank 0 runs scheduler and servers inside its own process.
+"""Where no scheduler is given, nothing else needs to be started: rank 0 runs it, and servers, in its own process.
 
-The other ranks find the scheduler's address and the job's secret in the store of torchrun's agent, under
+The ranks meet at a store of torch's: the default process group's if there is one, else at MASTER_ADDR and MASTER_PORT
+(see meeting). There the others find the scheduler's address and the job's secret, under
 `byteps_like/<job>/<restart count>/<how often this process has connected>`. The secret is then as private as that
 store, which asks nobody who he is: whoever reaches its port during the seconds between the start and the forming of
 the world can read it. Give BYTEPS_LIKE_SECRET_FILE to all ranks and it is not published; on a network you don't
@@ -13,16 +14,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.config import Config
 from byteps_like.control import secret
-from byteps_like.control.address import join_address
+from byteps_like.control.address import join_address, own_host
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, InvalidArgumentError
+from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, InvalidArgumentError
 from byteps_like.worker.api import (
     Declared,
     Feedback,
@@ -38,6 +38,7 @@ from byteps_like.worker.api import (
     UsesGpu,
     Worker,
 )
+from byteps_like.worker.meeting import Notes, Seat, seat_of
 
 log = logging.getLogger(__name__)
 
@@ -46,88 +47,100 @@ _AFTER_FAILURE_SECONDS = 1.0
 _connections: Counter[tuple[str, int, int]] = Counter()
 
 
-class Store(Protocol):
-    """What is used of torch.distributed's stores."""
-
-    def get(self, key: str) -> bytes:
-        """Blocks until somebody has set the key; RuntimeError at the store's timeout."""
-
-    def set(self, key: str, value: str) -> None:
-        """Publishes a value."""
-
-    def delete_key(self, key: str) -> bool:
-        """Takes it out."""
-
-
 class Services:
     """What this process runs for the job besides its worker; nothing on ranks other than 0."""
 
     def __init__(self) -> None:
-        self._formed: Callable[[], None] | None = None
         self._stack = ExitStack()
 
-    def formed(self) -> None:
-        """The world has formed: every rank has read the secret, which is taken out of the store."""
-        if self._formed is not None:
-            self._formed()
+    def add(self, stop: Callable[[], None]) -> None:
+        """Something that `close` stops, before what was added earlier."""
+        self._stack.callback(stop)
 
     def close(self) -> None:
         """Waits until the other ranks have left (bounded), then stops everything. Idempotent."""
         self._stack.close()
 
 
-def bootstrap(config: Config, open_store: Callable[[Config], Store] | None = None) -> tuple[Config, Services]:
+def bootstrap(config: Config, seat: Seat | None = None) -> tuple[Config, Services]:
     """The configuration with a scheduler's address and a secret, and what this process runs for the job.
 
-    Collective: every rank calls it equally often. Blocks up to `join_timeout`. Raises ConfigError when torchrun has
-    no store of its own, DeadlineError when rank 0 does not come.
+    Collective: every rank calls it equally often. `seat`: where to meet; None: at MASTER_ADDR. Blocks up to
+    `join_timeout`. Raises ConfigError where that can't be, DeadlineError that names the ranks which don't come,
+    RefusedError that names one which can't start.
     """
-    own = (config.job, config.rendezvous_restart, config.rank)
-    _connections[own] += 1
-    prefix = f"byteps_like/{config.job}/{config.rendezvous_restart}/{_connections[own]}"
-    store = (open_store or _torchrun_store)(config)
-    if config.rank == 0:
-        return _host(config, store, prefix)
+    seat = seat or seat_of(config)
+    notes, services = _notes(config, seat), Services()
+    own: dict[str, Any] = {"given": _has_secret(config)}
     try:
-        address = store.get(f"{prefix}/scheduler").decode()
-        text = "" if _has_secret(config) else store.get(f"{prefix}/secret").decode()
-    except RuntimeError as error:  # torch's DistStoreError and DistNetworkError
-        raise DeadlineError(
-            f"rank 0 did not publish its scheduler in torchrun's store at {_store_address(config)} within"
-            f" {config.join_timeout:.0f} s: {error}",
-            rank=config.rank,
-            operation="init",
-        ) from error
-    return _with(config, address, text), Services()
-
-
-def _host(config: Config, store: Store, prefix: str) -> tuple[Config, Services]:
-    """Rank 0: starts scheduler and servers, then publishes where they are."""
-    from byteps_like.control.scheduler import SchedulerServer
-    from byteps_like.server.process import EmbeddedServer
-
-    host = config.host or config.rendezvous_host
-    text = "" if _has_secret(config) else secret.new()
-    services = Services()
-    try:
-        scheduler = SchedulerServer(_with(replace(config, role="scheduler"), join_address(host, 0), text))
-        address = scheduler.start()
-        services._stack.callback(scheduler.stop)
-        servers = _with(replace(config, role="server", rank=-1, local_rank=0, host=host), address, text)
-        for _ in range(config.servers):
-            server = EmbeddedServer(servers)
-            server.start()
-            services._stack.callback(server.stop)
-        services._stack.callback(_wait_for_the_others, scheduler)
-        if text:
-            store.set(f"{prefix}/secret", text)
-            services._formed = lambda: _forget(store, f"{prefix}/secret")
-        store.set(f"{prefix}/scheduler", address)
+        with notes.telling():
+            scheduler = _host(config, seat, services) if seat.rank == 0 else None
+            if scheduler is not None:
+                own |= {"scheduler": scheduler.address, "secret": scheduler.secret}
+        records = notes.exchange(own)
+        address, text = _of_rank_0(records)
     except BaseException:
         services.close()
         raise
-    log.info("rank 0 runs the scheduler (%s) and %d servers of job %r", address, config.servers, config.job)
+    if scheduler is not None:
+        services.add(lambda: _wait_for_the_others(scheduler.server))
     return _with(config, address, text), services
+
+
+def _of_rank_0(records: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """The scheduler's address, and the secret unless all were given it."""
+    address, text = records[0].get("scheduler"), records[0].get("secret")
+    if not isinstance(address, str) or not isinstance(text, str):
+        raise CorruptError("what rank 0 published in the store is no scheduler's address")
+    given = [rank for rank, record in enumerate(records) if record.get("given")]
+    if given and len(given) < len(records):
+        lacks = next(rank for rank in range(len(records)) if rank not in given)
+        raise ConfigError(
+            f"rank {given[0]} was given the job's secret, rank {lacks} was not: set BYTEPS_LIKE_SECRET_FILE on all"
+            " ranks or on none"
+        )
+    return address, text
+
+
+def tell(error: Exception, config: Config, seat: Seat | None = None) -> None:
+    """In the place of `bootstrap`, of which `config` holds no more than it needs: this rank can't start."""
+    try:
+        _notes(config, seat or seat_of(config)).fail(error)
+    except BytePSLikeError as unheard:
+        log.debug("the other ranks can't be told: %s", unheard)
+
+
+def _notes(config: Config, seat: Seat) -> Notes:
+    own = (config.job, config.rendezvous_restart, seat.rank)
+    _connections[own] += 1
+    return Notes(seat, f"byteps_like/{config.job}/{config.rendezvous_restart}/{_connections[own]}", "init")
+
+
+@dataclass(frozen=True)
+class _Hosted:
+    server: _Scheduler
+    address: str
+    secret: str
+
+
+def _host(config: Config, seat: Seat, services: Services) -> _Hosted:
+    """Rank 0: starts scheduler and servers."""
+    from byteps_like.control.scheduler import SchedulerServer
+    from byteps_like.server.process import EmbeddedServer
+
+    named = config.host or config.interface or not seat.host
+    host = own_host(config) if named else seat.host
+    text = "" if _has_secret(config) else secret.new()
+    scheduler = SchedulerServer(_with(replace(config, role="scheduler"), join_address(host, 0), text))
+    address = scheduler.start()
+    services.add(scheduler.stop)
+    servers = _with(replace(config, role="server", rank=-1, host=host), address, text)
+    for _ in range(config.servers):
+        server = EmbeddedServer(servers)
+        server.start()
+        services.add(server.stop)
+    log.info("rank 0 runs the scheduler (%s) and %d servers of job %r", address, config.servers, config.job)
+    return _Hosted(scheduler, address, text)
 
 
 class _Scheduler(Protocol):
@@ -147,13 +160,6 @@ def _wait_for_the_others(scheduler: _Scheduler) -> None:
     log.warning("rank 0 ends, and with it scheduler and servers, though other ranks have not left the job yet")
 
 
-def _forget(store: Store, key: str) -> None:
-    try:
-        store.delete_key(key)
-    except RuntimeError as error:
-        log.debug("the secret stays in torchrun's store: %s", error)
-
-
 def _has_secret(config: Config) -> bool:
     return bool(config.secret or config.secret_file)
 
@@ -164,30 +170,6 @@ def _with(config: Config, scheduler: str, text: str) -> Config:
     return replace(found, secret=text) if text else found
 
 
-def _store_address(config: Config) -> str:
-    return f"{config.rendezvous_host}:{config.rendezvous_port}"
-
-
-def _torchrun_store(config: Config) -> Store:
-    """A client of the store that torchrun's agent keeps. The one place in this package's runtime that needs torch."""
-    if not config.rendezvous_store:
-        raise ConfigError(
-            "no scheduler is known and MASTER_ADDR is set, but not by torchrun (it has no store to meet at): start the"
-            " workers by torchrun or `byteps-like run`, or set BYTEPS_LIKE_SCHEDULER=host:port"
-        )
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it in __all__
-
-    try:
-        return TCPStore(
-            config.rendezvous_host,
-            config.rendezvous_port,
-            is_master=False,
-            timeout=timedelta(seconds=config.join_timeout),
-        )
-    except RuntimeError as error:
-        raise DeadlineError(f"torchrun's store at {_store_address(config)} does not answer: {error}") from error
-
-
 class Owning:
     """A worker together with what its process runs for the job; closing it closes both. See worker.api.Worker."""
 
@@ -196,7 +178,6 @@ class Owning:
         self.rank, self.size = worker.rank, worker.size
         self.local_rank, self.local_size = worker.local_rank, worker.local_size
         self.route = worker.route
-        services.formed()
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker."""

@@ -83,9 +83,8 @@ class NativeWorker:
         self.rank = rank = client.rank
         self.size = len(world.workers)
         neighbours = [member.rank for member in world.workers if member.host_id == own_host_id]
-        explicit = "local_rank" in config.explicit
-        self.local_rank = config.local_rank if explicit else neighbours.index(rank)
-        self.local_size = config.local_size if explicit else len(neighbours)
+        self.local_rank = config.local_rank if config.local_rank >= 0 else neighbours.index(rank)
+        self.local_size = config.local_size or len(neighbours)
         self.cards = cards_of(world)
         """Those that its gradients travel between."""
         self._client = client

@@ -20,21 +20,23 @@ from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
+from byteps_like.worker.meeting import Seat
 
 logger = logging.getLogger(__name__)
 
 
-def connect(config: Config) -> Worker:
+def connect(config: Config, seat: Seat | None = None) -> Worker:
     """Joins the job that `config` describes; blocks until its world has formed.
 
-    A world of one without servers needs no other process. Under torchrun without a scheduler, rank 0 embeds
-    scheduler and servers. Without the native core the worker is the portable one, and a warning says so.
+    A world of one without servers needs no other process. Without a scheduler the ranks meet at a store (`seat`,
+    else that of MASTER_ADDR), and rank 0 embeds scheduler and servers. Without the native core the worker is the
+    portable one, and a warning says so.
     Raises RefusedError (who refused, and why), DeadlineError (who is missing), ConfigError.
     """
     if config.servers == 0 and config.world_size == 1:
         return LocalWorker(config.partition_bytes)
     if not config.scheduler:
-        return _connect_embedded(config)
+        return _connect_embedded(config, seat)
     client = ControlClient(config)
     with ExitStack() as undo:
         undo.callback(client.leave)
@@ -72,15 +74,16 @@ def native_core() -> bool:
     return importlib.util.find_spec("byteps_like._core") is not None
 
 
-def _connect_embedded(config: Config) -> Worker:
-    if not config.rendezvous_host:
+def _connect_embedded(config: Config, seat: Seat | None) -> Worker:
+    if seat is None and not config.rendezvous_host:
         raise ConfigError(
-            f"this process is one of {config.world_size} workers but knows no scheduler: set BYTEPS_LIKE_SCHEDULER="
-            "host:port, or start it by 'byteps-like run' or torchrun"
+            f"this process is one of {config.world_size} workers but knows no place to meet: set MASTER_ADDR and"
+            " MASTER_PORT (a free port of rank 0's host), or BYTEPS_LIKE_SCHEDULER=host:port, or start it by"
+            " 'byteps-like run' or torchrun"
         )
     from byteps_like.worker import embedded
 
-    found, services = embedded.bootstrap(config)
+    found, services = embedded.bootstrap(config, seat)
     try:
         worker = connect(found)
     except BytePSLikeError:

@@ -15,9 +15,10 @@ import torch.distributed as dist
 
 from byteps_like.config import Config
 from byteps_like.control.secret import create
-from byteps_like.errors import ConfigError, CorruptError, DeadlineError
+from byteps_like.errors import ConfigError, CorruptError, DeadlineError, RefusedError
 from byteps_like.torch import rendezvous
-from byteps_like.torch.rendezvous import Seat, config_at, meet, store_address
+from byteps_like.torch.rendezvous import config_at, meet, store_address
+from byteps_like.worker.meeting import Seat
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def test_ranks_of_which_some_were_given_a_secret_are_told(holder: int) -> None:
         config = Config(secret="a secret that only one rank has" if rank == holder else "")
         try:
             meet(Seat(store, rank, 2, 1.0), config)
-        except (ConfigError, DeadlineError) as error:
+        except (ConfigError, RefusedError) as error:
             errors[rank] = error
 
     threads = [threading.Thread(target=main, args=(rank,)) for rank in range(2)]
@@ -141,7 +142,8 @@ def test_ranks_of_which_some_were_given_a_secret_are_told(holder: int) -> None:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert f"rank {holder} was given the job's secret, rank {1 - holder} was not" in str(errors[1])
+    assert all(f"rank {holder} was given the job's secret, rank {1 - holder} was not" in str(errors[n]) for n in (0, 1))
+    assert isinstance(errors[0], RefusedError) and isinstance(errors[1], ConfigError)
 
 
 @pytest.mark.parametrize("size", [2, 16])

@@ -32,6 +32,36 @@ def test_argument_beats_environment_beats_default() -> None:
             {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a"},
             {"rank": 5, "world_size": 8, "local_rank": 1, "local_size": 4, "rendezvous_host": "a"},
         ),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, {"rank": 5, "local_rank": 1, "local_size": 0}),
+        (
+            {"WORLD_SIZE": "8", "NODE_RANK": "0", "LOCAL_RANK": "3"},
+            {"rank": 3, "world_size": 8, "local_rank": 3, "local_size": 0},
+        ),
+        (
+            {"WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
+            {"rank": 7, "world_size": 8, "local_rank": 3, "local_size": 4},
+        ),
+        ({"WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_RANK": "3"}, {"rank": -1, "world_size": 8}),
+        (
+            {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "WORLD_SIZE": "4"},
+            {"rank": 3, "world_size": 4, "local_rank": 1, "local_size": 0},
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, {"world_size": 1, "rank": -1}),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_COMM_WORLD_SIZE": "1",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                "RANK": "3",
+                "WORLD_SIZE": "4",
+            },
+            {"rank": 3, "world_size": 4, "local_rank": -1, "local_size": 0},
+        ),
+        (
+            {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "DMLC_ROLE": "server"},
+            {"role": "server", "rank": -1, "world_size": 1},
+        ),
         (
             {"RANK": "5", "WORLD_SIZE": "8", "BYTEPS_LIKE_RANK": "0", "BYTEPS_LIKE_SIZE": "2"},
             {"rank": 0, "world_size": 2},
@@ -68,7 +98,7 @@ def test_environment(environ: dict[str, str], expected: dict[str, object]) -> No
         ({"BYTEPS_ENABLE_ASYNC": "1"}, {}, "BYTEPS_ENABLE_ASYNC=1: asynchronous training is not supported"),
         ({}, {"role": "sever"}, "did you mean 'server'"),
         ({}, {"rank": 2, "world_size": 2}, "rank=2 must be below world_size=2"),
-        ({}, {"local_rank": 1}, "local_size=1"),
+        ({}, {"local_rank": 1, "local_size": 1}, "local_size=1"),
         ({}, {"scheduler": "nowhere"}, "scheduler='nowhere' is not host:port"),
         ({}, {"join_timeout": 0}, "join_timeout=0"),
         ({}, {"partition_bytes": 1}, "at least 64"),

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from threading import Condition, Thread
+from threading import Thread
 
 import pytest
 
@@ -15,6 +15,9 @@ from launcher import ROOT
 from byteps_like.config import Config
 from byteps_like.errors import ConfigError, DeadlineError
 from byteps_like.worker import embedded, session
+from byteps_like.worker.meeting import Seat
+
+dist = pytest.importorskip("torch.distributed")
 
 WORKER = """
 import numpy as np
@@ -33,34 +36,12 @@ for attempt in range(2):  # once more after it was closed
 """
 
 
-class FakeStore:
-    """What TCPStore does, between threads."""
-
-    def __init__(self):
-        self.values, self.changed, self.deleted = {}, Condition(), []
-
-    def set(self, key, value):
-        with self.changed:
-            self.values[key] = value
-            self.changed.notify_all()
-
-    def get(self, key):
-        with self.changed:
-            if not self.changed.wait_for(lambda: key in self.values, 10):
-                raise RuntimeError(f"wait timeout after 10 s, keys: {key}")
-            return self.values[key].encode()
-
-    def delete_key(self, key):
-        self.deleted.append(key)
-        return self.values.pop(key, None) is not None
-
-
-def test_ranks_meet_in_the_store_and_the_secret_does_not_stay_there():
-    store, base = FakeStore(), Config(job="meet", world_size=2, rendezvous_host="127.0.0.1", num_servers=1, shards=1)
+def test_ranks_meet_in_the_store_and_leave_nothing_there():
+    store, base = dist.HashStore(), Config(job="meet", world_size=2, num_servers=1, shards=1, join_timeout=30.0)
     secrets, sizes = [], []
 
     def rank(number):
-        found, services = embedded.bootstrap(replace(base, rank=number), lambda _: store)
+        found, services = embedded.bootstrap(replace(base, rank=number), Seat(store, number, 2, 30.0, "127.0.0.1"))
         secrets.append(found.secret)
         worker = embedded.Owning(session.connect(found), services)
         sizes.append(worker.size)
@@ -74,29 +55,35 @@ def test_ranks_meet_in_the_store_and_the_secret_does_not_stay_there():
     assert sizes == [2, 2]
     assert secrets[0] == secrets[1]
     assert len(secrets[0]) == 64
-    assert [key.rpartition("/")[2] for key in store.values] == ["scheduler"]
-    assert [key.rpartition("/")[2] for key in store.deleted] == ["secret"]
+    assert store.num_keys() == 0
 
 
 def test_a_rank_0_that_never_comes_is_named():
-    class Empty(FakeStore):
-        def get(self, key):
-            raise RuntimeError("wait timeout")
-
-    config = Config(job="none", rank=1, world_size=2, rendezvous_host="h", rendezvous_port=1)
-    with pytest.raises(DeadlineError, match="rank 0 did not publish its scheduler in torchrun's store at h:1"):
-        embedded.bootstrap(config, lambda _: Empty())
+    config = Config(job="none", rank=1, world_size=2)
+    with pytest.raises(DeadlineError, match=r"rank 1 of 2 has waited 0 s for rank 0 at the store"):
+        embedded.bootstrap(config, Seat(dist.HashStore(), 1, 2, 0.2))
 
 
-def test_a_master_address_without_torchrun_is_not_mistaken_for_its_store():
-    config = Config.from_env({"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "2"})
-    with pytest.raises(ConfigError, match="BYTEPS_LIKE_SCHEDULER"):
-        embedded.bootstrap(config)
+def test_a_secret_that_only_some_were_given_is_told_to_all():
+    store, errors = dist.HashStore(), []
+
+    def rank(number):
+        config = Config(job="some", rank=number, world_size=2, secret="s" * 32 if number else "", num_servers=0)
+        try:
+            embedded.bootstrap(config, Seat(store, number, 2, 20.0, "127.0.0.1"))
+        except ConfigError as error:
+            errors.append(str(error))
+
+    threads = [Thread(target=rank, args=(number,)) for number in (1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(errors) == 2 and all("rank 1 was given the job's secret, rank 0 was not" in text for text in errors)
 
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_torchrun(tmp_path, servers):
-    pytest.importorskip("torch")
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_"))}
