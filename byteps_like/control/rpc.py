@@ -229,7 +229,7 @@ class Caller:
         callee: Callee,
         on_clock: Callable[[int, int, int], None] | None = None,
     ) -> None:
-        """`on_clock` gets, of each answered call: when it was sent, the other side's clock, when it was answered (ns)."""
+        """`on_clock` gets, of each answered call: when it was sent, the other side's clock, when it came back (ns)."""
         self._on_clock = on_clock
         self._callee, self._peer, self._service = callee, callee.peer, service.full_name
         self._keys = Keys.of(callee.secret)

@@ -49,6 +49,11 @@ def derive(secret: bytes, purpose: str) -> bytes:
     return hmac.digest(secret, b"byteps_like v1 " + purpose.encode(), hashlib.sha256)
 
 
+def seal_key(secret: bytes, incarnation: bytes, epoch: int) -> bytes:
+    """What the ranks of one epoch prove to each other with who has sent bytes that become objects again."""
+    return derive(secret, f"objects {incarnation.hex()} {epoch}")
+
+
 def _read(path: str) -> str:
     if not path:
         raise ConfigError("the job has no secret: set BYTEPS_LIKE_SECRET_FILE or BYTEPS_LIKE_SECRET on every member")

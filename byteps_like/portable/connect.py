@@ -5,6 +5,7 @@ from __future__ import annotations
 from byteps_like.config import Config
 from byteps_like.control.client import ControlClient
 from byteps_like.control.door_keys import door_keys
+from byteps_like.control.secret import seal_key
 from byteps_like.control.types import Member, World
 from byteps_like.errors import ConfigError
 from byteps_like.portable.worker import PortableOptions, PortableWorker
@@ -29,6 +30,7 @@ def connect(config: Config, client: ControlClient, world: World) -> PortableWork
         local_rank=config.local_rank if config.local_rank >= 0 else neighbours.index(own.rank),
         local_size=config.local_size or len(neighbours),
         doors=tuple(_door(server) for server in sorted(world.servers, key=lambda member: member.rank)),
+        seal_key=seal_key(client.secret, world.incarnation, world.epoch),
         stall_timeout=config.stall_timeout,
         segment=config.segment_bytes,
         credit=max(config.credit_bytes, _CREDIT),

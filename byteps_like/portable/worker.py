@@ -66,6 +66,7 @@ class PortableOptions:
     local_rank: int
     local_size: int
     doors: tuple[tuple[str, str], ...]
+    seal_key: bytes = b""
     stall_timeout: float = 120.0
     segment: int = 128 << 10
     credit: int = 8 << 20
@@ -91,7 +92,7 @@ class PortableWorker:
     def __init__(self, options: PortableOptions, client: Control) -> None:
         self.rank, self.size = options.rank, options.size
         self.local_rank, self.local_size = options.local_rank, options.local_size
-        self.stall_timeout = options.stall_timeout
+        self.stall_timeout, self.seal_key = options.stall_timeout, options.seal_key
         self._client = client
         self._catalogue = Catalogue(client.declare)
         self._lock = threading.Lock()

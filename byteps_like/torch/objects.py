@@ -1,4 +1,4 @@
-"""Python objects between ranks, pickled. Ranks of one job trust each other; nothing else gets this far."""
+"""Python objects between ranks, pickled: only what a rank of this epoch has sealed for this very call is unpickled."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from byteps_like.torch.ops import Reduction, Sum, start
 from byteps_like.torch.packed import broadcast_packed
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.runtime import Runtime
+from byteps_like.torch.sealed import Seal
 
 
 def broadcast_object(
@@ -26,17 +27,15 @@ def broadcast_object(
     """The `obj` of rank `root_rank`, on all ranks (of `process_set`); the root gets its own object back. Blocks.
 
     Pickled by cloudpickle, so lambdas and local classes may travel. All ranks make their object calls in one order;
-    `name` is Horovod's and ignored.
+    `name` is Horovod's and ignored. Raises CorruptError for bytes that the root hasn't sent in this call.
     """
-    runtime = _runtime.current()
-    scope = runtime.scope(process_set)
+    scope = _runtime.current().scope(process_set)
     place = scope.root(root_rank)
     if scope.size == 1:
         return obj
-    payload = _pickled(obj) if scope.rank == place else torch.empty(0, dtype=torch.uint8, device="cpu")
-    length = _gathered_lengths(scope, payload.numel())[place]
-    (received,) = _exchange(runtime, scope, payload, {place: length})
-    return obj if scope.rank == place else cloudpickle.loads(received.numpy().tobytes())
+    is_root = scope.rank == place
+    received = broadcast_bytes(cloudpickle.dumps(obj) if is_root else b"", root_rank, process_set=process_set)
+    return obj if is_root else cloudpickle.loads(received)
 
 
 def allgather_object(
@@ -46,18 +45,43 @@ def allgather_object(
     process_set: object = None,
 ) -> list[Any]:
     """The objects of all ranks, in the order of ranks; the own one is not copied. Blocks. See `broadcast_object`."""
-    runtime = _runtime.current()
-    scope = runtime.scope(process_set)
+    scope = _runtime.current().scope(process_set)
     if scope.size == 1:
         return [obj]
-    payload = _pickled(obj)
-    received = _exchange(runtime, scope, payload, dict(enumerate(_gathered_lengths(scope, payload.numel()))))
+    received = allgather_bytes(cloudpickle.dumps(obj), process_set=process_set)
+    return [obj if rank == scope.rank else cloudpickle.loads(data) for rank, data in enumerate(received)]
+
+
+def broadcast_bytes(data: bytes, root_rank: int, *, process_set: object = None) -> bytes:
+    """The `data` of rank `root_rank`, on all ranks, checked. Blocks. Raises CorruptError as `broadcast_object` does."""
+    runtime = _runtime.current()
+    scope = runtime.scope(process_set)
+    place = scope.root(root_rank)
+    seal = _seal(runtime, scope, "broadcast_object")
+    sealed = _as_tensor(seal.close(place, data)) if scope.rank == place else _as_tensor(b"")
+    length = _gathered_lengths(scope, sealed.numel())[place]
+    (received,) = _exchange(runtime, scope, sealed, {place: length})
+    return data if scope.rank == place else seal.open(place, received.numpy().tobytes())
+
+
+def allgather_bytes(data: bytes, *, process_set: object = None) -> list[bytes]:
+    """The `data` of all ranks, in their order, checked. Blocks. Raises CorruptError as `broadcast_object` does."""
+    runtime = _runtime.current()
+    scope = runtime.scope(process_set)
+    seal = _seal(runtime, scope, "allgather_object")
+    sealed = _as_tensor(seal.close(scope.rank, data))
+    received = _exchange(runtime, scope, sealed, dict(enumerate(_gathered_lengths(scope, sealed.numel()))))
     own = scope.rank
-    return [obj if rank == own else cloudpickle.loads(item.numpy().tobytes()) for rank, item in enumerate(received)]
+    return [data if rank == own else seal.open(rank, item.numpy().tobytes()) for rank, item in enumerate(received)]
 
 
-def _pickled(obj: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
+def _seal(runtime: Runtime, scope: Scope, kind: str) -> Seal:
+    runtime.object_calls[scope.number] += 1
+    return Seal(runtime.worker.seal_key, kind, scope.number, runtime.object_calls[scope.number])
+
+
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def _gathered_lengths(scope: Scope, own: int) -> Sequence[int]:

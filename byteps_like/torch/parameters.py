@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.coding_state import without_residuals
-from byteps_like.torch.objects import allgather_object, broadcast_object
+from byteps_like.torch.objects import allgather_bytes, broadcast_bytes
 from byteps_like.torch.packed import broadcast_packed
+from byteps_like.torch.sealed import flatten, unflatten
 
 Parameters = Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]] | Iterable[torch.Tensor]
 
@@ -59,9 +60,9 @@ def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
 def check_catalogue(items: list[tuple[str, torch.Tensor]], root: int, process_set: object = None) -> None:
     """Raises MismatchError on every rank if names, shapes or dtypes differ from the root's on any of them."""
     own = [f"{name} {_described(value)}" for name, value in items]
-    expected = broadcast_object(own, root, process_set=process_set)
-    differences = allgather_object(_difference(own, expected), process_set=process_set)
-    reports = [report for report in differences if report]
+    expected = json.loads(broadcast_bytes(json.dumps(own).encode(), root, process_set=process_set))
+    differences = allgather_bytes(_difference(own, expected).encode(), process_set=process_set)
+    reports = [report.decode() for report in differences if report]
     if reports:
         raise MismatchError("broadcast_parameters: " + "; ".join(reports), rank=_runtime.rank())
 
@@ -86,7 +87,8 @@ def broadcast_optimizer_state(
     """Gives every rank the state and the hyper-parameters of the optimizer of `root_rank`. Blocks.
 
     Works for any optimizer whose `load_state_dict` takes its `state_dict()`, LBFGS included, on any device, whether
-    or not the ranks have made a step yet. Tensors travel as they are, everything else pickled.
+    or not the ranks have made a step yet. Tensors travel as they are, everything else as JSON, sealed; only objects
+    that are neither containers, numbers nor strings are pickled.
     """
     del prefix
     runtime = _runtime.current()
@@ -100,29 +102,12 @@ def broadcast_optimizer_state(
 
 
 def _broadcast_tree(tree: Any, root: int, process_set: object) -> Any:
-    """The root's nest of containers, tensors and picklable leaves, on all ranks."""
+    """The root's nest of containers, tensors and other values, on all ranks."""
     runtime = _runtime.current()
-    leaves, structure = _pytree.tree_flatten(tree)
-    if runtime.worker.rank == root:
-        skeleton = [_Placeholder(leaf) if _is_plain(leaf) else leaf for leaf in leaves]
-        broadcast_object(_pytree.tree_unflatten(skeleton, structure), root, process_set=process_set)
-        broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root, process_set)
-        return tree
-    leaves, structure = _pytree.tree_flatten(broadcast_object(None, root, process_set=process_set))
-    leaves = [leaf.empty() if isinstance(leaf, _Placeholder) else leaf for leaf in leaves]
-    broadcast_packed(runtime, [leaf for leaf in leaves if _is_plain(leaf)], root, process_set)
-    return _pytree.tree_unflatten(leaves, structure)
-
-
-class _Placeholder:
-    """Stands for a tensor whose bytes follow."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
-
-    def empty(self) -> torch.Tensor:
-        return torch.empty(self.shape, dtype=self.dtype, device="cpu")
-
-
-def _is_plain(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    is_root = runtime.worker.rank == root
+    text, tensors = flatten(tree) if is_root else (b"", [])
+    text = broadcast_bytes(text, root, process_set=process_set)
+    if not is_root:
+        tree, tensors = unflatten(text)
+    broadcast_packed(runtime, tensors, root, process_set)
+    return tree

@@ -90,6 +90,8 @@ class Runtime:
         self._scopes: dict[int, tuple[tuple[int, ...], Scope | None]] = {}
         self._beside: Route | None = None
         self._counters: Counter[str] = Counter()
+        self.object_calls: Counter[int] = Counter()
+        """By process set, how many objects were exchanged: the same on all its ranks."""
         self._lock = threading.Lock()
         self._listen_for_joins()
 

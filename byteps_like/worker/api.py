@@ -210,6 +210,8 @@ class Worker(Protocol):
     local_size: int
     route: str
     """How push_pull goes: "server", "allreduce" (collectives among workers) or "none" (a world of one)."""
+    seal_key: bytes
+    """32 bytes that only ranks of this epoch know, to prove bytes with; empty in a world of one."""
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on names with all ranks and places their partitions; blocks for one round trip, then cached.

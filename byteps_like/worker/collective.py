@@ -31,6 +31,7 @@ class Groups(Protocol):
     size: int
     local_rank: int
     local_size: int
+    seal_key: bytes
 
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """Some ranks, with a lane of their own."""
@@ -65,6 +66,7 @@ class CollectiveWorker:
         self.ranks = tuple(range(base.size)) if ranks is None else tuple(ranks)
         self.rank, self.size = self.ranks.index(base.rank), len(self.ranks)
         self.local_rank, self.local_size = base.local_rank, base.local_size
+        self.seal_key = base.seal_key
         self._base = base
         self._owns = ranks is None
         self._label = label

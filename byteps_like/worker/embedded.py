@@ -177,7 +177,7 @@ class Owning:
         self._worker, self._services = worker, services
         self.rank, self.size = worker.rank, worker.size
         self.local_rank, self.local_size = worker.local_rank, worker.local_size
-        self.route = worker.route
+        self.route, self.seal_key = worker.route, worker.seal_key
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker."""

@@ -18,6 +18,7 @@ from byteps_like.control.card import open_meter
 from byteps_like.control.client import ControlClient
 from byteps_like.control.rdma import server_urls
 from byteps_like.control.seats import Waiting
+from byteps_like.control.secret import seal_key
 from byteps_like.control.types import Event, EventKind, Member, World
 from byteps_like.control.weights import hosts_of, server_weights
 from byteps_like.dtypes import Op
@@ -85,6 +86,7 @@ class NativeWorker:
         neighbours = [member.rank for member in world.workers if member.host_id == own_host_id]
         self.local_rank = config.local_rank if config.local_rank >= 0 else neighbours.index(rank)
         self.local_size = config.local_size or len(neighbours)
+        self.seal_key = seal_key(client.secret, world.incarnation, world.epoch)
         self.cards = cards_of(world)
         """Those that its gradients travel between."""
         self._client = client

@@ -23,6 +23,8 @@ DEADLINE = 60.0
 class _Base:
     """One rank: what a CollectiveWorker stands on."""
 
+    seal_key = bytes(range(32))
+
     def __init__(self, rank: int, size: int, communicator: Communicator, barrier: threading.Barrier) -> None:
         self.rank = self.local_rank = rank
         self.size = self.local_size = size

@@ -151,6 +151,7 @@ class ThreadWorker:
     """One rank of a ThreadWorld; see worker.api.Worker."""
 
     route = "server"
+    seal_key = bytes(range(32))
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
         self.rank = self.local_rank = rank

@@ -1,0 +1,104 @@
+"""Bytes between ranks with a proof that a rank of this epoch has sent them, and plain data in them.
+
+Links check what breaks by itself, not what somebody on the way changes: so whatever is to become Python objects again
+carries HMAC-SHA256 under a key of the epoch, made from the job's secret, over the call, who sends, and the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+
+from byteps_like.errors import CorruptError, InvalidArgumentError
+
+MAC_BYTES = 32
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What the bytes of one call are bound to: the world's key (worker.api.Worker), the kind of call, the process set,
+    and how many such calls there were before."""
+
+    key: bytes
+    kind: str
+    scope: int
+    call: int
+
+    def close(self, sender: int, data: bytes) -> bytes:
+        """`data` of rank `sender` with its proof before it. Raises InvalidArgumentError for a worker without a key."""
+        if len(self.key) != _KEY_BYTES:
+            raise InvalidArgumentError("this worker has no key to prove with who sends an object")
+        return self._mac(sender, data) + data
+
+    def open(self, sender: int, sealed: bytes) -> bytes:
+        """The bytes that rank `sender` has sealed. Raises CorruptError if it didn't, or not for this call."""
+        proof, data = sealed[:MAC_BYTES], sealed[MAC_BYTES:]
+        if len(self.key) != _KEY_BYTES or not hmac.compare_digest(proof, self._mac(sender, data)):
+            raise CorruptError(
+                f"{self.kind}: what came from rank {sender} is not what it has sent in this call: the bytes were"
+                " changed on their way, or the ranks make their object calls in different orders",
+                peer=f"worker {sender}",
+                operation=self.kind,
+            )
+        return data
+
+    def _mac(self, sender: int, data: bytes) -> bytes:
+        head = struct.pack(">IIQQ", sender, self.scope, self.call, len(data)) + self.kind.encode()
+        return hmac.digest(self.key, struct.pack(">I", len(head)) + head + data, hashlib.sha256)
+
+
+def flatten(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """Dicts, lists, tuples, numbers, strings and None as JSON, and the dense tensors in them, which it gives places.
+
+    What is none of these is pickled into it, such as an object that an optimizer of one's own keeps.
+    """
+    tensors: list[torch.Tensor] = []
+    return json.dumps(_plain(tree, tensors)).encode(), tensors
+
+
+def unflatten(text: bytes) -> tuple[Any, list[torch.Tensor]]:
+    """The tree, which has tensors on the CPU to be filled: these, in the order of `flatten`."""
+    tensors: list[torch.Tensor] = []
+    return _tree(json.loads(text), tensors), tensors
+
+
+def _plain(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is dict:
+        return {"dict": [[_plain(key, tensors), _plain(item, tensors)] for key, item in value.items()]}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_plain(item, tensors) for item in value]}
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        tensors.append(value)
+        return {"tensor": [str(value.dtype).removeprefix("torch."), *value.shape]}
+    return {"pickle": b64encode(cloudpickle.dumps(value)).decode()}
+
+
+def _tree(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, held),) = value.items()
+    if kind == "dict":
+        return {_tree(key, tensors): _tree(item, tensors) for key, item in held}
+    if kind == "tensor":
+        tensors.append(_empty(held))
+        return tensors[-1]
+    if kind == "pickle":
+        return cloudpickle.loads(b64decode(held))
+    items = [_tree(item, tensors) for item in held]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _empty(described: Sequence[Any]) -> torch.Tensor:
+    return torch.empty(described[1:], dtype=getattr(torch, described[0]), device="cpu")
