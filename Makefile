@@ -11,7 +11,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-python test-native test-rdma \
-  test-sanitizers build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
+  test-torch test-sanitizers build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
   bench-compression bench-rdma docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
@@ -65,6 +65,9 @@ test-native: configure-tests  ## the native tests alone, after `make setup`
 test-rdma: setup-rdma configure-tests  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
 	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests
+
+test-torch: $(READY) core  ## PyTorch's own tests of torch.distributed, as torch ships them, over our backend (a minute or two)
+	@$(PYTHON) -m tests.torch_suite --jobs $(JOBS)
 
 test-gpu: $(READY) core  ## the tests that need a GPU, and a summary of what they ran on (CUDA build of torch, the extra [cuda])
 	@$(PYTHON) scripts/test_gpu.py

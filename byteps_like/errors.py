@@ -106,6 +106,11 @@ class DeadlineError(OperationError, TimeoutError):
     code = Code.TIMEOUT
 
 
+def timed_out(seconds: float) -> str:
+    """What the text of every DeadlineError of an operation holds: programs written for gloo or NCCL look for it."""
+    return f"timed out after the timeout of {seconds:g} s"
+
+
 class ShutdownError(OperationError):
     """The operation was cut off because this process, or the job, was shut down."""
 

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "collectives/timed_out.h"
+
 namespace byteps_like {
 namespace {
 
@@ -178,9 +180,7 @@ bool HostMachine::Leave(HostTask& task) {
 void HostMachine::FailLate(HostTask& task) {
   if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return;
   if (task.number == 0) task.number = next_++;
-  char waited[32];
-  std::snprintf(waited, sizeof(waited), "%.3g", task.call.timeout);
-  Fail(task, Status(Code::kTimeout, Describe(task) + " timed out after " + waited + " s: " + Missing(task)));
+  Fail(task, Status(Code::kTimeout, Describe(task) + " " + TimedOut(task.call.timeout) + ": " + Missing(task)));
 }
 
 std::string HostMachine::Missing(const HostTask& task) const {

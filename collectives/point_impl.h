@@ -19,7 +19,6 @@
 namespace byteps_like {
 
 Deadline DeadlineAfter(double seconds);
-std::string SecondsText(double seconds);  // as short as it can be said
 
 class PointCompletion final : public Completion {
  public:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "collectives/point_impl.h"
+#include "collectives/timed_out.h"
 
 namespace byteps_like {
 
@@ -80,10 +81,9 @@ std::string PointImpl::PeerText(const Posted& posted) const {
 
 void PointImpl::ReceiveTimedOut(uint64_t lane_id, uint64_t id) {
   const auto text = [&](const Posted& posted) {
-    return Status(Code::kTimeout, PeerText(posted) + " a message of " + std::to_string(posted.bytes) +
-                                      " bytes with tag " + std::to_string(posted.options.tag) + " to " +
-                                      core_.NameOf(core_.rank()) + " within " + SecondsText(posted.options.timeout) +
-                                      " s");
+    return Status(Code::kTimeout, "receive " + TimedOut(posted.options.timeout) + ": " + PeerText(posted) +
+                                      " a message of " + std::to_string(posted.bytes) + " bytes with tag " +
+                                      std::to_string(posted.options.tag) + " to " + core_.NameOf(core_.rank()));
   };
   Lane& lane = lanes_[lane_id];
   for (auto at = lane.posted.begin(); at != lane.posted.end(); ++at) {

@@ -1,11 +1,11 @@
 // Point to point: what we send.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "collectives/point_impl.h"
+#include "collectives/timed_out.h"
 
 namespace byteps_like {
 
@@ -13,12 +13,6 @@ Deadline DeadlineAfter(double seconds) {
   constexpr double kLongest = 1e8;  // seconds: beyond that a deadline would overflow
   return Clock::now() +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, kLongest)));
-}
-
-std::string SecondsText(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g", seconds);
-  return text;
 }
 
 std::shared_ptr<Completion> PointImpl::Send(PointOptions options, uint32_t peer, const std::byte* data,
@@ -99,10 +93,10 @@ void PointImpl::SendTimedOut(const Name& name) {
   const auto found = sends_.find(name);
   if (found == sends_.end()) return;
   const Sending& sending = *found->second;
-  const Status late(Code::kTimeout, core_.NameOf(name.peer) + " has not received a message of " +
-                                        std::to_string(sending.message.length) + " bytes with tag " +
-                                        std::to_string(name.tag) + " from " + core_.NameOf(core_.rank()) + " within " +
-                                        SecondsText(sending.timeout) + " s (" + std::to_string(sending.message.sent) +
+  const Status late(Code::kTimeout, "send " + TimedOut(sending.timeout) + ": " + core_.NameOf(name.peer) +
+                                        " has not received a message of " + std::to_string(sending.message.length) +
+                                        " bytes with tag " + std::to_string(name.tag) + " from " +
+                                        core_.NameOf(core_.rank()) + " (" + std::to_string(sending.message.sent) +
                                         " bytes were sent)");
   AbortAt(sending.flow.to, name, true, late);
   EndSend(name, late);

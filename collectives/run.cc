@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "collectives/timed_out.h"
 #include "csrc/base/trace.h"
 
 namespace byteps_like {
@@ -188,12 +189,10 @@ void Run::OnDeadline() {
 }
 
 std::string Run::Overdue() const {
-  char head[96];
-  const double seconds = std::chrono::duration<double>(Clock::now() - launched_).count();
-  std::snprintf(head, sizeof(head), " (call %u of lane %016llx) has not ended after %.1f s", id.call,
-                static_cast<unsigned long long>(id.lane), seconds);
+  char head[64];
+  std::snprintf(head, sizeof(head), " (call %u of lane %016llx) ", id.call, static_cast<unsigned long long>(id.lane));
   const std::string silent = owner_.exchange.Silent(*this);
-  return description + head + ": " + (silent.empty() ? "" : silent + "; ") + WaitingStep();
+  return description + head + TimedOut(options_.timeout) + ": " + (silent.empty() ? "" : silent + "; ") + WaitingStep();
 }
 
 // The first step that waits for no other step, only for a peer.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
+from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code, timed_out
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class NativeOperation:
             while not self._completion.wait(_FOREVER):
                 pass
         elif not self._completion.wait(timeout):
-            raise DeadlineError(f"{_what(self._names)} has not ended after {timeout:.1f} s; it goes on")
+            raise DeadlineError(f"wait() for {_what(self._names)} {timed_out(timeout)}; the call goes on")
 
     def error(self) -> BytePSLikeError | None:
         """Why it failed, or None; only once it is done."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Generator
 
 from byteps_like.collectives.api import Operation
-from byteps_like.errors import BytePSLikeError, DeadlineError, ShutdownError
+from byteps_like.errors import BytePSLikeError, DeadlineError, ShutdownError, timed_out
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Flight:
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until it has ended; raises what made it fail, DeadlineError after `timeout`: then it goes on."""
         if not self._ended.wait(timeout):
-            raise DeadlineError(f"{self._what} has not ended after {timeout:.1f} s", operation=self._what)
+            raise DeadlineError(f"{self._what} {timed_out(timeout or 0.0)}", operation=self._what)
         if self._error is not None:
             raise self._error
 

@@ -28,6 +28,7 @@ from byteps_like.errors import (
 )
 from byteps_like.torch import backend as _backend
 from byteps_like.torch import cross_barrier, parallel
+from byteps_like.torch.backend import create_process_group
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression import Compression
@@ -186,6 +187,7 @@ __all__ = [
     "ccl_built",
     "compress_fsdp",
     "compress_pipeline",
+    "create_process_group",
     "cross_barrier",
     "cross_rank",
     "cross_size",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -14,12 +15,16 @@ if TYPE_CHECKING:
     from byteps_like.torch.process_group import ProcessGroup
 
 _DEVICES = ["cpu", "cuda", "xpu", "mps"]
+_TIMEOUT = timedelta(minutes=30)
 
 
 def register(*_: object) -> None:
     """Registers the backend; the entry point's. Idempotent. Does nothing where torch has no distributed package."""
     if dist.is_available() and not hasattr(dist.Backend, "BYTEPS"):
+        from byteps_like.torch.let_in import let_in  # which needs that package
+
         dist.Backend.register_backend("byteps", create, extended_api=True, devices=_DEVICES)
+        let_in()
 
 
 def create(request: Any, options: Any = None) -> ProcessGroup:
@@ -37,19 +42,32 @@ def create(request: Any, options: Any = None) -> ProcessGroup:
     if isinstance(parent, ProcessGroup):
         membership = Membership(parent.world, request.group_id, ranks, request.timeout, request.store)
         return ProcessGroup(membership, parent.options if options is None else chosen)
-    world = _world(request)
-    everyone = tuple(range(request.group_size))
-    membership = Membership(world, request.group_id, everyone, request.timeout, request.store, owns_world=True)
-    made = ProcessGroup(membership, chosen)
-    _open.add(made)
-    return made
+    return create_process_group(
+        request.store, request.group_rank, request.group_size,
+        timeout=request.timeout, options=options, name=request.group_id,
+    )  # fmt: skip
 
 
-def _world(request: Any) -> Any:
+def create_process_group(
+    store: Any, rank: int, world_size: int, *, timeout: timedelta = _TIMEOUT, options: Any = None, name: str = "0"
+) -> ProcessGroup:
+    """A process group of a world of its own, without init_process_group. Blocks until all ranks have come to `store`.
+
+    For programs that keep their groups themselves, and make another one when ranks are lost (torchft's wrappers do).
+    It ends by `shutdown()`, or by `abort()`, which has what is in flight fail at once; several may be open at a time,
+    also at one store. `timeout` is for the ranks to come, and that of calls without one of their own; `options` is a
+    GroupOptions. Raises DeadlineError naming the ranks that have not come, InvalidArgumentError, ConfigError.
+    """
+    from byteps_like.torch.process_group import Membership, ProcessGroup
     from byteps_like.torch.rendezvous import meet
     from byteps_like.worker.meeting import Seat
 
-    return meet(Seat(request.store, request.group_rank, request.group_size, request.timeout.total_seconds()))
+    chosen = _checked(options)
+    world = meet(Seat(store, rank, world_size, timeout.total_seconds()))
+    membership = Membership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
+    made = ProcessGroup(membership, chosen)
+    _open.add(made)
+    return made
 
 
 def _checked(options: Any) -> Any:

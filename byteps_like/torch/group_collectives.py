@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from byteps_like.collectives.api import CallOptions
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.group_launch import Launching, Tensors
 from byteps_like.torch.group_tensors import (
     even_count,
+    is_premultiplied,
     movable,
     one,
     parts,
@@ -38,15 +40,26 @@ class Collectives(Launching):
 
     @collective
     def allreduce(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        """Every rank gets the reduction, in place. `opts`: torch's AllreduceOptions, or a ReduceOp."""
+        """Every rank gets the reduction, in place. `opts`: torch's AllreduceOptions, or a ReduceOp.
+
+        Of a sparse COO tensor, which may have other entries on each rank, the sum or average, coalesced.
+        """
+        options = self._options(opts) if timeout is None else self.defaults.get(timeout)
+        if tensors.__class__ is list and len(tensors) == 1 and getattr(tensors[0], "layout", None) is torch.sparse_coo:
+            return self._sum_sparse(tensors[0], opts, options)
         tensor = one(tensors, "allreduce", "tensors")
         op = reduction(opts, tensor, "allreduce")
         source = premultiplied(opts, tensor)
-        options = self._options(opts) if timeout is None else self.defaults.get(timeout)
         address = tensor.data_ptr()
         begin = address if source is tensor else source.data_ptr()
         operation = self.group.all_reduce(begin, address, tensor.numel(), reducible(tensor, "allreduce"), op, options)
         return self._work(operation, [tensor], source)
+
+    def _sum_sparse(self, tensor: torch.Tensor, opts: Any, options: CallOptions) -> Work:
+        op = reduction(opts, tensor, "allreduce")
+        if is_premultiplied(opts):
+            raise InvalidArgumentError("allreduce: sparse tensors can't be reduced with PREMUL_SUM; use SUM or AVG")
+        return self._work(self.sparse_sums().start(tensor, op, self.group, options.timeout), [tensor], None)
 
     @opaque
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
@@ -141,9 +154,16 @@ class Collectives(Launching):
     def allgather_coalesced(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """Several at once: `outputs[i][r]` gets rank r's `inputs[i]`."""
-        pairs = zip(outputs, inputs, strict=True)
-        works = [self.allgather([targets], [source], opts) for targets, source in pairs]
+        """Several at once: `outputs[r][i]` gets rank r's `inputs[i]`."""
+        name, size = "all_gather_coalesced", self.lanes.first.size
+        if len(outputs) != size:
+            raise InvalidArgumentError(
+                f"{name}: output_tensor_lists needs {size} lists, one per rank, not {len(outputs)}"
+            )
+        for rank, targets in enumerate(outputs):
+            _same_count(len(targets), len(inputs), name, f"output_tensor_lists[{rank}]", "the inputs")
+        columns = zip(inputs, *outputs, strict=True)
+        works = [self.allgather([list(targets)], [source], opts) for source, *targets in columns]
         return self._started(works, [tensor for targets in outputs for tensor in targets])
 
     @collective

@@ -13,13 +13,14 @@ from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_devices import DeviceCalls, current_load
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
+from byteps_like.torch.group_sparse import SparseSums
 from byteps_like.torch.work import CoalescedWork, Several, Work
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 
 
 class Launching:
-    """The ground of ProcessGroup's mixins. Nothing here is overridden."""
+    """The ground of ProcessGroup's mixins. Nothing else here is overridden."""
 
     lanes: Lanes
     callbacks: Callbacks
@@ -28,6 +29,10 @@ class Launching:
     aboard: DeviceCalls | None
     """Calls with tensors on devices, once there are any."""
     _coalescing: CoalescedWork | None
+
+    def sparse_sums(self) -> SparseSums:
+        """The sums of sparse tensors, made when there is one."""
+        raise NotImplementedError
 
     @property
     def group(self) -> Group:

@@ -116,11 +116,16 @@ def reduction(opts: Any, tensor: torch.Tensor, operation: str) -> Op:
     return code
 
 
+def is_premultiplied(opts: Any) -> bool:
+    """Whether the reduction in `opts` is a PREMUL_SUM."""
+    return hash(getattr(opts, "reduceOp", opts)) == _PREMUL
+
+
 def premultiplied(opts: Any, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or its product with the factor of a PREMUL_SUM."""
-    op = getattr(opts, "reduceOp", opts)
-    if hash(op) != _PREMUL:
+    if not is_premultiplied(opts):
         return tensor
+    op = getattr(opts, "reduceOp", opts)
     load = current_load()
     if load is None:
         return torch.mul(tensor, op.factor)

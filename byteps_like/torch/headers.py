@@ -36,6 +36,7 @@ class Headers:
         *,
         codec: str = "",
         lengths: Sequence[int] = (),
+        timeout: float | None = None,
     ) -> None:
         self._lane, self._what = lane, what
         self._count = len(tensors)
@@ -48,7 +49,7 @@ class Headers:
         self._all = torch.empty(lane.size, len(words), dtype=torch.int64, device="cpu")
         self.operation: Operation = lane.all_gather(
             self._own.data_ptr(), self._all.data_ptr(), [len(words)] * lane.size, DType.INT64,
-            CallOptions(traffic=Traffic.CONTROL),
+            CallOptions(timeout, traffic=Traffic.CONTROL),
         )  # fmt: skip
 
     def shapes(self, number: int) -> list[Shape]:

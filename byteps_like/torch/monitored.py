@@ -75,15 +75,25 @@ class MonitoredBarrier:
         self._judge([rank for rank in range(self._group.size) if verdict.raw[rank]], timeout)
 
     def _judge(self, missing: list[int], timeout: float) -> None:
-        if missing:
-            names = ", ".join(str(self._group.ranks[rank]) for rank in missing)
-            raise DeadlineError(
-                f"monitored_barrier of group {self._group.name!r}: rank{'s' * (len(missing) > 1)} {names} did not come"
-                f" within {timeout:.1f} s. Look there for a crash, or for a call that the other ranks don't make",
-                rank=self._group.ranks[self._group.rank],
-                operation="monitored_barrier",
-                elapsed=timeout,
+        """Raises what torch's own monitored barrier says, which callers look for."""
+        if not missing:
+            return
+        own, root = (self._group.ranks[rank] for rank in (self._group.rank, _ROOT))
+        limit = f"{1000 * timeout:.0f} ms"
+        head = f"Rank {own} timed out in monitoredBarrier after {limit}"
+        if own != root:
+            head = (
+                f"Rank {own} successfully reached monitoredBarrier, but received errors while waiting for send/recv"
+                f" from rank {root}"
             )
+        names = ", ".join(str(self._group.ranks[rank]) for rank in missing)
+        raise DeadlineError(
+            f"{head}: Rank{'s' * (len(missing) > 1)} {names} failed to pass monitoredBarrier in {limit}. Look there for"
+            " a crash, or for a call that the other ranks don't make",
+            rank=own,
+            operation="monitored_barrier",
+            elapsed=timeout,
+        )
 
 
 def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:

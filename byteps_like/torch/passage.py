@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.together import Waitable
-from byteps_like.errors import DeadlineError, ShutdownError
+from byteps_like.errors import DeadlineError, ShutdownError, timed_out
 from byteps_like.torch.devices import Device, Event, Gate
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Passage:
             if self._waits and not self._ended.is_set():
                 self.see_in()  # itself: those that its thread waits for first may be complete much later
         if not self._ended.wait(timeout):
-            raise DeadlineError(f"an operation on {self._stage.device.name} has not ended after {timeout:.1f} s")
+            raise DeadlineError(f"an operation on {self._stage.device.name} {timed_out(timeout or 0.0)}")
         if self._error is not None:
             raise self._error
         if self._landed is not None:

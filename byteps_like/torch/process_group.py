@@ -23,6 +23,7 @@ from byteps_like.torch.group_devices import DeviceCalls
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.group_p2p import PointToPoint
+from byteps_like.torch.group_sparse import SparseSums
 from byteps_like.torch.group_tensors import one, premultiplied, reduction
 from byteps_like.torch.inner import InnerBackends, backend
 from byteps_like.torch.local_shares import Ground, LocalShares, even_places
@@ -74,6 +75,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         self._name, self._desc = membership.name, "undefined"
         self._inner = InnerBackends(membership.store, lanes.first, self.options.inner, membership.timeout)
         self._monitored: MonitoredBarrier | None = None
+        self._sparse: SparseSums | None = None
         self._coalescing: CoalescedWork | None = None
         self.aboard = None
         self._local: LocalShares | None = None
@@ -188,6 +190,14 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
             raise InvalidArgumentError(f"there is no shared memory on {device}")
         return tensor_over(self.world.empty_shared(size * dtype.itemsize), dtype)[:size]
 
+    def sparse_sums(self) -> SparseSums:
+        """The sums of sparse tensors, made when there is one."""
+        with self._lock:
+            if self._sparse is None:
+                member = self._membership
+                self._sparse = SparseSums(Lanes(self.world, member.name + "/sparse", member.ranks))
+            return self._sparse
+
     # ---- several calls as one
 
     @opaque
@@ -207,12 +217,16 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
 
     @opaque
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that raises DeadlineError on every rank that came, naming those that did not. Blocks."""
+        """A barrier that raises DeadlineError on every rank that came, naming those that did not. Blocks.
+
+        Without a `timeout`, which may be 0, the group's. torch.distributed.monitored_barrier comes here.
+        """
         with self._lock:
             if self._monitored is None:
                 lane = self.world.group(_barrier_name(self._membership), self._membership.ranks)
                 self._monitored = MonitoredBarrier(lane)
-        self._monitored(self.defaults.get(timeout).timeout or self.defaults.timeout, wait_all_ranks)
+        seconds = self.defaults.timeout if timeout is None else timeout.total_seconds()
+        self._monitored(seconds, wait_all_ranks)
 
     def splitGroup(
         self,
@@ -263,11 +277,15 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         if self.aboard is not None:
             self.aboard.close()
         self.callbacks.close()
+        if self._sparse is not None:
+            self._sparse.close(why)
         self._inner.close()
         if self._membership.owns_world:
             self.world.close()
             return
         self.lanes.release()
+        if self._sparse is not None:
+            self._sparse.release()
         if self._monitored is not None:
             self.world.release(_barrier_name(self._membership))
 

@@ -14,7 +14,7 @@ from byteps_like.torch.handles import Operation, synchronize, table
 from byteps_like.torch.ops import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.sparse_choice import Seen, Way, choose, codec_for
-from byteps_like.torch.sparse_exchange import Exchange
+from byteps_like.torch.sparse_exchange import Exchange, Place
 from byteps_like.torch.sparse_rows import SUMMED, Rows
 from byteps_like.torch.sparse_twin import Means, Twin
 from byteps_like.torch.tensors import spec_of, wire_op
@@ -122,7 +122,8 @@ def _start_exchange(wanted: _Sum) -> Started:
     runtime, scope = _runtime.current(), wanted.scope
     if runtime.joiner is not None:
         runtime.joiner.check("push_pull of a sparse tensor", scope.ranks)
-    exchange = Exchange(wanted.rows, wanted.reduction.op, scope.lane(wanted.name), wanted.way is Way.GATHERED)
+    lane = scope.lane(wanted.name)
+    exchange = Exchange(wanted.rows, wanted.reduction.op, Place(lane, lane), wanted.way is Way.GATHERED)
     step = exchange.start()
     if runtime.joiner is not None and not scope.number:
         runtime.joiner.watch(wanted.name, step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
@@ -10,21 +12,39 @@ from byteps_like.torch.headers import Headers
 from byteps_like.torch.sparse_rows import Rows
 from byteps_like.torch.staged import Staged, Step
 
-_OPTIONS = CallOptions(traffic=Traffic.GRADIENT)
-_WHAT = "push_pull of a sparse tensor, as [0, operation, sparse dimensions, *shape]"
+_FORM = "of a sparse tensor, as [0, operation, sparse dimensions, *shape]"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an exchange goes: its steps over `lane`; the headers over `first`, if another lane has the order of calls.
+
+    `operation`: what the user has called. `timeout`: seconds of each step; None: the lane's.
+    """
+
+    lane: Group
+    first: Group
+    operation: str = "push_pull"
+    timeout: float | None = None
 
 
 class Exchange:
-    """Headers; then either all entries to all (`gathers`), or each to its rank, the sums' number, the sums."""
+    """Headers; then either all entries to all (`gathers`), or each to its rank, the sums' number, the sums.
 
-    def __init__(self, rows: Rows, op: Op, lane: Group, gathers: bool) -> None:
+    The headers are on their way when it has been made, the rest goes after `start`.
+    """
+
+    def __init__(self, rows: Rows, op: Op, place: Place, gathers: bool) -> None:
+        lane = place.lane
         self._rows, self._op, self._lane, self._gathers = rows, op, lane, gathers
+        self._options = CallOptions(place.timeout, traffic=Traffic.GRADIENT)
         self._entries = 0
         dealt, counts = (rows, [rows.count] * lane.size) if gathers else rows.dealt(lane.size)
         self._packed = self._received = dealt.packed()
         shape = (0, int(op), rows.sparse_dim, *rows.shape)
         likeness = torch.empty(shape, dtype=rows.values.dtype, device="meta")
-        self._headers = Headers(lane, _WHAT, [likeness], counts)
+        what = f"{place.operation} {_FORM}"
+        self._headers = Headers(place.first, what, [likeness], counts, timeout=place.timeout)
 
     def start(self) -> Step:
         """All of it."""
@@ -42,7 +62,7 @@ class Exchange:
         size = self._rows.nbytes
         send, receive = ([count * size for count in one] for one in (sent[self._lane.rank], received))
         source, target = self._packed.data_ptr(), self._received.data_ptr()
-        return Staged(self._lane.all_to_all(source, target, send, receive, DType.UINT8, _OPTIONS), self._count)
+        return Staged(self._lane.all_to_all(source, target, send, receive, DType.UINT8, self._options), self._count)
 
     def _count(self) -> Step:
         """How many sums everybody has."""
@@ -53,13 +73,13 @@ class Exchange:
         )
         self._held = own, every  # alive while they are read and written
         counts = [1] * self._lane.size
-        counted = self._lane.all_gather(own.data_ptr(), every.data_ptr(), counts, DType.INT64, _OPTIONS)
+        counted = self._lane.all_gather(own.data_ptr(), every.data_ptr(), counts, DType.INT64, self._options)
         return Staged(counted, lambda: self._gather(self._sums.packed(), every.tolist()))
 
     def _gather(self, packed: torch.Tensor, counts: list[int]) -> Operation:
         self._packed, self._received = packed, self._rows.space(sum(counts))
         size = [count * self._rows.nbytes for count in counts]
-        return self._lane.all_gather(packed.data_ptr(), self._received.data_ptr(), size, DType.UINT8, _OPTIONS)
+        return self._lane.all_gather(packed.data_ptr(), self._received.data_ptr(), size, DType.UINT8, self._options)
 
     def result(self) -> tuple[Rows, int]:
         """Once all have come: the sum, and how many entries all ranks had."""

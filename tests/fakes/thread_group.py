@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, timed_out
 from tests.fakes.reduction import reduce
 
 _GARBAGE = 0xA5
@@ -41,7 +41,7 @@ class ThreadOperation:
         limit = timeout if timeout is not None else self._timeout or DEADLINE
         with self._world.changed:
             if not self._world.changed.wait_for(lambda: self._ended, limit):
-                error = DeadlineError(f"{self._name} has not ended after {limit} s{self.missing()}")
+                error = DeadlineError(f"{self._name} {timed_out(limit)}{self.missing()}")
                 if timeout is None:
                     self._world.fail_call(self, error)
                 raise error

@@ -148,6 +148,23 @@ def hooks() -> None:
             torch.testing.assert_close(parameter.grad, gradient, rtol=tolerance, atol=tolerance)
 
 
+def built_in_hooks() -> None:
+    """Those that torch has in C++."""
+    rank, expected = dist.get_rank(), mean_gradients(lambda one, r: loss_of(one, rows(r)), net())
+    for kind, tolerance in (
+        (dist.BuiltinCommHookType.ALLREDUCE, 1e-11),
+        (dist.BuiltinCommHookType.FP16_COMPRESS, 2e-3),
+    ):
+        model = DistributedDataParallel(net(), bucket_cap_mb=1e-4)
+        model._register_builtin_comm_hook(kind)
+        for _ in range(3):
+            model.zero_grad()
+            loss_of(model, rows(rank)).backward()
+        assert model._get_ddp_logging_data()["comm_hook"] == str(kind)
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=tolerance, atol=tolerance)
+
+
 def uneven_inputs_join() -> None:
     """Rank r has 2 + r batches; who has none left contributes zeros, and the mean is still over all ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()

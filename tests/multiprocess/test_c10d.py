@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from byteps_like.errors import BytePSLikeError, DeadlineError, MismatchError, PeerLostError
+from byteps_like.errors import BytePSLikeError, DeadlineError, MismatchError, PeerLostError, ShutdownError
 from tests.multiprocess.c10d_world import GroupPool
 from tests.scenarios import c10d
 from tests.unit.test_process_group import MISMATCHES
@@ -65,7 +65,7 @@ def wait_for_rank_1(group: Any, rank: int, size: int) -> str:
 
 def test_a_rank_that_never_comes_is_named_at_the_deadline(pool: GroupPool) -> None:
     texts = pool.run(2, wait_for_rank_1)
-    assert all("rank 1" in text for text in texts if text), texts
+    assert all("rank 1" in text and "timed out after the timeout of 0.5 s" in text for text in texts if text), texts
 
 
 def miss_barrier(group: Any, rank: int, size: int) -> str:
@@ -73,13 +73,59 @@ def miss_barrier(group: Any, rank: int, size: int) -> str:
         time.sleep(1.0)
         return ""
     with pytest.raises(DeadlineError) as caught:
-        group.monitored_barrier(timedelta(seconds=0.3))
+        dist.monitored_barrier(timeout=timedelta(seconds=0.3))
     return str(caught.value)
 
 
 def test_monitored_barrier_names_the_missing(pool: GroupPool) -> None:
     texts = pool.run(3, miss_barrier)
-    assert all("rank 2 did not come within 0.3 s" in text for text in texts if text) and texts[0] and texts[1]
+    assert (
+        all("Rank 2 failed to pass monitoredBarrier in 300 ms" in text for text in texts if text)
+        and texts[0]
+        and texts[1]
+    )
+
+
+def pass_monitored_barriers(group: Any, rank: int, size: int) -> None:
+    other = dist.new_group(backend="gloo")
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    dist.monitored_barrier(other, timedelta(seconds=20))
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="monitoredBarrier") as caught:
+            dist.monitored_barrier(other, timedelta(seconds=0.1))
+        assert not isinstance(caught.value, BytePSLikeError)
+    dist.barrier()
+
+
+def test_monitored_barriers_of_gloo_stay_torchs(pool: GroupPool) -> None:
+    pool.run(2, pass_monitored_barriers)
+
+
+def test_groups_are_made_without_init_process_group(pool: GroupPool) -> None:
+    pool.run(3, regroup)
+
+
+def regroup(group: Any, rank: int, size: int) -> None:
+    """As a fault-tolerant program does: a group, which ends in the middle of a call; then another, of fewer ranks."""
+    from byteps_like.torch import GroupOptions, create_process_group
+
+    store, limit = group.get_group_store(), timedelta(seconds=20)
+    first = create_process_group(dist.PrefixStore("first", store), rank, size, timeout=limit)
+    tensor = torch.full((3,), rank + 1.0)
+    first.allreduce([tensor]).wait()
+    assert tensor.tolist() == [6.0] * 3 and (first.rank(), first.size()) == (rank, size)
+    if rank == 2:
+        first.abort()
+        return
+    lost = first.allreduce([tensor])
+    first.abort()
+    with pytest.raises(ShutdownError):
+        lost.wait()
+    options = GroupOptions(reduction="ordered")
+    second = create_process_group(dist.PrefixStore("second", store), rank, 2, timeout=limit, options=options, name="q1")
+    second.allreduce([tensor]).wait()
+    assert tensor.tolist() == [12.0] * 3 and second.getGroupName() == "q1"
+    second.shutdown()
 
 
 def meet_without_rank_1(group: Any, rank: int, size: int) -> str:

@@ -15,6 +15,7 @@ DDP = [
     "buffers_come_from_rank_0",
     "sync_batch_norm_is_refused_on_cpu",
     "hooks",
+    "built_in_hooks",
     "uneven_inputs_join",
     "uneven_inputs_can_raise_on_all_ranks",
     "models_that_differ_are_refused",

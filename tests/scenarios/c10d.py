@@ -191,9 +191,46 @@ def coalesced(group: Any, rank: int, size: int) -> None:
     parts = [torch.empty(count) for count in (2, 5)]
     group.reduce_scatter_single_coalesced(parts, [torch.ones(size * count) for count in (2, 5)]).wait()
     assert [part.tolist() for part in parts] == [[size] * 2, [size] * 5]
-    lists = [[torch.empty(2) for _ in range(size)]]
-    group.allgather_coalesced(lists, [torch.full((2,), float(rank))]).wait()
-    assert lists[0][-1].tolist() == [size - 1.0] * 2
+
+
+def all_gather_coalesced(group: Any, rank: int, size: int) -> None:
+    for dtype in (torch.float32, torch.complex64, torch.bool):
+        mine = [torch.full(shape, rank + 1).to(dtype) for shape in ((2, 3), (0,), (5,))]
+        lists = [[torch.empty_like(tensor) for tensor in mine] for _ in range(size)]
+        dist.all_gather_coalesced(lists, mine, group=group)
+        for other, found in enumerate(lists):
+            assert [tensor.shape for tensor in found] == [tensor.shape for tensor in mine]
+            assert all((tensor == torch.tensor(other + 1).to(dtype)).all() for tensor in found)
+
+
+def all_reduce_sparse(group: Any, rank: int, size: int) -> None:
+    """Ranks have entries of their own, one that all have, and sums of several calls in flight; rank 0 has none once."""
+    for dtype, dense in ((torch.float32, ()), (torch.float64, (3,)), (torch.complex64, (2, 2)), (torch.int64, ())):
+        works, found, expected = [], [], []
+        for number in range(3):
+            entries = [[other + number, 0, size + 4] if other or number else [] for other in range(size)]
+            parts = [
+                torch.sparse_coo_tensor(
+                    torch.tensor([places, places], dtype=torch.int64),
+                    torch.full((len(places), *dense), other + 1).to(dtype),
+                    (size + 5, size + 6, *dense),
+                )
+                for other, places in enumerate(entries)
+            ]
+            found.append(parts[rank])
+            expected.append(sum(part.to_dense() for part in parts))
+            works.append(group.allreduce([found[-1]]))  # dist's makes a copy of what is sparse and complex
+            dist.all_reduce(torch.ones(3), group=group)
+        for work in works[::-1]:
+            work.wait()
+        for tensor, total in zip(found, expected, strict=True):
+            assert tensor.is_coalesced() and torch.equal(tensor.to_dense(), total)
+    total = torch.eye(3).to_sparse() * (rank + 1)
+    dist.all_reduce(total, group=group)
+    assert torch.equal(total.to_dense(), torch.eye(3) * size * (size + 1) / 2)
+    mean = torch.eye(3).to_sparse() * (rank + 1)
+    assert group.allreduce([mean], dist.ReduceOp.AVG).get_future().wait()[0] is mean
+    assert torch.equal(mean.to_dense(), torch.eye(3) * (size + 1) / 2)
 
 
 def coalescing_manager(group: Any, rank: int, size: int) -> None:
@@ -320,7 +357,7 @@ def barriers(group: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     all_reduce, all_reduce_average, all_reduce_premultiplied, all_reduce_bits, reduce, reduce_scatter,
     reduce_scatter_single, broadcast, all_gather, all_gather_single, gather_and_scatter, all_to_all_single,
-    all_to_all_uneven, all_to_all_lists, coalesced, coalescing_manager, point_to_point, point_to_point_in_order,
-    receive_from_anybody, point_to_point_passes_collectives, empty_and_scalar, many_in_flight, futures, sub_groups,
-    barriers,
+    all_to_all_uneven, all_to_all_lists, coalesced, all_gather_coalesced, all_reduce_sparse, coalescing_manager,
+    point_to_point, point_to_point_in_order, receive_from_anybody, point_to_point_passes_collectives, empty_and_scalar,
+    many_in_flight, futures, sub_groups, barriers,
 ]  # fmt: skip

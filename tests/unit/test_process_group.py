@@ -49,7 +49,13 @@ REFUSED: dict[str, tuple[Callable[[ProcessGroup], Any], str]] = {
         lambda g: g.allgather([[torch.ones(4, 4).t()]], [torch.ones(4, 4)]),
         r"allgather: output_list\[0\] is not contiguous",
     ),
-    "sparse": (lambda g: g.allreduce([torch.eye(2).to_sparse()]), "allreduce: tensors is sparse.*to_dense"),
+    "sparse": (lambda g: g.broadcast([torch.eye(2).to_sparse()], 0), "broadcast: tensors is sparse.*to_dense"),
+    "sparse_rows": (lambda g: g.allreduce([torch.eye(2).to_sparse_csr()]), "allreduce: tensors is sparse.*to_dense"),
+    "sparse_max": (
+        lambda g: g.allreduce([torch.eye(2).to_sparse()], dist.ReduceOp.MAX),
+        "sparse tensors can't be reduced with MAX; use SUM or AVG",
+    ),
+    "sparse_bool": (lambda g: g.allreduce([torch.eye(2).bool().to_sparse()]), r"of torch\.bool can't be summed"),
     "meta": (lambda g: g.allreduce([torch.ones(2, device="meta")]), "Tensor on meta without memory of its own"),
     "wrapper": (lambda g: g.allreduce([_Wrapper(torch.ones(2))]), "is a _Wrapper on cpu without memory.*DTensor"),
     "no_tensor": (lambda g: g.broadcast(["text"], 0), "broadcast: tensors is of type str"),
@@ -140,10 +146,10 @@ def test_timeouts() -> None:
         options.timeout = timedelta(seconds=0.05)
         with pytest.raises(DeadlineError, match=r"waiting for ranks \[1\]"):
             group.barrier(options).wait()
-        with pytest.raises(DeadlineError, match=r"0\.05"):
+        with pytest.raises(DeadlineError, match=r"timed out after the timeout of 0\.05 s"):
             group.allreduce([torch.ones(1)]).wait(timedelta(seconds=0.05))
         group.set_timeout(timedelta(seconds=0.07))
-        with pytest.raises(DeadlineError, match=r"0\.07"):
+        with pytest.raises(DeadlineError, match=r"timed out after the timeout of 0\.07 s"):
             group.allreduce([torch.ones(1)]).wait()
 
     run_groups(2, body)
@@ -160,13 +166,27 @@ def test_monitored_barrier_names_the_missing() -> None:
 
     texts = run_groups(5, body)
     assert [bool(text) for text in texts] == [True, False, True, False, True]
-    assert all("ranks 1, 3 did not come within 0.3 s" in text for text in texts if text)
+    assert texts[0].startswith("Rank 0 timed out in monitoredBarrier after 300 ms: ")
+    reached = (
+        "Rank 4 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+    )
+    assert texts[4].startswith(reached)
+    assert all("Ranks 1, 3 failed to pass monitoredBarrier in 300 ms" in text for text in texts if text)
+
+
+def test_monitored_barrier_takes_a_timeout_of_nothing() -> None:
+    def body(group: ProcessGroup, rank: int, size: int) -> None:
+        if rank == 0:
+            with pytest.raises(DeadlineError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
+                group.monitored_barrier(timedelta(0))
+
+    run_groups(2, body)
 
 
 def test_monitored_barrier_names_rank_0() -> None:
     def body(group: ProcessGroup, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if rank:
-            with pytest.raises(DeadlineError, match="rank 0 did not come"):
+            with pytest.raises(DeadlineError, match="Rank 0 failed to pass monitoredBarrier in 100 ms"):
                 group.monitored_barrier(timedelta(seconds=0.1))
 
     with pytest.MonkeyPatch.context() as patch:

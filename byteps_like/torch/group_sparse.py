@@ -1,0 +1,105 @@
+"""all_reduce of sparse COO tensors in a process group: the entries travel, instead of all their zeros."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from byteps_like.collectives.api import Group
+from byteps_like.dtypes import Op
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, timed_out
+from byteps_like.torch.futures import Callbacks
+from byteps_like.torch.group_lanes import Lanes
+from byteps_like.torch.sparse_exchange import Exchange, Place
+from byteps_like.torch.sparse_rows import SUMMED, Rows
+
+
+class SparseSums:
+    """Those of one group. Thread-safe.
+
+    What follows the headers depends on them, and so can't be launched in the program's order. It goes over lanes of its
+    own, one sum after the other, by a thread.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._thread = Callbacks()
+
+    def start(self, tensor: torch.Tensor, op: Op, first: Group, timeout: float | None) -> SparseSum:
+        """Starts the sum or average of `tensor`, which becomes it, coalesced. `first`: the lane of the group's calls.
+
+        Raises InvalidArgumentError for other operations, and for elements that torch can't sum in sparse tensors.
+        """
+        if op not in (Op.SUM, Op.AVERAGE):
+            raise InvalidArgumentError(f"allreduce: sparse tensors can't be reduced with {op.name}; use SUM or AVG")
+        if tensor.dtype not in SUMMED:
+            raise InvalidArgumentError(f"allreduce: sparse tensors of {tensor.dtype} can't be summed")
+        lane = self._lanes.current
+        exchange = Exchange(Rows.of(tensor.detach()), op, Place(lane, first, "allreduce", timeout), lane.size == 2)
+        made = SparseSum(exchange, tensor)
+        self._thread.add(made.run)
+        return made
+
+    def close(self, why: str) -> None:
+        """Those to come raise ShutdownError; the thread ends after those under way."""
+        self._lanes.end(why)
+        self._thread.close()
+
+    def release(self) -> None:
+        """Gives back what the lanes hold."""
+        self._lanes.release()
+
+
+class SparseSum:
+    """One of them. See collectives.api.Operation."""
+
+    source = -1
+
+    def __init__(self, exchange: Exchange, tensor: torch.Tensor) -> None:
+        self._exchange, self._tensor = exchange, tensor
+        self._error: BytePSLikeError | None = None
+        self._ended = threading.Event()
+        self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """All of it; blocks."""
+        try:
+            self._exchange.start().wait()
+            total = self._exchange.result()[0].tensor()
+            with torch.no_grad():
+                self._tensor.copy_(total)
+        except BytePSLikeError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - raised by wait()
+            self._error = BytePSLikeError(f"allreduce of a sparse tensor: {error!r}", operation="allreduce")
+        with self._lock:
+            self._ended.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until it has ended. Raises what it failed with; DeadlineError after `timeout`, and then it goes on."""
+        if not self._ended.wait(timeout):
+            raise DeadlineError(f"wait() for allreduce of a sparse tensor {timed_out(timeout or 0.0)}; it goes on")
+        if self._error is not None:
+            raise self._error
+
+    def error(self) -> BytePSLikeError | None:
+        """Why it failed, or None."""
+        return self._error
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls back once it has ended."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
