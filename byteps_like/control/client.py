@@ -6,11 +6,12 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from byteps_like.config import Config
-from byteps_like.control import wire
+from byteps_like.control import bounds, wire
 from byteps_like.control.loop import control_loop
 from byteps_like.control.seats import Claim, Waiting
 from byteps_like.control.secret import load
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LEAVE_SECONDS = 1.5
 CALL_SECONDS = 30.0
+_UNHEARD = 1024
+"""Events kept for the first callback."""
+_BATCH, _BATCH_BYTES = 1024, 1 << 20
+"""Tensors of one Declare, and bytes of their names."""
 
 
 class ControlClient:
@@ -46,7 +51,7 @@ class ControlClient:
         self._session: Session | None = None
         self._left = False
         self._callbacks: list[Callable[[Event], None]] = []
-        self._events: list[Event] = []
+        self._unheard: deque[Event] = deque(maxlen=_UNHEARD)
         self._barrier_numbers: dict[str, int] = {}
         self._stats_source: Callable[[], Mapping[str, float]] = dict
 
@@ -108,9 +113,11 @@ class ControlClient:
     # --- what the scheduler tells ---
 
     def on_event(self, callback: Callable[[Event], None]) -> None:
-        """Calls `callback` for every event, earlier ones first, on the control thread: it must not block."""
+        """Calls `callback` for every event on the control thread: it must not block. The first callback hears of what
+        was before it, too."""
         with self._lock:
-            earlier = list(self._events)
+            earlier = list(self._unheard)
+            self._unheard.clear()
             self._callbacks.append(callback)
         for event in earlier:
             callback(event)
@@ -131,10 +138,7 @@ class ControlClient:
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on tensors with all ranks: where each one's partitions live. Raises MismatchError on every rank."""
-        session = self._joined()
-        request = pb.DeclareRequest(member_id=session.id, specs=[wire.spec_to_wire(spec) for spec in specs])
-        reply: pb.DeclareReply = self._loop.run(session.call("Declare", request, CALL_SECONDS))
-        return [wire.declared_from_wire(spec, item) for spec, item in zip(specs, reply.placements, strict=True)]
+        return [declared for batch in _batches(specs) for declared in self._declare(batch)]
 
     def replan(self, why: str, *, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Has all tensors placed anew, with partitions of another size or by other weights of the servers (by rank).
@@ -153,7 +157,7 @@ class ControlClient:
         `timeout` defaults to stall_timeout. Concurrent calls on one rank need different names.
         """
         session = self._joined()
-        seconds = self.config.stall_timeout if timeout is None else timeout
+        seconds = self.config.stall_timeout if timeout is None else bounds.finite("timeout", timeout)
         number = self._barrier_numbers.get(name, 0)
         request = pb.BarrierRequest(member_id=session.id, name=name, timeout_s=seconds, number=number)
         self._loop.run(session.call("Barrier", request, seconds + CALL_SECONDS))
@@ -180,6 +184,12 @@ class ControlClient:
         self._stats_source = source
 
     # --- inside ---
+
+    def _declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        session = self._joined()
+        request = pb.DeclareRequest(member_id=session.id, specs=[wire.spec_to_wire(spec) for spec in specs])
+        reply: pb.DeclareReply = self._loop.run(session.call("Declare", request, CALL_SECONDS))
+        return [wire.declared_from_wire(spec, item) for spec, item in zip(specs, reply.placements, strict=True)]
 
     def _claim(self, member: Member, timeout: float | None) -> Claim:
         worker, config = member.role is MemberRole.WORKER, self.config
@@ -212,13 +222,27 @@ class ControlClient:
 
     def _on_event(self, event: Event) -> None:
         with self._lock:
-            self._events.append(event)
             callbacks = list(self._callbacks)
+            if not callbacks:
+                self._unheard.append(event)
         for callback in callbacks:
             try:
                 callback(event)
             except Exception:
                 log.exception("an event callback failed on %s", event)
+
+
+def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+    """So many at a time that neither requests nor answers grow with a model; one at least."""
+    batch: list[TensorSpec] = []
+    taken = 0
+    for spec in specs:
+        if batch and (len(batch) == _BATCH or taken > _BATCH_BYTES):
+            yield batch
+            batch, taken = [], 0
+        batch.append(spec)
+        taken += 4 * (len(spec.name) + len(spec.codec))
+    yield batch
 
 
 def query_status(config: Config, timeout: float = 5.0) -> JobStatus:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placement import Placer
 from byteps_like.control.types import Move
 from byteps_like.errors import MismatchError
@@ -26,6 +27,7 @@ class Declarations:
     def __init__(self, placer: Placer) -> None:
         self._placer = placer
         self._entries: dict[str, _Entry] = {}
+        self._parts = 0
         self._names: dict[int, str] = {}
         """By tensor id, those of places that tensors have left included."""
 
@@ -48,7 +50,10 @@ class Declarations:
 
     def _place(self, spec: TensorSpec) -> Declared:
         number = len(self._names)
+        room("tensors of this epoch", number + 1, MOST_NAMES)
         declared = self._placer.place(number, spec)
+        self._parts += len(declared.partitions)
+        room("partitions of this epoch's tensors", self._parts, MOST_PARTS)
         self._names[number] = spec.name
         return declared
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
+from byteps_like.control.bounds import MOST_SHARDS_IN_ALL
 from byteps_like.control.seats import Claim, Seat, describe, ranks_text
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.errors import RefusedError
@@ -88,6 +89,9 @@ class Forming:
             self._check_room(claim, self.workers, size or claim.world_size or None)
         else:
             self._check_room(claim, self.servers, servers if servers >= 0 else None)
+            shards = claim.member.shards + sum(seat.member.shards for seat in self.servers.values())
+            if shards > MOST_SHARDS_IN_ALL:
+                raise RefusedError(f"{who} makes shards={shards} of all servers, more than {MOST_SHARDS_IN_ALL}")
 
     def _check_settings(self, claim: Claim) -> None:
         # The first member that knows a setting decides it, so comparing with the first that has each is enough.

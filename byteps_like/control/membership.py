@@ -19,9 +19,21 @@ from itertools import count
 from byteps_like.control.diagnosis import STABLE_REPORTS, find_deadlock
 from byteps_like.control.epoch import Epoch
 from byteps_like.control.forming import Forming, Terms
-from byteps_like.control.seats import Claim, Notice, Seat, SeatState, Waiting, describe, describe_all
+from byteps_like.control.seats import (
+    Claim,
+    Notice,
+    Seat,
+    SeatState,
+    Waiting,
+    describe,
+    describe_all,
+    heartbeat_interval,
+)
 from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, World
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
+
+DIAGNOSIS_SECONDS = 1.0
+"""From one look for a deadlock to the next."""
 
 WARNINGS_PER_SECOND = 8
 """Each goes to every member; more at a time would only bury the first."""
@@ -82,6 +94,8 @@ class Membership:
         self._end_at: float | None = None
         self._linger = self.patience.after_end
         self._quiet_check: float | None = None
+        self._diagnosed = -DIAGNOSIS_SECONDS
+        self._diagnose_at: float | None = None
 
     # --- what members do ---
 
@@ -140,9 +154,9 @@ class Membership:
         seat.waiting_reports = seat.waiting_reports + 1 if same else int(waiting is not None)
         seat.waiting = waiting
         if seat.waiting_reports == STABLE_REPORTS and self.state is JobState.RUNNING:
-            deadlock = find_deadlock(self._current().workers())
-            if deadlock is not None:
-                self.fail(deadlock, now)
+            self._diagnose_at = max(now, self._diagnosed + DIAGNOSIS_SECONDS)
+            if self._diagnose_at <= now:
+                self._diagnose(now)
 
     def report(self, id: str, error: BytePSLikeError, now: float) -> None:
         """A member saw a failure. A lost peer is left to our own eyes for a moment, which know it by host and pid."""
@@ -192,6 +206,8 @@ class Membership:
     def tick(self, now: float) -> None:
         """Acts on all deadlines that have passed."""
         self._lose_suspects(now)
+        if self._diagnose_at is not None and self._diagnose_at <= now:
+            self._diagnose(now)
         if self._reported is not None and self._reported[0] <= now:
             self.fail(self._reported[1], now)
         if self.state is JobState.PREPARING and self._current().started + self.patience.prepare <= now:
@@ -212,6 +228,7 @@ class Membership:
         times += [self._end_at] if self._end_at is not None else []
         times += [self._reported[0]] if self._reported is not None else []
         times += [self._quiet_check] if self._quiet_check is not None else []
+        times += [self._diagnose_at] if self._diagnose_at is not None else []
         if self.state is JobState.PREPARING:
             times.append(self._current().started + self.patience.prepare)
         return min(times, default=None)
@@ -233,6 +250,11 @@ class Membership:
         if seat.state is not SeatState.RUNNING:
             raise RefusedError(f"{describe(seat.member)} is {seat.state.value}: its epoch is not running")
         return seat
+
+    @property
+    def has_to_diagnose(self) -> bool:
+        """True while `tick` has to look for a deadlock soon."""
+        return self._diagnose_at is not None
 
     def seats(self) -> list[Seat]:
         """Everybody present, waiting or running."""
@@ -294,7 +316,7 @@ class Membership:
         epoch = self._current()
         if self.state is JobState.PREPARING and all(seat.ready for seat in epoch.seats.values()):
             self.state, epoch.started = JobState.RUNNING, now
-            self._quiet_check = now + self.patience.quiet
+            self._quiet_check = now + self._quiet()
             self._send(epoch.workers(), epoch.world)
 
     def _current(self) -> Epoch:
@@ -352,9 +374,19 @@ class Membership:
         if not self.forming.workers and all(seat.state is not SeatState.OVER for seat in self._seats.values()):
             self._end_at = now + self._linger
 
+    def _diagnose(self, now: float) -> None:
+        self._diagnosed, self._diagnose_at = now, None
+        if self.state is JobState.RUNNING:
+            deadlock = find_deadlock(self._current().workers())
+            if deadlock is not None:
+                self.fail(deadlock, now)
+
+    def _quiet(self) -> float:
+        return max(self.patience.quiet, 3 * heartbeat_interval(0.0, len(self._current().seats)))
+
     def _mention_quiet(self, now: float) -> None:
         audible = [seat for seat in self._current().present() if seat.suspected is None and not seat.quiet]
-        silent = [seat for seat in audible if now - seat.heard >= self.patience.quiet]
+        silent = [seat for seat in audible if now - seat.heard >= self._quiet()]
         for seat in silent:
             seat.quiet = True
         if silent:
@@ -362,7 +394,7 @@ class Membership:
             text = f"no sign of life from {describe_all(silent)} for {longest:.1f} s: stopped, or out of reach"
             self._warn(self._current().present(), text, now)
         next_heard = min((seat.heard for seat in audible if not seat.quiet), default=now)
-        self._quiet_check = next_heard + self.patience.quiet
+        self._quiet_check = next_heard + self._quiet()
 
     def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
         self._send([seat], Event(EventKind.FAILED, str(error), error))

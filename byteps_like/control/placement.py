@@ -66,13 +66,10 @@ class Placer:
         partition_bytes = spec.partition_bytes or usual
         grain = _grain(codec, partition_bytes)
         largest = max(partition_bytes // grain, 1) * grain
+        self._check_count(spec, -(-spec.nbytes // largest), partition_bytes)
         each = self._share_out(spec.nbytes, largest, grain)
         pieces = in_turn([_cut(nbytes, largest, grain) for nbytes in each], grain)
-        if len(pieces) > PARTS_PER_TENSOR:
-            raise InvalidArgumentError(
-                f"tensor {spec.name!r} of {spec.nbytes} bytes has {len(pieces)} partitions, more than"
-                f" {PARTS_PER_TENSOR}; raise partition_bytes={partition_bytes}"
-            )
+        self._check_count(spec, len(pieces), partition_bytes)
         parts, offset = [], 0
         for part, (place, nbytes) in enumerate(pieces):
             slot = self._slots[place]
@@ -80,6 +77,14 @@ class Placer:
             parts.append(Partition(tensor_id << 16 | part, offset, nbytes, slot.server, slot.shard))
             offset += nbytes
         return Declared(spec, tensor_id, tuple(parts))
+
+    @staticmethod
+    def _check_count(spec: TensorSpec, count: int, partition_bytes: int) -> None:
+        if count > PARTS_PER_TENSOR:
+            raise InvalidArgumentError(
+                f"tensor {spec.name!r} of {spec.nbytes} bytes has {count} partitions, more than"
+                f" {PARTS_PER_TENSOR}; raise partition_bytes={partition_bytes}"
+            )
 
     def loads(self) -> dict[tuple[int, int], int]:
         """Bytes on each (server, shard)."""

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from byteps_like.control.optimum import card_time, shares
+from byteps_like.control.seats import heartbeat_interval
 from byteps_like.control.types import World
 from byteps_like.control.weights import hosts_of
 
 FRESH = 3.0
-"""Seconds for which a report counts."""
+"""Seconds for which a report counts; more where members are so many that they report less often."""
 SETTLE = 5.0
 """Seconds after a change in which reports, which look back, say nothing of it yet."""
 WORTH = 0.10
@@ -44,6 +45,7 @@ class CardRates:
         self._rates = {id: host.rate for id, host in hosts_of(world).items()}
         self._split = self._optimum(self._rates)
         self._reports: dict[str, CardReport] = {}
+        self._fresh = max(FRESH, 3 * heartbeat_interval(0.0, len(world.workers) + len(world.servers)))
         self._not_before = now + SETTLE
 
     @property
@@ -54,7 +56,7 @@ class CardRates:
     def observe(self, host_id: str, report: CardReport) -> bool:
         """Whether tensors should be placed anew by `rates`, which have changed by more than a little."""
         self._reports[host_id] = report
-        fresh = {id: found for id, found in self._reports.items() if report.time - found.time <= FRESH}
+        fresh = {id: found for id, found in self._reports.items() if report.time - found.time <= self._fresh}
         if report.time < self._not_before or len(fresh) < len(self._rates):
             return False
         rates = self._believed(fresh)

@@ -88,6 +88,15 @@ class Notice:
     message: World | Event
 
 
+HEARTBEATS_PER_SECOND = 200
+"""Of all members together: more would be a load for the scheduler, and tell it nothing new."""
+
+
+def heartbeat_interval(seconds: float, members: int) -> float:
+    """Between two of one member's, which wants `seconds` and is one of `members`."""
+    return max(seconds, members / HEARTBEATS_PER_SECOND)
+
+
 def describe(member: Member) -> str:
     """The name in messages: "worker 2 (host a, pid 17)", or "a worker (…)" before it has a rank."""
     name = f"{member.role.value} {member.rank}" if member.rank >= 0 else f"a {member.role.value}"

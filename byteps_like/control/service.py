@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from byteps_like.control import wire
+from byteps_like.control import bounds, wire
 from byteps_like.control.barriers import Barriers
 from byteps_like.control.declarations import Declarations
 from byteps_like.control.mailbox import Mailbox
@@ -107,10 +107,11 @@ class SchedulerService:
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         """A sign of life."""
         waiting = wire.waiting_from_wire(request.waiting) if request.HasField("waiting") else None
-        self.membership.heartbeat(request.member_id, waiting, dict(request.stats), self._loop.time())
-        if self._watch_rates and "card_gbps" in request.stats:
+        stats = bounds.numbers(request.stats)
+        self.membership.heartbeat(request.member_id, waiting, stats, self._loop.time())
+        if self._watch_rates and "card_gbps" in stats and "card_duty" in stats:
             self._observe(request)
-        if self.membership.outbox:
+        if self.membership.outbox or self.membership.has_to_diagnose:
             self._after()
         return pb.HeartbeatReply()
 
@@ -135,7 +136,8 @@ class SchedulerService:
 
     async def barrier(self, request: pb.BarrierRequest) -> pb.BarrierReply:
         """Answers when every worker has come."""
-        rank, name = self._worker(request.member_id).member.rank, request.name
+        rank, name = self._worker(request.member_id).member.rank, bounds.short("barrier's name", request.name)
+        timeout = bounds.finite("timeout_s", request.timeout_s)
         self._check_nobody_left(name)
         if self._barriers.arrive(name, request.number, rank):
             for call in self._barrier_calls.pop(name, []):
@@ -145,17 +147,18 @@ class SchedulerService:
         self._barrier_calls.setdefault(name, []).append(call)
         barriers = self._barriers
         try:
-            async with asyncio.timeout(request.timeout_s):
+            async with asyncio.timeout(timeout):
                 await call
         except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
             raise
         except TimeoutError:
             absent = ranks_text("worker", barriers.missing(name))
-            text = f"barrier {name!r} was not reached by {absent} within {request.timeout_s:.1f} s"
-            raise DeadlineError(text, rank=rank, operation="barrier", elapsed=request.timeout_s) from None
+            text = f"barrier {name!r} was not reached by {absent} within {timeout:.1f} s"
+            raise DeadlineError(text, rank=rank, operation="barrier", elapsed=timeout) from None
         finally:
             if not call.done() or call.cancelled():
                 barriers.withdraw(name, rank)
+                self._forget_call(name, call)
         return pb.BarrierReply()
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportReply:
@@ -191,6 +194,13 @@ class SchedulerService:
         return pb.RecordReply(members=len(present))
 
     # --- inside ---
+
+    def _forget_call(self, name: str, call: asyncio.Future[None]) -> None:
+        calls = self._barrier_calls.get(name, [])
+        if call in calls:
+            calls.remove(call)
+        if not calls:
+            self._barrier_calls.pop(name, None)
 
     def _worker(self, id: str) -> Seat:
         seat = self.membership.running(id)

@@ -15,7 +15,7 @@ from byteps_like.config import Config
 from byteps_like.control import wire
 from byteps_like.control.loop import control_loop
 from byteps_like.control.rpc import Callee, Caller, UnreachableError, channel_options
-from byteps_like.control.seats import Claim, Waiting
+from byteps_like.control.seats import Claim, Waiting, heartbeat_interval
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
@@ -68,6 +68,7 @@ class Session:
         self._channel: grpc.aio.Channel | None = None
         self._seen = 0
         self._in_epoch = False
+        self._members = 0
 
     # --- joining and leaving ---
 
@@ -206,7 +207,7 @@ class Session:
     def _take_world(self, message: types.World) -> None:
         world = wire.world_from_wire(message)
         self.member = (*world.workers, *world.servers)[list(message.member_ids).index(self.id)]
-        self._in_epoch = True
+        self._in_epoch, self._members = True, len(message.member_ids)
         if self.member.role is MemberRole.WORKER and self.member.rank == 0:
             recorder.announce_to(self._announce)
         self._worlds.put_nowait(world)
@@ -252,7 +253,7 @@ class Session:
 
     async def _heartbeat(self) -> None:
         while not self.closed and self.error is None:
-            await asyncio.sleep(self._config.heartbeat_interval)
+            await asyncio.sleep(heartbeat_interval(self._config.heartbeat_interval, self._members))
             request = pb.HeartbeatRequest(member_id=self.id, stats=self._counters())
             if self.waiting is not None:
                 what, said = self.waiting

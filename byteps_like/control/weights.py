@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 
+from byteps_like.control import bounds
 from byteps_like.control.optimum import Host, shares
 from byteps_like.control.seats import ranks_text
 from byteps_like.control.types import Member, World
 from byteps_like.errors import InvalidArgumentError
-
-SMALLEST_PARTITION, LARGEST_PARTITION = 64, 1 << 30
 
 
 def hosts_of(world: World, rates: Mapping[str, float] | None = None) -> dict[str, Host]:
@@ -45,13 +45,12 @@ def check_replan(world: World, partition_bytes: int, weights: Sequence[float]) -
     portable = [worker.rank for worker in world.workers if not worker.native]
     if portable:
         raise InvalidArgumentError(f"{ranks_text('worker', portable)}: portable workers can't move tensors")
-    if partition_bytes and not SMALLEST_PARTITION <= partition_bytes <= LARGEST_PARTITION:
-        raise InvalidArgumentError(
-            f"partition_bytes={partition_bytes} is not {SMALLEST_PARTITION}..{LARGEST_PARTITION}"
-        )
+    if partition_bytes:
+        bounds.whole("partition_bytes", partition_bytes, bounds.SMALLEST_PARTITION, bounds.LARGEST_PARTITION)
     if not world.servers:
         raise InvalidArgumentError("the job has no servers to place tensors on")
-    if weights and (len(weights) != len(world.servers) or min(weights) < 0 or not sum(weights) > 0):
+    usable = all(0 <= weight < inf for weight in weights) and 0 < sum(weights) < inf
+    if weights and (len(weights) != len(world.servers) or not usable):
         raise InvalidArgumentError(f"weights {list(weights)} are not those of {len(world.servers)} servers")
 
 

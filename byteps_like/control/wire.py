@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from byteps_like.control import bounds
 from byteps_like.control.seats import Claim, Waiting
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, Move, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -132,14 +133,18 @@ def claim_to_wire(claim: Claim) -> pb.JoinRequest:
 
 
 def claim_from_wire(message: pb.JoinRequest) -> Claim:
-    """A request to join."""
+    """A request to join. Raises InvalidArgumentError, naming the field, for what can't be."""
+    bounds.whole("bytes of the request", message.ByteSize(), 0, bounds.LARGEST_JOIN)
+    bounds.whole("rank", message.member.rank, -1, bounds.MOST_MEMBERS - 1)
+    bounds.whole("shards", message.member.shards, 0, bounds.MOST_SHARDS)
+    bounds.finite("gbps", message.member.gbps, bounds.FASTEST_GBPS)
     return Claim(
         id=message.member_id,
         member=member_from_wire(message.member),
-        world_size=message.world_size,
-        num_servers=message.num_servers,
+        world_size=bounds.whole("world_size", message.world_size, 0, bounds.MOST_MEMBERS),
+        num_servers=bounds.whole("num_servers", message.num_servers, -1, bounds.MOST_MEMBERS),
         settings=dict(message.settings),
-        timeout=message.timeout_s,
+        timeout=bounds.finite("timeout_s", message.timeout_s),
     )
 
 
@@ -153,8 +158,9 @@ def waiting_to_wire(waiting: Waiting) -> pb.Waiting:
 
 
 def waiting_from_wire(message: pb.Waiting) -> Waiting:
-    """What a worker is blocked on."""
-    waiting = Waiting(name=message.name, round=message.round, since=message.since_s)
+    """What a worker is blocked on. Raises InvalidArgumentError, naming the field, for what can't be."""
+    since = bounds.finite("since_s", message.since_s)
+    waiting = Waiting(name=message.name, round=message.round, since=since)
     if message.knows_started:
         waiting["started"] = dict(message.started)
     return waiting
@@ -173,16 +179,23 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
 
 
 def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
-    """A tensor's declaration. Raises InvalidArgumentError for an unknown dtype or a negative extent."""
+    """A tensor's declaration. Raises InvalidArgumentError for an unknown dtype, or an extent or size that can't be."""
+    bounds.short("tensor's name", message.name)
+    bounds.short("codec", message.codec)
+    bounds.whole("number of extents", len(message.shape), 0, bounds.MOST_EXTENTS)
     try:
         dtype = DType(message.dtype)
     except ValueError:
         raise InvalidArgumentError(f"tensor {message.name!r} has unknown dtype code {message.dtype}") from None
     if any(extent < 0 for extent in message.shape):
         raise InvalidArgumentError(f"tensor {message.name!r} has shape {list(message.shape)}")
-    return TensorSpec(
+    if message.partition_bytes:
+        bounds.whole("partition_bytes", message.partition_bytes, bounds.SMALLEST_PARTITION, bounds.LARGEST_PARTITION)
+    spec = TensorSpec(
         message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec
     )
+    bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
+    return spec
 
 
 def declared_to_wire(declared: Declared) -> pb.Placement:

@@ -11,6 +11,7 @@ import grpc.aio
 
 from byteps_like.config import Config
 from byteps_like.control.address import join_address
+from byteps_like.control.bounds import finite
 from byteps_like.control.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.loop import control_loop
 from byteps_like.control.proof import Verifier
@@ -62,9 +63,9 @@ class AdminServer:
         return pb.StatsReply(rank=max(self.rank, 0), epoch=self.epoch, uptime_s=uptime, counters=counters)
 
     async def _drain(self, request: pb.DrainRequest) -> pb.DrainReply:
+        deadline = time.monotonic() + finite("timeout_s", request.timeout_s)
         if self._listener is not None:
             self._listener.health.stop_serving()
-        deadline = time.monotonic() + request.timeout_s
         open_rounds = self._open_rounds()
         while open_rounds and time.monotonic() < deadline:
             await asyncio.sleep(_DRAIN_LOOK)

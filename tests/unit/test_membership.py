@@ -4,7 +4,7 @@ import pytest
 from membership_world import Job, claim
 
 from byteps_like.control.forming import Terms
-from byteps_like.control.membership import JobState
+from byteps_like.control.membership import DIAGNOSIS_SECONDS, JobState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import DeadlineError, MismatchError, PeerLostError, RefusedError, StalledError
 
@@ -308,6 +308,7 @@ def test_a_circle_of_waits_is_proved_and_named(job: Job) -> None:
     blocked(job, 1, "b", {"b": 3}, times=1)
     assert job.state is JobState.RUNNING, "one report may be a moment's wait"
     blocked(job, 1, "b", {"b": 3}, times=1)
+    job.wait(DIAGNOSIS_SECONDS)
     error = job.failure("w2")
     assert isinstance(error, MismatchError)
     assert "rank 0 waits for 'a' round 3, which rank 1 has not pushed" in str(error)
@@ -328,6 +329,7 @@ def test_waits_that_prove_nothing(
     job.form()
     blocked(job, 0, *first, times=5)
     blocked(job, 1, *second, times=5)
+    job.wait(DIAGNOSIS_SECONDS)
     assert job.state is JobState.RUNNING
 
 
