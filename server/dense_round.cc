@@ -126,7 +126,10 @@ Result<bool> DenseRound::Advance() {
     for (uint32_t from = complete_; from < ready; from += kBlock) Finish(from, std::min(from + kBlock, ready));
   }
   complete_ = ready;
-  if (finished()) aside_.Release();
+  if (finished()) {
+    aside_.Release();
+    LetGoOfReferences();
+  }
   Touch();
   return true;
 }
@@ -156,7 +159,7 @@ void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
   destinations_.clear();
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].absent) continue;
-    std::byte* const memory = ranks_[rank].reference + from;
+    std::byte* const memory = ranks_[rank].reference.get() + from;
     if (IsSource(rank)) sources_.push_back(memory);
     if (terms().op != Op::kBroadcast || rank != terms().root) destinations_.push_back(memory);
   }
@@ -176,16 +179,16 @@ void DenseRound::Finish(uint32_t from, uint32_t to) {
     const Contribution& contribution = ranks_[rank];
     if (contribution.reference == nullptr || !IsSource(rank)) continue;
     if (filled_.end > from) {
-      kernels::Accumulate(terms().op, work_, sum, contribution.reference + from, count);
+      kernels::Accumulate(terms().op, work_, sum, contribution.reference.get() + from, count);
     } else {
-      kernels::Widen(work_, sum, contribution.reference + from, count);
+      kernels::Widen(work_, sum, contribution.reference.get() + from, count);
       filled_.end = to;
     }
   }
   if (Divisor() != 1 || out != sum) kernels::Finalize(work_, out, sum, count, Divisor());
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].reference != nullptr && (terms().op != Op::kBroadcast || rank != terms().root))
-      std::memcpy(ranks_[rank].reference + from, out, to - from);
+      std::memcpy(ranks_[rank].reference.get() + from, out, to - from);
 }
 
 }  // namespace byteps_like

@@ -1,6 +1,7 @@
 #include "server/round.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/codecs.h"
 
@@ -85,12 +86,18 @@ void Round::MarkBegun(Contribution& contribution, uint32_t total) {
   ++begun_;
 }
 
-void Round::Refer(uint32_t rank, std::byte* memory) {
+void Round::Refer(uint32_t rank, std::shared_ptr<std::byte> memory) {
   Contribution& contribution = ranks_[rank];
-  if (!contribution.begun) ++references_;
+  ++references_;
   MarkBegun(contribution, total_);
-  contribution.reference = memory;
+  contribution.referred = true;
+  contribution.reference = std::move(memory);
   contribution.counted = total_;
+}
+
+void Round::LetGoOfReferences() {
+  if (references_ == 0) return;
+  for (Contribution& contribution : ranks_) contribution.reference.reset();
 }
 
 void Round::Subscribe(uint32_t rank) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,20 +38,21 @@ std::string Describe(const Terms& terms);  // "average of 4096 bytes of float32"
 inline constexpr uint32_t kNobody = ~0u;  // instead of a rank
 
 struct Contribution {
-  bool begun = false;              // the rank takes part in this round (its first frame has come)
-  uint32_t total = 0;              // bytes of it, since it has begun
-  uint32_t counted = 0;            // prefix of its bytes that has been counted
-  std::byte* reference = nullptr;  // where all of it lies, and its result goes, in shared memory
-  bool absent = false;             // brings nothing, and gets nothing but word that the round is over
-  uint32_t codec = 0;              // how its link calls the codec
-  bool acknowledged = false;       // the rank has moved on to the next round: it has its result
-  uint64_t connection = 0;         // that the rank has said it by: nothing goes out by another
-  bool queued = false;             // in its link's queue of results to send
-  uint32_t under_way = 0;          // frames that its link may still read from the result
-  uint32_t sent = 0;               // prefix of the result handed to its link
-  int64_t answered = 0;            // TraceClock when the first of it was; 0 while nobody records
+  bool begun = false;                    // the rank takes part in this round (its first frame has come)
+  bool referred = false;                 // all of it lies in shared memory, and its result goes there
+  bool absent = false;                   // brings nothing, and gets nothing but word that the round is over
+  bool acknowledged = false;             // the rank has moved on to the next round: it has its result
+  bool queued = false;                   // in its link's queue of results to send
+  uint32_t total = 0;                    // bytes of it, since it has begun
+  uint32_t counted = 0;                  // prefix of its bytes that has been counted
+  uint32_t codec = 0;                    // how its link calls the codec
+  uint32_t under_way = 0;                // frames that its link may still read from the result
+  uint32_t sent = 0;                     // prefix of the result handed to its link
+  uint64_t connection = 0;               // that the rank has said it by: nothing goes out by another
+  int64_t answered = 0;                  // TraceClock when the first of the result was; 0 while nobody records
+  std::shared_ptr<std::byte> reference;  // where it lies if it is referred, until the round is finished
 
-  bool at_once() const { return reference != nullptr || absent; }  // pushed, and answered, by one frame
+  bool at_once() const { return referred || absent; }  // pushed, and answered, by one frame
 };
 
 class Round {
@@ -86,9 +88,9 @@ class Round {
   std::string WaitingFor() const;  // "waiting for rank 1, 3; have rank 0, 2"
 
   // Contributions without bytes of their own here.
-  void Refer(uint32_t rank, std::byte* memory);  // the whole contribution, by reference
-  void Subscribe(uint32_t rank);                 // begins; contributes nothing (broadcast, not the root)
-  void Excuse(uint32_t rank);                    // begins; contributes nothing, wants nothing, isn't averaged over
+  void Refer(uint32_t rank, std::shared_ptr<std::byte> memory);  // the whole contribution, by reference
+  void Subscribe(uint32_t rank);  // begins; contributes nothing (broadcast, not the root)
+  void Excuse(uint32_t rank);     // begins; contributes nothing, wants nothing, isn't averaged over
   // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
   void Note(const Header& push);
   bool movable() const { return movable_; }
@@ -119,7 +121,8 @@ class Round {
 
  protected:
   void MarkBegun(Contribution& contribution, uint32_t total);
-  void Touch();  // progress: there is more than before. What comes again is none.
+  void LetGoOfReferences();  // the round is finished
+  void Touch();              // progress: there is more than before. What comes again is none.
 
   uint32_t total_ = 0, complete_ = 0;
   uint32_t begun_ = 0, references_ = 0, absent_ = 0;

@@ -79,6 +79,7 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.control_under_way = false;
   peer.results = {};
   peer.codecs.clear();
+  peer.regions.clear();
   ++peer.connection;
   if (!peer.link) return;
   if (peer.landing != nullptr) std::exchange(peer.landing, nullptr)->Abandon(*peer.link);

@@ -105,6 +105,7 @@ class Shard : private LinkHandler {
   void OnPush(Peer& peer, const Header& header, const std::byte* payload);
   void OnSegment(Peer& peer, Key& key, Round& round, const Header& header, const std::byte* payload);
   void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
+  void OnStreamOfReferred(Peer& peer, Key& key, Round& round, const Header& header);
   void OnAbsent(Peer& peer, Key& key, Round& round);
   void AnswerAgain(Key& key, Round& round, uint32_t rank);
   void Progress(Key& key, Round& round);
@@ -189,8 +190,8 @@ struct Shard::Peer {  // one worker and its link
   uint64_t connection = 1;     // another with each link that comes or goes
   Round* landing = nullptr;    // that the link receives into, perhaps
   uint64_t placed = 0;         // its LinkCounters::payload_placed, as far as it is in the stats
-  std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;
-  std::vector<const ServerCodec*> codecs;  // as this link has numbered them
+  std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;  // of its link; nullptr: could not be mapped
+  std::vector<const ServerCodec*> codecs;                     // as this link has numbered them
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;

@@ -3,16 +3,40 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/base/log.h"
 #include "server/shard.h"
 
 namespace byteps_like {
+namespace {
 
+constexpr size_t kMaxRegions = 1u << 16;  // of a link
+
+}  // namespace
+
+// Of this link: over a new one it is announced again. Rounds that refer to it keep it until they are finished.
 void Shard::OnRegion(Peer& peer, const Header& header) {
+  if (header.offset == 0) {
+    peer.regions.erase(header.aux);
+    return;
+  }
   auto buffer = peer.link->TakeBuffer();
-  if (!buffer.ok() || (*buffer)->size() < header.offset)
+  const Code code = buffer.status().code();
+  if (code == Code::kCorrupt || code == Code::kInvalid || (buffer.ok() && (*buffer)->size() < header.offset))
     return Blame(peer, "memory was announced but not shared: " + buffer.status().message());
-  // Announced again over a new link it is the same memory; rounds refer to it where it was mapped first.
-  peer.regions.try_emplace(header.aux, *buffer);
+  if (peer.regions.size() >= kMaxRegions) return Blame(peer, "it shares too many pieces of memory");
+  if (buffer.ok()) {
+    (*buffer)->CloseFile();
+    peer.regions[header.aux] = std::move(*buffer);
+    return;
+  }
+  Log(LogLevel::kWarning, "memory of rank " + std::to_string(peer.rank) +
+                              " can't be mapped, and is sent instead: " + buffer.status().message());
+  peer.regions[header.aux] = nullptr;
+  Header answer = header;
+  answer.offset = 0;
+  answer.total = 1;
+  peer.control.emplace_back(answer, std::string());
+  peer.link->Kick();
 }
 
 // The key has moved: no rank will push it again, and each that says so has the result of its last round.

@@ -146,6 +146,7 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   round->Note(header);
   if (header.flags & kAbsent) return OnAbsent(peer, *key, *round);
   if (header.flags & kByReference) return OnReference(peer, *key, *round, header);
+  if (contribution.referred) return OnStreamOfReferred(peer, *key, *round, header);
   if (header.op == Op::kBroadcast && header.root != peer.rank) {
     round->Subscribe(peer.rank);
     if (Tracing()) TraceStage(TraceKind::kArrived, key->key, *round, peer.rank, 0);
@@ -176,17 +177,24 @@ void Shard::OnSegment(Peer& peer, Key& key, Round& round, const Header& header, 
 
 void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header) {
   const auto found = peer.regions.find(header.aux);
+  if (found != peer.regions.end() && found->second == nullptr) return;  // it hears so, and sends it instead
   if (found == peer.regions.end() || header.offset > found->second->size() ||
       header.total > found->second->size() - header.offset)
     return Blame(peer, KeyText(header.key) + ": a push refers to memory that was not shared");
   stats_.referenced += header.total;
   if (!round.of(peer.rank).begun) {
-    round.Refer(peer.rank, found->second->data() + header.offset);
+    round.Refer(peer.rank, {found->second, found->second->data() + header.offset});
     if (Tracing()) TraceStage(TraceKind::kArrived, key.key, round, peer.rank, 0);
   } else {
     AnswerAgain(key, round, peer.rank);
   }
   Progress(key, round);
+}
+
+// It was counted where it lies, over a link before this one, by which the memory can't be shared any more.
+void Shard::OnStreamOfReferred(Peer& peer, Key& key, Round& round, const Header& header) {
+  const bool whole = header.offset + header.length == header.total;
+  if (whole || (header.op == Op::kBroadcast && header.root != peer.rank)) AnswerAgain(key, round, peer.rank);
 }
 
 void Shard::OnAbsent(Peer& peer, Key& key, Round& round) {

@@ -163,6 +163,12 @@ void Channel::Forget(const Part& part) {
   link_->Kick();
 }
 
+void Channel::Withdraw(uint32_t region) {
+  if (shared_regions_.erase(region) == 0 || !link_ || ending_) return;
+  control_.push_back(RegionHeader(region, 0));
+  link_->Kick();
+}
+
 // The link may be in the middle of a frame to or from the memory of what is in flight: that ends with the link.
 void Channel::Goodbye() {
   ending_ = true;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <queue>
 #include <set>
@@ -30,9 +31,10 @@ class Channel : private LinkHandler {
   // I/O thread.
   void Start();
   void Enqueue(Part& part);
-  void Abort(const Status& why);  // every part in flight ends with this, the link is closed
-  void Forget(const Part& part);  // which is not in flight, and will not be again
-  void Goodbye();                 // tells the server; what is in flight ends with the link, when that is sent
+  void Abort(const Status& why);   // every part in flight ends with this, the link is closed
+  void Forget(const Part& part);   // which is not in flight, and will not be again
+  void Withdraw(uint32_t region);  // which is gone
+  void Goodbye();                  // tells the server; what is in flight ends with the link, when that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }
   size_t index() const { return index_; }  // among the engine's channels
@@ -73,6 +75,8 @@ class Channel : private LinkHandler {
   bool NextPush(Outgoing& next);
   bool NameCodec(uint32_t number, Outgoing& next);
   bool Refer(Part& part, Outgoing& next);
+  Header RegionHeader(uint32_t region, uint64_t bytes) const;
+  void OnNoRegion(uint32_t region);
   bool Excuse(Part& part, Outgoing& next);
   Part* Awaited(const Header& header);
   Part* Expected(const Header& header);
@@ -108,10 +112,10 @@ class Channel : private LinkHandler {
   std::vector<Part*> in_flight_;
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
-  std::set<uint32_t> shared_regions_;  // passed to the server over this link
-  std::set<uint32_t> named_codecs_;    // told to the server over this link
-  int64_t ahead_ = 0;                  // bytes of contributions that went out and whose results have not come
-  int64_t lent_ = 0;                   // credit beyond the limit, while nothing comes
+  std::map<uint32_t, bool> shared_regions_;  // passed to the server over this link; false: it could not map them
+  std::set<uint32_t> named_codecs_;          // told to the server over this link
+  int64_t ahead_ = 0;                        // bytes of contributions that went out and whose results have not come
+  int64_t lent_ = 0;                         // credit beyond the limit, while nothing comes
   bool lending_armed_ = false;
   bool held_ = false;
   Deadline last_landing_{};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "csrc/base/log.h"
 #include "csrc/codec/payload.h"
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coding.h"
@@ -239,26 +240,53 @@ bool Channel::NextPush(Outgoing& next) {
 // A contribution in memory that the server maps: says where, moves nothing.
 bool Channel::Refer(Part& part, Outgoing& next) {
   if (!link_->shares_memory() || part.streamed || part.encoded) return false;
-  const SharedRegion* const region = engine_.RegionOf(part.address, part.total);
-  if (region == nullptr) return false;
-  if (!shared_regions_.contains(region->id)) {
-    if (!link_->PassBuffer(*region->buffer).ok()) return false;  // out of descriptors, say: goes as a stream
-    shared_regions_.insert(region->id);
-    next.header = HeaderFor(part, FrameType::kRegion);
-    next.header.aux = region->id;
-    next.header.offset = region->buffer->size();
+  const SharedRegion region = engine_.RegionOf(part.address, part.total);
+  if (region.buffer == nullptr) return false;
+  const auto [shared, is_new] = shared_regions_.try_emplace(region.id, true);
+  if (is_new) {
+    if (!link_->PassBuffer(*region.buffer).ok()) {  // out of descriptors, say: goes as a stream
+      shared_regions_.erase(shared);
+      return false;
+    }
+    next.header = RegionHeader(region.id, region.buffer->size());
     return true;
   }
+  if (!shared->second) return false;
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
   next.header.flags |= kByReference;
-  next.header.aux = region->id;
-  next.header.offset = static_cast<uint64_t>(part.address - region->buffer->data());
+  next.header.aux = region.id;
+  next.header.offset = static_cast<uint64_t>(part.address - region.buffer->data());
   part.sent = part.total;
   part.begun = true;
   part.queued = false;
   queue_.pop();
   return true;
+}
+
+Header Channel::RegionHeader(uint32_t region, uint64_t bytes) const {
+  Header header;
+  header.type = FrameType::kRegion;
+  header.epoch = engine_.options_.credentials.epoch;
+  header.rank = engine_.options_.rank;
+  header.aux = region;
+  header.offset = bytes;
+  return header;
+}
+
+// The server can't map it, and takes no notice of what was said of it: all that is said again as a stream.
+void Channel::OnNoRegion(uint32_t region) {
+  const auto shared = shared_regions_.find(region);
+  if (shared == shared_regions_.end() || !shared->second) return;
+  shared->second = false;
+  Log(LogLevel::kInfo, name() + " can't map memory of this worker, which is sent instead");
+  for (Part* const part : in_flight_) {
+    if (!part->begun || part->streamed || part->absent) continue;
+    const SharedRegion lies = engine_.RegionOf(part->address, part->total);
+    if (lies.buffer == nullptr || lies.id != region) continue;
+    part->sent = 0;
+    Queue(*part);
+  }
 }
 
 // Its round needs a word of this rank, and nothing else.
@@ -344,6 +372,8 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
       return engine_.options_.on_event(CodeFrom(header.aux), text(), false);
     case FrameType::kError:
       return engine_.FailOnLoop(Status(CodeFrom(header.aux), text()));
+    case FrameType::kRegion:
+      return OnNoRegion(header.aux);
     default:
       return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));
   }

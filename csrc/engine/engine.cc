@@ -25,7 +25,9 @@ size_t Fitting(size_t segment) {
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       credit_bytes_(options_.credit_bytes),
-      segment_bytes_(Fitting(options_.segment_bytes)) {}
+      segment_bytes_(Fitting(options_.segment_bytes)) {
+  StartWatching();
+}
 
 void Engine::SetSegment(size_t bytes) { segment_bytes_ = Fitting(bytes); }
 
@@ -47,6 +49,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector
 }
 
 Engine::~Engine() {
+  StopWatching();
   Close();
   if (stager_ && stager_->stuck()) KeepForDevice();
   if (thread_.joinable()) {
@@ -98,18 +101,34 @@ void Engine::Retire(uint32_t tensor) {
   });
 }
 
-void Engine::Register(std::shared_ptr<SharedBuffer> buffer) {
-  std::lock_guard lock(mutex_);
-  regions_.push_back({std::move(buffer), static_cast<uint32_t>(regions_.size())});
+void Engine::Register(const std::shared_ptr<SharedBuffer>& buffer) {
+  std::lock_guard lock(regions_mutex_);
+  regions_.push_back({buffer->data(), buffer->size(), next_region_++, buffer});
 }
 
-const SharedRegion* Engine::RegionOf(const std::byte* address, size_t bytes) {
-  std::lock_guard lock(mutex_);
-  for (const SharedRegion& region : regions_) {
-    const std::byte* const begin = region.buffer->data();
-    if (address >= begin && address + bytes <= begin + region.buffer->size()) return &region;
+SharedRegion Engine::RegionOf(const std::byte* address, size_t bytes) {
+  std::lock_guard lock(regions_mutex_);
+  for (const Registered& region : regions_) {
+    if (address < region.data || address + bytes > region.data + region.size) continue;
+    if (auto buffer = region.buffer.lock()) return {std::move(buffer), region.id};
   }
-  return nullptr;
+  return {};
+}
+
+// Servers may unmap what nobody here owns any more.
+void Engine::OnMemoryGone(uint64_t) {
+  std::vector<uint32_t> gone;
+  {
+    std::lock_guard lock(regions_mutex_);
+    for (const Registered& region : regions_)
+      if (region.buffer.expired()) gone.push_back(region.id);
+    std::erase_if(regions_, [](const Registered& region) { return region.buffer.expired(); });
+  }
+  if (gone.empty()) return;
+  loop_.Post([this, gone = std::move(gone)] {
+    for (auto& channel : channels_)
+      for (const uint32_t id : gone) channel->Withdraw(id);
+  });
 }
 
 Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const {

@@ -26,6 +26,7 @@
 #include "csrc/transport/event_loop.h"
 #include "csrc/transport/handshake.h"
 #include "csrc/transport/link.h"
+#include "csrc/transport/registered_memory.h"
 #include "csrc/transport/shared_buffer.h"
 
 namespace byteps_like {
@@ -71,15 +72,15 @@ struct CodedCounters {
 };
 
 struct SharedRegion {
-  std::shared_ptr<SharedBuffer> buffer;
+  std::shared_ptr<SharedBuffer> buffer;  // nullptr: there is none
   uint32_t id = 0;
 };
 
-class Engine {
+class Engine : private MemoryWatcher {
  public:
   // Connects to every shard; blocks up to connect_timeout.
   static Result<std::unique_ptr<Engine>> Start(EngineOptions options, std::vector<ShardAddress> shards);
-  ~Engine();
+  ~Engine() override;
   Engine(const Engine&) = delete;
 
   // A new tensor of `dtype`; returns its id for Submit. Keys and rounds live as long as the engine.
@@ -99,8 +100,8 @@ class Engine {
   // id is not for use any more.
   void Retire(uint32_t tensor);
 
-  // Memory that same-host servers may use in place; the engine keeps it mapped until it is destroyed.
-  void Register(std::shared_ptr<SharedBuffer> buffer);
+  // Memory that same-host servers may use in place, as long as somebody else owns it: the engine does not.
+  void Register(const std::shared_ptr<SharedBuffer>& buffer);
 
   struct Request {
     uint32_t tensor = 0;
@@ -182,8 +183,9 @@ class Engine {
   void FailOnLoop(const Status& why);
   void ArmSilenceCheck();
   void CheckSilence();
-  // The registered buffer that holds [address, address + bytes); nullptr if none does.
-  const SharedRegion* RegionOf(const std::byte* address, size_t bytes);
+  void OnMemoryGone(uint64_t id) override;
+  // The registered buffer that holds [address, address + bytes).
+  SharedRegion RegionOf(const std::byte* address, size_t bytes);
   void CloseOnLoop(std::function<void()> done);
   void KeepForDevice();
   void OnChannelClosed();
@@ -195,12 +197,21 @@ class Engine {
   EventLoop loop_;
   std::vector<std::unique_ptr<Channel>> channels_;
 
+  struct Registered {
+    const std::byte* data;
+    size_t size;
+    uint32_t id;
+    std::weak_ptr<SharedBuffer> buffer;
+  };
+  std::mutex regions_mutex_;  // guards these two; no other is taken under it
+  std::vector<Registered> regions_;
+  uint32_t next_region_ = 0;
+
   mutable std::mutex mutex_;  // guards what follows; never held while bytes move
   std::condition_variable completed_;
   std::deque<Tensor> tensors_;
   std::vector<Part*> submitted_;  // for the I/O thread to take
-  std::deque<SharedRegion> regions_;
-  std::deque<CodecUse> codecs_;  // by their numbers on every link
+  std::deque<CodecUse> codecs_;   // by their numbers on every link
   std::unique_ptr<Coder> coder_;
   std::unique_ptr<Stager> stager_;  // set once, by UseGpu
   std::atomic<bool> told_of_waits_{false};

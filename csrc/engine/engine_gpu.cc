@@ -116,12 +116,14 @@ void Engine::KeepForDevice() {
   struct Kept {
     std::unique_ptr<Stager> stager;
     std::deque<Tensor> tensors;
-    std::deque<SharedRegion> regions;
+    std::vector<std::shared_ptr<SharedBuffer>> regions;
   };
   static std::mutex mutex;
   static auto* const kept = new std::vector<Kept>();
+  std::vector<std::shared_ptr<SharedBuffer>> regions;
+  for (const Registered& region : regions_) regions.push_back(region.buffer.lock());
   std::lock_guard lock(mutex);
-  kept->push_back({std::move(stager_), std::move(tensors_), std::move(regions_)});
+  kept->push_back({std::move(stager_), std::move(tensors_), std::move(regions)});
 }
 
 void Engine::CameDown(Part& part) {

@@ -6,9 +6,6 @@
 
 #include <cerrno>
 #include <string>
-
-#include "csrc/base/fd.h"
-
 namespace byteps_like {
 namespace {
 
@@ -49,13 +46,12 @@ Result<std::shared_ptr<SharedBuffer>> SharedBuffer::Map(int raw_fd) {
   const auto bytes = static_cast<size_t>(about.st_size);
   auto data = MapMemory(fd.get(), bytes);
   if (!data.ok()) return data.status();
-  return std::shared_ptr<SharedBuffer>(new SharedBuffer(fd.Release(), *data, bytes));
+  return std::shared_ptr<SharedBuffer>(new SharedBuffer(std::move(fd), *data, bytes));
 }
 
 SharedBuffer::~SharedBuffer() {
   registered_ = {};  // before it is unmapped
   ::munmap(data_, size_);
-  ::close(fd_);
 }
 
 }  // namespace byteps_like

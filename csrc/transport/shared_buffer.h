@@ -5,13 +5,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
+#include "csrc/base/fd.h"
 #include "csrc/base/status.h"
 #include "csrc/transport/registered_memory.h"
 
 namespace byteps_like {
 
-class SharedBuffer {
+class SharedBuffer : public std::enable_shared_from_this<SharedBuffer> {  // so that owners in Python are owners here
  public:
   static Result<std::shared_ptr<SharedBuffer>> Create(size_t bytes);  // zero-filled, page-aligned
   static Result<std::shared_ptr<SharedBuffer>> Map(int fd);           // takes the fd; refuses one without F_SEAL_SHRINK
@@ -20,11 +22,13 @@ class SharedBuffer {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
+  void CloseFile() { fd_.Reset(); }  // it can't be passed on any more; the memory stays
 
  private:
-  SharedBuffer(int fd, std::byte* data, size_t size) : fd_(fd), data_(data), size_(size), registered_(data, size) {}
-  int fd_;
+  SharedBuffer(Fd fd, std::byte* data, size_t size)
+      : fd_(std::move(fd)), data_(data), size_(size), registered_(data, size) {}
+  Fd fd_;
   std::byte* data_;
   size_t size_;
   RegisteredMemory registered_;

@@ -64,8 +64,9 @@ Result<Received> ReceiveWithFds(int socket, void* data, size_t size) {
   if (bytes < 0) return SystemError("receive a descriptor", errno);
   Received received{static_cast<size_t>(bytes), TakeFds(&message)};
   if (bytes == 0) return Status(Code::kClosed, "the peer closed its unix socket");
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return Status(Code::kCorrupt, "a message on a unix socket was cut: too long, or no descriptor is free here");
+  if ((message.msg_flags & MSG_TRUNC) != 0) return Status(Code::kCorrupt, "a message on a unix socket is too long");
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return Status(Code::kCapacity, "a descriptor was passed, and none is free here (RLIMIT_NOFILE)");
   }
   return received;
 }

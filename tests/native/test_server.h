@@ -30,6 +30,12 @@ class TestServer {
   }
   RawLink Connect(uint32_t rank) { return RawLink::Connect(server_->urls().front(), rank); }
   Server& operator*() { return *server_; }
+  // Within 5 s, so many frames by all links.
+  bool HasReceived(uint64_t frames) {
+    const Deadline end = In(5);
+    while (stats().frames_received < frames && Clock::now() < end) std::this_thread::yield();
+    return stats().frames_received >= frames;
+  }
   const ShardStats& stats() { return server_->shards()[0]->stats(); }
 
   std::atomic<int> failures{0};  // that the scheduler would hear of
