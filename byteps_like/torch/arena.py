@@ -21,7 +21,7 @@ from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot
 from byteps_like.torch.tensors import wire_dtype
-from byteps_like.worker.api import Declared, TensorSpec, Tunable
+from byteps_like.worker.api import Declared, TensorSpec, Tunable, Worker
 from byteps_like.worker.layout import lay_out, runs
 
 
@@ -123,9 +123,7 @@ class Arena:
         moves, self._route, self._worker = route is not self._route, route, route.worker
         self._memory.follow(route, self.label)
         self._cut(route.declare(specs))
-        if isinstance(before, Tunable):
-            for declared in left:
-                before.retire(declared)
+        self._retire(before, left)
         if moves:
             self._memory.move(self._worker)
         self._place()
@@ -386,6 +384,7 @@ class Arena:
         spec = TensorSpec(f"{self.label}.order", DType.INT64, (len(order),))
         (declared,) = self._route.declare([spec])
         self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()
+        self._retire(self._worker, [declared])
         return [int(index) for index in buffer]
 
     def _move(self, order: list[int]) -> None:
@@ -399,11 +398,20 @@ class Arena:
             slot.rebind()
 
     def abandon(self) -> None:
-        """Forgets the arena. What is still in flight keeps the memory until it has landed."""
-        if self.coding is not None and self._flights.over():
+        """Forgets the arena, whose names are not used again: what is held for them is freed. What is still in flight
+        keeps the memory until it has landed, and its names."""
+        if self._flights.over():
             with suppress(BytePSLikeError):  # the job has ended
-                self.coding.detach(self._worker, self._parts.pieces)
+                if self.coding is not None:
+                    self.coding.detach(self._worker, self._parts.pieces)
+                self._retire(self._worker, [piece.declared for piece in self._parts.pieces])
         self._forget_flights()
+
+    @staticmethod
+    def _retire(worker: Worker, names: Sequence[Declared]) -> None:
+        if isinstance(worker, Tunable):
+            for declared in names:
+                worker.retire(declared)
 
     def _forget_flights(self) -> None:
         self._flights.forget((self._memory.host, self.coding))

@@ -26,7 +26,7 @@ class CodedLanes:
         self._stepper = Stepper("byteps_like-codec")
         self._partitions: dict[int, CodedPartition | HostsPartition] = {}
         self._feedback: dict[int, Compensation] = {}  # by key of the partition, too
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # destructors retire and compensate, on any thread and at any time
 
     def launch(
         self,

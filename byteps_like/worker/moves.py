@@ -38,7 +38,7 @@ class _Tensor:
 class Moves:
     """All tensors of one worker. Thread-safe as long as no two threads push one tensor at the same time."""
 
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)  # destructors ask, on any thread and at any time
     _tensors: dict[int, _Tensor] = field(default_factory=dict)
     _next: defaultdict[int, deque[Move]] = field(default_factory=lambda: defaultdict(deque))
     _first_id: dict[int, int] = field(default_factory=dict)

@@ -276,12 +276,13 @@ class NativeWorker:
         self._engine.segment_bytes = links.segment_bytes or self._settings.segment_bytes
 
     def retire(self, declared: Declared) -> None:
-        """See worker.api.Tunable. Servers free the sums once all ranks have said so."""
-        with self._lock:
-            self._engine.retire(self._tensors.pop(declared.tensor_id))
-            cut = self._shared.pop(declared.tensor_id, None)
-            if cut is not None:
-                self._engine.retire(cut[0])
+        """See worker.api.Tunable. Servers free the sums once all ranks have said so.
+
+        Takes no lock: destructors call this, on any thread and at any time."""
+        tensor, cut = self._tensors.pop(declared.tensor_id, None), self._shared.pop(declared.tensor_id, None)
+        for known in (tensor, None if cut is None else cut[0]):
+            if known is not None:
+                self._engine.retire(known)
 
     def places(self) -> Places:
         """See worker.api.Placed."""
