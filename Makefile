@@ -82,7 +82,7 @@ test-python-versions: $(READY)  ## native core and torch-free tests with each Py
 	@bash scripts/test_python_versions.sh
 
 # Those of codecs begin with real encodings, which the target writes: formats may change.
-FUZZ_TARGETS := frame payload
+FUZZ_TARGETS := frame payload shard
 
 build-fuzz: $(READY)
 	@mkdir -p build
@@ -90,7 +90,7 @@ build-fuzz: $(READY)
 	  -DCMAKE_CXX_COMPILER=$$(command -v clang++ || command -v clang++-14) > build/configure-fuzz.log
 	@$(CMAKE) --build build/fuzz -j $(JOBS)
 
-fuzz: build-fuzz  ## fuzzes the parser of frames and the codecs for FUZZ_SECONDS (clang)
+fuzz: build-fuzz  ## fuzzes the parser of frames, the codecs and a shard for FUZZ_SECONDS (clang)
 	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
 	@build/fuzz/payload_fuzz --seeds=build/corpus/payload
 	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P $(JOBS) -I TARGET bash -c ' \

@@ -1,0 +1,587 @@
+// libFuzzer target (`make fuzz`): a server's shard with the links of three ranks, whose frames are valid one by one,
+// and come in any order: contributions of any lengths, by reference, absent and encoded, repetitions, rounds begun too
+// early, new links, memory shared and taken back, results that nobody reads, and any of these with one field changed.
+//
+// An input is a row of actions of a few bytes each. What must hold whatever they are: no error of memory (results are
+// read late, and shared memory is really unmapped); no more memory than the limit; no result of a range that some rank
+// has not said all of; sums that are sums; failures that say why, once.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "compression/registry.h"
+#include "csrc/base/fd.h"
+#include "csrc/codec/payload.h"
+#include "csrc/kernels/kernels.h"
+#include "server/shard.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr uint32_t kRanks = 3, kKeys = 3, kEpoch = 1;
+constexpr uint32_t kTotals[kKeys] = {64, 4096, 70000};  // the last is worth to be lent
+constexpr uint32_t kPlaces[kKeys] = {0, 4096, 16384};   // in each rank's memory
+constexpr size_t kRegionBytes = 128u << 10;
+constexpr uint32_t kNumel = 64, kFirstCoded = 16;
+constexpr uint64_t kLimit = 2u << 20;
+constexpr uint32_t kMostPayload = 128u << 10;
+constexpr const char* kCodecs[] = {"topk:ratio=0.2,select=sampled", "onebit:block=32768", "coo",
+                                   "blocksparse:block=7,dense=1"};
+
+using Bytes = std::vector<std::byte>;
+
+void Require(bool holds) {
+  if (!holds) std::abort();
+}
+
+// What a rank contributes at an element: of which bytes of a frame follow from its header.
+uint32_t ValueOf(uint32_t rank, uint64_t key, uint32_t round, uint64_t element) {
+  return (rank + 1) * 1000003u * (round + 1) + static_cast<uint32_t>(key) * 7919u + static_cast<uint32_t>(element);
+}
+
+void Fill(std::byte* to, size_t bytes, uint32_t rank, uint64_t key, uint32_t round, uint64_t offset) {
+  for (size_t at = 0; at + 4 <= bytes; at += 4) {
+    const uint32_t value = ValueOf(rank, key, round, (offset + at) / 4);
+    std::memcpy(to + at, &value, 4);
+  }
+}
+
+// A rank's end of a link, which the shard takes for a stream.
+struct Wire {
+  std::mutex mutex;
+  std::condition_variable changed;
+  Bytes in;
+  size_t taken = 0;
+  bool drained = false, closed = false, reads = true, full = false;
+  Bytes out;
+  std::deque<int> passed;  // descriptors; -1: this process has no more
+  Fd event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+
+  ~Wire() {
+    for (const int fd : passed)
+      if (fd >= 0) ::close(fd);
+  }
+  void Ring() const {
+    const uint64_t one = 1;
+    Require(::write(event.get(), &one, sizeof(one)) == sizeof(one));
+  }
+};
+
+class WireStream final : public Stream {
+ public:
+  explicit WireStream(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  ~WireStream() override { Shutdown(); }
+
+  Result<size_t> Read(std::byte* data, size_t size) override {
+    std::lock_guard lock(wire_->mutex);
+    if (wire_->closed) return Status(Code::kClosed, "the end");
+    const size_t bytes = std::min(size, wire_->in.size() - wire_->taken);
+    if (bytes > 0) std::memcpy(data, wire_->in.data() + wire_->taken, bytes);
+    wire_->taken += bytes;
+    wire_->drained = bytes == 0;
+    wire_->changed.notify_all();
+    return bytes;
+  }
+  Result<size_t> Write(std::span<const iovec> pieces) override {
+    std::lock_guard lock(wire_->mutex);
+    if (wire_->closed) return Status(Code::kClosed, "the end");
+    wire_->full = !wire_->reads;
+    if (wire_->full) return size_t{0};
+    size_t written = 0;
+    for (const iovec& piece : pieces) {
+      const auto* const from = static_cast<const std::byte*>(piece.iov_base);
+      wire_->out.insert(wire_->out.end(), from, from + piece.iov_len);
+      written += piece.iov_len;
+    }
+    return written;
+  }
+  std::vector<int> fds() const override { return {wire_->event.get()}; }
+  void Shutdown() override {
+    std::lock_guard lock(wire_->mutex);
+    wire_->closed = true;
+    wire_->changed.notify_all();
+    wire_->Ring();
+  }
+  std::string peer() const override { return "fuzzer"; }
+  bool shares_memory() const override { return true; }
+  Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override {
+    std::lock_guard lock(wire_->mutex);
+    if (wire_->passed.empty()) return Status(Code::kCorrupt, "nothing was passed");
+    const int fd = wire_->passed.front();
+    wire_->passed.pop_front();
+    if (fd < 0) return Status(Code::kCapacity, "no descriptor is free");
+    return SharedBuffer::Map(fd);
+  }
+
+ private:
+  const std::shared_ptr<Wire> wire_;
+};
+
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
+  bool empty() const { return left_ == 0; }
+  uint32_t Byte() {
+    if (left_ == 0) return 0;
+    --left_;
+    return *data_++;
+  }
+  uint32_t Word() { return Byte() | Byte() << 8 | Byte() << 16 | Byte() << 24; }
+
+ private:
+  const uint8_t* data_;
+  size_t left_;
+};
+
+enum Action : uint32_t {
+  kPushNext,
+  kPushAll,
+  kRefer,
+  kAbsentFrom,
+  kRepeat,
+  kTooEarly,
+  kResumeAll,
+  kShare,
+  kTakeBack,
+  kForgetKey,
+  kName,
+  kPushCoded,
+  kNewLink,
+  kStopReading,
+  kReadOn,
+  kLeave,
+  kFail,
+  kActions
+};
+
+class World {
+ public:
+  World() {
+    Shard::Options options;
+    options.memory_limit = kLimit;
+    options.on_event = [this](Code code, const std::string&, bool fatal) {
+      Require(code != Code::kOk && CodeFrom(static_cast<uint32_t>(code)) == code);
+      failures_ += fatal;
+      Require(failures_ <= 1);
+    };
+    shard_ = std::make_unique<Shard>(std::move(options));
+    ShardWorld world;
+    world.epoch = kEpoch;
+    world.size = kRanks;
+    shard_->SetWorld(world);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      auto memory = SharedBuffer::Create(kRegionBytes);
+      Require(memory.ok());
+      ranks_[rank].memory = std::move(*memory);
+      Connect(rank);
+    }
+  }
+  ~World() { shard_->Stop(); }
+
+  void Act(Input& input) {
+    const uint32_t first = input.Byte(), second = input.Byte();
+    const uint32_t rank = first % kRanks, key = second % kKeys;
+    mutates_ = (second & 0x80) != 0;
+    Do(static_cast<Action>(first / kRanks % kActions), rank, key, input);
+    Settle();
+  }
+
+ private:
+  struct Progress {
+    uint32_t round = 0, said = 0, landed = 0;
+    bool at_once = false;  // this round was pushed by one frame
+  };
+  struct Rank {
+    std::shared_ptr<Wire> wire;
+    std::shared_ptr<SharedBuffer> memory;
+    uint64_t number = 0;
+    std::array<Progress, kKeys> keys;
+    std::map<uint64_t, Progress> coded;
+    std::map<uint64_t, Bytes> payloads;
+  };
+  using RoundOf = std::tuple<uint64_t, uint32_t>;  // key and round
+  struct Said {
+    uint64_t upto = 0;  // bytes
+    bool absent = false, present = false;
+  };
+
+  void Connect(uint32_t rank) {
+    Rank& one = ranks_[rank];
+    if (one.wire) Take(rank);
+    one.wire = std::make_shared<Wire>();
+    shard_->AddLink(std::make_unique<WireStream>(one.wire), {Role::kWorker, rank, 0}, kEpoch, ++one.number);
+  }
+
+  // Until the shard has done all that follows from what it was given.
+  void Settle() {
+    for (Rank& one : ranks_) {
+      std::unique_lock lock(one.wire->mutex);
+      one.wire->changed.wait(
+          lock, [&] { return one.wire->closed || (one.wire->drained && one.wire->taken == one.wire->in.size()); });
+    }
+    for (int turn = 0; turn < 3; ++turn) {  // a link of another epoch is shut down when the shard comes to it
+      auto hook = std::make_shared<Wire>();
+      shard_->AddLink(std::make_unique<WireStream>(hook), {Role::kWorker, 0, 0}, kEpoch + 1, 1);
+      std::unique_lock lock(hook->mutex);
+      hook->changed.wait(lock, [&] { return hook->closed; });
+    }
+    for (uint32_t rank = 0; rank < kRanks; ++rank) Take(rank);
+    Require(shard_->stats().memory <= kLimit);
+  }
+
+  void Do(Action action, uint32_t rank, uint32_t key, Input& input) {
+    Rank& one = ranks_[rank];
+    Progress& progress = one.keys[key];
+    Header push = PushOf(rank, key, progress.round);
+    switch (action) {
+      case kPushNext:
+      case kPushAll:
+        if (progress.said == push.total || progress.at_once) return;
+        push.offset = progress.said;
+        push.length = push.total - progress.said;
+        if (action == kPushNext) push.length = std::min(push.length, (1 + input.Byte()) * 64);
+        progress.said += push.length;
+        return Send(rank, push, input);
+      case kRefer:
+        if (progress.said > 0 && !progress.at_once) return;
+        push.flags = kByReference;
+        push.aux = input.Byte() % 3;
+        push.offset = kPlaces[key];
+        if (!progress.at_once && AllHaveRead(rank, key, progress.round))
+          Fill(one.memory->data() + kPlaces[key], push.total, rank, key, progress.round, 0);
+        progress.at_once = true;
+        return Send(rank, push, input);
+      case kAbsentFrom:
+        if (progress.said > 0) return;
+        push.flags = kAbsent;
+        progress.at_once = true;
+        return Send(rank, push, input);
+      case kRepeat:
+        push.length = std::min(push.total, (1 + input.Byte()) * 64);
+        return Send(rank, push, input);
+      case kTooEarly:
+        push.round += 1 + input.Byte() % 3;
+        push.length = push.total;
+        return Send(rank, push, input);
+      case kResumeAll:
+        push.type = FrameType::kResume;
+        push.offset = std::min(progress.landed, push.total);
+        return Send(rank, push, input);
+      case kShare:
+        return Share(rank, input);
+      case kTakeBack:
+        push = HeaderOf(FrameType::kRegion, rank);
+        push.aux = input.Byte() % 3;
+        return Send(rank, push, input);
+      case kForgetKey:
+        push = HeaderOf(FrameType::kForget, rank);
+        push.key = key;
+        forgotten_[key].insert(rank);
+        if (forgotten_[key].size() == kRanks) {
+          forgotten_[key].clear();
+          for (Rank& other : ranks_) other.keys[key] = {};
+        }
+        return Send(rank, push, input);
+      case kName:
+        return Name(rank, input);
+      case kPushCoded:
+        return PushCoded(rank, input);
+      case kNewLink:
+        Connect(rank);
+        for (uint32_t each = 0; each < kKeys; ++each) one.keys[each].said = one.keys[each].landed;
+        return;
+      case kStopReading:
+      case kReadOn: {
+        std::lock_guard lock(one.wire->mutex);
+        one.wire->reads = action == kReadOn;
+        return one.wire->Ring();
+      }
+      case kLeave:
+        return Send(rank, HeaderOf(FrameType::kGoodbye, rank), input);
+      case kFail:
+        push = HeaderOf(FrameType::kError, rank);
+        push.aux = input.Word();
+        return Send(rank, push, input);
+      case kActions:
+        return;
+    }
+  }
+
+  // Whether no result of an earlier life of the key may lie where a contribution is written.
+  bool AllHaveRead(uint32_t rank, uint32_t key, uint32_t round) {
+    return filled_.insert({rank, key, round}).second || (pure_ = false);
+  }
+
+  static Header HeaderOf(FrameType type, uint32_t rank) {
+    Header header;
+    header.type = type;
+    header.epoch = kEpoch;
+    header.rank = rank;
+    return header;
+  }
+  static Header PushOf(uint32_t rank, uint32_t key, uint32_t round) {
+    Header header = HeaderOf(FrameType::kPush, rank);
+    header.dtype = DType::kInt32;
+    header.key = key;
+    header.round = round;
+    header.total = kTotals[key];
+    return header;
+  }
+
+  void Share(uint32_t rank, Input& input) {
+    Rank& one = ranks_[rank];
+    Header region = HeaderOf(FrameType::kRegion, rank);
+    const uint32_t how = input.Byte();
+    region.aux = how % 3;
+    region.offset = kRegionBytes;
+    {
+      std::lock_guard lock(one.wire->mutex);
+      if ((how & 0xc0) != 0xc0) one.wire->passed.push_back((how & 0x80) != 0 ? -1 : ::dup(one.memory->fd()));
+    }
+    Send(rank, region, input);
+  }
+
+  void Name(uint32_t rank, Input& input) {
+    const uint32_t number = input.Byte() % std::size(kCodecs);
+    const std::string text = kCodecs[number];
+    Header header = HeaderOf(FrameType::kCodec, rank);
+    header.aux = number;
+    header.length = static_cast<uint32_t>(text.size());
+    Bytes payload(text.size());
+    std::memcpy(payload.data(), text.data(), text.size());
+    SendWith(rank, header, std::move(payload), input);
+  }
+
+  // A real payload, of which a piece goes out.
+  void PushCoded(uint32_t rank, Input& input) {
+    const uint32_t number = input.Byte() % std::size(kCodecs);
+    const uint64_t key = kFirstCoded + number;
+    Rank& one = ranks_[rank];
+    Progress& progress = one.coded[key];
+    Bytes& payload = one.payloads[key];
+    if (progress.said == 0) payload = Encoded(rank, key, progress.round, number);
+    if (progress.said == payload.size()) return;
+    Header push = HeaderOf(FrameType::kPush, rank);
+    push.dtype = DType::kFloat32;
+    push.flags = kEncoded;
+    push.aux = number;
+    push.key = key;
+    push.round = progress.round;
+    push.total = static_cast<uint32_t>(payload.size());
+    push.offset = progress.said;
+    push.length = std::min(push.total - progress.said, 1 + input.Byte());
+    progress.said += push.length;
+    const auto from = payload.begin() + static_cast<ptrdiff_t>(push.offset);
+    SendWith(rank, push, Bytes(from, from + push.length), input);
+  }
+
+  static Bytes Encoded(uint32_t rank, uint64_t key, uint32_t round, uint32_t number) {
+    static const auto codecs = [] {
+      std::vector<CodecPointer> made;
+      for (const char* text : kCodecs) {
+        auto codec = MakeCodec(text, kRanks);
+        Require(codec.ok());
+        made.push_back(*codec);
+      }
+      return made;
+    }();
+    const Codec& codec = *codecs[number];
+    const CodecPlan plan = codec.Plan(kNumel);
+    std::array<float, kNumel> x{};
+    for (uint32_t i = rank; i < kNumel; i += 1 + rank) x[i] = static_cast<float>(i % 7) - 3;
+    std::vector<std::max_align_t> workspace(plan.workspace / sizeof(std::max_align_t) + 1);
+    Bytes payload(kPayloadHeader + plan.payload);
+    payload.resize(kPayloadHeader + codec.Encode(x, {key, round, rank}, nullptr,
+                                                 reinterpret_cast<std::byte*>(workspace.data()),
+                                                 payload.data() + kPayloadHeader));
+    const std::string& spec = codec.spec();
+    EncodePayloadHeader(
+        {.codec = codec.id(), .count = 1, .numel = kNumel, .spec = kernels::Crc32c(0, spec.data(), spec.size())},
+        payload.data());
+    return payload;
+  }
+
+  // What it bears follows from the header, also if that was changed.
+  void Send(uint32_t rank, Header header, Input& input) {
+    if (mutates_) Mutate(header, input);
+    Bytes payload(header.length);
+    Fill(payload.data(), payload.size(), header.rank, header.key, header.round, header.offset);
+    Put(rank, header, payload);
+  }
+  void SendWith(uint32_t rank, Header header, Bytes payload, Input& input) {
+    if (mutates_ && !payload.empty()) payload[input.Byte() % payload.size()] ^= std::byte(1 + input.Byte() % 255);
+    Put(rank, header, payload);
+  }
+
+  static void Mutate(Header& header, Input& input) {
+    const uint32_t field = input.Byte(), change = input.Word();
+    switch (field % 12) {
+      case 0:
+        header.type = static_cast<FrameType>(1 + change % (kFrameTypeCount - 1));
+        break;
+      case 1:
+        header.dtype = static_cast<DType>(change % kDTypeCount);
+        break;
+      case 2:
+        header.op = static_cast<Op>(change % kOpCount);
+        break;
+      case 3:
+        header.flags ^= change % 16;
+        break;
+      case 4:
+        header.rank ^= change % 4;
+        break;
+      case 5:
+        header.key ^= change % 64;
+        break;
+      case 6:
+        header.round ^= change;
+        break;
+      case 7:
+        header.offset ^= change;
+        break;
+      case 8:
+        header.length = std::min(header.length ^ change, kMostPayload);
+        break;
+      case 9:
+        header.total ^= change;
+        break;
+      case 10:
+        header.aux ^= change;
+        break;
+      default:
+        header.root ^= change;
+        break;
+    }
+  }
+
+  void Put(uint32_t rank, Header header, const Bytes& payload) {
+    if (header.length != payload.size()) return;
+    header.payload_crc = kernels::Crc32c(0, payload.data(), payload.size());
+    Bytes frame(kHeaderBytes);
+    EncodeHeader(header, std::span<std::byte, kHeaderBytes>(frame.data(), kHeaderBytes));
+    if (!DecodeHeader(std::span<const std::byte, kHeaderBytes>(frame.data(), kHeaderBytes)).ok()) return;
+    if (header.type == FrameType::kPush) Note(header);
+    frame.insert(frame.end(), payload.begin(), payload.end());
+    Wire& wire = *ranks_[rank].wire;
+    std::lock_guard lock(wire.mutex);
+    wire.in.insert(wire.in.end(), frame.begin(), frame.end());
+    wire.drained = false;
+    wire.Ring();
+  }
+
+  void Note(const Header& push) {
+    if (push.rank >= kRanks) return;
+    Said& said = said_[{push.key, push.round}][push.rank];
+    const bool reference = (push.flags & kByReference) != 0, absent = (push.flags & kAbsent) != 0;
+    const bool silent = push.op == Op::kBroadcast && push.root != push.rank;
+    said.upto = std::max(said.upto, reference || absent || silent ? push.total : push.offset + push.length);
+    (absent ? said.absent : said.present) = true;
+    if (reference && (push.key >= kKeys || push.offset != kPlaces[push.key] || push.total != kTotals[push.key]))
+      pure_ = false;
+  }
+
+  // What the shard has sent to a rank.
+  void Take(uint32_t rank) {
+    Wire& wire = *ranks_[rank].wire;
+    std::lock_guard lock(wire.mutex);
+    size_t at = 0;
+    while (wire.out.size() - at >= kHeaderBytes) {
+      auto header = DecodeHeader(std::span<const std::byte, kHeaderBytes>(wire.out.data() + at, kHeaderBytes));
+      Require(header.ok());
+      if (wire.out.size() - at - kHeaderBytes < header->length) break;
+      const std::byte* const payload = wire.out.data() + at + kHeaderBytes;
+      Require(header->payload_crc == kernels::Crc32c(0, payload, header->length));
+      OnFrame(rank, *header, payload);
+      at += kHeaderBytes + header->length;
+    }
+    wire.out.erase(wire.out.begin(), wire.out.begin() + static_cast<ptrdiff_t>(at));
+  }
+
+  void OnFrame(uint32_t rank, const Header& header, const std::byte* payload) {
+    switch (header.type) {
+      case FrameType::kResult:
+        return OnResult(rank, header, payload);
+      case FrameType::kError:
+        return Require(header.aux != 0 && header.aux < kCodeCount);
+      case FrameType::kRegion:
+        return Require(header.offset == 0 && header.total == 1);
+      case FrameType::kResumed:
+      case FrameType::kWarning:
+        return;
+      default:
+        Require(false);
+    }
+  }
+
+  void OnResult(uint32_t rank, const Header& header, const std::byte* payload) {
+    const auto found = said_.find({header.key, header.round});
+    Require(found != said_.end() && found->second.size() == kRanks);
+    const bool reference = (header.flags & kByReference) != 0, encoded = (header.flags & kEncoded) != 0;
+    const uint64_t end = reference ? header.total : header.offset + header.length;
+    bool certain = pure_ && !encoded && header.dtype == DType::kInt32 && header.op == Op::kSum;
+    for (const auto& [which, said] : found->second) {
+      Require(encoded || said.upto >= end);
+      certain = certain && !(said.absent && said.present);
+    }
+    if (certain && (header.flags & kAbsent) == 0) {
+      if (reference) payload = ranks_[rank].memory->data() + kPlaces[header.key];
+      CheckSum(header, found->second, payload, reference ? header.total : header.length);
+    }
+    Land(rank, header, end);
+  }
+
+  static void CheckSum(const Header& header, const std::map<uint32_t, Said>& said, const std::byte* payload,
+                       uint32_t bytes) {
+    const uint64_t offset = (header.flags & kByReference) != 0 ? 0 : header.offset;
+    for (uint32_t at = 0; at + 4 <= bytes; at += 4) {
+      uint32_t sum = 0, found;
+      for (const auto& [which, one] : said)
+        if (one.present) sum += ValueOf(which, header.key, header.round, (offset + at) / 4);
+      std::memcpy(&found, payload + at, 4);
+      Require(found == sum);
+    }
+  }
+
+  void Land(uint32_t rank, const Header& header, uint64_t end) {
+    Rank& one = ranks_[rank];
+    const bool encoded = (header.flags & kEncoded) != 0;
+    if (!encoded && header.key >= kKeys) return;
+    Progress& progress = encoded ? one.coded[header.key] : one.keys[header.key];
+    if (progress.round != header.round) return;
+    progress.landed = static_cast<uint32_t>(end);
+    if ((header.flags & (kByReference | kAbsent)) == 0 && end < header.total) return;
+    progress = {.round = header.round + 1};
+  }
+
+  std::unique_ptr<Shard> shard_;
+  std::array<Rank, kRanks> ranks_;
+  std::map<RoundOf, std::map<uint32_t, Said>> said_;  // by rank
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> filled_;
+  std::array<std::set<uint32_t>, kKeys> forgotten_;
+  bool mutates_ = false;
+  bool pure_ = true;  // all memory holds what is expected of it
+  int failures_ = 0;
+};
+
+}  // namespace
+}  // namespace byteps_like
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  byteps_like::World world;
+  byteps_like::Input input(data, std::min<size_t>(size, 600));
+  while (!input.empty()) world.Act(input);
+  return 0;
+}
