@@ -28,7 +28,9 @@ from byteps_like.launch.lab_job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
 
-LOSSLESS = ("bitmap", "sketch", "blocksparse", "coo")
+LOSSLESS = ("bitmap", "blocksparse", "coo")
+FOR_SPARSE_ONLY = ("sketch",)
+"""Of dense gradients they would have to be told that nothing is zero, and be plain arrays."""
 RATES = ("100mbit", "400mbit", "1gbit")
 GPT_NUMEL = 600_000
 
@@ -37,7 +39,7 @@ def default_codecs() -> list[str]:
     """All that can be summed, by their short names where they have some; a cast to bf16 is a contender anyway."""
     named = {codec.name for codec in SHORT.values()}
     others = [kind.name for kind in CODECS if kind.name not in named and kind.trait is not Trait.OPAQUE]
-    return [name for name in [*SHORT, *others] if name not in UNCODED]
+    return [name for name in [*SHORT, *others] if name not in (*UNCODED, *FOR_SPARSE_ONLY)]
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -52,10 +52,10 @@ def compress_fsdp(
         checks that it uses them: the first backward that doesn't raises InvalidArgumentError, on every rank.
     smallest: bytes of a module's whole parameters, or gradients, below which they travel as they are.
 
-    float32, bfloat16 and float16 on the CPU are encoded; tensors of other types or devices, groups within one host, and
-    HSDP's all-reduce between replicas are not. Within a host all is as it was. Raises InvalidArgumentError for a codec
-    that can't do it, a module without FSDP2 modules, or one with parameters on several meshes; later, from forward,
-    for groups of another backend, and MismatchError where ranks disagree on a codec.
+    float32, bfloat16 and float16 on the CPU are encoded; those of other types or devices (a warning says so),
+    groups within one host, and HSDP's all-reduce between replicas are not. Within a host all is as it was. Raises
+    InvalidArgumentError for a codec that can't do it, a module without FSDP2 modules, or one with parameters on several
+    meshes; later, from forward, for groups of another backend, and MismatchError where ranks disagree on a codec.
     Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Large Model Training" (ICLR 2024).
     """
     FSDPModule = _fsdp_module()

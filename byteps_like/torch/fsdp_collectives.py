@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.coded_slots import Bytes, SlotCodec
-from byteps_like.torch.fsdp_hosts import TYPES, Hops, crosses_hosts, gather_options, hops_of, ours
+from byteps_like.torch.fsdp_hosts import TYPES, Hops, crosses_hosts, gather_options, hops_of, ours, warn_raw
 from byteps_like.torch.fsdp_secondary import Secondary
 from byteps_like.torch.group_tensors import CODES, premultiplied, reduction
 from byteps_like.torch.opaque import opaque
@@ -37,8 +37,11 @@ class _Seam:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def _codec_for(self, whole: Tensor, group: ProcessGroup) -> SlotCodec | None:
-        large = whole.nbytes >= max(self._smallest, 1)
-        return self._codec if large and whole.is_cpu and whole.dtype in TYPES and crosses_hosts(group) else None
+        if self._codec is None or whole.nbytes < max(self._smallest, 1) or not crosses_hosts(group):
+            return None
+        if not whole.is_cpu:
+            warn_raw("compress_fsdp", whole.device.type)
+        return self._codec if whole.is_cpu and whole.dtype in TYPES else None
 
 
 class CodedAllGather(_Seam):

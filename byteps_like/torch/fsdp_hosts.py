@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +15,15 @@ from byteps_like.collectives.schedule import Layout
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.process_group import ProcessGroup
 
+logger = logging.getLogger(__name__)
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What is encoded; tensors of other types travel as they are."""
+
+
+@functools.cache
+def warn_raw(call: str, device: str) -> None:
+    """Says once that what `call` was to encode lies where it isn't encoded."""
+    logger.warning("%s: tensors on %s travel as they are: only those in the host's memory are encoded", call, device)
 
 
 def ours(group: Any) -> ProcessGroup:

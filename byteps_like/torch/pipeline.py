@@ -31,7 +31,8 @@ def compress_pipeline(
         bps.compress_pipeline(pipe, gradients="int8")
 
     Call it on every rank of the pipeline alike, before the first step or between two: ranks compare what they were
-    given, by an all-gather. Returns `schedule`, any of torch's, or another with a `pipeline_order`.
+    given, by an all-gather. Returns `schedule`: one of torch's (GPipe, 1F1B and interleaved 1F1B are tested), or
+    another with a `pipeline_order`.
 
     gradients: the codec in which the gradients of activations go back, one whose payload says by itself what was
         encoded: of trait OPAQUE or REENCODE, a cast, or "powersgd:rank=16" (the paper's: two factors of each tensor as
@@ -44,7 +45,8 @@ def compress_pipeline(
         on the same edge; forgotten when the step ends. None: for biased codecs, powersgd among them.
     smallest: bytes below which a tensor goes as it is.
 
-    float32, bfloat16 and float16 on the CPU are encoded; other tensors are not, nor what skips a stage. A rank encodes
+    float32, bfloat16 and float16 on the CPU are encoded; other tensors are not (of those on other devices a warning
+    says so), nor what skips a stage. A rank encodes
     when it launches the send and decodes just before it computes: both on the thread that steps. Any backend will do.
     Raises InvalidArgumentError for codecs that can't do it, unknown edges and schedules; MismatchError, on every rank,
     where ranks were given different things.

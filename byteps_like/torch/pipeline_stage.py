@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from byteps_like.torch.fsdp_hosts import TYPES
+from byteps_like.torch.fsdp_hosts import TYPES, warn_raw
 from byteps_like.torch.pipeline_coders import Coder, Kind, coder_of
 from byteps_like.torch.pipeline_edges import Edges, Way
 
@@ -81,6 +81,8 @@ class Sends:
         large = tensor.nbytes >= max(self._edges.smallest, 1)
         near = op.group_peer == self._rank_of.get(other)
         kind = self._edges.codec(way, sender, chunk) if near and large else None
+        if kind is not None and not tensor.is_cpu:
+            warn_raw("compress_pipeline", tensor.device.type)
         if kind is None or not tensor.is_cpu or tensor.dtype not in TYPES:
             return None
         coder = self._coders.get((way, sender, kind))

@@ -120,11 +120,17 @@ def _bf16_hook(state: object, bucket):  # type: ignore[no-untyped-def]  # DDP re
 
 
 def ddp_join(group: Any, rank: int, size: int) -> None:
-    """Rank r has r + 1 batches."""
-    model = DDP(make_model())
+    """Rank r has r + 1 batches: who has none left counts as zeros, and gradients are divided by all ranks."""
+    model, plain = DDP(make_model()), make_model()
     with model.join():
         for step in range(rank + 1):
+            for each in (model, plain):
+                each.zero_grad()
             model(batch(step, rank)).sum().backward()
+            for other in range(step, size):
+                (plain(batch(step, other)).sum() / size).backward()
+            for own, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(own.grad, wanted.grad)
     dist.barrier()
 
 

@@ -180,3 +180,14 @@ def test_migration_changes_one_line(script: str, original: str) -> None:
     assert lines.count(added) == 1
     assert removed == added.replace("byteps_like", original)
     assert sum("byteps_like" in line for line in lines) == 1
+
+
+def test_commits_that_are_named_exist() -> None:
+    def git(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("the history is not here")
+    for page in PAGES:
+        for name in re.findall(r"\bcommit (?:before )?([0-9a-f]{7,40})\b", page.read_text()):
+            assert git("cat-file", "-e", f"{name}^{{commit}}").returncode == 0, f"{page_id(page)} names commit {name}"

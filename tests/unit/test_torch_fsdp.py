@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
@@ -294,3 +295,25 @@ def test_codecs_that_can_t_are_refused() -> None:
         lone_codec("int:scale=shared", "weights")
     with pytest.raises(InvalidArgumentError, match="second hop"):
         gradients_codec("int:scale=shared")
+
+
+def test_what_lies_elsewhere_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """By FSDP's collectives and a pipeline's stages alike: it travels as it is."""
+    from byteps_like.torch import fsdp_collectives, fsdp_hosts, pipeline_stage
+    from byteps_like.torch.pipeline_edges import Way
+
+    monkeypatch.setattr(fsdp_collectives, "crosses_hosts", lambda _: True)
+    fsdp_hosts.warn_raw.cache_clear()
+    codec: Any = object()
+    seam = fsdp_collectives._Seam(codec, 0, codec)
+    edges = types.SimpleNamespace(smallest=0, codec=lambda *_: "int8")
+    stage: Any = types.SimpleNamespace(_own=0, _edges=edges, _rank_of={1: 1})
+    tensor = torch.empty(1000, device="meta")
+    operation = types.SimpleNamespace(tensor=tensor, group_peer=1)
+    for _ in range(2):
+        assert seam._codec_for(tensor, codec) is None
+        assert pipeline_stage.Sends._coder(stage, Way.ACTIVATIONS, 1, 0, operation) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{call}: tensors on meta travel as they are: only those in the host's memory are encoded"
+        for call in ("compress_fsdp", "compress_pipeline")
+    ]
