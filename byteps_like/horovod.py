@@ -80,7 +80,7 @@ def _loaded(name: str, modules: dict[str, ModuleType]) -> dict[str, Any]:
     """What the import system gives a module."""
     is_package = any(other.startswith(f"{name}.") for other in modules)
     spec = importlib.machinery.ModuleSpec(name, None, is_package=is_package, origin=__file__)
-    place = {"__path__": []} if is_package else {}
+    place: dict[str, Any] = {"__path__": []} if is_package else {}
     return {"__spec__": spec, "__file__": __file__, "__version__": VERSION, "__package__": spec.parent, **place}
 
 

@@ -8,9 +8,25 @@ import pytest
 import torch
 
 from tests.multiprocess.real_world import Pool, job
-from tests.scenarios import ddp_hooks, horovod, joins, membership, operations, optimizers, replicas, routes, training
+from tests.scenarios import (
+    ddp_hooks,
+    horovod,
+    joins,
+    membership,
+    normalization,
+    operations,
+    optimizers,
+    replicas,
+    routes,
+    training,
+)
 
 SERVERS = [0, 1]
+HOROVOD = [
+    *horovod.SCENARIOS, *routes.SCENARIOS, *normalization.SCENARIOS, operations.gradients_flow,
+    operations.integers_are_scaled, operations.integer_average_truncates, optimizers.adasum,
+    optimizers.names_of_parameters, optimizers.step_after_synchronize_warns, replicas.optimizer_state_of_any_kind,
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +62,7 @@ def test_scenario_without_servers(pool: Pool, body: Callable[..., None]) -> None
 
 
 @pytest.mark.parametrize("servers", SERVERS)
-@pytest.mark.parametrize(
-    "body", [*horovod.SCENARIOS, *routes.SCENARIOS, optimizers.adasum], ids=lambda body: body.__name__
-)
+@pytest.mark.parametrize("body", HOROVOD, ids=lambda body: body.__name__)
 def test_horovod(pool: Pool, body: Callable[..., None], servers: int) -> None:
     with job(4, servers) as cluster:
         pool.run(cluster, body, together=True)

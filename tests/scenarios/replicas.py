@@ -77,6 +77,31 @@ def optimizer_state(bps: Any, rank: int, size: int) -> None:
         same_everywhere(bps, flat(model))
 
 
+def optimizer_state_of_any_kind(bps: Any, rank: int, size: int) -> None:
+    """None and numbers among tensors; shapes that change from one call to the next."""
+    for turn in range(2):
+        model = mlp(widths=(4 + turn, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5 if rank == 0 else 0.1, momentum=0.9, foreach=None)
+        if rank == 0:
+            backward_of(model, 4 + turn)
+            optimizer.step()
+            for number, parameter in enumerate(model.parameters()):
+                own = optimizer.state[parameter]
+                own.update({"none": None, "count": number, "rate": 0.25, "flag": True, "pair": (1, None)})
+        bps.broadcast_optimizer_state(optimizer, root_rank=0)
+        states = [optimizer.state[parameter] for parameter in model.parameters()]
+        assert [state["count"] for state in states] == list(range(len(states)))
+        for state in states:
+            found = [state[key] for key in ("none", "rate", "flag", "pair")]
+            assert found == [None, 0.25, True, (1, None)] and state["momentum_buffer"] is not None
+        assert optimizer.param_groups[0]["lr"] == 0.5 and optimizer.param_groups[0]["foreach"] is None
+        bps.broadcast_parameters(model.state_dict(), root_rank=0)
+
+
+def backward_of(model: nn.Module, width: int) -> None:
+    model(torch.ones(2, width, dtype=torch.float64)).square().sum().backward()
+
+
 def optimizer_state_is_dropped(bps: Any, rank: int, size: int) -> None:
     model = mlp()
     optimizer = bps.DistributedOptimizer(torch.optim.Adam(model.parameters()))
@@ -178,7 +203,8 @@ def wrapped_misuse(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    parameters_in_every_form, odd_tensors, buffers_and_batch_norm, optimizer_state, optimizer_state_is_dropped,
+    parameters_in_every_form, odd_tensors, buffers_and_batch_norm, optimizer_state,
+    optimizer_state_of_any_kind, optimizer_state_is_dropped,
     wrapped_training, wrapped_unused, wrapped_checkpointing, wrapped_buffers, wrapped_misuse,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
