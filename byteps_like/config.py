@@ -128,9 +128,17 @@ class Config:
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
     worker_metrics_port: int = _setting(0, "The same of a worker, plus its local rank; 0: none.")
+    metrics_host: str = _setting(
+        "127.0.0.1", "Address at which metrics are served to whoever asks; 0.0.0.0 or ::: all of this host's."
+    )
     trace: str = _setting("", "Directory, or .json file, for a timeline of all ranks and servers; empty: none.")
     trace_steps: str = _setting(
         "", "Which steps it shows: 10:19, or the first so many; empty: all, while there is room."
+    )
+    trace_root: str = _setting(
+        "",
+        "Directory below which this process also records what other members or `byteps-like timeline record` order;"
+        " besides trace, the working directory and the temporary one.",
     )
     log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
     explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False, metadata={"internal": True})

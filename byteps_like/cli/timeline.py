@@ -28,7 +28,8 @@ def record(
 ) -> None:
     """Has all ranks and servers of a running job record their next steps. Returns at once.
 
-    Scheduler, job and secret come from the environment, as for a worker. Then bring the parts into one directory.
+    Scheduler, job and secret come from the environment, as for a worker. Members write below their working directory,
+    the temporary one and BYTEPS_LIKE_TRACE_ROOT only. Then bring the parts into one directory.
     """
     from byteps_like.control.client import order_record
     from byteps_like.timeline.orders import NEXT, Order

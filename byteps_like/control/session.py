@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -21,7 +23,7 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, ShutdownError
 from byteps_like.timeline.clock import clock
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import Order, is_below
 from byteps_like.timeline.recorder import recorder
 
 log = logging.getLogger(__name__)
@@ -229,9 +231,24 @@ class Session:
     def _record(self, order: str) -> None:
         """Records a timeline. Who counts steps ends it alone; a server a little later, with the last results."""
         if order:
-            recorder.take(Order.from_text(order))
+            self._obey(order)
         elif self._claim.member.role is MemberRole.SERVER:
             asyncio.get_running_loop().call_later(_AFTER_STEPS, recorder.stop)
+
+    def _obey(self, text: str) -> None:
+        """Records where this process itself lets others have it write."""
+        try:
+            order = Order.from_text(text)
+            folders = (str(Path.cwd()), tempfile.gettempdir(), self._config.trace_root, self._config.trace)
+            if is_below(order.path, folders):
+                recorder.take(order)
+            else:
+                log.warning(
+                    "no timeline is recorded here: %s is below neither the working directory, the temporary one nor"
+                    " BYTEPS_LIKE_TRACE_ROOT", order.path,
+                )  # fmt: skip
+        except (BytePSLikeError, OSError, ValueError) as error:
+            log.warning("no timeline is recorded here: %s", error)
 
     def _announce(self, order: Order | None) -> None:
         """The recorder of rank 0 has begun, or all steps are recorded: all members are told. Any thread."""

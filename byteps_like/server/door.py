@@ -80,7 +80,10 @@ class Door:
         self._socket = DoorSocket(config.url, config.keys)
         self._sessions: dict[bytes, Session] = {}
         self._link_of: dict[int, tuple[Session, int]] = {}
-        self._early: dict[bytes, Hello] = {}
+        self._early: dict[bytes, tuple[Hello, float]] = {}
+        """HELLOs of an epoch to come, the oldest first, and until when each may wait."""
+        self._refuses_early = self._probes_again = False
+        """Whether a timer for it runs."""
         self._epoch = 0
         self._world_size = 0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -150,7 +153,9 @@ class Door:
                 self._from_peer(peer, parts)
         if self._socket.monitor in ready and self._socket.somebody_left():
             self._probe()
-            self._call_in(_PROBE_AGAIN_SECONDS, self._probe)
+            if not self._probes_again:
+                self._probes_again = True
+                self._call_in(_PROBE_AGAIN_SECONDS, self._probe_again)
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[2]()
 
@@ -170,7 +175,7 @@ class Door:
             if session.epoch != epoch:
                 self._end(session, ShutdownError(f"epoch {session.epoch} is over; the job is at {epoch}"))
         early, self._early = self._early, {}
-        for peer, hello in early.items():
+        for peer, (hello, _) in early.items():
             self._welcome(peer, hello)
 
     def _from_peer(self, peer: bytes, parts: list[Buffer]) -> None:
@@ -179,6 +184,8 @@ class Door:
             envelope = decode_envelope(parts)
             if envelope.version != DOOR_VERSION:
                 raise RefusedError(f"door version {envelope.version} is not this server's {DOOR_VERSION}")
+            if envelope.kind == DoorKind.HELLO and (session is not None or peer in self._early):
+                raise CorruptError("a second HELLO on one connection")
             if envelope.kind == DoorKind.HELLO:
                 self._welcome(peer, decode_hello(parts[1]))
             elif envelope.kind == DoorKind.BYE:
@@ -194,8 +201,10 @@ class Door:
 
     def _welcome(self, peer: bytes, hello: Hello) -> None:
         if hello.epoch > self._epoch and len(self._early) < _EARLY_LIMIT:
-            self._early[peer] = hello
-            self._call_in(EARLY_SECONDS, lambda: self._too_early(peer))
+            if not self._refuses_early:
+                self._refuses_early = True
+                self._call_in(EARLY_SECONDS, self._refuse_early)
+            self._early[peer] = hello, time.monotonic() + EARLY_SECONDS
             return
         try:
             self._check(hello)
@@ -206,10 +215,17 @@ class Door:
             return
         self._admit(session)
 
-    def _too_early(self, peer: bytes) -> None:
-        hello = self._early.pop(peer, None)
-        if hello is not None:
+    def _refuse_early(self) -> None:
+        """Whose epoch hasn't come in time; called when the oldest one's time is over."""
+        now = time.monotonic()
+        while self._early:
+            peer, (hello, until) = next(iter(self._early.items()))
+            if until > now:
+                self._call_in(until - now, self._refuse_early)
+                return
+            del self._early[peer]
             self._refuse(peer, RefusedError(f"epoch {hello.epoch} did not begin here; this server is at {self._epoch}"))
+        self._refuses_early = False
 
     def _check(self, hello: Hello) -> None:
         differs = [
@@ -258,6 +274,10 @@ class Door:
         if peer in self._sessions:
             self._drop(self._sessions[peer])
 
+    def _probe_again(self) -> None:
+        self._probes_again = False
+        self._probe()
+
     def _probe(self) -> None:
         for peer in list(self._sessions):
             self._send(peer, [Envelope(DoorKind.PROBE).encode()])
@@ -275,6 +295,7 @@ class Door:
         return True
 
     def _refuse(self, peer: bytes, error: BytePSLikeError) -> None:
+        self._early.pop(peer, None)
         level = logging.INFO if isinstance(error, ShutdownError) else logging.WARNING  # an end, or something wrong
         _log.log(level, "portable door: %s", error)
         session = self._sessions.get(peer)

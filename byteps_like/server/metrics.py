@@ -1,13 +1,24 @@
-"""Counters of a member for Prometheus, on a port of their own; only where `metrics_port` is set."""
+"""Counters of a member for Prometheus, on a port of their own; only where `metrics_port` is set.
+
+Whoever reaches the port may read them: it is one of this host only, unless `metrics_host` says otherwise.
+"""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from byteps_like.errors import SystemCallError
+
+MOST_THREADS = 8
+"""Readers at a time."""
 
 _GAUGES = frozenset(("memory", "keys", "open_rounds", "links"))
 _FIGURES = "compression_"  # how names of what codecs do to gradients begin: gauges, too
@@ -27,16 +38,52 @@ class _Collector:
             yield metric
 
 
+class _Handler(WSGIRequestHandler):
+    timeout = 5.0  # for a reader that says nothing
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: Prometheus asks again and again."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread per request; whoever comes while all are busy is sent away."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._free = threading.BoundedSemaphore(MOST_THREADS)
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """See socketserver."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """See socketserver."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
 def serve_metrics(
-    port: int, counters: Callable[[], Mapping[str, float]], labels: Mapping[str, str]
+    host: str, port: int, counters: Callable[[], Mapping[str, float]], labels: Mapping[str, str]
 ) -> Callable[[], None]:
-    """Answers on `port` from a daemon thread; returns what stops it. Raises SystemCallError if the port is taken."""
+    """Answers on `port` of `host` from daemon threads; returns what stops it. Raises SystemCallError if the port is
+    taken."""
     registry = CollectorRegistry()
     registry.register(_Collector(counters, labels))
     try:
-        server, thread = start_http_server(port, registry=registry)
+        server = _Server(host, port)
     except OSError as error:
-        raise SystemCallError(f"can't serve metrics on port {port}: {error.strerror}") from error
+        raise SystemCallError(f"can't serve metrics on port {port} of {host}: {error.strerror}") from error
+    server.set_app(make_wsgi_app(registry))
+    thread = threading.Thread(target=server.serve_forever, name="byteps_like-metrics", daemon=True)
+    thread.start()
 
     def stop() -> None:
         server.shutdown()

@@ -192,8 +192,8 @@ class ServerProcess:
         if self._config.metrics_port:
             from byteps_like.server.metrics import serve_metrics
 
-            labels = {"job": self._config.job, "rank": str(self._client.rank)}
-            self._parts.callback(serve_metrics(self._config.metrics_port, self._counters, labels))
+            config, labels = self._config, {"job": self._config.job, "rank": str(self._client.rank)}
+            self._parts.callback(serve_metrics(config.metrics_host, config.metrics_port, self._counters, labels))
 
     def _on_store_event(self, error: BytePSLikeError, fatal: bool) -> None:
         (self._client.report if fatal else self._client.warn)(error)

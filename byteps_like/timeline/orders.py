@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from byteps_like.errors import ConfigError, InvalidArgumentError
 
@@ -34,6 +36,12 @@ class Order:
             return cls(str(found["path"]), int(found["first"]), int(found["steps"]))
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(f"{text!r} is no order to record a timeline: {error!r}") from None
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """True if `path` lies in one of `folders`, links followed; those that are empty don't count."""
+    wanted = Path(path).resolve()
+    return any(wanted.is_relative_to(Path(folder).resolve()) for folder in folders if folder)
 
 
 def parse_steps(path: str, text: str) -> Order:

@@ -237,7 +237,7 @@ class Runtime:
 
             labels = {"job": config.job, "worker": str(self.worker.rank)}
             port = config.worker_metrics_port + self.worker.local_rank
-            self._stop_serving = serve_metrics(port, self.stats, labels)
+            self._stop_serving = serve_metrics(config.metrics_host, port, self.stats, labels)
 
     def stage(self, device: Device) -> Stage:
         """Through which tensors on `device` travel."""

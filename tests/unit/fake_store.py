@@ -85,6 +85,7 @@ class FakeLink:
     def close(self) -> None:
         self.closed = True
         self.store.links.pop(self.rank, None)
+        self.wakeup.close()
 
 
 class FakeStore:

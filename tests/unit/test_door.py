@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+import psutil
 import pytest
 import zmq
 from fake_store import SECRET, FakeStore, door_to
@@ -104,6 +106,41 @@ def test_an_epoch_that_never_comes_is_refused(monkeypatch):
     with door_to(FakeStore(2)) as door, client(door.url) as dealer:
         dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=7).encode())
         assert "epoch 7" in str(refusal(dealer))
+
+
+def test_one_hello_per_connection_and_nothing_is_left_of_more():
+    """A hundred HELLOs under both ranks: of all links that were opened none is left, and no descriptor."""
+    store, opened = FakeStore(2), []
+    store.open_link = lambda *which, open_link=store.open_link: opened.append(open_link(*which)) or opened[-1]
+    with door_to(store, store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        before = psutil.Process().num_fds()
+        for number in range(100):
+            hello = replace(HELLO, rank=(number + 1) % 2, epoch=1 + number % 3 // 2)
+            dealer.send(Envelope(DoorKind.HELLO).encode(), hello.encode())
+        assert "second HELLO" in str(refusal(dealer))
+        dealer.send(Envelope(DoorKind.BYE).encode())
+        deadline = time.monotonic() + 5
+        while not all(link.closed for link in opened) or door._sessions:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(opened) > 4 and not door._link_of
+        assert psutil.Process().num_fds() <= before
+
+
+def test_early_hellos_share_a_timer(monkeypatch):
+    monkeypatch.setattr("byteps_like.server.door.EARLY_SECONDS", 0.3)
+    with door_to(FakeStore(2)) as door, ExitStack() as stack:
+        dealers = [stack.enter_context(client(door.url)) for _ in range(4)]
+        for number in range(40):
+            early = replace(HELLO, epoch=7 + number)
+            dealers[number % 4].send(Envelope(DoorKind.HELLO).encode(), early.encode())
+        for dealer in dealers:
+            assert "second HELLO" in str(refusal(dealer))
+        assert len(door._timers) <= 2
+        late = stack.enter_context(client(door.url))
+        late.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=9).encode())
+        assert "epoch 9 did not begin" in str(refusal(late))
 
 
 def test_the_end_of_an_epoch_ends_its_sessions():

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from byteps_like.config import Config
+from byteps_like.control.session import Session
 from byteps_like.errors import ConfigError, InvalidArgumentError
 from byteps_like.timeline.analysis import Analysis
 from byteps_like.timeline.clock import Clock
@@ -24,7 +26,7 @@ from byteps_like.timeline.merge import merge
 from byteps_like.timeline.orders import NEXT, Order, parse_steps
 from byteps_like.timeline.parts import PartWriter, read_chunks
 from byteps_like.timeline.perfetto import load, merged, write
-from byteps_like.timeline.recorder import Recorder
+from byteps_like.timeline.recorder import Recorder, recorder
 from byteps_like.timeline.records import RECORD, SERVERS, Kind
 from byteps_like.timeline.report import tables, verdict
 from tests.fakes.software_driver import DRIVER, needs_software_driver
@@ -327,3 +329,31 @@ def test_what_a_killed_process_has_seen_is_there(tmp_path: Path, number: signal.
         process.send_signal(number)
         process.wait(20)
     assert [event["name"] for event in merge(tmp_path)["traceEvents"]] == ["step 0"]
+
+
+def test_a_recording_ordered_from_elsewhere_is_written_where_this_process_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr(recorder, "take", lambda order: taken.append(order.path))
+    for name in ("work", "temporary", "root", "trace", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
+    session: Any = object.__new__(Session)
+    session._config = Config(trace_root=str(tmp_path / "root"), trace=str(tmp_path / "trace"))
+    inside = [
+        "t",
+        "deep/er",
+        *(str(tmp_path / name / "t") for name in ("work", "temporary", "root")),
+        str(tmp_path / "trace"),
+    ]
+    for path in inside:
+        session._obey(Order(path).to_text())
+    assert taken == inside and not caplog.messages
+    outside = [str(tmp_path / "elsewhere" / "t"), "../elsewhere", "link/t", "/", str(tmp_path / "rooted"), "a\0b"]
+    for path in outside:
+        session._obey(Order(path).to_text())
+    assert taken == inside
+    assert len(caplog.messages) == len(outside)
