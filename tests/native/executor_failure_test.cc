@@ -126,8 +126,8 @@ TEST_CASE("executor: at the deadline all are told who is silent, which step wait
   const auto one = world.at(1).Launch(Plain(reduction, 1));
   for (const auto& run : {zero, one}) {
     REQUIRE(run->Wait(In(5)));
-    CheckFailed(*run, Code::kTimeout, shape.description + " (call 7 of lane 00000000000000ab) timed out after");
-    CheckFailed(*run, Code::kTimeout, "the timeout of 0.2 s: rank 2");
+    CheckFailed(*run, Code::kTimeout, shape.description + " (call 7 of lane 00000000000000ab) timed out");
+    CheckFailed(*run, Code::kTimeout, " after the timeout of 0.2 s: rank ");
     CheckFailed(*run, Code::kTimeout, "rank 2 has not begun this call; rank ");
     CheckFailed(*run, Code::kTimeout, " bytes");
   }

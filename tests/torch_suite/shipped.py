@@ -18,6 +18,7 @@ from typing import Any
 
 FILE = "torch.testing._internal.distributed.distributed_test"
 KINDS = ("gloo", "mpi")
+ON_GPUS = {"skip_if_no_gpu", "skip_if_lt_x_gpu"}
 TOO_FEW = "Skipped due to small world size."
 """What a test says that wants eight ranks."""
 
@@ -42,9 +43,17 @@ class Shipped:
         return [name for name in vars(self._modules[0].DistributedTest._DistTestBase) if name.startswith("test_")]
 
     def why_not(self, name: str) -> str | None:
-        """Why torch's decorators leave the test out, whichever CPU backend it is imported for; None if they don't."""
+        """Why torch's decorators leave the test out, whichever CPU backend it is imported for; None if they don't.
+
+        Those that ask for GPUs would do so in each rank, when it has met the others.
+        """
+        if not _gpus() and _decorators(self._test(name)) & ON_GPUS:
+            return "needs a GPU"
         reasons = [_why_not(module, name) for module in self._modules]
         return None if None in reasons else reasons[0]
+
+    def _test(self, name: str) -> Any:
+        return getattr(self._modules[0].DistributedTest._DistTestBase, name)
 
     def run(self, name: str, ranks: int) -> unittest.TestResult:
         """Runs one test in processes forked from this one."""
@@ -85,6 +94,21 @@ def _imported_as(kind: str) -> Any:
 def _why_not(module: ModuleType, name: str) -> str | None:
     test = getattr(module.DistributedTest._DistTestBase, name)
     return test.__unittest_skip_why__ if getattr(test, "__unittest_skip__", False) else None
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _decorators(test: Any) -> set[str]:
+    """Names of the functions that have wrapped it."""
+    found = set()
+    while hasattr(test, "__wrapped__"):
+        found.add(test.__code__.co_qualname.partition(".")[0])
+        test = test.__wrapped__
+    return found
 
 
 def _case(module: Any) -> Any:
