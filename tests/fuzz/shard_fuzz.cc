@@ -2,9 +2,9 @@
 // and come in any order: contributions of any lengths, by reference, absent and encoded, repetitions, rounds begun too
 // early, new links, memory shared and taken back, results that nobody reads, and any of these with one field changed.
 //
-// An input is a row of actions of a few bytes each. What must hold whatever they are: no error of memory (results are
-// read late, and shared memory is really unmapped); no more memory than the limit; no result of a range that some rank
-// has not said all of; sums that are sums; failures that say why, once.
+// An input is a row of actions of a few bytes each; `shard_fuzz --seeds=FOLDER` writes some. What must hold whatever
+// they are: no error of memory (results are read late, and shared memory is really unmapped); no more memory than the
+// limit; no result of a range that some rank has not said all of; sums that are sums; failures that say why, once.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -14,10 +14,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -576,8 +580,55 @@ class World {
   int failures_ = 0;
 };
 
+// Plays as they should go, and one that goes wrong: what a fuzzer varies.
+class Play {
+ public:
+  Play& All(Action action, uint32_t key = 0, std::vector<uint8_t> more = {}) {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) One(action, rank, key, more);
+    return *this;
+  }
+  Play& One(Action action, uint32_t rank, uint32_t key = 0, const std::vector<uint8_t>& more = {}) {
+    bytes_.push_back(static_cast<uint8_t>(action * kRanks + rank));
+    bytes_.push_back(static_cast<uint8_t>(key));
+    bytes_.insert(bytes_.end(), more.begin(), more.end());
+    return *this;
+  }
+  void Write(const std::string& file) const {
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes_.data()), static_cast<std::streamsize>(bytes_.size()));
+  }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+void WriteSeeds(const std::string& folder) {
+  Play rounds, referred, partly, coded, again, moved, unread;
+  for (uint32_t key = 0; key < kKeys; ++key) rounds.All(kPushAll, key).All(kPushNext, key, {3}).All(kPushAll, key);
+  rounds.Write(folder + "/rounds");
+  referred.All(kShare, 0, {0}).All(kRefer, 1, {0}).All(kRefer, 1, {0}).All(kTakeBack, 0, {0});
+  referred.One(kRefer, 0, 2, {0}).One(kPushAll, 1, 2).One(kAbsentFrom, 2, 2);
+  referred.Write(folder + "/referred");
+  partly.One(kShare, 0, 0, {0x81}).One(kRefer, 0, 1, {1}).One(kShare, 1, 0, {2}).One(kRefer, 1, 1, {2});
+  partly.One(kTakeBack, 1, 0, {2}).One(kAbsentFrom, 2, 1).Write(folder + "/partly");
+  for (uint8_t number = 0; number < std::size(kCodecs); ++number)
+    coded.All(kName, 0, {number}).All(kPushCoded, 0, {number, 50}).All(kPushCoded, 0, {number, 255});
+  coded.Write(folder + "/coded");
+  again.All(kPushNext, 2, {99}).All(kNewLink).All(kResumeAll, 2).All(kPushAll, 2).Write(folder + "/again");
+  moved.All(kPushAll, 2).All(kForgetKey, 2).All(kPushAll, 2).Write(folder + "/moved");
+  unread.One(kStopReading, 0).All(kPushAll, 2).All(kForgetKey, 2).One(kReadOn, 0);
+  unread.Write(folder + "/unread");
+}
+
 }  // namespace
 }  // namespace byteps_like
+
+extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments) {
+  constexpr std::string_view kSeeds = "--seeds=";
+  if (*count != 2 || !std::string_view((*arguments)[1]).starts_with(kSeeds)) return 0;
+  byteps_like::WriteSeeds((*arguments)[1] + kSeeds.size());
+  std::exit(0);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   byteps_like::World world;
