@@ -14,11 +14,13 @@
 #include <utility>
 
 #include "collectives/host_group.h"
+#include "csrc/base/thread.h"
 
 namespace byteps_like {
 namespace {
 
 constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);
+constexpr auto kLockTimeout = std::chrono::seconds(10);
 
 uint64_t PidSpace() {
   struct stat about{};
@@ -38,7 +40,7 @@ uint64_t KeyOf(uint64_t lane) { return lane == 0 ? 0x9E3779B97F4A7C15u : lane; }
 
 LocalArea::LocalArea(HostOptions options)
     : options_(std::move(options)),
-      layout_(options_.area->data(), ranks()),
+      layout_(options_.area->data(), ranks(), HostGroupsIn(options_.area->size(), ranks())),
       may_spin_(ranks() <= static_cast<uint32_t>(std::max(1, ::get_nprocs()))),
       lost_(ranks()),
       processes_(ranks()) {
@@ -104,29 +106,34 @@ void LocalArea::CheckLives(std::span<const uint32_t> ranks) {
 
 // The lanes of slots change only under this lock. Whoever holds it needs it for a moment; a dead owner is no obstacle,
 // as what it guards is changed by single stores.
-void LocalArea::Lock() {
+Status LocalArea::Lock() {
   auto& lock = layout_.header().lock;
+  const Deadline deadline = Clock::now() + kLockTimeout;
   for (uint32_t turn = 1;; ++turn) {
     uint32_t owner = 0;
-    if (lock.compare_exchange_strong(owner, index() + 1)) return;
+    if (lock.compare_exchange_strong(owner, index() + 1)) return {};
     ::sched_yield();
-    const bool look = turn % 1024 == 0;
-    if (look && owner <= ranks() && Died(owner - 1) && lock.compare_exchange_strong(owner, index() + 1)) return;
+    if (turn % 1024 != 0) continue;
+    if (owner > ranks()) return Status(Code::kCorrupt, "host area: its lock belongs to no rank of this host");
+    if (Died(owner - 1) && lock.compare_exchange_strong(owner, index() + 1)) return {};
+    if (Clock::now() < deadline) continue;
+    return Status(Code::kTimeout, "host area: " + name(owner - 1) + " keeps its lock: is that process stopped?");
   }
 }
 
 Result<uint32_t> LocalArea::SlotFor(uint64_t lane, uint64_t members) {
   const uint64_t key = KeyOf(lane);
-  uint32_t free = kMostHostGroups;
-  for (uint32_t i = 0; i < kMostHostGroups; ++i) {
+  const uint32_t groups = layout_.groups();
+  uint32_t free = groups;
+  for (uint32_t i = 0; i < groups; ++i) {
     const uint64_t taken = layout_.lane(i).load();
-    if (taken == 0 && free == kMostHostGroups) free = i;
+    if (taken == 0 && free == groups) free = i;
     if (taken != key) continue;
     if (layout_.slot(i).members.load() == members) return i;
     return Status(Code::kInvalid, "host area: this lane belongs to a group of other ranks");
   }
-  if (free == kMostHostGroups) {
-    return Status(Code::kCapacity, "host area: all " + std::to_string(kMostHostGroups) + " groups are taken");
+  if (free == groups) {
+    return Status(Code::kCapacity, "host area: all " + std::to_string(groups) + " groups are taken");
   }
   layout_.slot(free).members.store(members);
   layout_.lane(free).store(key);
@@ -146,7 +153,7 @@ Result<std::shared_ptr<LocalHostGroup>> LocalArea::Group(uint64_t lane, std::vec
     if (group->members() != members) return Status(Code::kInvalid, "host area: this lane has other members");
     return group;
   }
-  Lock();
+  if (Status locked = Lock(); !locked.ok()) return locked;
   auto slot = SlotFor(lane, HashOf(members));
   if (slot.ok()) layout_.member(*slot, me).joined.fetch_add(1);
   Unlock();
@@ -159,7 +166,7 @@ Result<std::shared_ptr<LocalHostGroup>> LocalArea::Group(uint64_t lane, std::vec
 
 // The last member to leave makes the slot a fresh one.
 void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
-  Lock();
+  if (!Lock().ok()) return;  // the slot stays taken
   layout_.member(slot, member).left.fetch_add(1);
   bool all_left = true;
   for (uint32_t j = 0; j < members; ++j) {
@@ -188,13 +195,17 @@ void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
   Unlock();
 }
 
-bool LocalArea::Adopt(std::shared_ptr<LocalHostGroup> group) {
+Status LocalArea::Adopt(std::shared_ptr<LocalHostGroup> group) {
   std::lock_guard lock(mutex_);
-  if (stop_.load()) return false;
+  if (stop_.load()) return Status(Code::kClosed, name(index()) + " has left");
+  if (!thread_.joinable()) {
+    auto thread = StartThread("for calls that nobody waits for", [this] { Progress(); });
+    if (!thread.ok()) return thread.status();
+    thread_ = std::move(*thread);
+  }
   if (std::find(adopted_.begin(), adopted_.end(), group) == adopted_.end()) adopted_.push_back(std::move(group));
-  if (!thread_.joinable()) thread_ = std::thread([this] { Progress(); });
   Nudge();
-  return true;
+  return {};
 }
 
 void LocalArea::Nudge() {

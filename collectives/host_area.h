@@ -45,14 +45,14 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   template <typename Ready>
   void Sleep(Deadline deadline, const Ready& ready);
 
-  // The group has calls that nobody may be waiting for. False after Close: no thread makes them any more.
-  bool Adopt(std::shared_ptr<LocalHostGroup> group);
+  // The group has calls that nobody may be waiting for. kClosed after Close, kCapacity: no thread makes them.
+  Status Adopt(std::shared_ptr<LocalHostGroup> group);
   void Nudge();  // the thread has something to do
   void Close(const Status& reason);
 
  private:
   Result<uint32_t> SlotFor(uint64_t lane, uint64_t members);
-  void Lock();
+  Status Lock();  // kTimeout: a rank keeps it; kCorrupt: no rank has it
   void Unlock() { layout_.header().lock.store(0); }
   bool Died(uint32_t rank);
   void Progress();

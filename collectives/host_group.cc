@@ -1,6 +1,7 @@
 #include "collectives/host_group.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "csrc/base/trace.h"
 
@@ -80,7 +81,8 @@ std::shared_ptr<Completion> LocalHostGroup::Launch(const HostCall& call) {
     driven_.store(false);
     if (asked_.exchange(false)) Drive(false);
   }
-  if (!area_->Adopt(shared_from_this())) {
+  if (const Status adopted = area_->Adopt(shared_from_this()); !adopted.ok()) {
+    CancelTask(operation->task, adopted);
     while (!operation->done()) Drive(true);
   }
   return operation;
@@ -217,7 +219,8 @@ bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
     const uint32_t rank = machine_.members()[machine_.me()];
     TraceSince(since, {.kind = TraceKind::kWait, .detail = 1, .key = lane, .member = rank});
   }
-  if (!done) area_->Adopt(shared_from_this());  // now they are the thread's
+  // Now they are the thread's, if there is one: else they go on when somebody waits again.
+  if (!done) std::ignore = area_->Adopt(shared_from_this());
   if (done && !idle()) area_->Nudge();
   return done;
 }

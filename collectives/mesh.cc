@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "collectives/mesh_peer.h"
+#include "csrc/base/thread.h"
 #include "csrc/transport/admission.h"
 
 namespace byteps_like {
@@ -28,6 +29,7 @@ class MeshImpl final : public Mesh {
                  handler,
                  options_,
                  world_,
+                 dialers_,
                  [this](uint32_t rank, const Status& why) { OnLost(rank, why); },
                  [this] { OnLinkClosed(); }} {}
   ~MeshImpl() override;
@@ -88,6 +90,7 @@ class MeshImpl final : public Mesh {
   EventLoop loop_;
   MeshWorld world_;
   MeshHandler& handler_;
+  MeshDialers dialers_;
   const MeshContext context_;
   std::vector<Peer> peers_;         // by rank; our own place is never used
   std::atomic<bool> ready_{false};  // world_ and peers_ are set and stay as they are
@@ -102,6 +105,7 @@ class MeshImpl final : public Mesh {
 };
 
 Status MeshImpl::Open() {
+  if (!loop_.made().ok()) return loop_.made();
   Admission::Options options;
   options.job = options_.job;
   options.secret = options_.secret;
@@ -112,8 +116,9 @@ Status MeshImpl::Open() {
   auto admission = Admission::Open(options_.urls, std::move(options));
   if (!admission.ok()) return admission.status();
   admission_ = std::move(*admission);
-  thread_ = std::thread([this] { loop_.Run(); });
-  return {};
+  auto thread = StartThread("for collectives", [this] { loop_.Run(); });
+  if (thread.ok()) thread_ = std::move(*thread);
+  return thread.status();
 }
 
 void MeshImpl::StopListening() {
@@ -130,7 +135,7 @@ MeshImpl::~MeshImpl() {
   if (!thread_.joinable()) return;
   loop_.Stop();
   thread_.join();
-  ForAll([](MeshPeer& way) { way.StopDialing(); });
+  dialers_.Close();
 }
 
 // On a handshake thread. Peers that have heard of the world before us wait here.

@@ -58,6 +58,7 @@ struct MeshOptions {
   std::vector<std::string> urls;  // to listen on: "tcp://10.0.0.2:0", "shm://unique", "inproc://unique"
   double connect_timeout = 5;     // seconds to reach a peer that has listened before the world was formed
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
+  double stall_warning = 5, stall_timeout = 120;      // for Stream::LimitSilence
 };
 
 struct PeerAddress {

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <string>
-#include <system_error>
 #include <utility>
 
 #include "csrc/base/log.h"
+#include "csrc/base/thread.h"
 
 namespace byteps_like {
 namespace {
@@ -22,77 +19,108 @@ constexpr auto kNobodyThere = std::chrono::milliseconds(200);
 
 }  // namespace
 
-struct MeshDial::State {
-  Target target;
-  Done done;
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool cancelled = false;
-  Stream* stream = nullptr;  // in its handshake
+// One attempt ---------------------------------------------------------------------------------------------------------
 
-  bool Pause(Clock::duration time) {  // false: cancelled
-    std::unique_lock lock(mutex);
-    return !changed.wait_for(lock, time, [&] { return cancelled; });
-  }
-  bool Enter(Stream* entering) {
-    std::lock_guard lock(mutex);
-    stream = entering;
-    return !cancelled;
-  }
-};
-
-MeshDial::MeshDial(Target target, Done done) : state_(std::make_shared<State>()) {
-  state_->target = std::move(target);
-  state_->done = std::move(done);
-  try {
-    thread_ = std::thread([state = state_] {
-      auto stream = Run(*state);
-      if (state->Enter(nullptr)) state->done(std::move(stream));
-    });
-  } catch (const std::system_error& error) {
-    state_->done(Status(Code::kSystem, std::string("no thread to dial with: ") + error.what()));
-  }
+void MeshDial::Run() {
+  auto stream = Dial();
+  if (Enter(nullptr)) done_(std::move(stream));
 }
 
-MeshDial::~MeshDial() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->cancelled = true;
-    if (state_->stream != nullptr) state_->stream->Shutdown();
-    state_->changed.notify_all();
-  }
-  if (thread_.joinable()) thread_.join();
+void MeshDial::Cancel() {
+  std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  if (stream_ != nullptr) stream_->Shutdown();
+  changed_.notify_all();
 }
 
-Result<std::unique_ptr<Stream>> MeshDial::Run(State& state) {
-  const Deadline nobody = Clock::now() + kNobodyThere;
+bool MeshDial::Pause(Clock::duration time) {
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, time, [&] { return cancelled_; });
+}
+
+bool MeshDial::Enter(Stream* stream) {
+  std::lock_guard lock(mutex_);
+  stream_ = stream;
+  return !cancelled_;
+}
+
+Result<std::unique_ptr<Stream>> MeshDial::Dial() {
+  const Deadline begin = Clock::now(), end = begin + target_.patience;
   Status last(Code::kInvalid, "it has no address");
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
-    bool anybody = false;
-    for (const std::string& url : state.target.urls) {
-      auto stream = Try(state, url);
-      if (stream.ok() && &url != &state.target.urls.front()) {
+    bool nobody = true;
+    for (const std::string& url : target_.urls) {
+      auto stream = byteps_like::Connect(url, std::min(end, Clock::now() + kOneTry));
+      nobody = nobody && stream.status().code() == Code::kPeerLost;
+      if (stream.ok()) stream = Meet(std::move(*stream), end);
+      if (stream.ok() && &url != &target_.urls.front()) {
         Log(LogLevel::kInfo, "connected to " + url + ", a better way being closed: " + last.message());
       }
       if (stream.ok() || stream.status().code() == Code::kRefused) return stream;
       last = stream.status();
-      anybody = anybody || last.code() != Code::kSystem;
     }
-    const Deadline deadline = anybody ? state.target.deadline : std::min(nobody, state.target.deadline);
-    if (Clock::now() + pause > deadline || !state.Pause(pause)) return last;
+    const Deadline deadline = nobody ? std::min(begin + kNobodyThere, end) : end;
+    if (Clock::now() + pause > deadline || !Pause(pause)) return last;
   }
 }
 
-Result<std::unique_ptr<Stream>> MeshDial::Try(State& state, const std::string& url) {
-  const Target& target = state.target;
-  auto stream = byteps_like::Connect(url, std::min(target.deadline, Clock::now() + kOneTry));
-  if (!stream.ok()) return stream;
-  if (!state.Enter(stream->get())) return Status(Code::kClosed, "cancelled");
-  // The peer answers when it knows of this world, which may take it a while.
-  Status met = ClientHandshake(**stream, target.credentials, target.self, target.deadline);
-  state.Enter(nullptr);
+// The peer answers when it knows of this world, which may take it a while.
+Result<std::unique_ptr<Stream>> MeshDial::Meet(std::unique_ptr<Stream> stream, Deadline deadline) {
+  if (!Enter(stream.get())) return Status(Code::kClosed, "cancelled");
+  Status met = ClientHandshake(*stream, target_.credentials, target_.self, deadline);
+  Enter(nullptr);
   if (!met.ok()) return met;
   return stream;
+}
+
+// Those who make them -------------------------------------------------------------------------------------------------
+
+Status MeshDialers::Start(std::shared_ptr<MeshDial> dial) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return Status(Code::kClosed, "the mesh is closed");
+  waiting_.push_back(std::move(dial));
+  const auto over = [](const Dialer& dialer) { return dialer.over; };
+  const auto free = std::find_if(dialers_.begin(), dialers_.end(), over);
+  if (free == dialers_.end()) return {};
+  if (free->thread.joinable()) free->thread.join();  // it has let go of the mutex for the last time
+  auto thread = StartThread("to dial with", [this, free] { Serve(*free); });
+  if (thread.ok()) {
+    free->thread = std::move(*thread);
+    free->over = false;
+    return {};
+  }
+  if (!std::all_of(dialers_.begin(), dialers_.end(), over)) return {};
+  waiting_.pop_back();
+  return thread.status();
+}
+
+void MeshDialers::Serve(Dialer& self) {
+  for (;;) {
+    std::shared_ptr<MeshDial> dial;
+    {
+      std::lock_guard lock(mutex_);
+      self.dial = nullptr;
+      self.over = waiting_.empty();
+      if (self.over) return;
+      dial = self.dial = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    dial->Run();
+  }
+}
+
+void MeshDialers::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    waiting_.clear();
+    for (Dialer& dialer : dialers_) {
+      if (dialer.dial != nullptr) dialer.dial->Cancel();
+    }
+  }
+  for (Dialer& dialer : dialers_) {
+    if (dialer.thread.joinable()) dialer.thread.join();
+  }
 }
 
 }  // namespace byteps_like

@@ -6,8 +6,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kAfterDecline = std::chrono::milliseconds(50);  // until we dial again, if the peer doesn't
-constexpr auto kRegionPause = std::chrono::milliseconds(1);    // until a descriptor is passed that found no room
+constexpr auto kBeforeNext = std::chrono::milliseconds(50);  // until we dial again, if the peer doesn't
+constexpr auto kRegionPause = std::chrono::milliseconds(1);  // until a descriptor is passed that found no room
 
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -47,28 +47,46 @@ void MeshPeer::Kick() {
 }
 
 void MeshPeer::Dial() {
-  if (!deadline_) deadline_ = Clock::now() + Seconds(mesh_.options.connect_timeout);
+  const Deadline now = Clock::now();
   state_ = State::kDialing;
   MeshDial::Target target;
   target.urls = mesh_.world.peers[rank_].urls;
   target.credentials = {mesh_.options.job, mesh_.options.secret, mesh_.world.epoch};
   target.self = {Role::kWorker, mesh_.world.rank, static_cast<uint32_t>(to_.way)};
-  target.deadline = *deadline_;
+  const Clock::duration patience = Seconds(mesh_.options.connect_timeout);
+  target.patience = deadline_ ? std::max(*deadline_ - now, Clock::duration()) : patience;
   const uint64_t number = ++dials_;
-  dial_ = std::make_unique<MeshDial>(std::move(target), [this, number](Result<std::unique_ptr<Stream>> stream) {
+  dial_ = std::make_shared<MeshDial>(std::move(target), [this, number](Result<std::unique_ptr<Stream>> stream) {
     auto shared = std::make_shared<Result<std::unique_ptr<Stream>>>(std::move(stream));
     mesh_.loop.Post([this, number, shared] {
       if (number == dials_) OnDialed(std::move(*shared));
     });
+  });
+  const Status started = mesh_.dialers.Start(dial_);
+  if (started.ok()) return;
+  if (!deadline_) deadline_ = now + patience;
+  if (now >= *deadline_) return Lose(started);
+  dial_.reset();
+  state_ = State::kIdle;
+  DialLater();
+}
+
+void MeshPeer::DialLater() {
+  if (timer_ != 0) mesh_.loop.CancelTimer(timer_);
+  timer_ = mesh_.loop.CallAt(Clock::now() + kBeforeNext, [this] {
+    timer_ = 0;
+    Kick();
   });
 }
 
 void MeshPeer::OnDialed(Result<std::unique_ptr<Stream>> stream) {
   dial_.reset();
   if (state_ != State::kDialing || ending_) return;
+  if (!deadline_) deadline_ = Clock::now() + Seconds(mesh_.options.connect_timeout);
   if (stream.ok()) return Install(std::move(*stream), false);
   if (parked_) return Install(std::move(parked_), true);
-  Lose(Status(Code::kPeerLost, "can't be reached: " + stream.status().message()));
+  const bool ours = stream.status().code() == Code::kCapacity;
+  Lose(ours ? stream.status() : Status(Code::kPeerLost, "can't be reached: " + stream.status().message()));
 }
 
 void MeshPeer::Offer(std::unique_ptr<Stream> stream) {
@@ -86,6 +104,7 @@ void MeshPeer::Offer(std::unique_ptr<Stream> stream) {
 void MeshPeer::Install(std::unique_ptr<Stream> stream, bool accepted) {
   if (link_) link_->Close(Status(Code::kClosed, ""));  // ours, which the peer leaves aside
   stream->LimitQueue(mesh_.options.kernel_queue_bytes);
+  stream->LimitSilence(SilenceLimit(mesh_.options.stall_warning, mesh_.options.stall_timeout));
   SetLink(MakeLink(mesh_.loop, std::move(stream), *this));
   link_->Start();
   state_ = State::kProposed;
@@ -114,11 +133,7 @@ void MeshPeer::OnDeclined(const Status& why) {
   if (parked_) return Install(std::move(parked_), true);
   if (leaving_ || !deadline_ || Clock::now() > *deadline_ || why.code() == Code::kCorrupt) return Lose(why);
   state_ = State::kIdle;
-  if (timer_ != 0) mesh_.loop.CancelTimer(timer_);
-  timer_ = mesh_.loop.CallAt(Clock::now() + kAfterDecline, [this] {
-    timer_ = 0;
-    Kick();
-  });
+  DialLater();
 }
 
 // Frames --------------------------------------------------------------------------------------------------------------
@@ -195,9 +210,13 @@ void MeshPeer::Drop(const Status& why) {
 void MeshPeer::Lose(const Status& why) {
   state_ = State::kLost;
   parked_.reset();
-  const bool left = why.code() == Code::kClosed;
-  mesh_.on_lost(rank_, left ? Status(Code::kClosed, name() + " has left: it said goodbye")
-                            : Status(Code::kPeerLost, name() + " is gone: " + why.message()));
+  if (why.code() == Code::kClosed) {
+    mesh_.on_lost(rank_, Status(Code::kClosed, name() + " has left: it said goodbye"));
+  } else if (why.code() == Code::kCapacity) {
+    mesh_.on_lost(rank_, Status(Code::kCapacity, name() + " can't be reached from here: " + why.message()));
+  } else {
+    mesh_.on_lost(rank_, Status(Code::kPeerLost, name() + " is gone: " + why.message()));
+  }
 }
 
 void MeshPeer::Cut(const Status& why) {

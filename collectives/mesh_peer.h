@@ -23,6 +23,7 @@ struct MeshContext {  // what all peers of a mesh share
   MeshHandler& handler;
   const MeshOptions& options;
   const MeshWorld& world;
+  MeshDialers& dialers;
   std::function<void(uint32_t rank, const Status& why)> on_lost;  // by one of its ways, each at most once
   std::function<void()> on_closed;                                // a link is closed, after Goodbye
 };
@@ -50,9 +51,8 @@ class MeshPeer final : private LinkHandler {
   void Abandon();  // closes what is open, at once
   bool closed() const { return link_ == nullptr && closing_.empty(); }
 
-  void StopDialing() { dial_.reset(); }  // any thread while the loop does not run, or the loop's
-  LinkCounters counters() const;         // any thread
-  std::string transport() const;         // likewise; "" while there is no link
+  LinkCounters counters() const;  // any thread
+  std::string transport() const;  // likewise; "" while there is no link
 
  private:
   enum class State { kIdle, kDialing, kProposed, kUp, kLost };
@@ -66,6 +66,7 @@ class MeshPeer final : private LinkHandler {
 
   std::string name() const;
   void Dial();
+  void DialLater();
   void OnDialed(Result<std::unique_ptr<Stream>> stream);
   void Install(std::unique_ptr<Stream> stream, bool accepted);
   void OnWelcome(const Header& header);
@@ -88,8 +89,8 @@ class MeshPeer final : private LinkHandler {
   const uint32_t rank_;
   const WayTo to_;
   State state_ = State::kIdle;
-  std::optional<Deadline> deadline_;  // to be up, once somebody needs it
-  std::unique_ptr<MeshDial> dial_;
+  std::optional<Deadline> deadline_;  // to be up, once its first attempt has had its turn or can't be made
+  std::shared_ptr<MeshDial> dial_;
   uint64_t dials_ = 0;  // so that a result of an old one is recognised
   std::unique_ptr<Link> link_;
   std::unique_ptr<Stream> parked_;

@@ -24,6 +24,9 @@ Server::Server(Options options) : options_(std::move(options)) {
 Result<std::unique_ptr<Server>> Server::Start(Options options) {
   if (options.shards == 0) return Status(Code::kInvalid, "a server needs at least one shard");
   std::unique_ptr<Server> server(new Server(std::move(options)));
+  for (auto& shard : server->shards_) {
+    if (Status started = shard->Start(); !started.ok()) return started;
+  }
   Status listening = server->Listen();
   if (!listening.ok()) return listening;
   return server;

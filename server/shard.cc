@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/base/thread.h"
+
 namespace byteps_like {
 namespace {
 
@@ -14,8 +16,14 @@ constexpr size_t kMaxControl = 1u << 16;
 
 Shard::Shard(Options options)
     : options_(std::move(options)),
-      memory_("server shard " + std::to_string(options_.index), options_.memory_limit, stats_.memory),
-      thread_([this] { loop_.Run(); }) {}
+      memory_("server shard " + std::to_string(options_.index), options_.memory_limit, stats_.memory) {}
+
+Status Shard::Start() {
+  if (!loop_.made().ok()) return loop_.made();
+  auto thread = StartThread("for a shard", [this] { loop_.Run(); });
+  if (thread.ok()) thread_ = std::move(*thread);
+  return thread.status();
+}
 
 Shard::~Shard() { Stop(); }
 
@@ -66,6 +74,7 @@ void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity
   peer.link_number = number;
   Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
   stream->LimitQueue(options_.kernel_queue_bytes);
+  stream->LimitSilence(SilenceLimit(world_.stall_warning, world_.stall_timeout));
   peer.link = MakeLink(loop_, std::move(stream), *this);
   peer.placed = 0;
   by_link_[peer.link.get()] = &peer;

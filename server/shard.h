@@ -62,6 +62,7 @@ class Shard : private LinkHandler {
     ShardEvent on_event;
   };
   explicit Shard(Options options);
+  Status Start();  // once, before anything else
   ~Shard() override;
 
   // Any thread.

@@ -20,7 +20,7 @@ enum class Code : uint8_t {
   kCorrupt = 6,   // bytes on a link failed their checksum or their bounds
   kTimeout = 7,   // a local deadline passed
   kClosed = 8,    // the other side said goodbye, or we did
-  kCapacity = 9,  // a memory or connection budget is used up
+  kCapacity = 9,  // memory, descriptors, threads or a budget of ours are used up
   kSystem = 10,   // a system call failed
   kDevice = 11,   // a GPU or its driver failed, or there is none
 };
@@ -43,7 +43,8 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// kSystem with the text of errno, as in "connect to 10.0.0.1:4000: Connection refused".
+// With the text of errno, as in "connect to 10.0.0.1:4000: Connection refused". kCapacity where the kernel has no more
+// of something (descriptors, memory), with the limit that was met; kPeerLost where nobody listens; else kSystem.
 Status SystemError(const std::string& what, int error_number);
 
 // `why` itself, if it says that something has failed; else kSystem: what ends with it must not look as if it were done.

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "csrc/base/log.h"
+#include "csrc/base/thread.h"
 #include "csrc/transport/url.h"
 
 namespace byteps_like {
@@ -15,6 +16,11 @@ constexpr auto kLongestPause = std::chrono::milliseconds(100);
 
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// A peer is lost if it can't be reached, unless it refuses us, or it is we who have no descriptor left.
+Code CodeOfLoss(const Status& why) {
+  return why.code() == Code::kRefused || why.code() == Code::kCapacity ? why.code() : Code::kPeerLost;
 }
 
 Status ShutDown() { return Status(Code::kClosed, "this rank was shut down while the operation was in flight"); }
@@ -67,8 +73,7 @@ Status Channel::Connect(Deadline deadline) {
     Log(LogLevel::kInfo, address_.urls[url_] + " is out of reach: " + last.message());
   }
   url_ = std::min(url_.load(), address_.urls.size() - 1);
-  return Status(last.code() == Code::kRefused ? last.code() : Code::kPeerLost,
-                "can't connect to " + name() + ": " + last.message());
+  return Status(CodeOfLoss(last), "can't connect to " + name() + ": " + last.message());
 }
 
 // One try after the other until the deadline: a server may be restarting its listener.
@@ -97,6 +102,7 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   control_.clear();
   placed_before_ = counters_.payload_placed;
   stream->LimitQueue(engine_.options_.kernel_queue_bytes);
+  stream->LimitSilence(SilenceLimit(engine_.options_.stall_warning, engine_.options_.stall_timeout));
   link_ = MakeLink(engine_.loop_, std::move(stream), *this);
   for (Part* part : in_flight_) Resume(*part);
   Announce();
@@ -108,7 +114,7 @@ void Channel::Reconnect(const Status& why) {
   Log(LogLevel::kInfo, name() + ": link lost (" + why.message() + "), connecting again");
   if (connector_.joinable()) connector_.join();
   const Deadline deadline = Clock::now() + Seconds(engine_.options_.connect_timeout);
-  connector_ = std::thread([this, deadline, why] {
+  auto connector = StartThread("to connect again with", [this, deadline, why] {
     auto stream = Dial(deadline);
     if (ending_) return;
     if (stream.ok()) {
@@ -118,9 +124,16 @@ void Channel::Reconnect(const Status& why) {
       });
       return;
     }
-    const Status lost(Code::kPeerLost, name() + " is gone: " + why.message() + "; " + stream.status().message());
+    const Status lost(CodeOfLoss(stream.status()),
+                      name() + " is gone: " + why.message() + "; " + stream.status().message());
     engine_.loop_.Post([this, lost] { engine_.FailOnLoop(lost); });
   });
+  if (connector.ok()) {
+    connector_ = std::move(*connector);
+  } else {
+    engine_.FailOnLoop(Status(connector.status().code(),
+                              name() + ": link lost (" + why.message() + "), and " + connector.status().message()));
+  }
 }
 
 void Channel::OnClosed(Link& link, const Status& why) {

@@ -26,7 +26,8 @@ class Channel : private LinkHandler {
   Channel(Engine& engine, ShardAddress address, size_t index);
   ~Channel() override;
 
-  Status Connect(Deadline deadline);  // before the loop runs; blocks
+  Status Connect(Deadline deadline);  // before the loop runs; blocks. kCapacity: this process lacks descriptors
+  void GiveUp() { ending_ = true; }   // any thread: a Connect under way ends with its next try
 
   // I/O thread.
   void Start();

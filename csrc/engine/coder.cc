@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/codec/payload.h"
 #include "csrc/engine/engine.h"
@@ -27,8 +28,15 @@ void TraceCoding(TraceKind kind, const Part& part, int64_t begin, uint64_t bytes
 
 }  // namespace
 
-Coder::Coder(Engine& engine, uint32_t threads) : engine_(engine) {
-  for (uint32_t i = 0; i < std::max(threads, 1u); ++i) threads_.emplace_back([this] { Work(); });
+Result<std::unique_ptr<Coder>> Coder::Start(Engine& engine, uint32_t threads) {
+  std::unique_ptr<Coder> coder(new Coder(engine));
+  for (uint32_t i = 0; i < std::max(threads, 1u); ++i) {
+    auto thread = StartThread("to encode with", [coder = coder.get()] { coder->Work(); });
+    if (!thread.ok() && i == 0) return thread.status();
+    if (!thread.ok()) break;
+    coder->threads_.push_back(std::move(*thread));
+  }
+  return coder;
 }
 
 Coder::~Coder() { Stop(); }

@@ -19,7 +19,8 @@ class Engine;
 
 class Coder {
  public:
-  Coder(Engine& engine, uint32_t threads);
+  // With at least one thread, and fewer than asked for if no more can be had. kCapacity: none.
+  static Result<std::unique_ptr<Coder>> Start(Engine& engine, uint32_t threads);
   ~Coder();  // after Stop
   Coder(const Coder&) = delete;
 
@@ -34,6 +35,7 @@ class Coder {
   uint64_t bytes_out() const { return bytes_out_; }  // and after
 
  private:
+  explicit Coder(Engine& engine) : engine_(engine) {}
   struct Task {
     int32_t priority;
     CodingStage stage;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coder.h"
@@ -14,6 +15,8 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
+constexpr size_t kDialers = 16;      // threads that connect to shards at once
+constexpr double kPerRank = 0.01;    // seconds to connect to a shard, beyond the timeout: all ranks do so at once
 constexpr size_t kSegmentStep = 64;  // a segment never splits an element, and keeps to cache lines
 
 size_t Fitting(size_t segment) {
@@ -33,19 +36,54 @@ void Engine::SetSegment(size_t bytes) { segment_bytes_ = Fitting(bytes); }
 
 Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector<ShardAddress> shards) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
-  const auto wait = std::chrono::duration<double>(engine->options_.connect_timeout);
-  const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+  if (!engine->loop_.made().ok()) return engine->loop_.made();
   for (ShardAddress& shard : shards) {
     const size_t index = engine->in_step_.Add();
     engine->channels_.push_back(std::make_unique<Channel>(*engine, std::move(shard), index));
-    Status connected = engine->channels_.back()->Connect(deadline);
-    if (!connected.ok()) return connected;
   }
+  if (Status connected = engine->ConnectAll(); !connected.ok()) return connected;
   engine->loop_.Post([engine = engine.get()] {
     for (auto& channel : engine->channels_) channel->Start();
   });
-  engine->thread_ = std::thread([engine = engine.get()] { engine->loop_.Run(); });
+  auto thread = StartThread("for the engine", [engine = engine.get()] { engine->loop_.Run(); });
+  if (!thread.ok()) return thread.status();
+  engine->thread_ = std::move(*thread);
   return engine;
+}
+
+// Every rank begins at another shard, so that they don't all knock at the same door at once. Each shard has its own
+// deadline, from when it is its turn.
+Status Engine::ConnectAll() {
+  const size_t count = channels_.size();
+  const size_t first = count * (options_.rank % options_.world_size) / options_.world_size;
+  const auto patience = Patience();
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  Status failed;
+  const auto dial = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < count;) {
+      Status connected = channels_[(first + i) % count]->Connect(Clock::now() + patience);
+      if (connected.ok()) continue;
+      next = count;
+      for (auto& channel : channels_) channel->GiveUp();
+      std::lock_guard lock(mutex);
+      if (failed.ok()) failed = std::move(connected);
+    }
+  };
+  std::vector<std::thread> dialers;
+  while (dialers.size() + 1 < std::min(count, kDialers)) {
+    auto dialer = StartThread("to dial with", dial);
+    if (!dialer.ok()) break;  // those that there are take longer
+    dialers.push_back(std::move(*dialer));
+  }
+  dial();
+  for (std::thread& dialer : dialers) dialer.join();
+  return failed;
+}
+
+Clock::duration Engine::Patience() const {
+  const std::chrono::duration<double> seconds(options_.connect_timeout + kPerRank * options_.world_size);
+  return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
 Engine::~Engine() {

@@ -78,7 +78,7 @@ struct SharedRegion {
 
 class Engine : private MemoryWatcher {
  public:
-  // Connects to every shard; blocks up to connect_timeout.
+  // Connects to every shard, up to 16 at a time; blocks up to connect_timeout (and 10 ms per rank) for each of these.
   static Result<std::unique_ptr<Engine>> Start(EngineOptions options, std::vector<ShardAddress> shards);
   ~Engine() override;
   Engine(const Engine&) = delete;
@@ -160,6 +160,8 @@ class Engine : private MemoryWatcher {
   };
 
   explicit Engine(EngineOptions options);
+  Status ConnectAll();
+  Clock::duration Patience() const;  // to connect to one shard
   void Drain();
   void Complete(Part& part, const Status& status);  // it has landed: the next stage, if it has one
   void Returned(Part& part, const Status& status);  // its result is in host memory

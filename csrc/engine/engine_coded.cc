@@ -51,8 +51,12 @@ Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitio
     if (!wrong.ok()) return wrong;
   }
   std::lock_guard lock(mutex_);
+  if (!coder_) {
+    auto coder = Coder::Start(*this, options_.codec_threads);
+    if (!coder.ok()) return coder.status();
+    coder_ = std::move(*coder);
+  }
   const uint32_t tensor = Add(DType::kFloat32, partitions);
-  if (!coder_) coder_ = std::make_unique<Coder>(*this, options_.codec_threads);
   const uint32_t number = NumberOf(use);
   for (auto& part : tensors_[tensor].parts) {
     auto coding = std::make_unique<Coding>();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "csrc/base/thread.h"
 #include "csrc/engine/engine.h"
 
 namespace byteps_like {
@@ -22,7 +23,9 @@ Result<std::unique_ptr<Stager>> Stager::Create(Engine& engine, std::shared_ptr<G
   std::unique_ptr<Stager> stager(new Stager(engine, std::move(gpu)));
   const Status status = stager->Prepare(kernels);
   if (!status.ok()) return status;
-  stager->thread_ = std::thread([stager = stager.get()] { stager->Work(); });
+  auto thread = StartThread("to stage with", [stager = stager.get()] { stager->Work(); });
+  if (!thread.ok()) return thread.status();
+  stager->thread_ = std::move(*thread);
   return stager;
 }
 

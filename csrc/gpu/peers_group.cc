@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/base/thread.h"
 #include "csrc/gpu/stream_launcher.h"
 
 namespace byteps_like {
@@ -76,7 +77,9 @@ Status GpuPeers::Start(std::shared_ptr<SharedBuffer> buffer) {
   if (!wake_) return SystemError("eventfd", errno);
   Status status = WatchPids();
   if (!status.ok()) return status;
-  watch_ = std::thread([this] { Watch(); });
+  auto watch = StartThread("to watch the ranks of this host with", [this] { Watch(); });
+  if (!watch.ok()) return watch.status();
+  watch_ = std::move(*watch);
   return {};
 }
 

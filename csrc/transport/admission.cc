@@ -1,16 +1,17 @@
 #include "csrc/transport/admission.h"
 
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "csrc/base/log.h"
+#include "csrc/base/thread.h"
 
 namespace byteps_like {
 namespace {
 
 constexpr auto kHandshakeTimeout = std::chrono::seconds(5);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+constexpr auto kTellPause = std::chrono::seconds(10);  // between two complaints about the same
 constexpr int kMaxHandshakes = 256;  // at once; more are cut off: nobody unauthenticated may use up threads
 
 }  // namespace
@@ -29,7 +30,11 @@ Status Admission::Listen(const std::vector<std::string>& urls) {
     if (!listener.ok()) return listener.status();
     listeners_.push_back(std::move(*listener));
   }
-  for (auto& listener : listeners_) acceptors_.emplace_back([this, &listener] { AcceptLoop(*listener); });
+  for (auto& listener : listeners_) {
+    auto acceptor = StartThread("to listen with", [this, &listener] { AcceptLoop(*listener); });
+    if (!acceptor.ok()) return acceptor.status();
+    acceptors_.push_back(std::move(*acceptor));
+  }
   return Status();
 }
 
@@ -51,11 +56,16 @@ void Admission::Close() {
 }
 
 void Admission::AcceptLoop(Listener& listener) {
+  Deadline told{};
   while (!closing_) {
     auto stream = listener.Accept(Clock::now() + std::chrono::hours(24));
     if (!stream.ok() && stream.status().code() == Code::kClosed) return;
     if (!stream.ok()) {
       // Out of descriptors, most likely: nothing tells when there are some again.
+      if (Clock::now() > told + kTellPause) {
+        told = Clock::now();
+        Log(LogLevel::kWarning, "nobody can come in by " + listener.url() + " now: " + stream.status().message());
+      }
       std::this_thread::sleep_for(kAcceptPause);
       continue;
     }
@@ -70,18 +80,18 @@ void Admission::AcceptLoop(Listener& listener) {
 // False: no thread can be had, and whoever came is cut off.
 bool Admission::StartHandshake(std::unique_ptr<Stream> stream) {
   auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
-  try {
-    std::thread([this, shared, number = ++accepted_, handshakes = handshakes_] {
-      Admit(std::move(*shared), number);
-      --*handshakes;
-      handshakes->notify_all();
-    }).detach();
-  } catch (const std::system_error& error) {
-    Log(LogLevel::kWarning, std::string("a connection was cut off: ") + error.what());
-    --*handshakes_;
-    return false;
+  auto thread = StartThread("to shake hands with", [this, shared, number = ++accepted_, handshakes = handshakes_] {
+    Admit(std::move(*shared), number);
+    --*handshakes;
+    handshakes->notify_all();
+  });
+  if (thread.ok()) {
+    thread->detach();
+    return true;
   }
-  return true;
+  Log(LogLevel::kWarning, "a connection was cut off: " + thread.status().message());
+  --*handshakes_;
+  return false;
 }
 
 bool Admission::Enter(Stream& stream) {

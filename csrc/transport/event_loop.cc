@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 namespace byteps_like {
@@ -14,30 +13,22 @@ namespace {
 constexpr uint64_t kWakeTag = ~0ull;
 constexpr int kEventsAtOnce = 64;
 
-// Later timers sink in the heap; equal ones run in the order in which they were set.
-template <typename Timer>
-bool Later(const Timer& a, const Timer& b) {
-  return a.when != b.when ? a.when > b.when : a.id > b.id;
-}
-
-void Must(int result, const char* what) {
-  if (result < 0) throw std::system_error(errno, std::system_category(), what);
-}
-
 }  // namespace
 
-// Throws std::system_error when the process is out of descriptors: there is nothing to run then.
-EventLoop::EventLoop()
-    : nudge_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  Must(nudge_.get(), "eventfd");
-  Must(epoll_.get(), "epoll_create1");
-  Must(wake_.get(), "eventfd");
+EventLoop::EventLoop() : made_(Make()) {}
+
+Status EventLoop::Make() {
+  for (Fd* const fd : {&nudge_, &wake_}) {
+    fd->Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!*fd) return SystemError("event loop: eventfd", errno);
+  }
+  epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return SystemError("event loop: epoll_create1", errno);
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = kWakeTag;
-  Must(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event), "epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0) return {};
+  return SystemError("event loop: epoll_ctl", errno);
 }
 
 EventLoop::~EventLoop() = default;
@@ -114,22 +105,22 @@ bool EventLoop::RunPosted() {
   return !stop;
 }
 
-void EventLoop::Watch(int fd, std::function<void()> on_event) {
+Status EventLoop::Watch(int fd, std::function<void()> on_event) {
   Unwatch(fd);
-  uint32_t slot;
+  const uint32_t slot = free_slots_.empty() ? static_cast<uint32_t>(slots_.size()) : free_slots_.back();
+  const uint32_t generation = free_slots_.empty() ? 0 : slots_[slot].generation;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = (static_cast<uint64_t>(generation) << 32) | slot;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return SystemError("watch a descriptor", errno);
   if (free_slots_.empty()) {
-    slot = static_cast<uint32_t>(slots_.size());
     slots_.emplace_back();
   } else {
-    slot = free_slots_.back();
     free_slots_.pop_back();
   }
   slots_[slot].watcher = std::make_unique<Watcher>(Watcher{fd, slot, std::move(on_event)});
   slot_of_fd_[fd] = slot;
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = (static_cast<uint64_t>(slots_[slot].generation) << 32) | slot;
-  Must(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+  return {};
 }
 
 void EventLoop::Unwatch(int fd) {
@@ -150,29 +141,14 @@ void EventLoop::BuryWatchers() {
   gone.swap(gone_);
 }
 
-uint64_t EventLoop::CallAt(Deadline when, std::function<void()> task) {
-  timers_.push_back(Timer{when, ++last_timer_, std::move(task)});
-  std::push_heap(timers_.begin(), timers_.end(), Later<Timer>);
-  return last_timer_;
-}
+uint64_t EventLoop::CallAt(Deadline when, std::function<void()> task) { return timers_.Add(when, std::move(task)); }
 
-void EventLoop::CancelTimer(uint64_t id) {
-  const auto found = std::find_if(timers_.begin(), timers_.end(), [id](const Timer& timer) { return timer.id == id; });
-  if (found == timers_.end()) return;
-  std::swap(*found, timers_.back());
-  timers_.pop_back();
-  std::make_heap(timers_.begin(), timers_.end(), Later<Timer>);
-}
+void EventLoop::CancelTimer(uint64_t id) { timers_.Cancel(id); }
 
 void EventLoop::RunTimers() {
   if (timers_.empty()) return;
   const auto now = Clock::now();
-  while (!timers_.empty() && timers_.front().when <= now) {
-    std::pop_heap(timers_.begin(), timers_.end(), Later<Timer>);
-    const Timer timer = std::move(timers_.back());
-    timers_.pop_back();
-    timer.task();
-  }
+  while (!timers_.empty() && timers_.soonest() <= now) timers_.TakeSoonest()();
 }
 
 void EventLoop::Defer(Deferred& deferred) {
@@ -205,7 +181,7 @@ int EventLoop::WaitMilliseconds() {
     if (!posted_.empty() || stop_) return 0;
   }
   if (timers_.empty()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.front().when - Clock::now()).count();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.soonest() - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
 }
 

@@ -21,6 +21,7 @@
 
 #include "csrc/base/fd.h"
 #include "csrc/transport/stream.h"
+#include "csrc/transport/timers.h"
 
 namespace byteps_like {
 
@@ -43,6 +44,9 @@ class EventLoop {
   EventLoop();
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
+
+  // kCapacity: the process has no descriptors left for it. Then nothing else of it may be called.
+  const Status& made() const { return made_; }
 
   void Run();  // until Stop; what was posted before Stop still runs
   void Stop();
@@ -75,8 +79,9 @@ class EventLoop {
     spin_.store(spin, std::memory_order_relaxed);
   }
 
-  // Calls `on_event` after every edge on fd. Unwatch may be called inside the callback: no call follows it.
-  void Watch(int fd, std::function<void()> on_event);
+  // Calls `on_event` after every edge on fd. Unwatch may be called inside the callback: no call follows it. kCapacity
+  // if the kernel can watch no more (fs.epoll.max_user_watches, memory): then nothing is watched.
+  Status Watch(int fd, std::function<void()> on_event);
   void Unwatch(int fd);
 
   uint64_t CallAt(Deadline when, std::function<void()> task);  // a one-shot timer; returns its id, never 0
@@ -98,12 +103,7 @@ class EventLoop {
     uint32_t generation = 0;
     std::unique_ptr<Watcher> watcher;
   };
-  struct Timer {
-    Deadline when;
-    uint64_t id;
-    std::function<void()> task;
-  };
-
+  Status Make();
   bool Append(std::function<void()> task);
   void Wake();
   // What an iteration is made of; by whoever holds baton_.
@@ -148,6 +148,7 @@ class EventLoop {
 
   Fd epoll_;
   Fd wake_;
+  const Status made_;  // after the descriptors
   std::atomic<std::thread::id> thread_{};
 
   std::mutex mutex_;  // guards posted_ and stop_
@@ -160,8 +161,7 @@ class EventLoop {
   std::unordered_map<int, uint32_t> slot_of_fd_;
   std::vector<std::unique_ptr<Watcher>> gone_;  // unwatched, kept until no callback of theirs can be on the stack
   std::vector<Deferred*> deferred_, deferred_running_;
-  std::vector<Timer> timers_;  // a heap, soonest first
-  uint64_t last_timer_ = 0;
+  Timers timers_;
 };
 
 }  // namespace byteps_like

@@ -6,10 +6,11 @@ void LoopLink::Start() {
   if (stopping_) return;
   started_ = true;
   for (const int fd : fds_) {
-    loop_.Watch(fd, [this] {
+    const Status watched = loop_.Watch(fd, [this] {
       OnEvent();
       RunDeferred();
     });
+    if (!watched.ok()) return Close(watched);
   }
   if (Status begun = Begin(); !begun.ok()) return Close(begun);
   Kick();

@@ -8,6 +8,7 @@
 // fds          never    any                             none
 // KeepShort    never    the owning loop's thread only   none
 // LimitQueue   never    the owning loop's thread only   none
+// LimitSilence never    the owning loop's thread only   none
 // BringLink    never    the owning loop's thread only   none
 // Shutdown     never    any; wakes both ends            none
 // destructor   never    after the loop forgot its fds   none
@@ -32,6 +33,10 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
 inline constexpr uint32_t kDefaultKernelQueue = 64u << 10;
+
+// Stream::LimitSilence where stalls are told after `stall_timeout`: later than that, as a peer that is stopped and
+// takes nothing has stalled, its connection is not broken. With the defaults 155 s.
+inline double SilenceLimit(double stall_warning, double stall_timeout) { return 1.25 * stall_timeout + stall_warning; }
 
 class EventLoop;
 class Link;
@@ -66,6 +71,10 @@ class Stream {
   // What may lie in the kernel unsent, 0: as much as it likes. Nothing there can be overtaken. Only of streams that
   // have such a queue.
   virtual void LimitQueue(uint32_t /*bytes*/) {}
+
+  // How long what was sent may go without an answer before the connection counts as broken, 0: as the kernel likes.
+  // Only of streams between hosts: a host that vanishes says nothing.
+  virtual void LimitSilence(double /*seconds*/) {}
 
   // Shared memory with the peer: passes the buffer's descriptor along (sender), and takes the next one that the peer
   // passed (receiver; call only after a frame announced it). kInvalid where the transport has no shared memory.

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -17,9 +18,6 @@
 namespace byteps_like {
 namespace {
 
-// A host that vanished is found by the control plane within seconds; this is the last resort. It must be longer than
-// the stall deadline (120 s): a peer that is stopped and takes nothing has stalled, its connection is not broken.
-constexpr int kUserTimeoutMilliseconds = 150'000;
 constexpr int kKeepIdleSeconds = 20;
 constexpr int kKeepIntervalSeconds = 10;
 constexpr int kBacklog = 1024;
@@ -32,7 +30,6 @@ void SetInt(int fd, int level, int name, int value) { ::setsockopt(fd, level, na
 // Only wishes: a kernel that refuses one still carries the bytes.
 void Tune(int fd) {
   SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMilliseconds);
   SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
   SetInt(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
@@ -85,6 +82,10 @@ class TcpStream final : public Stream {
   std::string peer() const override { return peer_; }
   bool KeepShort(bool on) override { return queue_.KeepShort(on); }
   void LimitQueue(uint32_t bytes) override { queue_.Limit(bytes); }
+  // A host that vanished is found by the control plane within seconds; this is the last resort.
+  void LimitSilence(double seconds) override {
+    SetInt(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::clamp(seconds * 1e3, 0.0, 2e9)));
+  }
 
  private:
   Result<size_t> Failure(const char* what) const {

@@ -21,10 +21,11 @@ TEST_CASE("drive: events, posts and timers run on the driver's thread, then on t
   std::atomic<int> events{0};
   std::thread::id ran_on;
   thread.Do([&] {
-    thread.loop().Watch(fd.get(), [&] {
+    const Status watched = thread.loop().Watch(fd.get(), [&] {
       ran_on = std::this_thread::get_id();
       ++events;
     });
+    CHECK(watched.ok());
   });
   const auto drive = [&](int until) {
     return thread.loop().Drive([&] { return events >= until; }, In(5), [] { return false; });

@@ -2,6 +2,9 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 
+#include <map>
+#include <random>
+
 #include "csrc/base/fd.h"
 #include "tests/native/transport_fixture.h"
 
@@ -62,18 +65,77 @@ TEST_CASE("event loop: timers run in order, and not when cancelled") {
   CHECK(ran == std::vector<int>{1, 2, 3});
 }
 
+TEST_CASE("event loop: a descriptor that can't be watched is an error, and the loop goes on") {
+  LoopThread thread;
+  char name[] = "/tmp/byteps_like_XXXXXX";
+  const Fd file(::mkstemp(name));  // epoll takes no files
+  ::unlink(name);
+  const Fd fd = EventFd();
+  std::atomic<int> calls{0};
+  thread.Do([&] {
+    CHECK(thread.loop().Watch(file.get(), [] { FAIL("an event of a file"); }).code() == Code::kSystem);
+    CHECK(thread.loop().Watch(fd.get(), [&] { ++calls; }).ok());
+    thread.loop().Unwatch(file.get());
+  });
+  const auto limit = In(5);
+  while (calls == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(calls == 1);
+}
+
+TEST_CASE("timers: soonest first, equal ones in the order in which they were set, whichever are cancelled") {
+  std::mt19937 random(7);
+  Timers timers;
+  std::map<std::pair<int, uint64_t>, uint64_t> reference;  // (when, order) -> id
+  const Deadline begin = Clock::now();
+  uint64_t orders = 0, taken = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const uint32_t what = random() % 8;
+    if (what < 4) {
+      const int when = static_cast<int>(random() % 50);
+      const std::pair<int, uint64_t> key{when, orders++};
+      reference[key] = timers.Add(begin + std::chrono::seconds(when), [&taken, key] { taken = key.second; });
+    } else if (what < 6 && !reference.empty()) {
+      const auto victim = std::next(reference.begin(), static_cast<int64_t>(random() % reference.size()));
+      timers.Cancel(victim->second);
+      timers.Cancel(victim->second);  // nothing more
+      reference.erase(victim);
+    } else if (!reference.empty()) {
+      const auto first = reference.begin();
+      REQUIRE(timers.soonest() == begin + std::chrono::seconds(first->first.first));
+      timers.TakeSoonest()();
+      REQUIRE(taken == first->first.second);
+      timers.Cancel(first->second);  // nothing more
+      reference.erase(first);
+    }
+    REQUIRE(timers.empty() == reference.empty());
+  }
+}
+
+TEST_CASE("timers: to cancel one costs no look at the others") {
+  const uint64_t count = 300'000 / kSlow;
+  Timers timers;
+  std::vector<uint64_t> ids;
+  const Deadline begin = Clock::now();
+  for (uint64_t i = 0; i < count; ++i)
+    ids.push_back(timers.Add(begin + std::chrono::milliseconds(i * 7919 % count), [] {}));
+  for (const uint64_t id : ids) timers.Cancel(id);
+  CHECK(timers.empty());
+  CHECK(Clock::now() - begin < std::chrono::seconds(5));
+}
+
 TEST_CASE("event loop: an edge calls once; unwatched inside the callback, never again") {
   LoopThread thread;
   const Fd fd = EventFd();
   std::atomic<int> calls{0};
   thread.Do([&] {
-    thread.loop().Watch(fd.get(), [&, keep = std::make_shared<int>(5)] {
+    const Status watched = thread.loop().Watch(fd.get(), [&, keep = std::make_shared<int>(5)] {
       ++calls;
       if (calls == 3) {
         thread.loop().Unwatch(fd.get());
         CHECK(*keep == 5);  // the callback outlives its own removal
       }
     });
+    CHECK(watched.ok());
   });
   for (int expected = 1; expected <= 3; ++expected) {
     const auto limit = In(5);
@@ -96,10 +158,10 @@ TEST_CASE("event loop: an event of a removed watcher does not reach the next one
       thread.loop().Unwatch(mine.get());
       thread.loop().Unwatch(other.get());
       calls.push_back(name);
-      thread.loop().Watch(other.get(), [&calls, name] { calls.push_back(std::string("after ") + name); });
+      CHECK(thread.loop().Watch(other.get(), [&calls, name] { calls.push_back(std::string("after ") + name); }).ok());
     };
-    thread.loop().Watch(first.get(), [&, replace] { replace(first, second, "first"); });
-    thread.loop().Watch(second.get(), [&, replace] { replace(second, first, "second"); });
+    CHECK(thread.loop().Watch(first.get(), [&, replace] { replace(first, second, "first"); }).ok());
+    CHECK(thread.loop().Watch(second.get(), [&, replace] { replace(second, first, "second"); }).ok());
   });
   for (int i = 0; i < 3; ++i) thread.Do([] {});
   thread.Do([&] {

@@ -7,9 +7,10 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "csrc/base/thread.h"
 
 namespace byteps_like::rdma {
 namespace {
@@ -56,11 +57,9 @@ class Undertaker {
     if (begun_) return true;
     bell_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!bell_) return false;
-    try {
-      std::thread([this] { Run(); }).detach();
-    } catch (const std::system_error&) {
-      return false;
-    }
+    auto thread = StartThread("to end links with", [this] { Run(); });
+    if (!thread.ok()) return false;
+    thread->detach();
     return begun_ = true;
   }
 
@@ -131,3 +130,5 @@ void Bury(std::unique_ptr<Endpoint> endpoint, bool linger) {
 }
 
 }  // namespace byteps_like::rdma
+
+#include "csrc/base/thread.h"

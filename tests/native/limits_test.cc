@@ -1,0 +1,180 @@
+// A process that has no descriptors left: that is said, by name, and is over when there are some again.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "csrc/base/log.h"
+#include "csrc/transport/admission.h"
+#include "tests/native/cluster_fixture.h"
+#include "tests/native/mesh_fixture.h"
+
+namespace byteps_like::testing {
+namespace {
+
+// While it lives this process can open `left` more descriptors.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(uint32_t left = 0) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    std::vector<Fd> fill;
+    for (uint32_t i = 0; i < left; ++i) fill.emplace_back(::dup(1));
+    const Fd next(::dup(1));
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(next.get());
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~FewDescriptors() { Lift(); }
+  void Lift() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+class Heard {  // of the log
+ public:
+  Heard() {
+    SetLogSink([this](LogLevel, std::string_view text) {
+      std::lock_guard lock(mutex_);
+      lines_.emplace_back(text);
+    });
+  }
+  ~Heard() { SetLogSink({}); }
+  size_t Count(const std::string& text) {
+    std::lock_guard lock(mutex_);
+    return static_cast<size_t>(
+        std::count_if(lines_.begin(), lines_.end(), [&](const auto& line) { return line.find(text) != line.npos; }));
+  }
+  bool Await(const std::string& text) {
+    const auto limit = In(5);
+    while (Count(text) == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return Count(text) > 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+class Listening final : public MeshHandler {  // who is lost, and how many frames came
+ public:
+  explicit Listening(const std::string& url, double connect_timeout) {
+    auto made = Mesh::Listen(OptionsFor({url}, connect_timeout), *this);
+    REQUIRE(made.ok());
+    mesh = std::move(*made);
+  }
+  ~Listening() override { mesh.reset(); }
+  std::byte* PlaceFor(WayTo, const Header&) override { return nullptr; }
+  void OnFrame(WayTo, const Header&, std::byte*) override { ++frames; }
+  bool NextFrame(WayTo, Outgoing& next) override {
+    next.header.type = FrameType::kClear;
+    return !said_.exchange(true);
+  }
+  void OnSent(WayTo, const Header&) override {}
+  void OnPeerLost(uint32_t, const Status& why) override {
+    std::lock_guard lock(mutex);
+    lost.push_back(why);
+  }
+  void OnRegion(uint32_t, uint32_t, std::shared_ptr<SharedBuffer>) override {}
+  bool Await(const std::function<bool()>& condition, double seconds) {
+    const auto limit = In(seconds);
+    for (;;) {
+      {
+        std::lock_guard lock(mutex);
+        if (condition()) return true;
+      }
+      if (Clock::now() > limit) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+  std::mutex mutex;
+  std::atomic<int> frames{0};
+  std::vector<Status> lost;
+  std::unique_ptr<Mesh> mesh;
+
+ private:
+  std::atomic<bool> said_{false};
+};
+
+}  // namespace
+
+TEST_CASE("limits: without descriptors a worker goes on trying to reach another, and does when there are some") {
+  for (const std::string scheme : {"tcp", "shm"}) {
+    CAPTURE(scheme);
+    Listening one(FreshUrl(scheme), 10), other(FreshUrl(scheme), 10);
+    const std::vector<std::vector<std::string>> urls{one.mesh->urls(), other.mesh->urls()};
+    one.mesh->SetWorld(WorldOf(0, urls, 1));
+    other.mesh->SetWorld(WorldOf(1, urls, 1));
+    FewDescriptors none;
+    one.mesh->loop().Post([&] { one.mesh->Kick(1); });
+    CHECK_FALSE(one.Await([&] { return !one.lost.empty(); }, 0.6));  // "nobody there" would take 0.2 s
+    none.Lift();
+    CHECK(other.Await([&] { return other.frames == 1; }, 5));
+    CHECK(one.lost.empty());
+  }
+}
+
+TEST_CASE("limits: a worker that never gets a descriptor says so, not that the other has died") {
+  Listening one(FreshUrl("tcp"), 0.5), other(FreshUrl("tcp"), 0.5);
+  const std::vector<std::vector<std::string>> urls{one.mesh->urls(), other.mesh->urls()};
+  one.mesh->SetWorld(WorldOf(0, urls, 1));
+  other.mesh->SetWorld(WorldOf(1, urls, 1));
+  FewDescriptors none;
+  one.mesh->loop().Post([&] { one.mesh->Kick(1); });
+  REQUIRE(one.Await([&] { return !one.lost.empty(); }, 5));
+  CHECK(one.lost.front().code() == Code::kCapacity);
+  CHECK(one.lost.front().message().find("ulimit -n") != std::string::npos);
+  CHECK(one.lost.front().message().find("is gone") == std::string::npos);
+}
+
+TEST_CASE("limits: an engine, a server and a mesh that find no descriptor say which limit was met") {
+  Cluster cluster({.workers = 1, .scheme = "tcp"});
+  FewDescriptors none;
+  EngineOptions engine;
+  engine.credentials = {"job", std::string(32, 's'), 1};
+  const Status no_engine = Engine::Start(std::move(engine), {{0, 0, cluster.server(0).urls()}}).status();
+  CHECK(no_engine.code() == Code::kCapacity);
+  CHECK(no_engine.message().find("ulimit -n") != std::string::npos);
+  Server::Options server;
+  server.job = "job";
+  server.secret = std::string(32, 's');
+  server.urls = {"tcp://127.0.0.1:0"};
+  CHECK(Server::Start(std::move(server)).status().code() == Code::kCapacity);
+}
+
+TEST_CASE("limits: a listener without descriptors complains once and lets in who waits when there are some") {
+  Heard heard;
+  std::atomic<int> admitted{0};
+  Admission::Options options;
+  options.job = "job";
+  options.secret = std::string(32, 's');
+  options.epoch = [] { return std::optional<uint32_t>(1); };
+  options.admit = [&](std::unique_ptr<Stream>, const PeerIdentity&, uint32_t, uint64_t) { ++admitted; };
+  auto admission = Admission::Open({FreshUrl("tcp")}, std::move(options));
+  REQUIRE(admission.ok());
+  FewDescriptors one(1);
+  auto stream = Connect((*admission)->urls().front(), In(5));
+  REQUIRE(stream.ok());
+  CHECK(heard.Await("nobody can come in by tcp://"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(heard.Count("nobody can come in by tcp://") == 1);
+  one.Lift();
+  CHECK(ClientHandshake(**stream, {"job", std::string(32, 's'), 1}, {Role::kWorker, 0, 0}, In(5)).ok());
+  const auto limit = In(5);
+  while (admitted == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  CHECK(admitted == 1);
+}
+
+TEST_CASE("limits: many shards are dialled side by side") {
+  const auto seconds = [](uint32_t shards) {
+    const auto begin = Clock::now();
+    Cluster cluster({.workers = 1, .shards = shards, .scheme = "tcp", .chaos = "delay_ms=20"});
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const double one = seconds(1);
+  CHECK(seconds(48) < 24 * one);
+}
+
+}  // namespace byteps_like::testing
