@@ -6,6 +6,7 @@
 
 #include "collectives/exchange_core.h"
 #include "collectives/host_side.h"
+#include "csrc/kernels/kernels.h"
 
 namespace byteps_like {
 namespace {
@@ -14,6 +15,13 @@ constexpr auto kLookInterval = std::chrono::milliseconds(200);
 
 uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
 CallId OnWire(CallId id) { return {id.lane & ~kPointLane, id.call}; }
+
+// What is too long to be sent keeps its beginning, and a number by which it differs from others that begin alike.
+void Shorten(std::string& description) {
+  if (description.size() <= kMostDescription) return;
+  const std::string mark = "... #" + std::to_string(kernels::Crc32c(0, description.data(), description.size()));
+  description.replace(kMostDescription - mark.size(), std::string::npos, mark);
+}
 
 }  // namespace
 
@@ -88,6 +96,7 @@ Status ExchangeCore::Begin(Call& call) {
   }
   record->call = &call;
   ++begun_;
+  Shorten(call.description);
   for (const auto& flow : record->flows) {
     if (!refused.ok() || !flow->described || call.description.empty()) continue;
     if (flow->description == call.description) continue;

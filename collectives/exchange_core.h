@@ -7,7 +7,7 @@
 #pragma once
 
 #include <array>
-#include <deque>
+#include <list>
 #include <memory>
 #include <set>
 #include <string>
@@ -30,6 +30,13 @@ struct Block {  // bytes that came before anybody wanted them
   bool eager = false;
 };
 
+// What a peer may make this rank remember: calls, messages and words that nobody here has asked for. Some 90,000 calls
+// that it is ahead.
+inline constexpr size_t kMostRemembered = 64u << 20;
+inline constexpr size_t kMostDescription = 512;
+// What these take with all that belongs to them, roughly.
+inline constexpr size_t kRecordBytes = 640, kInboundBytes = 320;
+
 struct Inbound : Hook {  // one message on its way in
   CallRecord* record = nullptr;
   uint32_t peer = 0;
@@ -39,7 +46,8 @@ struct Inbound : Hook {  // one message on its way in
   ReceiveMessage* message = nullptr;  // once posted
   uint64_t arrived = 0;               // whole frames, delivered or in the stash
   bool begun = false;                 // a frame of it has come
-  std::deque<Block> stash;
+  std::list<Block> stash;
+  Flow* flow = nullptr;    // the peer's; set if the message is charged to it, as it came before it was posted
   bool scheduled = false;  // to be delivered from the stash
   bool offered = false;    // the peer may write it to its place
 
@@ -133,6 +141,10 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void Violation(uint32_t peer, const std::string& what);
   void Forget(CallRecord& record, Outbound& out);
   uint64_t held(WayTo from) { return port(from).held; }
+  // The peer makes this rank remember so many bytes more. False: too many, and its links are cut.
+  bool Charge(uint32_t peer, size_t bytes);
+  void Refund(uint32_t peer, size_t bytes) { peers_[peer]->remembered -= bytes; }
+  size_t remembered(uint32_t peer) const { return peers_[peer]->remembered; }
 
  private:
   struct Landing {  // of the payload that comes by a way right now
@@ -150,9 +162,10 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   struct Peer {
     Peer(uint32_t rank, uint32_t epoch) : ports{Port(rank, epoch), Port(rank, epoch)} {}
     std::array<Port, kWays> ports;
-    std::string last;  // the description it sent last
-    Deadline told{};   // when we told it that we are in a hurry, and
-    Deadline hurry{};  // when it told us
+    std::string last;       // the description it sent last
+    size_t remembered = 0;  // bytes charged to it
+    Deadline told{};        // when we told it that we are in a hurry, and
+    Deadline hurry{};       // when it told us
     Status lost;
     bool left = false;  // lost by a goodbye
   };
@@ -173,8 +186,9 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void RunDeferred() override;
   Port& port(WayTo way) { return peers_[way.peer]->ports[static_cast<size_t>(way.way)]; }
   CallRecord* Find(const CallId& id);
-  CallRecord* FindOrMake(const CallId& id);  // nullptr: the call is over
-  CallRecord* HeardOf(uint32_t peer, const CallId& id);
+  CallRecord* FindOrMake(const CallId& id);                           // nullptr: the call is over
+  CallRecord* HeardOf(uint32_t peer, const CallId& id, Flow*& flow);  // likewise, or the peer has said too much
+  bool Charge(Flow& flow, size_t bytes);                              // until the call is over
   Flow& FlowOf(CallRecord& record, uint32_t peer);
   Flow* FindFlow(CallRecord& record, uint32_t peer);
 

@@ -74,6 +74,7 @@ bool ExchangeCore::Close(CallRecord& record, const Status& why) {
   while (!record.outbound.empty()) Forget(record, *record.outbound.back());
   const bool over = WithdrawAll(record, why);
   while (!record.inbound.empty()) EraseInbound(record.inbound.begin()->second);
+  for (const auto& flow : record.flows) Refund(flow->to.peer, flow->charged);
   if (record.call != nullptr) --begun_;
   lanes_[id.lane].Add(id.call);
   calls_.erase(id);

@@ -10,8 +10,6 @@ namespace {
 
 // Credit is given back in portions: a frame for each message would double the frames of small calls.
 constexpr uint64_t kCreditPortion = kEagerBytes / 8;
-// Each takes some hundred bytes.
-constexpr size_t kMostHeardOf = 1u << 20;
 
 uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
 CallId IdIn(const Header& header) { return {header.key, header.round}; }
@@ -97,22 +95,51 @@ void ExchangeCore::OnFrame(WayTo from, const Header& header, std::byte* payload)
   }
 }
 
-// The record of a call that a peer speaks of. What peers may make this rank remember is bounded.
-CallRecord* ExchangeCore::HeardOf(uint32_t peer, const CallId& id) {
-  if (calls_.size() - begun_ < kMostHeardOf || Find(id) != nullptr) return FindOrMake(id);
-  Violation(peer, "more than " + std::to_string(kMostHeardOf) + " calls that have not begun here");
-  return nullptr;
+bool ExchangeCore::Charge(uint32_t peer, size_t bytes) {
+  size_t& remembered = peers_[peer]->remembered;
+  if (remembered + bytes > kMostRemembered) {
+    Violation(peer, "more than " + std::to_string(kMostRemembered >> 20) + " MiB of what nobody here has asked for");
+    return false;
+  }
+  remembered += bytes;
+  return true;
+}
+
+bool ExchangeCore::Charge(Flow& flow, size_t bytes) {
+  if (!Charge(flow.to.peer, bytes)) return false;
+  flow.charged += bytes;
+  return true;
+}
+
+// The record of a call that a peer speaks of: at its expense, unless the call has begun here.
+CallRecord* ExchangeCore::HeardOf(uint32_t peer, const CallId& id, Flow*& flow) {
+  CallRecord* const known = Find(id);
+  flow = known == nullptr ? nullptr : FindFlow(*known, peer);
+  if (flow != nullptr) return known;
+  const bool free = known != nullptr && known->call != nullptr;
+  if (!free && !Charge(peer, kRecordBytes)) return nullptr;
+  CallRecord* const record = FindOrMake(id);
+  if (record == nullptr) return Refund(peer, kRecordBytes), nullptr;
+  flow = &FlowOf(*record, peer);
+  flow->charged = free ? 0 : kRecordBytes;
+  return record;
 }
 
 // The message that a frame of data belongs to; nullptr if nobody wants it any more.
 Inbound* ExchangeCore::Incoming(uint32_t peer, const Header& header) {
-  CallRecord* const record = HeardOf(peer, IdIn(header));
+  Flow* flow = nullptr;
+  CallRecord* const record = HeardOf(peer, IdIn(header), flow);
   if (record == nullptr || !record->failed.ok()) return nullptr;
-  Heard(FlowOf(*record, peer));
-  Inbound& in = record->inbound[Key(peer, header.root)];
-  in.record = record;
-  in.peer = peer;
-  in.tag = header.root;
+  Heard(*flow);
+  const auto [at, added] = record->inbound.try_emplace(Key(peer, header.root));
+  Inbound& in = at->second;
+  if (added) {
+    in.record = record;
+    in.peer = peer;
+    in.tag = header.root;
+    if (!Charge(*flow, kInboundBytes)) return record->inbound.erase(at), nullptr;
+    in.flow = flow;
+  }
   return Fits(peer, in, header) ? &in : nullptr;
 }
 
@@ -177,6 +204,10 @@ void ExchangeCore::EraseInbound(Inbound& in) {
   }
   for (const Block& block : in.stash) {
     if (block.eager) ReturnCredit(in.peer, block.length);
+  }
+  if (in.flow != nullptr) {
+    in.flow->charged -= kInboundBytes;
+    Refund(in.peer, kInboundBytes);
   }
   in.record->inbound.erase(Key(in.peer, in.tag));
 }
@@ -255,16 +286,19 @@ void ExchangeCore::Heard(Flow& flow) {
 }
 
 void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string text) {
-  CallRecord* const record = HeardOf(peer, IdIn(header));
+  Flow* heard = nullptr;
+  CallRecord* const record = HeardOf(peer, IdIn(header), heard);
   if (record == nullptr && header.aux == 1) {  // it is over here, and the peer wants to know whether we live
     Flow over;
     over.id = IdIn(header);
     return Send(peer, outbox(peer).HeaderOf(FrameType::kClear, over));
   }
   if (record == nullptr || !record->failed.ok()) return;
-  Flow& flow = FlowOf(*record, peer);
+  Flow& flow = *heard;
   Heard(flow);
-  if (!text.empty()) {
+  if (text.size() > kMostDescription) return Violation(peer, "a description of more than 512 bytes");
+  if (!text.empty() && !flow.described) {
+    if (!Charge(flow, text.size())) return;
     peers_[peer]->last = text;
     flow.description = std::move(text);
     flow.described = true;
@@ -285,11 +319,17 @@ void ExchangeCore::OnClear(uint32_t peer, const Header& header) {
 }
 
 void ExchangeCore::OnAbort(uint32_t peer, const Header& header, std::string text) {
-  CallRecord* const record = HeardOf(peer, IdIn(header));
+  if (text.size() > kMostAbortText) return Violation(peer, "a reason of more than 8 KiB");
+  Flow* flow = nullptr;
+  CallRecord* const record = HeardOf(peer, IdIn(header), flow);
+  const bool kept = record != nullptr && record->failed.ok();
+  if (kept && !Charge(*flow, text.size())) return;
   const Status why(CodeFrom(header.aux), std::move(text));
   if (record != nullptr) FailLater(*record, why, false);
   const bool known = record != nullptr || lanes_.contains(header.key);
-  if (known && why.code() == Code::kPeerLost) BreakLane(IdIn(header), why);
+  if (!known || why.code() != Code::kPeerLost || broken_.contains(header.key)) return;
+  if (Charge(peer, kRecordBytes + why.message().size()))
+    BreakLane(IdIn(header), why);  // for as long as the world lives
 }
 
 }  // namespace byteps_like

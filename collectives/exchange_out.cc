@@ -23,7 +23,7 @@ void CallRecord::OnSent(Outbound& out) {
 void CallRecord::Launch(Flow& flow, bool ask) {
   Header header = core.outbox(flow.to).HeaderOf(FrameType::kLaunch, flow);
   header.aux = ask ? 1 : 0;
-  std::string text = flow.launched ? "" : call->description.substr(0, kMaxText);
+  std::string text = flow.launched ? "" : call->description;
   flow.launched = true;
   flow.asked = flow.asked || ask;
   core.Send(flow.to, header, std::move(text));

@@ -43,6 +43,7 @@ struct Flow {
   bool probed = false;       // we have asked for a sign of life, and nothing has come since
   bool described = false;
   std::string description;  // the peer's, if described
+  size_t charged = 0;       // to the peer, for all that it has said about the call
 };
 
 struct Outbound;

@@ -9,14 +9,18 @@ namespace byteps_like {
 
 // The message that a frame is about; nullptr for one that is over.
 PointImpl::Arrival* PointImpl::Incoming(WayTo from, const Header& header, uint64_t length) {
-  const Name name{header.key, from.peer, header.root, header.round};
+  const Name name = NameOf(header.key, from.peer, header.root, header.round);
   const auto found = arrivals_.find(name);
   if (found != arrivals_.end()) return found->second.get();
   Name counted = name;
   counted.number = 0;
-  if (static_cast<int32_t>(name.number - turns_[counted]) < 0) return nullptr;
+  const auto [turn, first] = turns_.try_emplace(counted, 0);
+  if (first && !core_.Charge(from.peer, kCounterBytes)) return turns_.erase(turn), nullptr;
+  if (static_cast<int32_t>(name.number - turn->second) < 0) return nullptr;
+  if (!core_.Charge(from.peer, kArrivalBytes)) return nullptr;
   auto arrival = std::make_unique<Arrival>();
   arrival->name = name;
+  arrival->tag = header.root;
   arrival->from = from;
   arrival->length = length;
   Arrival& added = *arrivals_.emplace(name, std::move(arrival)).first->second;
@@ -51,7 +55,7 @@ std::byte* PointImpl::PlaceFor(WayTo from, const Header& header) {
 }
 
 void PointImpl::OnFrame(WayTo from, const Header& header, std::byte* payload) {
-  const Name name{header.key, from.peer, header.root, header.round};
+  const Name name = NameOf(header.key, from.peer, header.root, header.round);
   switch (header.type) {
     case FrameType::kData:
       return OnData(from, header);
@@ -70,6 +74,7 @@ void PointImpl::OnFrame(WayTo from, const Header& header, std::byte* payload) {
       }
       return;
     case FrameType::kAbort:
+      if (header.length > kMostAbortText) return core_.Violation(from.peer, "a reason of more than 8 KiB");
       return OnAbort(from, header, std::string(reinterpret_cast<const char*>(payload), header.length));
     default:
       return core_.Violation(from.peer, "a frame of type " + std::to_string(static_cast<int>(header.type)));
@@ -87,7 +92,7 @@ void PointImpl::OnData(WayTo from, const Header& header) {
     return;
   }
   Block block = std::exchange(coming_[from], {});
-  const auto found = arrivals_.find({header.key, from.peer, header.root, header.round});
+  const auto found = arrivals_.find(NameOf(header.key, from.peer, header.root, header.round));
   if (found == arrivals_.end()) {
     if (IsEager(header)) core_.ReturnCredit(from, header.length);
     return;
@@ -107,13 +112,19 @@ void PointImpl::OnData(WayTo from, const Header& header) {
 
 void PointImpl::OnAbort(WayTo from, const Header& header, const std::string& text) {
   const Status why(CodeFrom(header.aux), text);
-  const Name name{header.key, from.peer, header.root, header.round};
+  const Name name = NameOf(header.key, from.peer, header.root, header.round);
   if (header.total == 0) {  // the receiver does not take our message
     if (sends_.contains(name)) {
-      AbortAt(from, name, true, why);  // nothing more of it will come
+      AbortAt(from, name, header.root, true, why);  // nothing more of it will come
       return EndSend(name, why);
     }
-    if (why.code() == Code::kMismatch) late_[{header.key, from.peer}] = why;
+    if (why.code() != Code::kMismatch) return;
+    const auto [late, first] = late_.try_emplace({header.key, from.peer}, why);
+    if (!first) {
+      late->second = why;
+    } else if (!core_.Charge(from.peer, kArrivalBytes + kMostAbortText)) {
+      late_.erase(late);
+    }
     return;
   }
   Arrival* const arrival = Incoming(from, header, 0);
@@ -127,8 +138,22 @@ void PointImpl::OnAbort(WayTo from, const Header& header, const std::string& tex
 void PointImpl::Erase(const Name& name) {
   const auto found = arrivals_.find(name);
   if (found == arrivals_.end()) return;
-  lanes_[name.lane].in_line.remove(found->second.get());
+  if (const auto lane = lanes_.find(name.lane); lane != lanes_.end()) {
+    lane->second.in_line.remove(found->second.get());
+    if (lane->second.in_line.empty() && lane->second.posted.empty()) lanes_.erase(lane);
+  }
   arrivals_.erase(found);
+  core_.Refund(name.peer, kArrivalBytes);
+}
+
+// A failure of a send that had ended: the next call with this peer is told.
+Status PointImpl::TakeLate(uint64_t lane, uint32_t peer) {
+  const auto late = late_.find({lane, peer});
+  if (late == late_.end()) return {};
+  const Status why = std::move(late->second);
+  late_.erase(late);
+  core_.Refund(peer, kArrivalBytes + kMostAbortText);
+  return why;
 }
 
 void PointImpl::OnPeerLost(uint32_t peer, const Status& why) {

@@ -1,9 +1,9 @@
-// Sends and receives between pairs of ranks. A message is (lane, sender, tag, number): the sender counts its messages
-// to each peer by tag, and the receiver takes them in that order, each for the first posted receive that it fits. A
+// Sends and receives between pairs of ranks. A message is (lane, sender, line, number): the sender counts its messages
+// to each peer by line, and the receiver takes them in that order, each for the first posted receive that it fits. Tags
+// below kPointLines have a line each, larger ones share these, so that tags that are never used again leave nothing. A
 // message that nobody has posted a receive for is eager or waits for a CLEAR, like those of a call that has not begun.
 #pragma once
 
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -17,6 +17,10 @@
 #include "collectives/point_to_point.h"
 
 namespace byteps_like {
+
+inline constexpr uint32_t kPointLines = 1024;  // both ends of a link must agree on it
+// What these take, roughly.
+inline constexpr size_t kArrivalBytes = 320, kCounterBytes = 96;
 
 Deadline DeadlineAfter(double seconds);
 
@@ -47,9 +51,12 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
  private:
   struct Name {  // of a message, with the peer at the other end
     uint64_t lane = 0;
-    uint32_t peer = 0, tag = 0, number = 0;
+    uint32_t peer = 0, line = 0, number = 0;
     auto operator<=>(const Name&) const = default;
   };
+  static Name NameOf(uint64_t lane, uint32_t peer, uint32_t tag, uint32_t number) {
+    return {lane, peer, tag % kPointLines, number};
+  }
   struct Sending {
     Name name;
     SendMessage message;
@@ -70,6 +77,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
   };
   struct Arrival {  // a message on its way in
     Name name;
+    uint32_t tag = 0;
     WayTo from;
     uint64_t length = 0, arrived = 0, taken = 0;
     bool in_turn = false;     // all before it are matched or lie in line
@@ -78,7 +86,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
     bool dropped = false;  // nobody takes it; what still comes is thrown away
     uint32_t landing = 0;  // bytes of the payload that comes right now, and
     bool direct = false;   // it goes into place
-    std::deque<Block> stash;
+    std::list<Block> stash;
     std::optional<Posted> receive;
   };
   struct Lane {
@@ -92,7 +100,8 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
   void Start(std::shared_ptr<Sending> sending);
   void EndSend(const Name& name, const Status& why);
   void SendTimedOut(const Name& name);
-  void AbortAt(WayTo to, const Name& name, bool from_sender, const Status& why);
+  void AbortAt(WayTo to, const Name& name, uint32_t tag, bool from_sender, const Status& why);
+  Status TakeLate(uint64_t lane, uint32_t peer);
 
   // point_receive.cc
   void StartReceive(Posted posted);
@@ -122,7 +131,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
 
   ExchangeCore& core_;
   std::map<Name, std::shared_ptr<Sending>> sends_;
-  std::map<Name, uint32_t> numbers_;  // of the next message, by (lane, peer, tag, 0)
+  std::map<Name, uint32_t> numbers_;  // of the next message, by (lane, peer, line, 0)
   std::map<Name, uint32_t> turns_;    // of the next message from a peer whose turn it is, likewise
   std::map<Name, std::unique_ptr<Arrival>> arrivals_;
   std::unordered_map<uint64_t, Lane> lanes_;

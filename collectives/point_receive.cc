@@ -31,7 +31,7 @@ std::shared_ptr<Completion> PointImpl::Receive(PointOptions options, int32_t pee
 }
 
 bool PointImpl::Fits(const Posted& posted, const Arrival& arrival) const {
-  if (posted.options.tag != arrival.name.tag) return false;
+  if (posted.options.tag != arrival.tag) return false;
   return posted.peer == kAnySource || static_cast<uint32_t>(posted.peer) == arrival.name.peer;
 }
 
@@ -57,11 +57,7 @@ void PointImpl::StartReceive(Posted posted) {
   }
   if (posted.peer != kAnySource) {
     const auto peer = static_cast<uint32_t>(posted.peer);
-    if (const auto late = late_.find({posted.options.lane, peer}); late != late_.end()) {
-      posted.done->End(late->second);
-      late_.erase(late);
-      return;
-    }
+    if (const Status late = TakeLate(posted.options.lane, peer); !late.ok()) return posted.done->End(late);
     core_.mesh().Kick(core_.PointWay(peer, posted.options.traffic));  // a link that breaks tells of its death
   }
   posted.timer =
@@ -95,7 +91,7 @@ void PointImpl::ReceiveTimedOut(uint64_t lane_id, uint64_t id) {
   for (auto& [name, arrival] : arrivals_) {
     if (!arrival->receive || arrival->receive->id != id) continue;
     const Status late = text(*arrival->receive);
-    AbortAt(arrival->from, name, false, late);
+    AbortAt(arrival->from, name, arrival->tag, false, late);
     return FailReceive(*arrival, late);
   }
 }
@@ -107,7 +103,7 @@ void PointImpl::EndReceive(Posted& posted, const Status& why) {
 
 // Matching ------------------------------------------------------------------------------------------------------------
 
-// Messages of one tag from one peer are matched in the order in which they were sent, whatever came first.
+// Messages of one line from one peer are matched in the order in which they were sent, whatever came first.
 void PointImpl::TakeTurns(Arrival& arrival) {
   Name counted = arrival.name;
   counted.number = 0;
@@ -136,11 +132,11 @@ void PointImpl::Match(Arrival& arrival) {
 void PointImpl::Bind(Arrival& arrival, Posted posted) {
   const bool same = posted.bytes == arrival.length;
   const Status differs(Code::kMismatch, core_.NameOf(arrival.name.peer) + " sends " + std::to_string(arrival.length) +
-                                            " bytes with tag " + std::to_string(arrival.name.tag) + " where " +
+                                            " bytes with tag " + std::to_string(arrival.tag) + " where " +
                                             core_.NameOf(core_.rank()) + " expects " + std::to_string(posted.bytes));
   arrival.receive = std::move(posted);
   if (!same) {
-    AbortAt(arrival.from, arrival.name, false, differs);
+    AbortAt(arrival.from, arrival.name, arrival.tag, false, differs);
     return FailReceive(arrival, differs);
   }
   if (arrival.wants_clear) Clear(arrival);
@@ -150,7 +146,7 @@ void PointImpl::Bind(Arrival& arrival, Posted posted) {
 void PointImpl::Clear(const Arrival& arrival) {
   Flow flow;
   flow.id = {arrival.name.lane, arrival.name.number};
-  flow.tag = arrival.name.tag;
+  flow.tag = arrival.tag;
   core_.Send(arrival.from, core_.outbox(arrival.from).HeaderOf(FrameType::kClear, flow));
 }
 

@@ -25,7 +25,7 @@ std::shared_ptr<Completion> PointImpl::Send(PointOptions options, uint32_t peer,
                                          std::to_string(options.ranks.size()) + ": it is no other rank of the group"));
     return done;
   }
-  sending->name = {options.lane | kPointLane, options.ranks[peer], options.tag, 0};
+  sending->name = NameOf(options.lane | kPointLane, options.ranks[peer], options.tag, 0);
   SendMessage& message = sending->message;
   message.peer = options.ranks[peer];
   message.tag = options.tag;
@@ -43,17 +43,14 @@ void PointImpl::Start(std::shared_ptr<Sending> sending) {
   Status refused = core_.failed();
   if (refused.ok() && peer >= core_.ranks()) refused = Status(Code::kInvalid, "a rank that is not in the world");
   if (refused.ok() && !core_.lost(peer).ok()) refused = Status(Code::kPeerLost, core_.lost(peer).message());
-  if (const auto late = late_.find({sending->name.lane, peer}); refused.ok() && late != late_.end()) {
-    refused = late->second;
-    late_.erase(late);
-  }
+  if (refused.ok()) refused = TakeLate(sending->name.lane, peer);
   if (!refused.ok()) return sending->done->End(refused);
   Name& name = sending->name;
   name.number = numbers_[name]++;
   Flow& flow = sending->flow;
   flow.to = core_.PointWay(peer, sending->message.traffic);
   flow.id = {name.lane, name.number};
-  flow.tag = name.tag;
+  flow.tag = sending->message.tag;
   flow.length = sending->message.length;
   Outbound& out = sending->out;
   out.message = &sending->message;
@@ -76,7 +73,7 @@ void PointImpl::Launch(Flow& flow, bool ask) {
 
 void PointImpl::OnSent(Outbound& out) {
   if (out.message->sent != out.message->length || !out.asked_whole()) return;
-  EndSend({out.flow->id.lane, out.flow->to.peer, out.flow->tag, out.flow->id.call}, {});
+  EndSend(NameOf(out.flow->id.lane, out.flow->to.peer, out.flow->tag, out.flow->id.call), {});
 }
 
 void PointImpl::EndSend(const Name& name, const Status& why) {
@@ -95,20 +92,20 @@ void PointImpl::SendTimedOut(const Name& name) {
   const Sending& sending = *found->second;
   const Status late(Code::kTimeout, "send " + TimedOut(sending.timeout) + ": " + core_.NameOf(name.peer) +
                                         " has not received a message of " + std::to_string(sending.message.length) +
-                                        " bytes with tag " + std::to_string(name.tag) + " from " +
+                                        " bytes with tag " + std::to_string(sending.flow.tag) + " from " +
                                         core_.NameOf(core_.rank()) + " (" + std::to_string(sending.message.sent) +
                                         " bytes were sent)");
-  AbortAt(sending.flow.to, name, true, late);
+  AbortAt(sending.flow.to, name, sending.flow.tag, true, late);
   EndSend(name, late);
 }
 
 // `total` says whose message it is: 1, of the one who sends this frame.
-void PointImpl::AbortAt(WayTo to, const Name& name, bool from_sender, const Status& why) {
+void PointImpl::AbortAt(WayTo to, const Name& name, uint32_t tag, bool from_sender, const Status& why) {
   Header header;
   header.type = FrameType::kAbort;
   header.key = name.lane;
   header.round = name.number;
-  header.root = name.tag;
+  header.root = tag;
   header.aux = static_cast<uint32_t>(why.code());
   header.total = from_sender ? 1 : 0;
   core_.Send(to, header, why.message().substr(0, kMostAbortText));

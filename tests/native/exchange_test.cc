@@ -493,4 +493,107 @@ TEST_CASE("exchange: the calls that are over are remembered in little room") {
   CHECK_FALSE(history.Over(4998));
 }
 
+namespace {
+
+// How many frames of the kind rank 0 takes from rank 1 until it remembers no more.
+uint64_t UntilRefused(uint64_t most, const std::function<Header(uint64_t)>& next) {
+  Ranks ranks(2, "inproc");
+  ExchangeCore& core = ranks[0].core;
+  uint64_t taken = 0;
+  ranks[0].Do([&] {
+    for (size_t before = 0; taken < most; ++taken) {
+      Header header = next(taken);
+      header.rank = 1;
+      core.OnFrame(1, header, nullptr);
+      if (core.remembered(1) == before) break;
+      before = core.remembered(1);
+    }
+    CHECK(core.remembered(1) <= kMostRemembered);
+  });
+  return taken;
+}
+
+Header Saying(FrameType type, uint64_t lane, uint32_t call, uint32_t tag) {
+  Header header;
+  header.type = type;
+  header.key = lane;
+  header.round = call;
+  header.root = tag;
+  return header;
+}
+
+}  // namespace
+
+TEST_CASE("exchange: what a peer makes us remember is bounded in bytes, whatever it speaks of") {
+  constexpr uint64_t kMany = 1'000'000;
+  const std::vector<std::function<Header(uint64_t)>> kinds{
+      [](uint64_t i) { return Saying(FrameType::kLaunch, 7, static_cast<uint32_t>(i), 0); },
+      [](uint64_t i) { return Saying(FrameType::kLaunch, i, 0, 0); },
+      [](uint64_t i) { return Saying(FrameType::kAbort, i, 0, 0); },
+      [](uint64_t i) {  // empty messages of one call
+        Header header = Saying(FrameType::kData, 7, 0, static_cast<uint32_t>(i));
+        header.total = kEagerMark;
+        return header;
+      }};
+  for (const auto& kind : kinds) {
+    const uint64_t said = UntilRefused(kMany, kind);
+    CHECK(said > 50'000);
+    CHECK(said < kMany);
+  }
+}
+
+TEST_CASE("exchange: a description or a reason that is too long is refused, and a long one of ours is not") {
+  for (const auto& [type, bytes] : {std::pair{FrameType::kLaunch, 513}, std::pair{FrameType::kAbort, 8193}}) {
+    Ranks ranks(2, "inproc");
+    ranks[0].Do([&, type = type, bytes = bytes] {
+      std::string text(static_cast<size_t>(bytes), 'x');
+      Header header = Saying(type, 9, 0, 0);
+      header.rank = 1;
+      header.length = static_cast<uint32_t>(text.size());
+      ranks[0].core.OnFrame(1, header, reinterpret_cast<std::byte*>(text.data()));
+      CHECK(ranks[0].core.remembered(1) < 1000);
+    });
+  }
+  Ranks ranks(2, "shm");
+  const std::string much(2000, 'd');
+  TestCall to(ranks[1], {1, 0}, Group(2), much + "1"), from(ranks[0], {1, 0}, Group(2), much + "1");
+  to.Receive(0, 0, 100);
+  from.Send(1, 0, Pattern(100, 1));
+  to.Begin();
+  from.Begin();
+  REQUIRE(to.Wait());
+  CHECK(to.received(0) == Pattern(100, 1));
+  TestCall one(ranks[1], {1, 1}, Group(2), much + "1"), other(ranks[0], {1, 1}, Group(2), much + "2");
+  one.Receive(0, 0, 100);
+  other.Send(1, 0, Pattern(100, 1));
+  one.Begin();
+  other.Begin();
+  CHECK(one.Wait());
+  CHECK(one.status().code() == Code::kMismatch);  // they differ beyond what is sent
+}
+
+TEST_CASE("exchange: what a peer was charged for is given back when the calls are over") {
+  Ranks ranks(2, "shm");
+  for (uint32_t number = 0; number < 20; ++number) {
+    TestCall from(ranks[0], {1, number}, Group(2), "x"), to(ranks[1], {1, number}, Group(2), "x");
+    for (uint32_t tag = 0; tag < 5; ++tag) {
+      from.Send(1, tag, Pattern(100 * tag, tag));
+      to.Receive(0, tag, 100 * tag);
+    }
+    from.Begin();
+    for (const auto limit = In(5); Clock::now() < limit;) {
+      size_t remembered = 0;
+      ranks[1].Do([&] { remembered = ranks[1].core.remembered(0); });
+      if (remembered >= kRecordBytes + 5 * kInboundBytes) break;
+    }
+    to.Begin();
+    REQUIRE(to.Wait());
+    size_t remembered = 1;
+    for (const auto limit = In(5); remembered != 0 && Clock::now() < limit;) {
+      ranks[1].Do([&] { remembered = ranks[1].core.remembered(0); });
+    }
+    CHECK(remembered == 0);
+  }
+}
+
 }  // namespace byteps_like::testing

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "collectives/communicator.h"
+#include "collectives/point_impl.h"
 #include "tests/native/mesh_fixture.h"
 
 namespace byteps_like::testing {
@@ -100,6 +101,23 @@ TEST_CASE("point to point: one tag's messages come in order, tags are apart") {
   }
   for (auto& completion : all) REQUIRE(Done(completion));
   for (uint32_t i = 0; i < order.size(); ++i) CHECK(places[places_of[i]] == sent[i]);
+}
+
+TEST_CASE("point to point: tags that share a line are apart, and each comes in order") {
+  World world(2, "shm");
+  constexpr uint32_t kTags = 3, kEach = 20;
+  std::vector<std::shared_ptr<Completion>> sends, receives;
+  std::vector<Bytes> sent, places(kTags * kEach, Bytes(64));
+  for (uint32_t i = 0; i < kTags * kEach; ++i) sent.push_back(Pattern(64, i));
+  for (uint32_t i = 0; i < kTags * kEach; ++i) sends.push_back(world.Send(0, 1, sent[i], 5 + i % kTags * kPointLines));
+  for (uint32_t tag = kTags; tag-- > 0;) {
+    for (uint32_t n = 0; n < kEach; ++n) {
+      receives.push_back(world.Receive(1, 0, places[n * kTags + tag], 5 + tag * kPointLines));
+    }
+  }
+  for (const auto& each : sends) REQUIRE(Done(each));
+  for (const auto& each : receives) REQUIRE(Done(each));
+  CHECK(places == sent);
 }
 
 TEST_CASE("point to point: messages of different classes go different ways, and are matched in order all the same") {
