@@ -30,7 +30,8 @@ Result<std::unique_ptr<HostArea>> HostArea::Attach(HostOptions options) {
   if (options.area == nullptr || ranks == 0 || ranks > kMostHostRanks || options.index >= ranks) {
     return Status(Code::kInvalid, "host area: rank " + std::to_string(options.index) + " of " + std::to_string(ranks));
   }
-  if (options.area->size() < HostAreaBytes(ranks)) return Status(Code::kCorrupt, "host area: shared memory too small");
+  if (HostGroupsIn(options.area->size(), ranks) == 0)
+    return Status(Code::kCorrupt, "host area: shared memory too small");
   return std::unique_ptr<HostArea>(std::make_unique<AttachedArea>(std::move(options)));
 }
 

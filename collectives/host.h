@@ -46,7 +46,8 @@ enum class HostKind : uint8_t {
 inline constexpr int kHostKindCount = 9;
 
 inline constexpr uint32_t kMostHostRanks = 128;    // that one area can hold
-inline constexpr uint32_t kMostHostGroups = 8192;  // at a time in one area
+inline constexpr uint32_t kMostHostGroups = 8192;  // at a time in one area, if the process may map so much
+inline constexpr uint32_t kLeastHostGroups = 64;   // with less there is none
 
 // One call as its rank sees it. Sizes are in bytes, multiples of the element's size. Chunks are offsets from `input` or
 // `output` and may lie anywhere, so a list of tensors is one call too. Input and output are disjoint, or one is in the
@@ -100,13 +101,17 @@ class RegionResolver {
 };
 
 struct HostOptions {
-  std::shared_ptr<SharedBuffer> area;       // of HostAreaBytes(names.size()), zero-filled by its maker
+  std::shared_ptr<SharedBuffer> area;       // of MakeHostArea(names.size()), zero-filled
   uint32_t index = 0;                       // of this process in it
   std::vector<std::string> names;           // by index, for messages: "rank 3 (host x, pid 123)"
   std::shared_ptr<RegionResolver> regions;  // none: all memory is private
 };
 
-size_t HostAreaBytes(size_t ranks);  // address space: pages are taken when they are first used
+// Address space: pages are taken when they are first used.
+size_t HostAreaBytes(size_t ranks, uint32_t groups = kMostHostGroups);
+uint32_t HostGroupsIn(size_t bytes, size_t ranks);  // 0: it is no area for so many ranks
+// For as many groups as the limits of this process let (RLIMIT_AS, RLIMIT_FSIZE). kCapacity: not even for a few.
+Result<std::shared_ptr<SharedBuffer>> MakeHostArea(size_t ranks);
 
 // A process group within the area. Any thread; the order of a rank's calls is the order in which they were made.
 class HostGroup {

@@ -195,6 +195,7 @@ bool HostMachine::Agree(HostTask& task) {
     moved = true;
     agreed_[j] = 1;
     ++agreed_count_;
+    brought_[j] = Read(task.call, post(j, task.number));
     if (Noticed(task)) return true;  // a rank that came to a failed call posts nothing
     if (const Status same = Compare(task, j); !same.ok()) {
       Fail(task, same);
@@ -214,15 +215,22 @@ bool HostMachine::Agree(HostTask& task) {
   return true;
 }
 
+HostMachine::Brought HostMachine::Read(const HostCall& call, const HostPost& post) const {
+  const HostSection common{post.input_region, 0, post.input_offset, post.bytes};
+  return {post.call, post.fingerprint, post.direct, Sectioned(call.kind) ? HostLayout::sections(post)[me_] : common,
+          HostSection{post.output_region, 0, post.output_offset, post.bytes}};
+}
+
 Status HostMachine::Compare(const HostTask& task, uint32_t j) const {
   const HostPost& mine = post(me_, task.number);
-  const HostPost& theirs = post(j, task.number);
+  const Brought& theirs = brought_[j];
   if (theirs.call != task.number) {
     return Status(Code::kTimeout, name(j) + " has given up a call that this rank begins only now: " + Describe(mine));
   }
   if (theirs.fingerprint == mine.fingerprint) return CompareLengths(task, j);
   return Status(Code::kMismatch, name(me_) + " called " + Describe(mine) + ", but " + name(j) + " called " +
-                                     Describe(theirs) + ": all ranks must make the same calls in the same order");
+                                     Describe(post(j, task.number)) +
+                                     ": all ranks must make the same calls in the same order");
 }
 
 // Not all of them are in the fingerprint, and that is only what another process says.
@@ -231,8 +239,7 @@ Status HostMachine::CompareLengths(const HostTask& task, uint32_t j) const {
   const bool common =
       call.kind == HostKind::kAllReduce || call.kind == HostKind::kReduce || call.kind == HostKind::kBroadcast;
   if (j == me_ || call.kind == HostKind::kBarrier || !(common || Feeds(call, j, me_))) return {};
-  const HostPost& theirs = post(j, task.number);
-  const uint64_t sent = Sectioned(call.kind) ? HostLayout::sections(theirs)[me_].bytes : theirs.bytes;
+  const uint64_t sent = brought_[j].input.bytes;
   const uint64_t expected = common ? call.bytes : Incoming(call, j);
   if (sent == expected) return {};
   return Status(Code::kMismatch, std::string(kKindNames[static_cast<int>(call.kind)]) + ": " + name(j) + " sends " +
@@ -244,30 +251,26 @@ Status HostMachine::ResolveAll(HostTask& task, bool* missing) {
   const HostCall& call = task.call;
   held_.clear();
   for (uint32_t j = 0; j < size(); ++j) {
-    const HostPost& theirs = post(j, task.number);
+    const Brought& theirs = brought_[j];
     source_[j] = nullptr;
     target_[j] = nullptr;
     std::byte* place = nullptr;
     // The parts of a direct reduction to one root are done by everybody.
     const bool needed = Feeds(call, j, me_) || call.kind == HostKind::kReduce;
-    if ((theirs.direct & kDirectInput) != 0 && needed) {
-      const HostSection* section = &HostLayout::sections(theirs)[me_];
-      const HostSection common{theirs.input_region, 0, theirs.input_offset, theirs.bytes};
-      if (!Sectioned(call.kind)) section = &common;
-      if (section->bytes > 0 && j != me_) {
-        if (Status ok = Resolve(j, *section, &place); !ok.ok()) return ok;
+    if (IsDirect(j) && needed) {
+      if (theirs.input.bytes > 0 && j != me_) {
+        if (Status ok = Resolve(j, theirs.input, &place); !ok.ok()) return ok;
         if (place == nullptr) *missing = true;
       }
       source_[j] = place;
     }
     if ((theirs.direct & kDirectOutput) != 0 && j != me_) {
-      const HostSection section{theirs.output_region, 0, theirs.output_offset, theirs.bytes};
-      if (Status ok = Resolve(j, section, &target_[j]); !ok.ok()) return ok;
+      if (Status ok = Resolve(j, theirs.output, &target_[j]); !ok.ok()) return ok;
       if (target_[j] == nullptr) *missing = true;
     }
   }
   source_[me_] = call.input;
-  if ((post(me_, task.number).direct & kDirectOutput) != 0) target_[me_] = call.output;
+  if ((brought_[me_].direct & kDirectOutput) != 0) target_[me_] = call.output;
   return {};
 }
 

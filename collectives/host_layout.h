@@ -93,9 +93,10 @@ struct HostHeader {
 
 class HostLayout {
  public:
-  HostLayout(std::byte* base, uint32_t ranks);
+  HostLayout(std::byte* base, uint32_t ranks, uint32_t groups);
 
-  size_t bytes() const { return stages_ + kMostHostGroups * ranks_ * stage_bytes(); }
+  size_t bytes() const { return stages_ + groups_ * ranks_ * stage_bytes(); }
+  uint32_t groups() const { return groups_; }
   HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
   HostCell& cell(uint32_t rank) const;
   std::atomic<uint64_t>& lane(uint32_t slot) const {  // 0: the slot is free
@@ -113,7 +114,7 @@ class HostLayout {
 
  private:
   std::byte* base_;
-  uint32_t ranks_;
+  uint32_t ranks_, groups_;
   size_t piece_bytes_, post_bytes_, member_bytes_, slot_bytes_, lanes_, slots_, stages_;
 };
 

@@ -29,6 +29,7 @@ HostMachine::HostMachine(LocalArea& area, uint32_t slot, std::vector<uint32_t> m
       identity_(IdentityOf(members_)),
       lost_(members_.size()),
       agreed_(members_.size()),
+      brought_(members_.size()),
       pieces_(members_.size()),
       source_(members_.size()),
       target_(members_.size()),

@@ -70,6 +70,12 @@ class HostMachine {
     const std::byte* data;
     uint64_t bytes;
   };
+  // What a member's post says, read once: another process may change it under our eyes, and what was checked is used.
+  struct Brought {
+    uint64_t call = 0, fingerprint = 0;
+    uint8_t direct = 0;
+    HostSection input{}, output{};  // of `input` what is for this rank, where the kind has sections
+  };
   // host_machine.cc
   bool Step(HostTask& task);
   bool Noticed(HostTask& task);
@@ -99,6 +105,8 @@ class HostMachine {
   bool SectionsInRegions(const HostTask& task, HostPost& post);
   void AnnounceRegion(uint32_t region);
   bool Agree(HostTask& task);
+  Brought Read(const HostCall& call, const HostPost& post) const;
+  bool IsDirect(uint32_t j) const { return (brought_[j].direct & kDirectInput) != 0; }  // its input
   Status Compare(const HostTask& task, uint32_t j) const;
   Status CompareLengths(const HostTask& task, uint32_t j) const;
   Status ResolveAll(HostTask& task, bool* missing);
@@ -159,6 +167,7 @@ class HostMachine {
   uint64_t source_use_[kHostBuffers] = {}, result_use_[kHostBuffers] = {};  // the last call that used each
   // Of the call at work, by member:
   std::vector<uint8_t> agreed_;
+  std::vector<Brought> brought_;
   uint32_t agreed_count_ = 0;
   std::vector<uint64_t> pieces_;          // that come from its stage
   std::vector<const std::byte*> source_;  // its input, or its section for this rank, where that can be read in place

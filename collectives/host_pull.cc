@@ -70,7 +70,7 @@ void HostMachine::PlanStages(HostTask& task) {
 
 bool HostMachine::IsStaged(const HostTask& task, uint32_t j) const {
   // In an all-reduce the input may be overwritten by its own rank's result while others still read.
-  return task.call.kind == HostKind::kAllReduce || (post(j, task.number).direct & kDirectInput) == 0;
+  return task.call.kind == HostKind::kAllReduce || !IsDirect(j);
 }
 
 void HostMachine::PlanPull(HostTask& task) {

@@ -37,7 +37,7 @@ bool HostMachine::AllDirect(const HostTask& task) const {
   for (uint32_t j = 0; j < size(); ++j) {
     const bool writes = call.kind == HostKind::kAllReduce || j == call.root;
     const uint8_t wanted = kDirectInput | (writes ? kDirectOutput : 0);
-    if ((post(j, task.number).direct & wanted) != wanted) return false;
+    if ((brought_[j].direct & wanted) != wanted) return false;
   }
   return call.bytes > 0;
 }
@@ -151,8 +151,7 @@ bool HostMachine::ReduceShare(HostTask& task) {
   size_t target_count = 0;
   bool any_private = false;
   for (uint32_t j = 0; j < size(); ++j) {
-    const bool direct = (post(j, task.number).direct & kDirectInput) != 0;
-    sources[j] = (direct || j == me_ ? source_[j] + begin : SourceBuffer(j, task, piece)) + share.begin;
+    sources[j] = (IsDirect(j) || j == me_ ? source_[j] + begin : SourceBuffer(j, task, piece)) + share.begin;
     std::byte* const target = j == me_ ? call.output : target_[j];
     any_private |= target == nullptr;
     if (target != nullptr) targets[target_count++] = target + begin + share.begin;
@@ -194,7 +193,7 @@ void HostMachine::ReduceForOthers(const HostCall& call, std::span<void*> targets
 bool HostMachine::MayReduce(const HostTask& task) {
   if (task.staging && task.staged <= task.reduced) return false;
   for (uint32_t j = 0; j < size(); ++j) {
-    const bool staged = j != me_ && (post(j, task.number).direct & kDirectInput) == 0;
+    const bool staged = j != me_ && !IsDirect(j);
     if (staged && member(j).in.load() < PackWord(task.number, task.reduced + 2)) return false;
   }
   if (task.reduced >= kHostBuffers) {

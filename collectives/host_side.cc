@@ -79,7 +79,10 @@ Result<std::shared_ptr<HostGroup>> HostSide::Group(uint64_t lane, const std::vec
 Status HostSide::AwaitArea(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   if (!failed_.ok()) return failed_;
   if (area_ != nullptr) return {};
-  if (locals_.size() > kMostHostRanks) return Status(Code::kCapacity, "host group: too many ranks on this host");
+  if (locals_.size() > kMostHostRanks) {
+    return Status(Code::kCapacity, "host group: shared memory is for " + std::to_string(kMostHostRanks) +
+                                       " ranks of one host, there are " + std::to_string(locals_.size()));
+  }
   if (rank_ == locals_.front()) {
     MakeArea();
   } else if (!std::exchange(asked_, true)) {
@@ -97,7 +100,7 @@ Status HostSide::AwaitArea(std::unique_lock<std::mutex>& lock, Deadline deadline
 // On the lowest rank of the host.
 void HostSide::MakeArea() {
   if (area_ != nullptr || !failed_.ok()) return;
-  auto area = SharedBuffer::Create(HostAreaBytes(locals_.size()));
+  auto area = MakeHostArea(locals_.size());
   if (!area.ok()) {
     failed_ = area.status();
     return;

@@ -153,7 +153,7 @@ void Pin(uint32_t which) {
 
 int Run(uint32_t ranks, HostKind kind) {
   auto meeting = SharedBuffer::Create(4096);
-  auto area = SharedBuffer::Create(HostAreaBytes(ranks));
+  auto area = MakeHostArea(ranks);
   if (!meeting.ok() || !area.ok()) return 1;
   std::vector<std::shared_ptr<SharedBuffer>> buffers;
   std::vector<std::string> names;

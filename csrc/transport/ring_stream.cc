@@ -42,7 +42,8 @@ constexpr size_t kWakeWriterBytes = kRingBytes / 4;
 
 size_t RingMemoryBytes() { return kPageBytes + 2 * kRingBytes; }
 
-Result<std::shared_ptr<SharedBuffer>> MakeRingMemory() { return SharedBuffer::Create(RingMemoryBytes()); }
+// Sparse: who asks for it has proved nothing yet.
+Result<std::shared_ptr<SharedBuffer>> MakeRingMemory() { return SharedBuffer::CreateSparse(RingMemoryBytes()); }
 
 Result<Fd> MakeDoorbell() {
   Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -10,6 +11,9 @@ namespace byteps_like {
 namespace {
 
 constexpr size_t kHugePage = 2u << 20;
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
 
 Result<std::byte*> MapMemory(int fd, size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -18,10 +22,33 @@ Result<std::byte*> MapMemory(int fd, size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+// Through the mapping, so that they may be huge ones; a kernel before 5.14 does it through the file.
+Status TakePages(const SharedBuffer& buffer) {
+  if (::madvise(buffer.data(), buffer.size(), MADV_POPULATE_WRITE) == 0) return {};
+  int error = errno;
+  if (error == EINVAL) error = ::posix_fallocate(buffer.fd(), 0, static_cast<off_t>(buffer.size()));
+  if (error == 0) return {};
+  // EFAULT: whoever touched that page would get a SIGBUS.
+  return SystemError("shared memory of " + std::to_string(buffer.size()) + " bytes", error == EFAULT ? ENOMEM : error);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<SharedBuffer>> SharedBuffer::Create(size_t bytes) {
+  auto buffer = CreateSparse(bytes);
+  if (!buffer.ok()) return buffer;
+  if (Status taken = TakePages(**buffer); !taken.ok()) return taken;
+  return buffer;
+}
+
+Result<std::shared_ptr<SharedBuffer>> SharedBuffer::CreateSparse(size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalid, "a shared buffer of 0 bytes");
+  // Beyond the limit ftruncate would raise a signal.
+  if (rlimit limit{}; ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    return SystemError(
+        "shared memory of " + std::to_string(bytes) + " bytes, where RLIMIT_FSIZE is " + std::to_string(limit.rlim_cur),
+        EFBIG);
+  }
   Fd fd(::memfd_create("byteps_like", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return SystemError("memfd_create", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {

@@ -15,8 +15,12 @@ namespace byteps_like {
 
 class SharedBuffer : public std::enable_shared_from_this<SharedBuffer> {  // so that owners in Python are owners here
  public:
-  static Result<std::shared_ptr<SharedBuffer>> Create(size_t bytes);  // zero-filled, page-aligned
-  static Result<std::shared_ptr<SharedBuffer>> Map(int fd);           // takes the fd; refuses one without F_SEAL_SHRINK
+  // Zero-filled, page-aligned. All of it is taken from the kernel at once: kCapacity if there is not so much, where to
+  // touch it later would kill the process (a full cgroup, vm.overcommit_memory=2).
+  static Result<std::shared_ptr<SharedBuffer>> Create(size_t bytes);
+  // Address space: pages are taken when they are first touched. kCapacity names RLIMIT_FSIZE or RLIMIT_AS.
+  static Result<std::shared_ptr<SharedBuffer>> CreateSparse(size_t bytes);
+  static Result<std::shared_ptr<SharedBuffer>> Map(int fd);  // takes the fd; refuses one without F_SEAL_SHRINK
   ~SharedBuffer();
   SharedBuffer(const SharedBuffer&) = delete;
 

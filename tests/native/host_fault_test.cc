@@ -1,4 +1,5 @@
 // What goes wrong among ranks of one host: they disagree, don't come, or die; and what they may do at the same time.
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -400,6 +401,77 @@ TEST_CASE("host: a slot is a fresh one after its last member has left; a full ta
     kept.pop_back();
     CHECK(me.area.Group(99999, {0}).ok());
   });
+}
+
+namespace {
+
+// Plays rank 1 by hand, in a call of which it has posted what rank 0 posted and staged nothing yet.
+Status RunAgainst(HostWorld& world, const std::function<void(HostPost& post)>& change) {
+  Status status;
+  std::thread rank([&] {
+    world.Be(0, [&](HostRank me) {
+      std::vector<float> tensor(100'000, 1);
+      HostCall call = SumOf(tensor);
+      call.timeout = 1;
+      status = (*me.area.Group(1, {0, 1}))->Run(call);
+    });
+  });
+  const HostLayout layout(world.area()->data(), 2, HostGroupsIn(world.area()->size(), 2));
+  const auto limit = In(5);
+  while (layout.member(0, 0).in.load() < PackWord(1, 1) && Clock::now() < limit) ::usleep(100);
+  std::memcpy(static_cast<void*>(&layout.post(0, 1, 1)), static_cast<const void*>(&layout.post(0, 0, 1)), 64);
+  layout.member(0, 1).in.store(PackWord(1, 1));
+  ::usleep(100'000);  // rank 0 has compared them
+  change(layout.post(0, 1, 1));
+  rank.join();
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("host: a rank that changes its post after it was compared harms nobody") {
+  for (const uint8_t direct : {kDirectInput, kDirectOutput}) {
+    HostWorld world(2);
+    const Status status = RunAgainst(world, [direct](HostPost& post) {
+      post.direct |= direct;
+      post.input_offset = post.output_offset = 1ull << 40;
+      post.bytes = 1ull << 40;
+    });
+    CHECK(status.code() == Code::kTimeout);  // it stages nothing
+    CHECK(Says(status, "rank 1"));
+  }
+}
+
+TEST_CASE("host: a lock that no rank has, or that a rank keeps, is an error and not waited for without end") {
+  HostWorld world(2);
+  const HostLayout layout(world.area()->data(), 2, HostGroupsIn(world.area()->size(), 2));
+  layout.header().lock.store(77);
+  world.Be(0, [&](HostRank me) {
+    const auto begin = Clock::now();
+    CHECK(me.area.Group(1, {0, 1}).status().code() == Code::kCorrupt);
+    CHECK(SecondsSince(begin) < 5);
+  });
+}
+
+TEST_CASE("host: under a limit of file sizes there is room for fewer groups, and none is an error by name") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlimit limit{1ull << 30, 1ull << 30};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto area = MakeHostArea(8);
+    if (!area.ok() || HostGroupsIn((*area)->size(), 8) < kLeastHostGroups) ::_exit(1);
+    auto attached = HostArea::Attach({*area, 0, RankNames(8), nullptr});
+    std::vector<float> tensor(10, 1);
+    if (!attached.ok() || !(*(*attached)->Group(1, {0}))->Run(SumOf(tensor)).ok()) ::_exit(2);
+    limit.rlim_cur = 4096;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const Status none = MakeHostArea(8).status();
+    if (none.code() != Code::kCapacity || !Says(none, "RLIMIT_FSIZE")) ::_exit(3);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("host: a lane has one set of members") {

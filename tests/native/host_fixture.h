@@ -58,7 +58,7 @@ inline std::vector<std::string> RankNames(uint32_t ranks) {
 class HostWorld {
  public:
   explicit HostWorld(uint32_t ranks, size_t region_bytes = 0) : ranks_(ranks) {
-    area_ = std::move(*SharedBuffer::Create(HostAreaBytes(ranks)));
+    area_ = std::move(*MakeHostArea(ranks));
     if (region_bytes > 0) regions_ = std::make_unique<SharedRegions>(ranks, region_bytes);
   }
 
