@@ -34,13 +34,16 @@ std::map<std::string, uint64_t> ToDict(const LinkCounters& counters) {
 }
 
 PyCommunicator* MakeCommunicator(std::string job, nb::bytes secret, std::vector<std::string> urls,
-                                 double connect_timeout, uint32_t kernel_queue_bytes) {
+                                 double connect_timeout, uint32_t kernel_queue_bytes, double stall_warning,
+                                 double stall_timeout) {
   MeshOptions options;
   options.job = std::move(job);
   options.secret = std::string(secret.c_str(), secret.size());
   options.urls = std::move(urls);
   options.connect_timeout = connect_timeout;
   options.kernel_queue_bytes = kernel_queue_bytes;
+  options.stall_warning = stall_warning;
+  options.stall_timeout = stall_timeout;
   return new PyCommunicator(std::move(options));
 }
 
@@ -151,7 +154,8 @@ void BindCommunicator(nb::module_& m) {
   };
   bound
       .def(nb::new_(&MakeCommunicator), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("connect_timeout"),
-           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue)
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("stall_warning") = 5.0,
+           nb::arg("stall_timeout") = 120.0)
       .def_prop_ro(
           "urls", [](PyCommunicator& self) { return self.get().urls(); }, "As bound; for the peers.")
       .def("set_world", &SetWorld, nb::arg("epoch"), nb::arg("rank"), nb::arg("peers"),

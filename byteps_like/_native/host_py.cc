@@ -102,6 +102,7 @@ PyHostGroup* MakeGroup(PyCommunicator& self, uint64_t lane, const std::vector<ui
 }  // namespace
 
 void BindHost(nb::module_& m) {
+  m.attr("MOST_HOST_RANKS") = kMostHostRanks;
   nb::class_<PyHostGroup>(m, "HostGroup", "Collectives among ranks of one host, in shared memory. Thread-safe.")
       .def(nb::new_(&MakeGroup), nb::arg("communicator"), nb::arg("lane"), nb::arg("ranks"), nb::arg("timeout"),
            "The group of these world ranks, all on this host; blocks until they share memory.")

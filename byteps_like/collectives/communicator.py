@@ -20,6 +20,7 @@ from byteps_like.control.address import listen_address, own_host
 from byteps_like.control.rdma import peer_urls, rdma_listen_url
 from byteps_like.control.routes import host_id, listen_urls
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
+from byteps_like.limits import raise_open_files
 from byteps_like.worker.api import SharedMemory
 
 
@@ -41,12 +42,16 @@ class Communicator:
 
     def __init__(self, config: Config, job: str, secret: bytes) -> None:
         """Listens. `secret` (32 bytes or more) is the same for all. Raises SystemCallError, ConfigError."""
+        raise_open_files()
         self._config = config
         host = own_host(config)
         unique = f"{job}-{os.getpid()}-{secrets.token_hex(4)}"
         urls = listen_urls(config.transport, host, 0, unique, rdma_listen_url(config, host))
         bindable = [_bindable(url, host) for url in urls if not url.startswith("inproc://")]
-        self._core = _core.Communicator(job, secret, bindable, _CONNECT_SECONDS, config.kernel_queue_bytes)
+        self._core = _core.Communicator(
+            job, secret, bindable, _CONNECT_SECONDS, config.kernel_queue_bytes, config.stall_warning,
+            config.stall_timeout,
+        )  # fmt: skip
         published = tuple(_published(url, host) for url in self._core.urls)
         self.own = Peer(published, host_id(), config.host or socket.gethostname(), os.getpid())
         self._notifier = Notifier(self._core)
@@ -119,8 +124,12 @@ class Communicator:
         layout = Layout(tuple(hosts[self._peers[rank].host_id] for rank in ranks))
         return NativeGroup(
             self._core, self._notifier, self._selector, name, lane_id(name), ranks, self._rank, layout,
-            self._config.transport in ("auto", "shm"), self._config.stall_timeout,
+            self._shares(), self._config.stall_timeout,
         )  # fmt: skip
+
+    def _shares(self) -> bool:
+        """Whether groups on one host use its shared memory; more ranks than this has room for use links."""
+        return self._config.transport in ("auto", "shm") and len(self.local) <= _core.MOST_HOST_RANKS
 
     def lanes(self) -> dict[int, str]:
         """The name of each group by the number of its lane."""

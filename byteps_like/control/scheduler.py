@@ -25,6 +25,7 @@ from byteps_like.control.service import SchedulerService
 from byteps_like.control.session import ADDRESSEE
 from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
+from byteps_like.limits import raise_open_files
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class SchedulerServer:
 
     def start(self) -> str:
         """Listens and returns the address host:port for members. Raises SystemCallError if the port is taken."""
+        raise_open_files()
         host, port = split_address(
             "scheduler", self._config.scheduler or join_address(self._config.host or "127.0.0.1", 0)
         )

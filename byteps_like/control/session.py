@@ -32,7 +32,7 @@ SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"]
 ADDRESSEE = "scheduler"
 """Whom the calls of this service address."""
 SCHEDULER_GRACE = 1.0
-"""Seconds the scheduler may be out of reach before it counts as dead."""
+"""Seconds the scheduler may be out of reach before it counts as dead, at least: 1.5 times its grace for members."""
 _RETRY = 0.05
 _MENTION_AFTER = 5.0
 """Seconds without an answer after which a member that joins says so."""
@@ -64,6 +64,7 @@ class Session:
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (time.monotonic) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
+        self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
         self._scheduler = f"scheduler {config.scheduler}"
         self._worlds: asyncio.Queue[World | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,7 +131,7 @@ class Session:
                 return await self._caller.call(name, request, timeout)
             except UnreachableError as error:
                 lost_since = lost_since or time.monotonic()
-                if time.monotonic() - lost_since > 2 * SCHEDULER_GRACE:
+                if time.monotonic() - lost_since > 2 * self._grace:
                     raise self._lost(error) from None
                 await asyncio.sleep(_RETRY)
 
@@ -190,7 +191,7 @@ class Session:
                 if self._seen > seen:
                     lost_since = None
                 lost_since = lost_since or time.monotonic()
-                if time.monotonic() - lost_since > SCHEDULER_GRACE:
+                if time.monotonic() - lost_since > self._grace:
                     self._fail(self._lost(error))
                     return
                 await asyncio.sleep(_RETRY)

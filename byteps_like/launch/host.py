@@ -17,6 +17,7 @@ from pathlib import Path
 GIB = 1 << 30
 _SIMD_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "sse4_2", "asimd", "asimdhp", "crc32")
 _SMALLEST_SHM = 64 << 20
+_ENOUGH_FILES = 4096
 _SMALLEST_MEMORY = 1 * GIB
 
 
@@ -136,9 +137,11 @@ def huge_pages() -> Row:
 
 
 def open_files() -> Row:
-    """Descriptors: a server has one per worker and shard."""
+    """Descriptors. Members raise the soft limit to the hard one, which is what counts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return judged("open files", soft >= 1024, f"{soft} (hard {hard})", "ulimit -n 65536: each link is a descriptor")
+    enough = hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES
+    fix = "ulimit -Hn 65536: a scheduler has one per member, a server up to 4 per worker and shard"
+    return judged("open files", enough, f"{soft}, raised to {hard}" if soft != hard else f"{soft}", fix)
 
 
 def openssl() -> Row:

@@ -23,6 +23,7 @@ from byteps_like.control.rdma import rdma_listen_url
 from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ShutdownError
+from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
 from byteps_like.timeline.orders import Order
 from byteps_like.timeline.recorder import recorder
@@ -111,6 +112,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Listens. Raises SystemCallError if an address is taken, ConfigError for settings that can't be."""
+        raise_open_files()
         config, host = self._config, own_host(self._config)
         shards = config.shards or default_shards()
         unique = f"{config.job}-{os.getpid()}-{secrets.token_hex(4)}"
