@@ -85,4 +85,4 @@ def test_every_example_is_run_and_short() -> None:
 def test_the_readme_counts_those_that_are_compared() -> None:
     readme = (EXAMPLES.parents[1] / "README.md").read_text()
     counted = re.search(r"train to the weights of one process \| (\d+) examples", readme)
-    assert counted is not None and int(counted[1]) == len({case[1] for case in CASES})
+    assert counted is not None and int(counted[1]) == len({case[1] for case in CASES} | FRAMEWORKS.keys())
