@@ -181,6 +181,7 @@ class World {
       Require(failures_ <= 1);
     };
     shard_ = std::make_unique<Shard>(std::move(options));
+    Require(shard_->Start().ok());
     ShardWorld world;
     world.epoch = kEpoch;
     world.size = kRanks;

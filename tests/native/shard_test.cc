@@ -106,6 +106,7 @@ TEST_CASE("over a new link no result goes out before the rank has said what it h
 
 TEST_CASE("a link that was let in late does not replace its successor") {
   Shard shard({.on_event = [](Code, const std::string&, bool) {}});
+  REQUIRE(shard.Start().ok());
   shard.SetWorld({1, 1});
   auto first = MakeStreams(FreshUrl("inproc")), second = MakeStreams(FreshUrl("inproc"));
   shard.AddLink(std::move(second.server), {Role::kWorker, 0, 0}, 1, 2);
