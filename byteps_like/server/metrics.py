@@ -82,7 +82,7 @@ def serve_metrics(
     except OSError as error:
         raise SystemCallError(f"can't serve metrics on port {port} of {host}: {error.strerror}") from error
     server.set_app(make_wsgi_app(registry))
-    thread = threading.Thread(target=server.serve_forever, name="byteps_like-metrics", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, name="byteps-like-metrics", daemon=True)
     thread.start()
 
     def stop() -> None:
