@@ -41,7 +41,7 @@ class Suite:
             if kind == "skipped" and text == TOO_FEW and ranks < 8:
                 small.append(case.name)
                 continue
-            self._count(case.name, kind, text, f"{printed}\n{text}", seconds)
+            self.count(case.name, kind, text, f"{printed}\n{text}", seconds)
         if small:
             self.run(small, 8)
 
@@ -52,7 +52,8 @@ class Suite:
         failures = [text for _, text in result.failures + result.errors]
         return ("failed", "\n".join(failures)) if failures else ("passed", "")
 
-    def _count(self, name: str, kind: str, why: str, text: str, seconds: float) -> None:
+    def count(self, name: str, kind: str, why: str, text: str, seconds: float) -> None:
+        """One that has ended."""
         stale = kind == "passed" and name in self.excluded
         self.tally["excluded" if name in self.excluded and not stale else kind] += 1
         if kind == "skipped":

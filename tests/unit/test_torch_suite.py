@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
+
+from tests.torch_suite.__main__ import Suite
 from tests.torch_suite.shipped import Name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +50,16 @@ def test_what_becomes_of_cases(tmp_path: Path) -> None:
     ]
     child = Path(f"/proc/{note.read_text()}/stat")
     assert not child.exists() or ") Z " in child.read_text()
+
+
+def test_a_run_is_bad_by_failures_that_are_not_listed_and_by_entries_that_pass(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    suite = Suite(cast(Any, None), Namespace(verbose=False), {"stale": "why", "known": "why"})
+    for name, kind in (("stale", "passed"), ("known", "failed"), ("new", "hung"), ("good", "passed")):
+        suite.count(name, kind, "", f"what {name} said", 1.0)
+    assert suite.bad == ["stale passes: take it out of excluded.toml", "new hung"]
+    assert capsys.readouterr().out == "--- new ---\nwhat new said\n"
 
 
 def test_a_name_equals_that_of_its_kind() -> None:
