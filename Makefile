@@ -66,7 +66,7 @@ test-rdma: setup-rdma configure-tests  ## the native tests of RDMA, in a virtual
 	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
 	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests
 
-test-torch: $(READY) core  ## PyTorch's own tests of torch.distributed, as torch ships them, over our backend (a minute or two)
+test-torch: $(READY) core  ## PyTorch's own tests of torch.distributed, as torch ships them, over our backend (a minute)
 	@$(PYTHON) -m tests.torch_suite --jobs $$((2 * $(JOBS)))
 
 test-gpu: $(READY) core  ## the tests that need a GPU, and a summary of what they ran on (CUDA build of torch, the extra [cuda])
