@@ -131,7 +131,7 @@ def test_ranks_of_which_some_were_given_a_secret_are_told(holder: int) -> None:
     errors: dict[int, Exception] = {}
 
     def main(rank: int) -> None:
-        config = Config(secret="a secret that only one rank has" if rank == holder else "")
+        config = Config(secret="a secret that only one of the ranks was given" if rank == holder else "")
         try:
             meet(Seat(store, rank, 2, 1.0), config)
         except (ConfigError, RefusedError) as error:
