@@ -9,7 +9,7 @@ import socket
 import psutil
 
 from byteps_like.config import Config, split_address
-from byteps_like.errors import ConfigError, SystemCallError
+from byteps_like.errors import CapacityError, ConfigError, SystemCallError
 
 
 def join_address(host: str, port: int) -> str:
@@ -41,13 +41,18 @@ def own_host(config: Config) -> str:
 def listen_address(host: str, port: int) -> str:
     """Where to listen for peers that call `host`: there, or everywhere if `host` is not an address of this machine.
 
-    (A Kubernetes service name, or an address in front of a NAT.) Raises SystemCallError if the port is taken.
+    (A Kubernetes service name, or an address in front of a NAT.) Raises SystemCallError if the port is taken,
+    CapacityError without descriptors.
     """
     try:
         family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise ConfigError(f"{host!r} has no address: {error}") from error
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    try:
+        probe = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise CapacityError(f"no socket to listen on {join_address(host, port)}: {error.strerror}") from error
+    with probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(target)
