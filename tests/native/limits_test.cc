@@ -1,6 +1,9 @@
 // A process that has no descriptors left: that is said, by name, and is over when there are some again.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -175,6 +178,16 @@ TEST_CASE("limits: many shards are dialled side by side") {
   };
   const double one = seconds(1);
   CHECK(seconds(48) < 24 * one);
+}
+
+TEST_CASE("limits: a connection counts as broken only after its peer would have counted as stalled") {
+  CHECK(SilenceLimit(5, 120) == 155);
+  StreamPair streams = MakeStreams(FreshUrl("tcp"));
+  streams.client->LimitSilence(SilenceLimit(5, 3600));
+  int milliseconds = 0;
+  socklen_t size = sizeof(milliseconds);
+  ::getsockopt(streams.client->fds().front(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &size);
+  CHECK(milliseconds == 4'505'000);
 }
 
 }  // namespace byteps_like::testing
