@@ -10,6 +10,7 @@ import torch
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, timed_out
+from byteps_like.torch import devices
 from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.sparse_exchange import Exchange, Place
@@ -30,6 +31,7 @@ class SparseSums:
     def start(self, tensor: torch.Tensor, op: Op, first: Group, timeout: float | None) -> SparseSum:
         """Starts the sum or average of `tensor`, which becomes it, coalesced. `first`: the lane of the group's calls.
 
+        One on a device is copied to the host, which waits for it, and its sum back.
         Raises InvalidArgumentError for other operations, and for elements that torch can't sum in sparse tensors.
         """
         if op not in (Op.SUM, Op.AVERAGE):
@@ -37,7 +39,9 @@ class SparseSums:
         if tensor.dtype not in SUMMED:
             raise InvalidArgumentError(f"allreduce: sparse tensors of {tensor.dtype} can't be summed")
         lane = self._lanes.current
-        exchange = Exchange(Rows.of(tensor.detach()), op, Place(lane, first, "allreduce", timeout), lane.size == 2)
+        exchange = Exchange(
+            Rows.of(tensor.detach().cpu()), op, Place(lane, first, "allreduce", timeout), lane.size == 2
+        )
         made = SparseSum(exchange, tensor)
         self._thread.add(made.run)
         return made
@@ -70,7 +74,9 @@ class SparseSum:
             self._exchange.start().wait()
             total = self._exchange.result()[0].tensor()
             with torch.no_grad():
-                self._tensor.copy_(total)
+                self._tensor.copy_(total.to(self._tensor.device))
+            if (device := devices.of(self._tensor)) is not None:
+                device.current().record().wait()  # whose streams know nothing of this thread's
         except BytePSLikeError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - raised by wait()

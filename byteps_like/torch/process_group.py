@@ -135,6 +135,8 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         backend = self._inner.get(tensor.device)
         if backend is not None:
             return getattr(backend, call.__name__)(*arguments, **named)
+        if tensor.layout is not torch.strided:
+            return call(*arguments, **named)  # which has the host copy it, or refuses it
         device = devices.of(tensor)
         assert device is not None
         with self._lock:
