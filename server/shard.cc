@@ -54,6 +54,7 @@ void Shard::Reset(const ShardWorld& world) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
   memory_.Refund(keys_.size() * KeyBytes());
   keys_.clear();
+  given_up_.clear();
   memory_.Trim();
   codecs_.Reset(world.size);
   peers_.clear();

@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "csrc/base/trace.h"
@@ -118,6 +119,7 @@ class Shard : private LinkHandler {
   void OnRegion(Peer& peer, const Header& header);
   void OnCodec(Peer& peer, const Header& header, std::string_view text);
   void OnForget(Peer& peer, const Header& header);
+  bool IsOver(const Key& key) const;
 
   // shard_results.cc: results out, stalls
   void Offer(Key& key, Round& round, uint32_t rank);
@@ -145,6 +147,7 @@ class Shard : private LinkHandler {
   uint64_t order_ = 0;
   uint32_t left_ = 0;  // peers that have said goodbye
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
+  std::unordered_set<uint64_t> given_up_;  // keys whose last round nobody wants any more: who comes late is not heard
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   std::unordered_map<const Link*, Peer*> by_link_;
   std::vector<std::unique_ptr<Link>> closing_;
@@ -182,6 +185,8 @@ struct Shard::Key {
   std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
   std::vector<std::unique_ptr<Round>> lent;      // of kinds that came before: somebody may write to their memory
   std::vector<bool> forgotten;                   // by rank; empty while nobody has
+
+  bool IsForgottenBy(uint32_t rank) const { return rank < forgotten.size() && forgotten[rank]; }
 };
 
 struct Shard::Peer {  // one worker and its link

@@ -39,7 +39,13 @@ void Shard::OnRegion(Peer& peer, const Header& header) {
   peer.link->Kick();
 }
 
-// The key has moved: no rank will push it again, and each that says so has the result of its last round.
+namespace {
+
+constexpr size_t kMostGivenUp = 1u << 16;  // who is later than so many is not late, but wrong
+
+}  // namespace
+
+// The rank will not push the key again: it has the result of its last round, or has given that round up.
 void Shard::OnForget(Peer& peer, const Header& header) {
   const auto found = keys_.find(header.key);
   if (found == keys_.end()) return;
@@ -47,15 +53,45 @@ void Shard::OnForget(Peer& peer, const Header& header) {
   key.forgotten.resize(peers_.size());
   key.forgotten[peer.rank] = true;
   for (const uint32_t parity : {0, 1}) LendTo(peer.rank, key, parity, {});
-  if (!std::all_of(key.forgotten.begin(), key.forgotten.end(), [](bool one) { return one; })) return;
-  for (const auto& round : key.rounds)
-    for (const auto& one : peers_)
-      if (round->active() && !MayHaveAll(*round, one->rank))
-        return Blame(*one, KeyText(key.key) + ": it forgets it before it has its result");
+  if (!IsOver(key)) return;
+  for (const auto& round : key.rounds) {
+    if (!round->active()) continue;
+    if (round->complete() > 0) {
+      for (const auto& one : peers_)
+        if (!MayHaveAll(*round, one->rank))
+          return Blame(*one, KeyText(key.key) + ": it forgets it before it has its result");
+      continue;
+    }
+    --stats_.open_rounds;
+    if (given_up_.size() == kMostGivenUp) given_up_.clear();
+    given_up_.insert(key.key);
+  }
   --stats_.keys;
   memory_.Refund(KeyBytes());
   keys_.erase(found);
   memory_.Trim();  // what comes in its place is of other sizes
+}
+
+// All ranks have forgotten it; or all that have come to its last round, which the others won't come to: ranks that mean
+// different things by a name come to different keys. Not while somebody may write to its memory, or waits for a result.
+bool Shard::IsOver(const Key& key) const {
+  const auto keeps = [&](const auto& one) { return !key.IsForgottenBy(one->rank); };
+  for (const auto& round : key.rounds)
+    for (const auto& one : peers_)
+      if (one->landing == round.get()) return false;
+  if (std::none_of(peers_.begin(), peers_.end(), keeps)) return true;
+  bool given_up = false;
+  for (const auto& round : key.rounds) {
+    if (!round->active()) continue;
+    const bool open = round->complete() == 0;
+    given_up |= open;
+    for (const auto& one : peers_) {
+      const Contribution& contribution = round->of(one->rank);
+      const bool waits = open ? contribution.begun : !contribution.acknowledged;
+      if (keeps(one) && (waits || round->lent_to() == one->rank)) return false;
+    }
+  }
+  return given_up && key.lent.empty();
 }
 
 // A new link of this rank: says what of its contribution is in the sum, and goes on with the result from what it has.

@@ -45,6 +45,7 @@ Round& Shard::Key::Renew(uint32_t round, const Terms& terms) {
 Shard::Key* Shard::FindOrMake(const Header& header) {
   const auto found = keys_.find(header.key);
   if (found != keys_.end()) return found->second.get();
+  if (given_up_.contains(header.key)) return nullptr;
   if (!memory_.Charge(KeyBytes())) {
     const Status full = memory_.Exhausted();
     FailOnLoop(full.code(), KeyText(header.key) + ": " + full.message());
@@ -78,7 +79,8 @@ bool Shard::MakesSense(const Peer& peer, const Header& header) {
   return false;
 }
 
-// The round a push belongs to, with memory for it; nullptr if it is wrong (the job has failed then).
+// The round a push belongs to, with memory for it; nullptr if it is wrong (the job has failed then), or of a key that
+// was given up.
 Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   Key* const found = MakesSense(peer, header) ? FindOrMake(header) : nullptr;
   if (found == nullptr) return nullptr;

@@ -247,6 +247,13 @@ void BindEngine(nb::module_& m) {
           nb::arg("tensor"), "Then its feedback should be in device memory.")
       .def("wait_on_stream", &WaitOnStream, nb::arg("operation"), nb::arg("stream"),
            "What comes later in `stream` waits for it. False: this driver can't.")
+      .def(
+          "give_up",
+          [](PyEngine& self, const std::shared_ptr<Operation>& operation, int code, const std::string& text) {
+            self.engine().GiveUp(operation, Status(static_cast<Code>(code), text));
+          },
+          nb::arg("operation"), nb::arg("code"), nb::arg("text"),
+          "It fails on this rank, soon; nothing once it is done. Its tensor is then to be retired.")
       .def("wait", &PyEngine::Wait, nb::arg("operation"), nb::arg("seconds"),
            "True when it is done, False after `seconds`; raises the error it failed with.")
       .def(

@@ -69,6 +69,9 @@ class Operation(Protocol):
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back once when it has ended, on a thread on which blocking harms nobody; at once if it has ended."""
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """Fails it with `error` on all ranks, soon; nothing if it is done. Not of a `send` or `receive`."""
+
     @property
     def source(self) -> int:
         """Group rank whose message a `receive` got; only once it is done."""
@@ -147,6 +150,9 @@ class Group(Protocol):
 
     def release(self) -> None:
         """Gives back what is held for it: no rank will use it any more."""
+
+    def end(self) -> None:
+        """As `release`, and its name will never come again: nothing is left of it."""
 
     def barrier(self, options: CallOptions = DEFAULT) -> Operation:
         """Done when every rank has called it."""

@@ -124,7 +124,7 @@ class Communicator:
         layout = Layout(tuple(hosts[self._peers[rank].host_id] for rank in ranks))
         return NativeGroup(
             self._core, self._notifier, self._selector, name, lane_id(name), ranks, self._rank, layout,
-            self._shares(), self._config.stall_timeout,
+            self._shares(), self._config.stall_timeout, self._forget,
         )  # fmt: skip
 
     def _shares(self) -> bool:
@@ -142,6 +142,10 @@ class Communicator:
             known = self._groups.get(name)
         if known is not None:
             known.release()
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._groups.pop(name, None)
 
     def empty_shared(self, nbytes: int) -> SharedMemory:
         """Zero-filled memory that peers on this host map: collectives read and write it in place."""

@@ -34,8 +34,9 @@ class NativeGroup:
 
     def __init__(
         self, core: Any, notifier: Notifier, selector: Selector, name: str, lane: int, ranks: tuple[int, ...],
-        world_rank: int, layout: Layout, shares: bool, timeout: float,
+        world_rank: int, layout: Layout, shares: bool, timeout: float, forget: Callable[[str], None],
     ) -> None:  # fmt: skip
+        self._forget = forget
         self.name, self.ranks, self.lane, self.layout = name, ranks, lane, layout
         self.hosts = layout.hosts
         self.rank, self.size = ranks.index(world_rank), len(ranks)
@@ -143,6 +144,11 @@ class NativeGroup:
         self._plans.clear()
         self._planner.release()
 
+    def end(self) -> None:
+        """See collectives.api.Group."""
+        self.release()
+        self._forget(self.name)
+
     def explain(self, kind: Kind, count: int, dtype: DType, options: CallOptions = DEFAULT) -> str:
         """Which algorithm a call with `count` elements in its longer buffer would take here, and why."""
         return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)
@@ -160,7 +166,7 @@ class NativeGroup:
         completion = plan.launch(next(self._calls), source, target, terms)
         if plan.staged:
             self._notifier.watch(completion, Keeper(copied))
-        return NativeOperation(completion, self._notifier, self._world_rank, names)
+        return NativeOperation(completion, self._notifier, self._world_rank, names, plan.cancel)
 
     def _shape(self, fields: tuple[Any, ...]) -> Shape:
         kind, counts, *rest = fields

@@ -17,13 +17,20 @@ _POLL = 1.0  # seconds between two looks whether to end
 _THREADS = 64  # callbacks that block at the same time before others have to wait for them
 
 
+Cancel = Callable[[Any, int, str], None]
+"""Fails a completion on all ranks: code and text."""
+
+
 class NativeOperation:
     """One call in flight; see collectives.api.Operation."""
 
-    __slots__ = ("_completion", "_names", "_notifier", "_rank")
+    __slots__ = ("_cancel", "_completion", "_names", "_notifier", "_rank")
 
-    def __init__(self, completion: Any, notifier: Notifier, rank: int, names: tuple[str, str]) -> None:
-        """`names`: of what it does and of its group, put into words only for an error."""
+    def __init__(
+        self, completion: Any, notifier: Notifier, rank: int, names: tuple[str, str], cancel: Cancel | None = None
+    ) -> None:
+        """`names`: of what it does and of its group, put into words only for an error. `cancel`: the core's."""
+        self._cancel = cancel
         self._completion = completion
         self._notifier = notifier
         self._rank = rank
@@ -46,6 +53,11 @@ class NativeOperation:
                 pass
         elif not self._completion.wait(timeout):
             raise DeadlineError(f"wait() for {_what(self._names)} {timed_out(timeout)}; the call goes on")
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation."""
+        if self._cancel is not None:
+            self._cancel(self._completion, int(error.code), str(error))
 
     def error(self) -> BytePSLikeError | None:
         """Why it failed, or None; only once it is done."""
@@ -97,6 +109,9 @@ class Ended:
     def error(self) -> BytePSLikeError | None:
         """Why it failed, or None."""
         return self._error
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """It has ended."""
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back at once."""

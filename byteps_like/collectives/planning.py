@@ -37,6 +37,10 @@ class Plan(Protocol):
         """Of source, target and timeout, where it can: blocks to the call's end, which costs less than to launch and
         to wait. Returns (code, text) of an error."""
 
+    @property
+    def cancel(self) -> Callable[[Any, int, str], None]:
+        """Fails what `launch` returned on all ranks, soon: with a code and a text."""
+
     def launch(self, call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
         """Starts it as call number `call` of its lane; returns the core's completion."""
 
@@ -56,6 +60,11 @@ class SchedulePlan:
     staged: int = 0
 
     run = None
+
+    @property
+    def cancel(self) -> Callable[[Any, int, str], None]:
+        """See Plan.cancel."""
+        return self.core.cancel  # type: ignore[no-any-return]
 
     def launch(self, call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
         """See Plan.launch."""

@@ -25,10 +25,11 @@ Chunks = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """One shape of call. `native`: a `_core.HostPlan`; `run`: its own, see planning.Plan."""
+    """One shape of call. `native`: a `_core.HostPlan`; `run`: its own, `cancel`: its group's; see planning.Plan."""
 
     native: Any
     run: Callable[[int, int, float], tuple[int, str] | None]
+    cancel: Callable[[Any, int, str], None]
     staged: int = 0
 
     def launch(self, _call: int, source: Addresses, target: Addresses, terms: Terms) -> Any:
@@ -54,7 +55,7 @@ def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: A
         _chunks(shape.counts, itemsize, 0 if staged else source) if long_input else [],
         _chunks(received, itemsize, target) if long_output else [],
     )  # fmt: skip
-    return SharedPlan(native, native.run, shape.nbytes if staged else 0)
+    return SharedPlan(native, native.run, host.cancel, shape.nbytes if staged else 0)
 
 
 def _chunks(counts: Sequence[int], itemsize: int, where: Addresses) -> Chunks:

@@ -35,6 +35,12 @@ class Flight:
         if self._error is not None:
             raise self._error
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation. Of an exchange that other ranks won't complete: some operation of it waits."""
+        waits_for = self.waits_for
+        if waits_for is not None:
+            waits_for.give_up(error)
+
     def end(self, error: BytePSLikeError | None = None) -> None:
         """It is over."""
         self._error = error

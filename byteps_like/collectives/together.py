@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from byteps_like.errors import DeadlineError
+from byteps_like.errors import BytePSLikeError, DeadlineError
 
 
 class Waitable(Protocol):
@@ -18,6 +18,9 @@ class Waitable(Protocol):
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until it has ended; raises what made it fail."""
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation."""
+
 
 class Together:
     """Done when all of `parts` are. All are waited for, also if one fails, since their memory is in use until then."""
@@ -28,6 +31,11 @@ class Together:
     def done(self) -> bool:
         """Whether all have ended."""
         return all(part.done() for part in self._parts)
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """Gives all up."""
+        for part in self._parts:
+            part.give_up(error)
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until all have ended, then raises the first error.

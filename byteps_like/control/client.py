@@ -21,7 +21,7 @@ from byteps_like.control.types import Event, Member, MemberRole, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
 from byteps_like.timeline.orders import Order
-from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.api import Declared, Meeting, TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class ControlClient:
         self._callbacks: list[Callable[[Event], None]] = []
         self._unheard: deque[Event] = deque(maxlen=_UNHEARD)
         self._barrier_numbers: dict[str, int] = {}
+        self._retired: list[int] = []
         self._stats_source: Callable[[], Mapping[str, float]] = dict
 
     # --- joining and leaving ---
@@ -140,6 +141,11 @@ class ControlClient:
         """Agrees on tensors with all ranks: where each one's partitions live. Raises MismatchError on every rank."""
         return [declared for batch in _batches(specs) for declared in self._declare(batch)]
 
+    def retire(self, tensor_id: int) -> None:
+        """This rank won't use the tensor's name any more: the scheduler hears of it with the next `declare`."""
+        with self._lock:
+            self._retired.append(tensor_id)
+
     def replan(self, why: str, *, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Has all tensors placed anew, with partitions of another size or by other weights of the servers (by rank).
 
@@ -179,6 +185,14 @@ class ControlClient:
         if session is not None:
             session.waiting = (what, time.monotonic()) if what is not None else None
 
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """All that this rank has waited for longer than a moment. Returns at once."""
+        session = self._session
+        if session is None or session.closed or session.error is not None:
+            return
+        request = pb.MeetRequest(member_id=session.id, waiting=[wire.meeting_to_wire(one) for one in waiting])
+        self._loop.submit(session.post("Meet", request))
+
     def publish(self, source: Callable[[], Mapping[str, float]]) -> None:
         """`source` gives this member's counters for `status`: called at each heartbeat on the control thread."""
         self._stats_source = source
@@ -187,7 +201,10 @@ class ControlClient:
 
     def _declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         session = self._joined()
-        request = pb.DeclareRequest(member_id=session.id, specs=[wire.spec_to_wire(spec) for spec in specs])
+        with self._lock:
+            retired, self._retired = self._retired, []
+        wanted = [wire.spec_to_wire(spec) for spec in specs]
+        request = pb.DeclareRequest(member_id=session.id, specs=wanted, retired=retired)
         reply: pb.DeclareReply = self._loop.run(session.call("Declare", request, CALL_SECONDS))
         return [wire.declared_from_wire(spec, item) for spec, item in zip(specs, reply.placements, strict=True)]
 

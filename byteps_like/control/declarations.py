@@ -30,6 +30,7 @@ class Declarations:
         self._parts = 0
         self._names: dict[int, str] = {}
         """By tensor id, those of places that tensors have left included."""
+        self._next_id = 0
 
     def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
@@ -44,13 +45,20 @@ class Declarations:
             if (moved := self._place(entry.declared.spec)).partitions
         )
 
+    def retire(self, tensors: Sequence[int]) -> None:
+        """A rank won't use the names of these any more; nor will any rank declare them again, or for good reason."""
+        for number in tensors:
+            name = self._names.pop(number, None)
+            if name is not None and name in self._entries and self._entries[name].declared.tensor_id == number:
+                self._parts -= len(self._entries.pop(name).declared.partitions)
+
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""
         return name_keys(text, self._names)
 
     def _place(self, spec: TensorSpec) -> Declared:
-        number = len(self._names)
-        room("tensors of this epoch", number + 1, MOST_NAMES)
+        number, self._next_id = self._next_id, self._next_id + 1
+        room("tensors of this epoch", len(self._names) + 1, MOST_NAMES)
         declared = self._placer.place(number, spec)
         self._parts += len(declared.partitions)
         room("partitions of this epoch's tensors", self._parts, MOST_PARTS)

@@ -12,6 +12,7 @@ from byteps_like.control import bounds, wire
 from byteps_like.control.barriers import Barriers
 from byteps_like.control.declarations import Declarations
 from byteps_like.control.mailbox import Mailbox
+from byteps_like.control.meetings import Meetings
 from byteps_like.control.membership import JobState, Membership
 from byteps_like.control.placement import Placer
 from byteps_like.control.rates import CardRates, CardReport
@@ -46,6 +47,7 @@ class SchedulerService:
         self._boxes: dict[str, Mailbox] = {}
         self._epoch = 0
         self._declarations: Declarations | None = None
+        self._meetings = Meetings()
         self._partition_bytes = 0
         self._weights: list[float] = []
         self._barriers = Barriers(())
@@ -62,6 +64,7 @@ class SchedulerService:
             "Heartbeat": self.heartbeat,
             "Barrier": self.barrier,
             "Declare": self.declare,
+            "Meet": self.meet,
             "Replan": self.replan,
             "Report": self.report,
             "Leave": self.leave,
@@ -119,6 +122,7 @@ class SchedulerService:
         """Agrees on tensors; a mismatch fails the epoch for everybody."""
         seat = self._worker(request.member_id)
         specs = [wire.spec_from_wire(spec) for spec in request.specs]
+        self._table().retire(request.retired)
         try:
             declared = self._table().declare(seat.member.rank, specs)
         except MismatchError as error:
@@ -126,6 +130,21 @@ class SchedulerService:
             self._after()
             raise
         return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
+
+    async def meet(self, request: pb.MeetRequest) -> pb.MeetReply:
+        """A rank waits; all workers hear of what ranks disagree on. Portable ones can't go on after that."""
+        seat = self._worker(request.member_id)
+        waiting = [wire.meeting_from_wire(one) for one in request.waiting]
+        seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
+        all_can_go_on = all(one.member.native for one in seats)
+        for found in self._meetings.report(seat.member.rank, waiting):
+            if not all_can_go_on:
+                self.membership.fail(MismatchError(found.text, key=found.point), self._loop.time())
+                break
+            event = Event(EventKind.DISAGREEMENT, found.text, disagreement=found)
+            self.membership.outbox.append(Notice(tuple(seat.id for seat in seats), event))
+        self._after()
+        return pb.MeetReply()
 
     async def replan(self, request: pb.ReplanRequest) -> pb.ReplanReply:
         """A worker wants all tensors placed anew; they move when all workers know."""
@@ -258,6 +277,7 @@ class SchedulerService:
     def _follow_epoch(self) -> None:
         if self._epoch != self.membership.number:
             self._epoch, self._declarations, self._rates = self.membership.number, None, None
+            self._meetings = Meetings()
             self._barriers = Barriers(worker.rank for worker in self._world().workers)
 
     def _check_nobody_left(self, name: str) -> None:

@@ -64,6 +64,7 @@ class EventKind(StrEnum):
     WARNING = "warning"  # log it
     ENDED = "ended"  # everybody left in order
     MOVES = "moves"  # tensors will be placed anew: `moves`
+    DISAGREEMENT = "disagreement"  # one operation fails on all ranks: `disagreement`
     RECORD = "record"  # record a timeline: `text` is the order; none: end it
 
 
@@ -77,6 +78,15 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Disagreement:
+    """The ranks mean different things by the operation that is the `use`th at `point` (worker.api.Meeting)."""
+
+    point: str
+    use: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Event:
     """One message of the watch stream."""
 
@@ -84,3 +94,4 @@ class Event:
     text: str
     error: BytePSLikeError | None = None
     moves: tuple[Move, ...] = ()
+    disagreement: Disagreement | None = None

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from byteps_like.control import bounds
 from byteps_like.control.seats import Claim, Waiting
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, Move, World
+from byteps_like.control.types import Disagreement, Event, EventKind, Member, MemberRole, Move, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, from_code
-from byteps_like.worker.api import Declared, Partition, TensorSpec
+from byteps_like.worker.api import Declared, Meeting, Partition, TensorSpec
 
 _ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
 _ROLE_OF = {value: role for role, value in _ROLES.items()}
@@ -21,6 +21,7 @@ _KINDS = {
     EventKind.ENDED: pb.Event.KIND_ENDED,
     EventKind.MOVES: pb.Event.KIND_MOVES,
     EventKind.RECORD: pb.Event.KIND_RECORD,
+    EventKind.DISAGREEMENT: pb.Event.KIND_DISAGREEMENT,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 
@@ -110,14 +111,20 @@ def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage
         return pb.WatchMessage(world=world)
     error = error_to_wire(message.error) if message.error is not None else None
     moves = [pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions)) for move in message.moves]
-    return pb.WatchMessage(event=pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves))
+    event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves)
+    if message.disagreement is not None:
+        found = message.disagreement
+        event.disagreement.CopyFrom(pb.Disagreement(point=found.point, use=found.use, text=found.text))
+    return pb.WatchMessage(event=event)
 
 
 def event_from_wire(message: pb.Event) -> Event:
     """One event; a kind that is unknown here is a warning."""
     error = error_from_wire(message.error) if message.HasField("error") else None
     moves = tuple(Move(move.tensor_id, move.to.tensor_id, _partitions(move.to)) for move in message.moves)
-    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves)
+    said = message.disagreement
+    found = Disagreement(said.point, said.use, said.text) if message.HasField("disagreement") else None
+    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found)
 
 
 def claim_to_wire(claim: Claim) -> pb.JoinRequest:
@@ -164,6 +171,18 @@ def waiting_from_wire(message: pb.Waiting) -> Waiting:
     if message.knows_started:
         waiting["started"] = dict(message.started)
     return waiting
+
+
+def meeting_to_wire(meeting: Meeting) -> pb.Meeting:
+    """What a rank waits for."""
+    return pb.Meeting(
+        point=meeting.point, use=meeting.use, what=meeting.what, says=meeting.says, data=meeting.data
+    )  # fmt: skip
+
+
+def meeting_from_wire(message: pb.Meeting) -> Meeting:
+    """What a rank waits for."""
+    return Meeting(message.point, message.use, message.what, message.says, message.data)
 
 
 def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:

@@ -80,6 +80,9 @@ class PortableHandle:
         text = f"{self.name!r} made no progress for {self._worker.stall_timeout:g} s, and no server said why"
         return StalledError(text, key=self.name, elapsed=elapsed)
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """Nothing: where there are portable workers, the job ends when ranks disagree."""
+
     def land(self) -> None:
         """One more partition is complete."""
         self._parts -= 1

@@ -20,7 +20,7 @@ from byteps_like.portable.handle import PortableHandle
 from byteps_like.portable.pump import Pump
 from byteps_like.portable.transfer import Transfer, memory_at
 from byteps_like.wire.door import Hello
-from byteps_like.worker.api import Declared, Feedback, Handle, Partition, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Handle, Meeting, OnDisagreement, Partition, TensorSpec
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.verdict import Verdict
@@ -42,6 +42,9 @@ class Control(Protocol):
 
     def waiting(self, what: Waiting | None) -> None:
         """What this rank is blocked on."""
+
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """Tells what this rank has waited for longer than a moment."""
 
     def on_event(self, callback: Callable[[Event], None]) -> None:
         """Registers for the events of the epoch."""
@@ -170,6 +173,13 @@ class PortableWorker:
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
         return declared
+
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """See worker.api.Meets."""
+        self._client.meet(waiting)
+
+    def on_disagreement(self, callback: OnDisagreement) -> None:
+        """Never told: where there are portable workers, the job ends when ranks disagree."""
 
     def note_route(self, name: str) -> None:
         """Portable workers publish no counters."""

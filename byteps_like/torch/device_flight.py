@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.devices import Device
 from byteps_like.torch.flown import call_all, park
 from byteps_like.worker.api import Handle
@@ -31,6 +32,10 @@ class DeviceFlight:
     def wait(self, timeout: float | None = None) -> None:
         """Blocks the host until the result is on the device. Raises as the worker's own handle."""
         self._handle.wait(timeout)
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See worker.api.Handle."""
+        self._handle.give_up(error)
 
     @property
     def stream(self) -> int:
@@ -98,3 +103,7 @@ class Following:
             self._behind.wait(self._name, self._flight)
         else:
             self._flight.wait(timeout)
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See worker.api.Handle."""
+        self._flight.give_up(error)

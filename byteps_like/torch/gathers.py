@@ -21,6 +21,7 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.gathers_coded import Travelling, travellers
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.headers import Headers
+from byteps_like.torch.naming import Call
 from byteps_like.torch.ops import Reduction, scale_in_place, scaled_once
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.staged import All, Staged, Step
@@ -38,21 +39,22 @@ class Rows:
     counts: tuple[int, ...]
 
 
-def launch(kind: str, name: str | None, process_set: object, begin: Launch) -> int:
-    """Starts the operation `name` of `kind` on its lane and returns its handle."""
+def launch(call: Call, process_set: object, begin: Launch) -> int:
+    """Starts an operation on its lane and returns its handle."""
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     if runtime.joiner is not None:
-        runtime.joiner.check(kind, scope.ranks)
-    full = runtime.names.claim(scope.prefix + kind, name, "")
-    try:
-        step, finish = begin(scope.lane(full))
+        runtime.joiner.check(call.kind, scope.ranks)
+    with runtime.claimed(scope, call) as claim:
+        step, finish = begin(scope.lane(claim.name))
+        runtime.names.begun(claim, step)
         if runtime.joiner is not None and not scope.number:
-            runtime.joiner.watch(full, step)
-    except BaseException:
-        runtime.names.release(full)
-        raise
-    return table.add(Operation(runtime, full, step, finish))
+            runtime.joiner.watch(claim.name, step)
+    return table.add(Operation(runtime, claim, step, finish))
+
+
+def _called(kind: str, name: str | None) -> str:
+    return kind if name is None else f"{kind} {name!r}"
 
 
 def plain(tensors: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
@@ -79,7 +81,7 @@ def start_allgather(
     def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
         travelling.extend(travellers(own, codec, lane.rank))
         headers = Headers(
-            lane, "allgather", own, codec="" if codec is None else codec.spec(),
+            lane, _called("allgather", name), own, codec="" if codec is None else codec.spec(),
             lengths=[item.payload.nbytes for item in travelling],
         )  # fmt: skip
 
@@ -99,7 +101,7 @@ def start_allgather(
 
         return Staged(headers.operation, then), finish
 
-    return launch("allgather", name, process_set, begin)
+    return launch(Call("allgather", name, ""), process_set, begin)
 
 
 def _row_bytes(tensor: torch.Tensor) -> int:
@@ -115,7 +117,7 @@ def start_alltoall(
     landed: list[Rows] = []
 
     def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
-        headers = Headers(lane, "alltoall", [own], counts)
+        headers = Headers(lane, _called("alltoall", name), [own], counts)
 
         def then() -> Step:
             headers.shapes(0)
@@ -127,7 +129,7 @@ def start_alltoall(
             replace(landed[0], tensor=landed[0].tensor.to(tensor.device))
         )
 
-    return launch("alltoall", name, process_set, begin)
+    return launch(Call("alltoall", name, ""), process_set, begin)
 
 
 def _exchange(lane: Group, tensor: torch.Tensor, counts: Sequence[int], into: Rows) -> Step:
@@ -182,7 +184,7 @@ def start_reducescatter(
     outputs: list[torch.Tensor] = []
 
     def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
-        headers = Headers(lane, "reducescatter", own)
+        headers = Headers(lane, _called("reducescatter", name), own)
         for tensor, part in zip(own, parts, strict=True):
             outputs.append(tensor.new_empty((part.counts[lane.rank], *tensor.shape[1:])))
 
@@ -200,7 +202,13 @@ def start_reducescatter(
         del own[:]  # alive until here: the operation reads it
         return result([output.to(part.tensor.device) for output, part in zip(outputs, parts, strict=True)])
 
-    return launch("reducescatter", name, process_set, begin)
+    return launch(Call("reducescatter", name, _meaning(reduction)), process_set, begin)
+
+
+def _meaning(reduction: Reduction) -> str:
+    """What all ranks must mean, beside what Headers compares."""
+    scaled = f" scaled by {reduction.prescale:g}, {reduction.postscale:g}"
+    return reduction.op.name.lower() + (scaled if (reduction.prescale, reduction.postscale) != (1.0, 1.0) else "")
 
 
 def _scatter(lane: Group, tensor: torch.Tensor, output: torch.Tensor, rows: Sequence[int], op: Op) -> Step:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from byteps_like.errors import BytePSLikeError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.differentiable import push_pull
@@ -145,6 +146,9 @@ class _Handles:
     def done(self) -> bool:
         return all(operation.handle.done() for operation in self._operations)
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """Of each by itself."""
+
     def wait(self, timeout: float | None = None) -> None:
         """Left to `results`, which has to take every handle from the table, also when one fails."""
 
@@ -165,4 +169,4 @@ def _start(
 ) -> int:
     with torch.no_grad():
         handles = _Handles([start(flat, full, reduction, process_set) for flat, full in group.flats()])
-    return table.add(Operation(_runtime.current(), "", handles, lambda: result(group.split(handles.results()))))
+    return table.add(Operation(_runtime.current(), None, handles, lambda: result(group.split(handles.results()))))

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.torch.naming import Claim, explained
 from byteps_like.torch.runtime import Runtime
 from byteps_like.worker.api import Handle
 
@@ -18,7 +19,7 @@ class Operation:
     """One operation in flight."""
 
     runtime: Runtime
-    name: str
+    claim: Claim | None
     handle: Handle
     finish: Callable[[], Any]
     """Makes the caller's result once everything has landed."""
@@ -28,10 +29,15 @@ class Operation:
     def wait(self) -> Any:
         """Blocks until the result has landed, or has the current stream wait; frees the name either way. Raises the
         operation's error, if it is known."""
+        failure = None
         try:
             self.handle.wait()
+        except BytePSLikeError as error:
+            failure = error
+            raise explained(self.claim, error) from None
         finally:
-            self.runtime.names.release(self.name)
+            if self.claim is not None:
+                self.runtime.names.release(self.claim, failure)
         return self.finish()
 
 

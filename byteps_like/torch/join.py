@@ -81,7 +81,7 @@ class Joiner:
         with self._lock:
             notice = {
                 "route": number, "name": name, "dtype": int(declared.spec.dtype), "shape": declared.spec.shape,
-                "codec": declared.spec.codec,
+                "codec": declared.spec.codec, "says_all": declared.spec.says_all,
                 "op": int(op), "root": how.root, "parts": [parts.start, parts.stop],
                 "use": self._uses[number, name, parts.start],
             }  # fmt: skip
@@ -112,6 +112,12 @@ class Joiner:
         self._flights.append(flight)
         for rank in self._others_joined():
             self._tell(rank, flight.notice)
+
+    def forget(self, name: str) -> None:
+        """No rank will use that name any more."""
+        with self._lock:
+            for key in [key for key in self._uses if key[1] == name]:
+                del self._uses[key]
 
     # Joining
 
@@ -254,4 +260,5 @@ def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
         runtime.worker.group("join")  # says why there are none
         raise InvalidArgumentError("join() needs collectives among the workers")
     last: int = runtime.joiner.join()
+    runtime.begin_anew()
     return last

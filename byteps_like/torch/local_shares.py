@@ -160,6 +160,9 @@ class Queued:
         """As `wait`."""
         self.wait()
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """The devices' own: they end it."""
+
     def error(self) -> BytePSLikeError | None:
         """Why the local peers failed, or None."""
         try:

@@ -13,6 +13,7 @@ from byteps_like.torch import adasum, devices
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.handles import Operation, table
+from byteps_like.torch.naming import Call, Claim
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.tensors import check_in_place, check_strided, mark_changed, spec_of, wire_dtype, wire_op
 from byteps_like.worker.api import Handle
@@ -92,48 +93,51 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
     reduction = scaled_once(reduction, tensor.dtype, scope.size)
-    full = runtime.names.claim(scope.prefix + reduction.kind, name, _signature(tensor, reduction))
-    try:
+    with runtime.claimed(scope, Call(reduction.kind, name, _meaning(tensor, reduction))) as claim:
         begin = _start_adasum if reduction.adasum else _start_push_pull
-        runtime.behind.catch_up(full)
-        handle = runtime.behind.follow(full, begin(tensor, full, reduction, scope))
-    except BaseException:
-        runtime.names.release(full)
-        raise
+        runtime.behind.catch_up(claim.stable)
+        handle = runtime.behind.follow(claim.stable, begin(tensor, claim, reduction, scope))
+        runtime.names.begun(claim, handle)
 
     def finish() -> torch.Tensor:
         mark_changed(tensor)
         scale_in_place(tensor, reduction.postscale)
         return tensor
 
-    return table.add(Operation(runtime, full, handle, finish))
+    return table.add(Operation(runtime, claim, handle, finish))
 
 
-def _signature(tensor: torch.Tensor, reduction: Reduction) -> str:
-    """What unnamed calls must have in common to meet."""
-    op = "ADASUM" if reduction.adasum else reduction.op.name
-    codec = f".{reduction.codec}" if reduction.codec else ""
-    return f"{op}.{str(tensor.dtype).removeprefix('torch.')}.{'x'.join(map(str, tensor.shape))}{codec}"
+def _meaning(tensor: torch.Tensor, reduction: Reduction) -> str:
+    """What all ranks must mean."""
+    what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    if reduction.op is Op.BROADCAST:
+        return f"{what} from rank {reduction.root}"
+    codec = f" by {reduction.codec}" if reduction.codec else ""
+    factors = (("prescale_factor", reduction.prescale), ("postscale_factor", reduction.postscale))
+    scaled = "".join(f" {name}={factor:g}" for name, factor in factors if factor != 1.0)
+    return f"{'adasum' if reduction.adasum else reduction.op.name.lower()} of {what}{codec}{scaled}"
 
 
-def _start_push_pull(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
+def _start_push_pull(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:
     root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
     op = wire_op(reduction.op, tensor.dtype)
     scope.route.carries(devices.of(tensor))
-    (declared,) = scope.route.declare([replace(spec_of(full, tensor), codec=reduction.codec)])
+    priority = _runtime.current().priorities.get(claim.stable, 0)
+    spec = replace(spec_of(claim.name, tensor, priority), codec=reduction.codec, says_all=True)
+    (declared,) = scope.route.declare([spec])
     scale_in_place(tensor, reduction.prescale)
     address, place = _runtime.current().place(tensor)
     return scope.route.push_pull(declared, address, op, Request(root, None, reduction.priority or None, place))
 
 
-def _start_adasum(tensor: torch.Tensor, full: str, reduction: Reduction, scope: Scope) -> Handle:
+def _start_adasum(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:
     adasum.check_ranks(tensor, scope.size)
     scale_in_place(tensor, reduction.prescale)
     _, place = _runtime.current().place(tensor)
     if place is None:
-        return adasum.begin(scope.lane(full), tensor)
+        return adasum.begin(scope.lane(claim.name), tensor)
     copy = (place.host, place.data)
-    return place.stage.start([copy], [copy[::-1]], partial(adasum.begin, scope.lane(full), place.host))
+    return place.stage.start([copy], [copy[::-1]], partial(adasum.begin, scope.lane(claim.name), place.host))
 
 
 def scaled_once(reduction: Reduction, dtype: torch.dtype, size: int) -> Reduction:
@@ -232,13 +236,15 @@ def broadcast_async_(
 
 
 def declare(name: str, tensor: torch.Tensor | None = None, *, priority: int = 0) -> None:
-    """Agrees on `name` ahead of its first push_pull, if `tensor` says what it will carry; else only checks it.
+    """Says ahead of the first push_pull of `name` how urgent it is. Sends nothing.
 
-    BytePS needs the same order of `declare` calls on all ranks; here names are matched, so the order is free.
+    BytePS needs the same order of `declare` calls on all ranks; here names are matched, so the order is free, and what
+    a name carries may change from one use to the next. `tensor` is checked, if it is given.
     """
     runtime = _runtime.current()
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(f"declare needs a name, not {name!r}")
     if tensor is not None:
         check_strided(tensor, "declare")
-        runtime.declare([spec_of(f"push_pull.{name}", tensor, priority)])
+        wire_dtype(tensor.dtype)
+    runtime.priorities[f"push_pull.{name}"] = priority

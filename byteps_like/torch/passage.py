@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.together import Waitable
-from byteps_like.errors import DeadlineError, ShutdownError, timed_out
+from byteps_like.errors import BytePSLikeError, DeadlineError, ShutdownError, timed_out
 from byteps_like.torch.devices import Device, Event, Gate
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,12 @@ class Passage:
             self._waits = True
             self._boarded.set()
             self._stage.expect(self)
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation. Blocks until it is launched."""
+        self._boarded.wait()
+        if self._operation is not None:
+            self._operation.give_up(error)
 
     def see_in(self) -> None:
         """For operations that call nobody back: blocks until it has ended."""

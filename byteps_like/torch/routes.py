@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.device_flight import DeviceFlight
 from byteps_like.torch.devices import Device
 from byteps_like.torch.place import Place
-from byteps_like.worker.api import Declared, Handle, OnGpu, TensorSpec, UsesGpu, Worker
+from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
 from byteps_like.worker.local import check_same
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,16 @@ class Route:
                 check_same(known[spec.name].spec, spec)
         return [known[spec.name] for spec in specs]
 
+    def retire(self, name: str) -> list[str]:
+        """No rank will use `name` again, nor what was made of it ("name.part"); what was let go of."""
+        names = [name] if name in self._declared else []
+        names += [one for one in self._declared if one.startswith(f"{name}.")]
+        for one in names:
+            declared = self._declared.pop(one)
+            if isinstance(self.worker, Forgets):
+                self.worker.forget(declared)
+        return names
+
     def push_pull(self, declared: Declared, address: int, op: Op, how: Request = Request()) -> Handle:
         """See worker.api.Worker.push_pull."""
         if self.observer is not None:
@@ -121,6 +131,8 @@ class Scope:
     rank: int
     route: Route
     base: Worker
+    lanes: set[str] = field(default_factory=set)
+    """Names of operations that have one."""
 
     @property
     def size(self) -> int:
@@ -134,7 +146,15 @@ class Scope:
 
     def lane(self, name: str) -> Group:
         """The lane of the operations called `name`, which ranks may use in any order beside other names."""
-        return self.base.group(f"name/{self.number}/{name}", self.ranks)
+        group = self.base.group(f"name/{self.number}/{name}", self.ranks)
+        self.lanes.add(name)
+        return group
+
+    def end_lane(self, name: str) -> None:
+        """No rank will use it any more."""
+        if name in self.lanes:
+            self.lanes.remove(name)
+            self.base.group(f"name/{self.number}/{name}", self.ranks).end()
 
     def root(self, root: int) -> int:
         """The place of world rank `root`. Raises InvalidArgumentError if it has none."""

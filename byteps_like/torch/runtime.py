@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
@@ -24,12 +25,13 @@ from byteps_like.torch.beginning import at_group, begin
 from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.devices import Device
 from byteps_like.torch.flown import release
-from byteps_like.torch.naming import NameTable
+from byteps_like.torch.lookout import Lookout
+from byteps_like.torch.naming import Call, Claim, NameTable
 from byteps_like.torch.passage import Stage
 from byteps_like.torch.place import Place
 from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.torch.sparse_choice import Seen
-from byteps_like.worker.api import Declared, TensorSpec, Worker
+from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
@@ -38,6 +40,7 @@ from byteps_like.worker.meeting import Seat
 logger = logging.getLogger(__name__)
 
 _PARTITION_BYTES = 4 << 20
+_KEPT = 4  # meanings of a name to remember where a new one costs no message
 
 
 class Runtime:
@@ -64,6 +67,9 @@ class Runtime:
         """What codecs do to gradients, by optimizer: see watching."""
         self.route = Route(worker)
         self.names = NameTable()
+        self.priorities: dict[str, int] = {}
+        """Of push_pulls, by name, as declared."""
+        self._lookout = Lookout(self.names, worker) if isinstance(worker, Meets) else None
         self.bulk_lock = threading.Lock()
         self.closed = False
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -116,6 +122,26 @@ class Runtime:
     def generation(self) -> int:
         """How often all ranks have joined (see join)."""
         return 0 if self.joiner is None else int(self.joiner.generation)
+
+    @contextmanager
+    def claimed(self, scope: Scope, call: Call) -> Iterator[Claim]:
+        """The place of a new operation, which the block begins; if it raises, nothing was begun. See NameTable."""
+        if self._lookout is not None:
+            self._lookout.begin()
+        kept = 0 if scope.route.name == "server" else _KEPT
+        claim = self.names.claim(scope.prefix, call, partial(self._forget, scope), kept)
+        try:
+            yield claim
+        except BaseException:
+            self.names.withdraw(claim)
+            raise
+
+    def _forget(self, scope: Scope, name: str) -> None:
+        """No data will travel under `name` any more."""
+        scope.end_lane(name)
+        for retired in scope.route.retire(name):
+            if self.joiner is not None:
+                self.joiner.forget(retired)
 
     def _follow(self, label: str, order: list[int]) -> None:
         arena = self.arenas.get(label)
@@ -254,10 +280,16 @@ class Runtime:
         place = Place.of(tensor, self.stage(device))
         return place.host.data_ptr(), place
 
+    def begin_anew(self) -> None:
+        """All ranks have joined (see join): calls are counted from 0 again."""
+        self.names.begin_anew()
+
     def close(self) -> None:
         """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
         if self._paced is not None:
             self._paced.close()
+        if self._lookout is not None:
+            self._lookout.close()
         if self._stop_serving is not None and os.getpid() == self._pid:
             stop, self._stop_serving = self._stop_serving, None
             stop()

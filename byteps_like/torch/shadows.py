@@ -76,4 +76,10 @@ class Shadows:
 
 
 def _spec(notice: Message) -> TensorSpec:
-    return TensorSpec(notice["name"], DType(notice["dtype"]), tuple(notice["shape"]), codec=notice["codec"])
+    return TensorSpec(
+        notice["name"],
+        DType(notice["dtype"]),
+        tuple(notice["shape"]),
+        codec=notice["codec"],
+        says_all=notice["says_all"],
+    )

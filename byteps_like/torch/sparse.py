@@ -11,6 +11,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import Operation, synchronize, table
+from byteps_like.torch.naming import Call
 from byteps_like.torch.ops import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.sparse_choice import Seen, Way, choose, codec_for
@@ -29,9 +30,10 @@ Started = tuple[Handle, Callable[[], tuple[Rows, int]]]
 
 @dataclass(frozen=True)
 class _Sum:
-    """One that is to be started. `seen`: the last one of this name."""
+    """One that is to be started. `seen`: the last one of this `stable` name; `name`: under which its data travels."""
 
     rows: Rows
+    stable: str
     name: str
     reduction: Reduction
     scope: Scope
@@ -79,24 +81,22 @@ def start_sparse(
     scope = runtime.scope(process_set)
     home = tensor.device
     rows = _checked(tensor.cpu(), reduction).scaled(reduction.prescale)
-    full = runtime.names.claim(scope.prefix + KIND, name, _signature(rows, reduction))
-    seen, generation = _seen(full), runtime.generation
-    way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
-    if way is not Way.SERVERS:
-        runtime.sparse_twins.pop(full, None)
-    begin = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
-    try:
-        step, finish = begin(_Sum(rows, full, reduction, scope, seen, way, partition_bytes))
-    except BaseException:
-        runtime.names.release(full)
-        raise
+    with runtime.claimed(scope, Call(KIND, name, _signature(rows, reduction))) as claim:
+        full = claim.stable
+        seen, generation = _seen(full), runtime.generation
+        way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
+        if way is not Way.SERVERS:
+            runtime.sparse_twins.pop(full, None)
+        begin = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
+        step, finish = begin(_Sum(rows, full, claim.name, reduction, scope, seen, way, partition_bytes))
+        runtime.names.begun(claim, step)
 
     def result() -> torch.Tensor:
         total, entries = finish()
         runtime.sparse_seen[full] = Seen(entries, total.count, way, generation)
         return total.scaled(reduction.postscale).tensor().to(home)
 
-    return table.add(Operation(runtime, full, step, result))
+    return table.add(Operation(runtime, claim, step, result))
 
 
 def is_dense(name: str, process_set: object = None) -> bool:
@@ -134,14 +134,14 @@ def _start_servers(wanted: _Sum) -> Started:
     rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().sparse_twins
     assert wanted.seen is not None
     means = Means(wanted.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
-    twin: Twin | None = twins.pop(wanted.name, None)  # held again when all is well
+    twin: Twin | None = twins.pop(wanted.stable, None)  # held again when all is well
     if twin is None or not twin.serves(rows, means):
         twin = Twin(rows, means, scope.route)
     held, handle = twin, twin.start(rows, wanted.request)
 
     def finish() -> tuple[Rows, int]:
         total, entries = held.finish()
-        twins[wanted.name] = held
+        twins[wanted.stable] = held
         return total.divided(wanted.reduction.op, scope.size), entries
 
     return handle, finish

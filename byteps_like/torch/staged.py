@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from byteps_like.collectives.together import Together, Waitable
+from byteps_like.errors import BytePSLikeError
 
 
 class Step(Waitable, Protocol):
@@ -63,6 +64,10 @@ class Staged:
             raise self._error
         assert self._second is not None
         self._second.wait(timeout)
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation."""
+        (self._first if self._second is None else self._second).give_up(error)
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back once both have ended."""

@@ -232,6 +232,10 @@ class Followed:
         self._operation.wait(timeout)
         self._follow()
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation."""
+        self._operation.give_up(error)
+
     def error(self) -> BytePSLikeError | None:
         """The operation's."""
         return self._operation.error()

@@ -8,7 +8,7 @@ import zlib
 
 from byteps_like.collectives.api import CallOptions, Group, Keeper, Traffic
 from byteps_like.dtypes import DType
-from byteps_like.errors import MismatchError
+from byteps_like.errors import BytePSLikeError, MismatchError
 
 WORDS_BYTES = 128
 """Sent by each rank to all: a checksum of the words, and as much of them as there is room for."""
@@ -41,6 +41,10 @@ class Agreement:
     def done(self) -> bool:
         """Whether everybody's words are there."""
         return self._operation.done()
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation."""
+        self._operation.give_up(error)
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until they are. Raises MismatchError, the same on all ranks, naming the ranks that differ."""

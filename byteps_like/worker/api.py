@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError
 
 TWOWAY = "twoway "
 
@@ -30,6 +31,9 @@ class TensorSpec:
     """How it is encoded on the way: the canonical text of a codec (`Codec.spec()`), "" for raw. With "twoway " before
     it, servers keep an error feedback of their own for results that they encode again. Float32 only; all ranks alike.
     """
+
+    says_all: bool = False
+    """The name says what is here: who uses it means the same, and nothing needs to be compared."""
 
     @property
     def codec_spec(self) -> str:
@@ -101,6 +105,41 @@ class Links:
     """Of all_reduce, where reductions go among the workers; the same on all ranks."""
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """An operation of a single tensor that a rank waits for, the `use`th at `point`. Ranks that mean the same by it
+    have the same `data`, the name under which it travels. `what` and `says` are for people: the point, and the call."""
+
+    point: str
+    use: int
+    what: str
+    says: str
+    data: str
+
+
+OnDisagreement = Callable[[str, int, str], None]
+"""Told of an operation that can't come about: point, use, why."""
+
+
+@runtime_checkable
+class Meets(Protocol):
+    """A worker by whom ranks find out that they mean different things by an operation."""
+
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """All that this rank has waited for longer than a moment. Never blocks."""
+
+    def on_disagreement(self, callback: OnDisagreement) -> None:
+        """Who is told of those that ranks disagree on, on all ranks: on a thread that must not be blocked."""
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A worker that can let go of a name, and of all that it stood for."""
+
+    def forget(self, declared: Declared) -> None:
+        """No rank will use this name again, nor declare it; nothing of it is in flight here."""
+
+
 @runtime_checkable
 class Tunable(Protocol):
     """A worker whose use of its links can be changed while it runs."""
@@ -153,6 +192,10 @@ class Handle(Protocol):
 
         Raises the typed error of the operation: MismatchError, StalledError, PeerLostError, ...
         """
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """Other ranks won't complete it: it ends with `error` on this rank, soon, and its name must not be used any
+        more. Nothing if it is done."""
 
 
 @dataclass(frozen=True)

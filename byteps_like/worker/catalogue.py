@@ -35,6 +35,12 @@ class Catalogue:
                 self._names[item.tensor_id] = item.spec.name
             return [self._known[spec.name] for spec in specs]
 
+    def forget(self, declared: Declared) -> None:
+        """The name is not used any more; texts may still speak of its keys for a while."""
+        with self._lock:
+            self._known.pop(declared.spec.name, None)
+            self._names.pop(declared.tensor_id, None)
+
     def rename(self, moved: Declared) -> None:
         """The tensor's keys are those of `moved` from now on; errors may speak of them."""
         with self._lock:

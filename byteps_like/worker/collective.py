@@ -17,7 +17,19 @@ from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
-from byteps_like.worker.api import Declared, Feedback, Handle, Links, Partition, Places, SharedMemory, TensorSpec
+from byteps_like.worker.api import (
+    Declared,
+    Feedback,
+    Handle,
+    Links,
+    Meeting,
+    Meets,
+    OnDisagreement,
+    Partition,
+    Places,
+    SharedMemory,
+    TensorSpec,
+)
 from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.local import Catalogue, CompletedHandle, check_feedback, check_push_pull
 
@@ -139,12 +151,14 @@ class CollectiveWorker:
 
     def _agreement(self, declared: Declared) -> list[Agreement]:
         """The first use of a name compares its dtype and shape over the ranks."""
+        if declared.spec.says_all:
+            return []
         with self._lock:
             if declared.tensor_id in self._agreed:
                 return []
             self._agreed.add(declared.tensor_id)
         spec = declared.spec
-        lane = self._base.group(f"{self._label}/{spec.name}/agreement", self.ranks)
+        lane = self._agreement_lane(declared)
         kind = f"{spec.dtype.name.lower()} {list(spec.shape)}" + (f" by codec {spec.codec}" if spec.codec else "")
         return [Agreement(lane, repr(spec.name), kind)]
 
@@ -178,6 +192,33 @@ class CollectiveWorker:
             lane = self._lanes.pop(part.key, None)
             if lane is not None:
                 lane.release()
+
+    def forget(self, declared: Declared) -> None:
+        """See worker.api.Forgets."""
+        self._coded.retire(declared)
+        self._catalogue.forget(declared)
+        lanes = [self._lanes.pop(part.key, None) for part in declared.partitions]
+        with self._lock:
+            agreed = declared.tensor_id in self._agreed
+            self._agreed.discard(declared.tensor_id)
+        if agreed:
+            lanes.append(self._agreement_lane(declared))
+        for lane in lanes:
+            if lane is not None:
+                lane.end()
+
+    def _agreement_lane(self, declared: Declared) -> Group:
+        return self._base.group(f"{self._label}/{declared.spec.name}/agreement", self.ranks)
+
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """See worker.api.Meets."""
+        if isinstance(self._base, Meets):
+            self._base.meet(waiting)
+
+    def on_disagreement(self, callback: OnDisagreement) -> None:
+        """See worker.api.Meets."""
+        if isinstance(self._base, Meets):
+            self._base.on_disagreement(callback)
 
     def places(self) -> Places:
         """See worker.api.Placed."""

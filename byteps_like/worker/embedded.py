@@ -26,10 +26,14 @@ from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, Inval
 from byteps_like.worker.api import (
     Declared,
     Feedback,
+    Forgets,
     Handle,
     KernelsOf,
     Links,
+    Meeting,
+    Meets,
     MovesShares,
+    OnDisagreement,
     Placed,
     Places,
     SharedMemory,
@@ -240,6 +244,21 @@ class Owning:
     def retire(self, declared: Declared) -> None:
         """See worker.api.Tunable."""
         self._tunable().retire(declared)
+
+    def forget(self, declared: Declared) -> None:
+        """See worker.api.Forgets."""
+        if isinstance(self._worker, Forgets):
+            self._worker.forget(declared)
+
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """See worker.api.Meets."""
+        if isinstance(self._worker, Meets):
+            self._worker.meet(waiting)
+
+    def on_disagreement(self, callback: OnDisagreement) -> None:
+        """See worker.api.Meets."""
+        if isinstance(self._worker, Meets):
+            self._worker.on_disagreement(callback)
 
     def places(self) -> Places:
         """See worker.api.Placed."""

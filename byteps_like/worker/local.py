@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from byteps_like.collectives.api import Group
 from byteps_like.compression.registry import Coding
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, ShutdownError
 from byteps_like.worker.api import Declared, Feedback, Partition, TensorSpec
 from byteps_like.worker.local_group import LocalGroup
 
@@ -43,6 +43,9 @@ class CompletedHandle:
     def wait(self, timeout: float | None = None) -> None:
         """Returns at once."""
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """It is done."""
+
 
 class Catalogue:
     """The names one worker has declared. Thread-safe.
@@ -54,6 +57,7 @@ class Catalogue:
         self._partition_bytes = partition_bytes
         self._lock = threading.Lock()
         self._known: dict[str, Declared] = {}
+        self._next_id = 0
 
     def declare(self, spec: TensorSpec) -> Declared:
         """The entry of `spec`. Raises MismatchError if its name has another dtype, shape or codec already."""
@@ -61,10 +65,16 @@ class Catalogue:
         with self._lock:
             known = self._known.get(spec.name)
             if known is None:
-                known = Declared(spec, len(self._known), self._cut(len(self._known), spec))
+                known = Declared(spec, self._next_id, self._cut(self._next_id, spec))
+                self._next_id += 1
                 self._known[spec.name] = known
         check_same(known.spec, spec)
         return known
+
+    def forget(self, declared: Declared) -> None:
+        """The name is not used any more."""
+        with self._lock:
+            self._known.pop(declared.spec.name, None)
 
     def _cut(self, tensor_id: int, spec: TensorSpec) -> tuple[Partition, ...]:
         step = spec.partition_bytes or self._partition_bytes
@@ -141,6 +151,12 @@ class LocalWorker:
     def rescale(self, declared: Declared, factor: float) -> None:
         """See worker.api.Worker.rescale."""
         self._coding().rescale(declared, factor)
+
+    def forget(self, declared: Declared) -> None:
+        """See worker.api.Forgets."""
+        self._catalogue.forget(declared)
+        if self._coded is not None:
+            self._coded.retire(declared)
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""

@@ -31,6 +31,9 @@ class LocalOperation:
         """None."""
         return None
 
+    def give_up(self, error: BytePSLikeError) -> None:
+        """It is over."""
+
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back at once."""
         callback()
@@ -83,6 +86,10 @@ class LocalReceive:
     def error(self) -> BytePSLikeError | None:
         """What was wrong, or None."""
         return self._error
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation."""
+        self._end(b"", error)
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back when it has come, on the sender's thread."""
@@ -165,6 +172,9 @@ class LocalGroup:
 
     def release(self) -> None:
         """Nothing is held."""
+
+    def end(self) -> None:
+        """Nothing is left."""
 
     def barrier(self, options: CallOptions = DEFAULT) -> LocalOperation:
         """Nobody else to wait for."""

@@ -64,6 +64,16 @@ class Moves:
             tensor.now, tensor.newest = Declared(before.spec, move.new_id, move.partitions), None
             return tensor.now, before
 
+    def end(self, declared: Declared) -> Declared:
+        """The tensor's name is not used any more; where it is at the end."""
+        with self._lock:
+            first = self._first(declared)
+            tensor = self._tensors.pop(first, None)
+            self._next.pop(first, None)
+            now = declared if tensor is None else tensor.now
+            self._first_id.pop(now.tensor_id, None)
+            return now
+
     def has_moved(self, declared: Declared) -> bool:
         """Whether the tensor isn't any more where `declared` says."""
         with self._lock:

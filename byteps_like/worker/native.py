@@ -29,6 +29,8 @@ from byteps_like.worker.api import (
     Feedback,
     KernelsOf,
     Links,
+    Meeting,
+    OnDisagreement,
     OnGpu,
     Partition,
     Places,
@@ -56,6 +58,10 @@ class NativeHandle:
         self._worker = worker
         self._operation = operation
         self._declared = declared
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See worker.api.Handle."""
+        self._worker.give_up(self._operation, error)
 
     def done(self) -> bool:
         """True once the result has landed or the operation failed; never blocks."""
@@ -102,6 +108,7 @@ class NativeWorker:
         self._meter = None if beside or not world.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
+        self._told_of: list[OnDisagreement] = []
         self._gpu: tuple[str, KernelsOf] | None = None  # its uuid
         self._lock = threading.Lock()
         self._verdict = Verdict(rank, self._catalogue.name_keys)
@@ -284,6 +291,21 @@ class NativeWorker:
             if known is not None:
                 self._engine.retire(known)
 
+    def forget(self, declared: Declared) -> None:
+        """See worker.api.Forgets."""
+        self.retire(self._moves.end(declared))
+        self._started.pop(declared.spec.name, None)
+        self._catalogue.forget(declared)
+        self._client.retire(declared.tensor_id)
+
+    def meet(self, waiting: Sequence[Meeting]) -> None:
+        """See worker.api.Meets."""
+        self._client.meet(waiting)
+
+    def on_disagreement(self, callback: OnDisagreement) -> None:
+        """See worker.api.Meets."""
+        self._told_of.append(callback)
+
     def places(self) -> Places:
         """See worker.api.Placed."""
         return self._places
@@ -366,6 +388,10 @@ class NativeWorker:
             if reported:
                 self._client.waiting(None)
 
+    def give_up(self, operation: Any, error: BytePSLikeError) -> None:
+        """Ends an operation of the engine that other ranks won't complete. Never blocks."""
+        self._engine.give_up(operation, int(Code.CLOSED), str(error))
+
     def wait_on_stream(self, operation: Any, stream: int) -> bool:
         """Has a stream of the GPU wait for an operation of the engine. False if the driver can't."""
         try:
@@ -404,6 +430,9 @@ class NativeWorker:
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
+        elif event.disagreement is not None:
+            for callback in self._told_of:
+                callback(event.disagreement.point, event.disagreement.use, event.disagreement.text)
         elif event.kind is EventKind.MOVES:
             logger.info("rank %d: %d tensors will move: %s", self.rank, len(event.moves), event.text)
             self._moves.hear(event.moves)

@@ -99,7 +99,7 @@ void Channel::Start() { Install(std::move(first_stream_)); }
 void Channel::Install(std::unique_ptr<Stream> stream) {
   shared_regions_.clear();
   named_codecs_.clear();
-  control_.clear();
+  std::erase_if(control_, [](const Header& one) { return one.type != FrameType::kForget; });
   placed_before_ = counters_.payload_placed;
   stream->LimitQueue(engine_.options_.kernel_queue_bytes);
   stream->LimitSilence(SilenceLimit(engine_.options_.stall_warning, engine_.options_.stall_timeout));
@@ -166,13 +166,24 @@ void Channel::Abort(const Status& why) {
   FinishAll(failure);
 }
 
-// Lost with a broken link: then the server keeps the key until the epoch ends.
+// No result comes for it: the round can't become complete. What the link holds of its memory is copied first.
+void Channel::GiveUp(const Operation& operation) {
+  if (link_) link_->Keep();
+  for (size_t i = in_flight_.size(); i-- > 0;) {
+    Part& part = *in_flight_[i];
+    if (OperationOf(part) == &operation) Finish(part, operation.given_up);
+  }
+  Announce();
+}
+
+// What is on its way when a link breaks is lost: then the server keeps the key until the epoch ends.
 void Channel::Forget(const Part& part) {
-  if (parts_.erase(part.key) == 0 || !link_) return;
+  if (parts_.erase(part.key) == 0) return;
   Header header = HeaderFor(part, FrameType::kForget);
-  link_->Offer(HeaderFor(part, FrameType::kResult), nullptr, 0);
   header.total = 0;
   control_.push_back(header);
+  if (!link_) return;
+  link_->Offer(HeaderFor(part, FrameType::kResult), nullptr, 0);
   link_->Kick();
 }
 

@@ -32,10 +32,11 @@ class Channel : private LinkHandler {
   // I/O thread.
   void Start();
   void Enqueue(Part& part);
-  void Abort(const Status& why);   // every part in flight ends with this, the link is closed
-  void Forget(const Part& part);   // which is not in flight, and will not be again
-  void Withdraw(uint32_t region);  // which is gone
-  void Goodbye();                  // tells the server; what is in flight ends with the link, when that is sent
+  void Abort(const Status& why);            // every part in flight ends with this, the link is closed
+  void GiveUp(const Operation& operation);  // what of it is in flight here ends with its `given_up`
+  void Forget(const Part& part);            // which is not in flight, and will not be again
+  void Withdraw(uint32_t region);           // which is gone
+  void Goodbye();                           // tells the server; what is in flight ends with the link, when that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }
   size_t index() const { return index_; }  // among the engine's channels
@@ -71,6 +72,7 @@ class Channel : private LinkHandler {
   void Install(std::unique_ptr<Stream> stream);
   void Resume(Part& part);
   void Queue(Part& part);
+  static const Operation* OperationOf(const Part& part);
   Part* Next();     // what it would send next; nullptr: nothing
   void Announce();  // to the others, whether it has something to send
   bool NextPush(Outgoing& next);

@@ -56,7 +56,14 @@ void Channel::Enqueue(Part& part) {
   const bool told = part.absent || (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
                     (part.staging != nullptr && part.staging->active);
   if (Tracing() && !told) TraceReady(part);
+  const Operation* const operation = OperationOf(part);
+  if (operation != nullptr && !operation->given_up.ok()) return Finish(part, operation->given_up);
   Queue(part);
+}
+
+const Operation* Channel::OperationOf(const Part& part) {
+  const Part& payload = part.operation == nullptr && part.coding != nullptr ? *part.coding->part : part;
+  return payload.operation.get();
 }
 
 void Channel::Queue(Part& part) {

@@ -285,6 +285,13 @@ void Engine::Done(Part& part, const Status& status) {
   completed_.notify_all();
 }
 
+void Engine::GiveUp(const std::shared_ptr<Operation>& operation, const Status& why) {
+  loop_.Post([this, operation, why] {
+    operation->given_up = why;
+    for (auto& channel : channels_) channel->GiveUp(*operation);
+  });
+}
+
 Status Engine::Wait(Operation& operation, Deadline deadline) {
   const int64_t since = Tracing() && !operation.done() ? TraceClock() : 0;
   std::unique_lock lock(mutex_);

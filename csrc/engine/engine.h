@@ -96,8 +96,8 @@ class Engine : private MemoryWatcher {
   void Rescale(uint32_t tensor, float factor);   // of the residual, once, in the next round
   void Inherit(uint32_t tensor, uint32_t from);  // both from the tensor it was before it moved
 
-  // The tensor has moved, its last round is over on this rank: servers free its keys when all ranks have said so. The
-  // id is not for use any more.
+  // The tensor has moved, or its name is over, and its last round on this rank, too, by its result or by GiveUp:
+  // servers free its keys when all ranks have said so. The id is not for use any more.
   void Retire(uint32_t tensor);
 
   // Memory that same-host servers may use in place, as long as somebody else owns it: the engine does not.
@@ -130,6 +130,10 @@ class Engine : private MemoryWatcher {
   Result<bool> WaitOnStream(const Operation& operation, uint64_t stream);
   uint64_t bytes_down() const;  // copied from the GPU,
   uint64_t bytes_up() const;    // and to it
+
+  // Gives the operation up on this rank: it ends with `why` as soon as nobody works in its memory. For one that other
+  // ranks won't complete: its tensor is not for use any more, and is to be retired. Does nothing once it is done.
+  void GiveUp(const std::shared_ptr<Operation>& operation, const Status& why);
 
   // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
   Status Wait(Operation& operation, Deadline deadline);

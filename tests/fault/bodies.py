@@ -33,17 +33,16 @@ def _watch_together(bps: Any, call: Any) -> Seen:
     return _watch(call)
 
 
-def other_shape(bps: Any, rank: int, size: int) -> Seen:
-    return _watch_together(bps, lambda: bps.push_pull(torch.zeros(4 + (rank == 1)), name="layer.weight"))
+def other_gradients(bps: Any, rank: int, size: int) -> Seen:
+    """Models of other sizes: their gradients have one name."""
+    model = torch.nn.Linear(512 if rank == 1 else 256, 1, bias=False)
 
+    def step() -> None:
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        model(torch.ones(1, model.in_features)).sum().backward()
+        optimizer.step()
 
-def other_dtype(bps: Any, rank: int, size: int) -> Seen:
-    dtype = torch.float64 if rank == 1 else torch.float32
-    return _watch_together(bps, lambda: bps.push_pull(torch.zeros(4, dtype=dtype), name="layer.weight"))
-
-
-def other_operation(bps: Any, rank: int, size: int) -> Seen:
-    return _watch_together(bps, lambda: bps.push_pull(torch.zeros(4), average=rank != 1, name="layer.weight"))
+    return _watch_together(bps, step)
 
 
 def other_order(bps: Any, rank: int, size: int) -> Seen:

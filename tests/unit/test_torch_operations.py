@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.errors import InvalidArgumentError, MismatchError, PeerLostError
+from byteps_like.errors import InvalidArgumentError, PeerLostError
 from byteps_like.torch import runtime
+from byteps_like.torch.naming import KEPT, LANES
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.operations import SCENARIOS
@@ -31,13 +32,13 @@ def test_unnamed_operations_use_few_names():
     world = ThreadWorld(2)
 
     def body(bps, rank, size):
-        for _ in range(10):
+        for _ in range(100):
             handles = [bps.push_pull_async(torch.ones(3)) for _ in range(2)]
             for handle in handles:
                 bps.synchronize(handle)
 
     run_world(2, body, world=world)
-    assert sorted(world.pushed) == ["push_pull.unnamed.AVERAGE.float32.3#0", "push_pull.unnamed.AVERAGE.float32.3#1"]
+    assert len(world.pushed) == LANES
 
 
 def test_objects_use_few_names():
@@ -58,29 +59,24 @@ def test_name_in_flight_is_refused_until_synchronized():
 
 
 @pytest.mark.parametrize("other", [torch.ones(3), torch.ones(2, dtype=torch.float64)], ids=["shape", "dtype"])
-def test_name_with_other_size_or_type(other):
-    with runtime.bound(LocalWorker()):
-        bps.push_pull(torch.ones(2), name="a")
-        with pytest.raises(MismatchError, match=r"'push_pull\.a'"):
-            bps.push_pull(other, name="a")
-        with pytest.raises(MismatchError, match=r"'push_pull\.a'"):
-            bps.declare("a", other)
-        assert bps.push_pull(torch.ones(2), name="a").tolist() == [1.0, 1.0]
-
-
-def test_ranks_disagree_on_shape():
-    errors = []
-
+def test_a_name_may_carry_something_else_later(other):
     def body(bps, rank, size):
-        try:
-            bps.push_pull(torch.ones(2 + rank), name="a")
-        except MismatchError as error:
-            errors.append(str(error))
-            with pytest.raises(MismatchError):
-                bps.barrier()
+        for value in (torch.ones(2), other, torch.ones(2)):
+            bps.declare("a", value)
+            assert torch.equal(bps.push_pull(value, name="a", average=False), value * size)
 
     run_world(2, body)
-    assert len(errors) == 2 and all("rank 0" in text and "rank 1" in text for text in errors)
+
+
+def test_what_names_carried_before_is_let_go_of():
+    world = ThreadWorld(2)
+
+    def body(bps, rank, size):
+        for extent in range(1, 50):
+            bps.push_pull(torch.ones(extent), name="a")
+        return len(runtime.current().route._declared)
+
+    assert run_world(2, body, world=world) == [KEPT, KEPT]
 
 
 def test_after_a_failure_every_call_raises_it():

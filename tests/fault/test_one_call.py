@@ -1,0 +1,95 @@
+"""A mismatch costs one call: it is raised on every rank, at once, and the next call works; with servers and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fault import mismatches
+from tests.multiprocess.real_world import Cluster, Pool, job
+
+AT_ONCE = 3.0
+"""Seconds: some tenths as a rule, more where other tests have the machine."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module", params=[1, 0], ids=["server", "collectives"])
+def servers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def cluster(servers: int) -> Iterator[Cluster]:
+    with job(3, servers) as found:
+        yield found
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize("deviant", [0, 2])
+def test_every_kind(pool: Pool, cluster: Cluster, named: bool, deviant: int) -> None:
+    ranks = pool.run(cluster, mismatches.every_kind, named, deviant, together=True)
+    for kind in mismatches.KINDS:
+        for first, second, after in (found[kind] for found in ranks):
+            for name, text, seconds in (first, second):
+                assert name == "MismatchError", (kind, name, text)
+                assert f"rank {deviant}" in text and "disagree" in text, text
+                assert seconds < AT_ONCE, (kind, seconds)
+                assert not named or f"layer.{kind}" in text, text
+            assert after == 6.0, kind
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_fifty_in_a_row(pool: Pool, cluster: Cluster, named: bool) -> None:
+    for seen, after in pool.run(cluster, mismatches.many_in_a_row, 50, named, together=True):
+        assert {name for name, _, _ in seen} == {"MismatchError"}
+        assert max(seconds for _, _, seconds in seen) < AT_ONCE
+        assert after == 6.0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_other_numbers_of_ranks(pool: Pool, servers: int, ranks: int) -> None:
+    with job(ranks, servers) as cluster:
+        for seen, after in pool.run(cluster, mismatches.many_in_a_row, 4, True, together=True):
+            assert {name for name, _, _ in seen} == {"MismatchError"}
+            assert after == ranks * (ranks + 1) / 2
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_what_else_is_in_flight_goes_on(pool: Pool, cluster: Cluster, named: bool) -> None:
+    for found, after in pool.run(cluster, mismatches.others_go_on, named, together=True):
+        assert found == ["", "", "MismatchError", "", ""]
+        assert after == 6.0
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_a_rank_that_comes_later_hears_the_same(pool: Pool, cluster: Cluster, named: bool) -> None:
+    for (name, text, _), after in pool.run(cluster, mismatches.late_rank, named, together=True):
+        assert name == "MismatchError", text
+        assert "rank 0 called push_pull average of float32[4], rank 1 called push_pull average of float32[5]" in text
+        assert after == 6.0
+
+
+def test_a_name_in_flight_is_refused_and_its_operation_goes_on(pool: Pool, cluster: Cluster) -> None:
+    ranks = pool.run(cluster, mismatches.twice, together=True)
+    name, text, _ = ranks[0][0]
+    assert name == "InvalidArgumentError" and "layer.weight" in text and "in flight" in text
+    assert {found[1:] for found in ranks} == {(3.0, 6.0)}
+
+
+def test_calls_without_a_name_meet_in_the_order_in_which_they_begin(pool: Pool, cluster: Cluster) -> None:
+    assert pool.run(cluster, mismatches.other_synchronization, together=True) == [(3.0, 30.0, 6.0)] * 3
+    with_all = pool.run(cluster, mismatches.more_than_lanes, together=True)
+    assert with_all == [[3.0 * number for number in range(100)]] * 3
+
+
+def test_ever_other_shapes_leave_nothing_behind(pool: Pool, cluster: Cluster, servers: int) -> None:
+    for before, after, right in pool.run(cluster, mismatches.alternating, 200, together=True):
+        assert right
+        assert after <= before <= 8
