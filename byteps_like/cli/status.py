@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 _STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
-_COLUMNS = ("member", "host", "pid", "state", "beat", "sent", "received", "in place", "route", "links", "waits for")
+_COLUMNS = ("member", "process", "state", "GB sent", "received", "in place", "links")
+_NUMBERS = _COLUMNS[3:6]
+_QUIET = 2.0
+"""Seconds without a heartbeat that are shown."""
 _ROUTE, _LINKS = "route_", "links_"
 _EPILOG = """
 Scheduler, job and secret come from the environment, as for a worker (see byteps-like config).
@@ -95,14 +98,28 @@ def _each(samples: Iterator[Sample], show: Callable[[Any], None]) -> None:
 
 
 def _table(before: Sample | None, now: Sample) -> Any:
+    """A row for each member, no wider than 80 columns; below it what is said about some or all."""
     from rich.table import Table
 
     from byteps_like.launch.monitor import summary
 
-    title, text = f"job {now.status.job} · {summary(before, now)}", now.status.text
-    table = Table(title=title, caption=text or None, title_justify="left", caption_justify="left", box=None)
+    title, notes = f"job {now.status.job} · {summary(before, now)}", _notes(now)
+    table = Table(
+        title=title,
+        caption=notes or None,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
     for heading in _COLUMNS:
-        table.add_column(heading, justify="right" if heading in _COLUMNS[2:3] + _COLUMNS[4:8] else "left")
+        numbers = heading in _NUMBERS
+        table.add_column(
+            heading,
+            justify="right" if numbers else "left",
+            no_wrap=heading != "links",
+            max_width=18 if heading == "process" else None,
+        )
     for status in now.status.members:
         table.add_row(*_cells(status))
     return table
@@ -111,20 +128,31 @@ def _table(before: Sample | None, now: Sample) -> Any:
 def _cells(status: MemberStatus) -> list[Any]:
     from rich.text import Text
 
-    member, waiting = status.member, status.waiting
+    quiet = f" {status.heartbeat_age:.0f} s" if status.heartbeat_age >= _QUIET else ""
     return [
-        f"{member.role} {member.rank}" if member.rank >= 0 else str(member.role),
-        member.host,
-        str(member.pid),
-        Text(status.state, _STATES.get(status.state, "")),
-        f"{status.heartbeat_age:.1f} s",
+        _name(status),
+        Text(f"{status.member.pid}@{status.member.host}", overflow="ellipsis"),
+        Text(f"{status.state}{quiet}", _STATES.get(status.state, "")),
         _gigabytes(status.stats.get("payload_sent")),
         _gigabytes(status.stats.get("payload_received")),
         _gigabytes(status.stats.get("referenced")),
-        ", ".join(sorted(name[len(_ROUTE) :] for name in status.stats if name.startswith(_ROUTE))),
         _links(status.stats),
-        f"{waiting.get('name', '?')} round {waiting.get('round', '?')}" if waiting else "",
     ]
+
+
+def _name(status: MemberStatus) -> str:
+    member = status.member
+    return f"{member.role} {member.rank}" if member.rank >= 0 else str(member.role)
+
+
+def _notes(now: Sample) -> str:
+    """How gradients travel, who waits for what, what the scheduler says."""
+    members = now.status.members
+    routes = sorted({name[len(_ROUTE) :] for each in members for name in each.stats if name.startswith(_ROUTE)})
+    lines = [f"gradients by {', '.join(routes)}"] if routes else []
+    waits = ((each, each.waiting) for each in members)
+    lines += [f"{_name(each)} waits for {w.get('name', '?')} round {w.get('round', '?')}" for each, w in waits if w]
+    return "\n".join([*lines, *([now.status.text] if now.status.text else [])])
 
 
 def _links(stats: Mapping[str, float]) -> str:
@@ -134,4 +162,4 @@ def _links(stats: Mapping[str, float]) -> str:
 
 
 def _gigabytes(count: float | None) -> str:
-    return "" if count is None else f"{count / 1e9:.2f} GB"
+    return "" if count is None else f"{count / 1e9:.2f}"

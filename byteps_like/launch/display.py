@@ -14,7 +14,6 @@ from byteps_like.launch.child import Part
 _WORKER_COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 _ROLE_COLOURS = {"server": 90, "scheduler": 90}
 _RESET = b"\x1b[0m"
-PLAIN_SUMMARY_SECONDS = 5.0
 MOST_ROWS = 8
 
 
@@ -59,15 +58,12 @@ class Prefixes:
 
 
 class PlainDisplay:
-    """For files and pipes: stdout to stdout, stderr and the launcher's own lines to stderr; no cursor movement."""
+    """For files and pipes: stdout to stdout, stderr and the launcher's own lines to stderr; nothing that passes."""
 
-    def __init__(self, prefixes: Prefixes, out: BinaryIO, err: BinaryIO, clock: Callable[[], float]) -> None:
+    def __init__(self, prefixes: Prefixes, out: BinaryIO, err: BinaryIO) -> None:
         self._prefixes = prefixes
         self._streams = {"stdout": out, "stderr": err}
         self._last = out
-        self._clock = clock
-        self._next_summary = clock() + PLAIN_SUMMARY_SECONDS
-        self._shown: dict[Part, bytes] = {}
 
     def line(self, part: Part, stream: str, text: bytes) -> None:
         """Writes the line to the stream it came from."""
@@ -78,16 +74,7 @@ class PlainDisplay:
         self._write(self._streams["stderr"], text.encode() + b"\n")
 
     def live(self, rows: Sequence[tuple[Part, bytes]], summary: str) -> None:
-        """Every few seconds one summary line, and progress bars that have moved."""
-        if self._clock() < self._next_summary:
-            return
-        self._next_summary = self._clock() + PLAIN_SUMMARY_SECONDS
-        for part, text in rows:
-            if self._shown.get(part) != text:
-                self.line(part, "stderr", text)
-        self._shown = dict(rows)
-        if summary:
-            self.note(summary)
+        """Shows nothing: a log holds whole lines, each once; `byteps-like status` tells how the job stands."""
 
     def _write(self, stream: BinaryIO, data: bytes) -> None:
         if stream is not self._last:  # both may be the same file: keep the order
@@ -174,14 +161,14 @@ def _cropped(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
 
 
-def open_display(parts: Sequence[Part], *, prefix: bool, clock: Callable[[], float]) -> Display:
+def open_display(parts: Sequence[Part], *, prefix: bool) -> Display:
     """The display that fits this process's stdout and stderr. `NO_COLOR` and `TERM=dumb` are heeded."""
     terminal = sys.stdout.isatty() and sys.stderr.isatty()
     colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     prefixes = Prefixes(parts, enabled=prefix, colour=colour)
     if terminal and os.environ.get("TERM") != "dumb":
         return TerminalDisplay(prefixes, sys.stdout.buffer, terminal_width, colour=colour)
-    return PlainDisplay(prefixes, sys.stdout.buffer, sys.stderr.buffer, clock)
+    return PlainDisplay(prefixes, sys.stdout.buffer, sys.stderr.buffer)
 
 
 def terminal_width() -> int:

@@ -104,10 +104,19 @@ class Job:
             self._spawn(Part("worker", rank), self._options.command)
         if self._options.place is not None:
             return
+        if not self._options.quiet:
+            self._say_status()
         # Threads only from here on: every process has been forked.
         if self._make_monitor is not None:
             self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
             self._monitor.start()
+
+    def _say_status(self) -> None:
+        shape = self._shape
+        self._display.note(
+            f"byteps-like: to look at it: BYTEPS_LIKE_SECRET_FILE={shlex.quote(str(shape.secret_file))} byteps-like"
+            f" status --scheduler {shape.scheduler} --job {shlex.quote(shape.job)}"
+        )
 
     def _spawn(self, part: Part, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
         base = os.environ | self._options.environment

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,7 +46,7 @@ def _run_job(options: RunOptions) -> int:
     parts = [Part("worker", rank) for rank in range(options.workers)]
     parts += [Part("server", rank) for rank in range(options.servers)]
     parts += [Part("scheduler", 0)]
-    display = open_display(parts, prefix=options.prefix, clock=time.monotonic)
+    display = open_display(parts, prefix=options.prefix)
     if sys.stdout.isatty():
         prefix_columns = max(len(str(part)) for part in parts) + 3 if options.prefix else 0
         options = replace(options, columns=terminal_width() - prefix_columns - 1)

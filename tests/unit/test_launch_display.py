@@ -4,7 +4,7 @@ import io
 import re
 
 from byteps_like.launch.child import Part
-from byteps_like.launch.display import PLAIN_SUMMARY_SECONDS, PlainDisplay, Prefixes, TerminalDisplay
+from byteps_like.launch.display import PlainDisplay, Prefixes, TerminalDisplay
 
 W0, W1, SCHEDULER = Part("worker", 0), Part("worker", 1), Part("scheduler", 0)
 TOKEN = re.compile(r"\x1b\[(\d*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
@@ -94,19 +94,17 @@ def test_nothing_new_writes_nothing():
     assert len(written.getvalue()) == size
 
 
-def test_a_file_gets_lines_at_once_and_summaries_rarely():
-    now, out, err = [0.0], io.BytesIO(), io.BytesIO()
-    display = PlainDisplay(Prefixes([W0, W1], enabled=True, colour=False), out, err, lambda: now[0])
+def test_a_file_gets_each_line_once_and_nothing_that_passes():
+    out, err = io.BytesIO(), io.BytesIO()
+    display = PlainDisplay(Prefixes([W0, W1], enabled=True, colour=False), out, err)
     display.line(W0, "stdout", b"text")
+    display.live([(W0, b"half")], "summary")
+    display.line(W0, "stdout", b"half a line, and the rest")
     display.line(W1, "stderr", b"\xff\xfe raw")
-    for now[0] in (1.0, PLAIN_SUMMARY_SECONDS + 1, PLAIN_SUMMARY_SECONDS + 2, 2 * PLAIN_SUMMARY_SECONDS + 3):
-        display.live([(W0, b"half")], f"summary {now[0]:g}")
+    display.note("note")
     display.close()
-    assert out.getvalue() == "worker 0 │ text\n".encode()
-    assert (
-        err.getvalue()
-        == "worker 1 │ ".encode() + b"\xff\xfe raw\n" + "worker 0 │ half\n".encode() + b"summary 6\nsummary 13\n"
-    )
+    assert out.getvalue() == "worker 0 │ text\nworker 0 │ half a line, and the rest\n".encode()
+    assert err.getvalue() == "worker 1 │ ".encode() + b"\xff\xfe raw\nnote\n"
 
 
 def test_streams_that_are_one_file_keep_their_order():
@@ -123,7 +121,7 @@ def test_streams_that_are_one_file_keep_their_order():
             order.extend((self.name, data) for data in self.held)
             self.held.clear()
 
-    display = PlainDisplay(Prefixes([], enabled=False, colour=False), Buffered("out"), Buffered("err"), lambda: 0.0)
+    display = PlainDisplay(Prefixes([], enabled=False, colour=False), Buffered("out"), Buffered("err"))
     for stream, text in (("stdout", b"1"), ("stderr", b"2"), ("stderr", b"3"), ("stdout", b"4")):
         display.line(W0, stream, text)
     display.flush()

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,22 @@ def test_a_server_that_is_killed_is_named_first_and_its_consequences_after_it(la
     report = result.err[result.err.index("\nserver 1 failed first: killed by signal 9") :]
     assert sorted(line[10:18] for line in report.splitlines() if "PeerLostError: " in line) == ["worker 0", "worker 1"]
     assert launcher.left() == []
+
+
+def test_it_says_how_to_attach_status_and_a_log_holds_no_progress_line(launcher):
+    process = start_summing(launcher)
+    said = b"byteps-like: to look at it: "
+    command = next(line for line in process.stderr if line.startswith(said)).removeprefix(said).decode()
+    binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": binaries, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", f"{command.strip()} --once"], env=environment, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert "worker 1" in done.stdout and "running" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    time.sleep(3)
+    (launcher.files()[0] / "stop").touch()
+    result = launcher.finish(process)
+    assert result.code == 0, result
+    assert "byteps-like · " not in result.err
