@@ -58,6 +58,11 @@ class Config:
     rendezvous_port: int = _setting(0, "MASTER_PORT: of the store at which they meet, which rank 0 keeps.")
     rendezvous_store: bool = _setting(False, "torchrun's agent keeps that store.")
     rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
+    default_backend: str = _setting(
+        "",
+        "Devices, such as cpu or cpu,cuda, for which init_process_group() and init_device_mesh() take 'byteps' where a"
+        " script names no backend.",
+    )
     partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
     segment_bytes: int = _setting(128 << 10, "Largest single write to a link; what preempts.", job_wide=True)
     credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
@@ -170,14 +175,19 @@ class Config:
         return cls(**values, explicit=frozenset(values))
 
     @classmethod
-    def of_meeting(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Config:
+    def of_meeting(cls, **arguments: Any) -> Config:
         """What `from_env` finds of the settings that say where ranks meet, whatever is wrong with others.
 
         Raises ConfigError.
         """
-        given = {name: value for name, value in arguments.items() if name in _MEETING and value is not None}
+        return cls.partly_from_env(_MEETING, **arguments)
+
+    @classmethod
+    def partly_from_env(cls, names: tuple[str, ...], **arguments: Any) -> Config:
+        """`from_env` of the settings `names`; nothing else in the environment is looked at. Raises ConfigError."""
+        given = {name: value for name, value in arguments.items() if name in names and value is not None}
         types = _types()
-        found = settings_in(os.environ if environ is None else environ, _MEETING)
+        found = settings_in(os.environ, names)
         return cls(**{name: parse(source, text, types[name]) for name, (source, text) in found.items()} | given)
 
     @property

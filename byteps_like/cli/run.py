@@ -51,7 +51,7 @@ def run(
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every process; repeatable.")] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Also write each process's output to a file here.")] = None,
     no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Leave role and rank out of the output.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary line.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No lines of its own but the verdict.")] = False,
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     job: Annotated[str, typer.Option(help="Name of the job; by default a new one.")] = "",

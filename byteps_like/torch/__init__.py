@@ -28,7 +28,7 @@ from byteps_like.errors import (
 )
 from byteps_like.torch import backend as _backend
 from byteps_like.torch import cross_barrier, parallel
-from byteps_like.torch.backend import create_process_group
+from byteps_like.torch.backend import create_process_group, use_as_default
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression import Compression
@@ -239,4 +239,5 @@ __all__ = [
     "suspend",
     "synchronize",
     "trace",
+    "use_as_default",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -25,6 +26,24 @@ def register(*_: object) -> None:
 
         dist.Backend.register_backend("byteps", create, extended_api=True, devices=_DEVICES)
         let_in()
+        named = Config.partly_from_env(("default_backend",)).default_backend
+        if named:
+            use_as_default(*named.split(","))
+
+
+def use_as_default(*devices: str) -> None:
+    """Has torch take "byteps" for `devices`, such as "cpu", wherever a script names no backend from here on.
+
+    That is in `init_process_group()`, and in `init_device_mesh()` before it. Torch looks at the machine's accelerator,
+    or at "cpu" where there is none; older releases at all devices, and a group of ours then serves them all. The
+    variable BYTEPS_LIKE_DEFAULT_BACKEND does the same at import. Raises InvalidArgumentError for a device that we
+    don't serve.
+    """
+    for device in devices:
+        if device.strip() not in _DEVICES:
+            raise InvalidArgumentError(f"'byteps' serves {', '.join(_DEVICES)}, not {device.strip()!r}")
+    if dist.is_available():
+        dist.Backend.default_device_backend_map.update((device.strip(), "byteps") for device in devices)
 
 
 def create(request: Any, options: Any = None) -> ProcessGroup:
