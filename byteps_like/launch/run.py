@@ -15,7 +15,7 @@ from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.launch import environment
 from byteps_like.launch.child import Part
-from byteps_like.launch.display import Display, open_display, terminal_width
+from byteps_like.launch.display import Display, TerminalDisplay, open_display, terminal_width
 from byteps_like.launch.job import Job
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
@@ -53,7 +53,8 @@ def _run_job(options: RunOptions) -> int:
     if not options.quiet:
         _say_threads(display, options)
     with JobDirectory() as directory, _timeline(options):
-        return Job(options, directory, display, None if options.quiet else _monitor).run()
+        watches = isinstance(display, TerminalDisplay) and not options.quiet
+        return Job(options, directory, display, _monitor if watches else None).run()
 
 
 @contextmanager
