@@ -48,8 +48,8 @@ def launch(call: Call, process_set: object, begin: Launch) -> int:
     with runtime.claimed(scope, call) as claim:
         step, finish = begin(scope.lane(claim.name))
         runtime.names.begun(claim, step)
-        if runtime.joiner is not None and not scope.number:
-            runtime.joiner.watch(claim.name, step)
+        if runtime.joiner is not None:
+            runtime.joiner.watch(claim.name, step, scope.ranks)
     return table.add(Operation(runtime, claim, step, finish))
 
 

@@ -3,6 +3,9 @@
 Nothing is asked before a reduction. A rank that joins tells all others; from then on each of them tells it which
 reductions it starts, and at once which it has in flight. The joined rank takes part in each exactly once, from when all
 have answered: so whoever sees a reduction that it had no part in knows that it has joined, on all ranks alike.
+
+What a joined rank can't take part in is refused to its caller: at once by a rank that knows, else when the joined rank
+answers that it has missed what was in flight, which is then given up.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.naming import NameTable
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.shadows import Message, Shadows, is_for_joined
 from byteps_like.worker.api import Declared, Handle
@@ -29,24 +35,27 @@ from byteps_like.worker.api import Declared, Handle
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 1024
+_MISSED = -1
+"""In place of a route's number: operations in which joined ranks take no part."""
 _EVER = CallOptions(timeout=3e8, traffic=Traffic.CONTROL)
 
 
 @dataclass(frozen=True)
 class _Flight:
     notice: Message
-    handle: Handle
+    handle: Waitable
+    ranks: tuple[int, ...] | None = None
+    """Of whom the joined are told; None: of all."""
 
 
 class Joiner:
-    """Who has joined, and what is in flight over all ranks. `lane` gives the lane of a name.
+    """Who has joined, and what is in flight over all ranks: `group` is of them all.
 
     `on_order(label, order)` is told of an arena's new order that was agreed on while this rank had joined.
     """
 
-    def __init__(self, lane: Callable[[str], Group], on_order: Callable[[str, list[int]], None]) -> None:
-        self._lane = lane
-        self._group = lane("join")
+    def __init__(self, group: Group, names: NameTable, on_order: Callable[[str, list[int]], None]) -> None:
+        self._group, self._names = group, names
         self._on_order = on_order
         self._routes: list[Route] = []
         self._lock = threading.Lock()
@@ -83,7 +92,7 @@ class Joiner:
                 "route": number, "name": name, "dtype": int(declared.spec.dtype), "shape": declared.spec.shape,
                 "codec": declared.spec.codec, "says_all": declared.spec.says_all,
                 "op": int(op), "root": how.root, "parts": [parts.start, parts.stop],
-                "use": self._uses[number, name, parts.start],
+                "use": self._uses[number, name, parts.start], "from": self._group.rank,
             }  # fmt: skip
             for part in parts:
                 self._uses[number, name, part] += 1
@@ -95,15 +104,15 @@ class Joiner:
         """Raises InvalidArgumentError if one of `ranks` (default: all) has joined: it would not take part in `what`."""
         gone = [rank for rank in self._joined.get(self._generation, ()) if ranks is None or rank in ranks]
         if gone:
-            raise InvalidArgumentError(
-                f"{what} can't be made: rank {gone[0]} has joined (join()), and takes part in allreduce only; make it"
-                " after all ranks have joined"
-            )
+            raise _joined(what, gone[0])
 
-    def watch(self, name: str, handle: Handle) -> None:
-        """An operation over all ranks in which joined ranks can't take part has been started on lane `name`."""
+    def watch(self, name: str, handle: Waitable, ranks: tuple[int, ...]) -> None:
+        """An operation of `ranks` in which joined ranks can't take part has been started under `name`."""
         with self._lock:
-            self._remember(_Flight({"lane": name}, handle))
+            key = (_MISSED, name, 0)
+            notice = {"missed": name, "use": self._uses[key], "from": self._group.rank}
+            self._uses[key] += 1
+            self._remember(_Flight(notice, handle, ranks))
 
     def _remember(self, flight: _Flight) -> None:
         # Those that are done hold memory of their tensors; they end in this order, nearly.
@@ -111,6 +120,10 @@ class Joiner:
             self._flights.popleft()
         self._flights.append(flight)
         for rank in self._others_joined():
+            self._tell_of(flight, rank)
+
+    def _tell_of(self, flight: _Flight, rank: int) -> None:
+        if flight.ranks is None or rank in flight.ranks:
             self._tell(rank, flight.notice)
 
     def forget(self, name: str) -> None:
@@ -124,7 +137,8 @@ class Joiner:
     def join(self) -> int:
         """See `join` below."""
         for flight in list(self._flights):
-            flight.handle.wait()
+            with suppress(BytePSLikeError):  # its caller's to hear of
+                flight.handle.wait()
         own = self._group.rank
         with self._lock:
             self._flights.clear()
@@ -141,17 +155,17 @@ class Joiner:
 
     def _serve(self) -> int:
         """Takes part in what the others do until all have joined; the last of them."""
-        shadows, last = Shadows(self._group.rank, self._routes, self._uses), -1
+        shadows, last = Shadows(self._routes, self._uses), -1
         later: Iterator[Message | BytePSLikeError] = iter(self._inbox.get, None)
         messages = itertools.chain(self._until_known(), later)
         while last < 0 or len(self._joined.get(self._generation, ())) < self._group.size:
             message = next(messages)
             if isinstance(message, BytePSLikeError):
                 raise message
-            if "lane" in message:
-                self._spoil(message["lane"])
-            if "route" in message:
-                shadows.start(message)
+            if "missed" in message and self._uses[_MISSED, message["missed"], 0] <= message["use"]:
+                self._refuse(message["missed"], message["from"])
+            if "route" in message and not shadows.start(message):
+                self._refuse(message["name"], message["from"])
             last = message.get("last", last)
         for label, order in shadows.finish():
             self._on_order(label, order)
@@ -169,13 +183,20 @@ class Joiner:
                 came.append(message)
         return came
 
-    def _spoil(self, name: str) -> None:
-        """An operation of the others that this rank won't take part in fails at once, instead of at its deadline."""
-        self._lane(name).barrier()
-        raise InvalidArgumentError(
-            f"{name!r}: another rank has started it though rank {self._group.rank} has joined (join()), and takes part"
-            " in allreduce only"
-        )
+    def _refuse(self, name: str, rank: int) -> None:
+        """Tells `rank` that this one takes no part in what it has in flight under `name`."""
+        with self._lock:
+            self._tell(rank, {"refused": name, "by": self._group.rank})
+
+    def _refused(self, name: str, rank: int) -> None:
+        """What is in flight under `name` fails here at once, instead of at its deadline."""
+        error = _joined(self._names.called(name), rank)
+        self._names.abandon(name, error)
+        with self._lock:
+            flights = list(self._flights)
+        for flight in flights:
+            if name in (flight.notice.get("missed"), flight.notice.get("name")) and not flight.handle.done():
+                flight.handle.give_up(error)
 
     # Messages
 
@@ -226,6 +247,9 @@ class Joiner:
             self._inbox.put(error)
             return False
         message: Message = json.loads(buffer.value)
+        if "refused" in message:
+            self._refused(message["refused"], message["by"])
+            return True
         with self._lock:
             if "joined" in message:
                 self._note_joined(message["joined"], message["generation"])
@@ -239,15 +263,23 @@ class Joiner:
     def _tell_of_flights(self, rank: int) -> None:
         for flight in self._flights:
             if not flight.handle.done():
-                self._tell(rank, flight.notice)
+                self._tell_of(flight, rank)
+
+
+def _joined(what: str, rank: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{what} can't be made: rank {rank} has joined (join()), and takes part in allreduce only; make it after all"
+        " ranks have joined"
+    )
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
     """This rank has run out of batches: adds zeros to the others' reductions until all ranks have joined. Blocks.
 
     Returns the last rank that joined, from which to broadcast parameters. While a rank has joined, others may make
-    allreduce, push_pull and optimizer steps (which go on dividing by size()); anything else raises
-    InvalidArgumentError. Zeros are also what joined ranks bring to Min, Max and Product. `device` is Horovod's.
+    allreduce, push_pull and optimizer steps (which go on dividing by size()), over all ranks; anything else raises
+    InvalidArgumentError, on who makes it only, also if it was in flight. Zeros are also what joined ranks bring to Min,
+    Max and Product. `device` is Horovod's.
     Raises PeerLostError if a rank dies meanwhile, InvalidArgumentError where there are no collectives (portable).
     """
     runtime = _runtime.current()

@@ -49,8 +49,8 @@ class Claim:
     """Of one without a name: its process set, and its number there."""
     began: float = field(default_factory=monotonic)
     handle: Handle | None = None
-    error: MismatchError | None = None
-    """The ranks disagree on it."""
+    error: BytePSLikeError | None = None
+    """The ranks disagree on it, or one takes no part in it."""
     released: bool = False
 
     @property
@@ -215,7 +215,20 @@ class NameTable:
             elif use >= known.uses:
                 known.failed[use] = error
 
-    def failing(self) -> list[tuple[Handle, MismatchError]]:
+    def called(self, name: str) -> str:
+        """What is in flight under `name`, in words."""
+        with self._changed:
+            found = [claim for claim in self._in_flight.values() if claim.name == name]
+        return f"{found[0].says} ({found[0].what})" if found else repr(name)
+
+    def abandon(self, name: str, error: BytePSLikeError) -> None:
+        """What is in flight under `name` fails with `error`, on this rank: it is given up (see `failing`)."""
+        with self._changed:
+            for claim in self._in_flight.values():
+                if claim.name == name and not claim.over:
+                    claim.error = error
+
+    def failing(self) -> list[tuple[Handle, BytePSLikeError]]:
         """Operations that have failed and have not ended yet; what is left of the others is cleared away."""
         with self._changed:
             found = [claim for claim in self._in_flight.values() if claim.error is not None]
@@ -253,5 +266,5 @@ def explained(claim: Claim | None, error: BytePSLikeError) -> BytePSLikeError:
     return error if claim is None or claim.error is None else _fresh(claim.error)
 
 
-def _fresh(error: MismatchError) -> MismatchError:
-    return MismatchError(str(error), rank=error.rank, key=error.key, operation=error.operation)
+def _fresh(error: BytePSLikeError) -> BytePSLikeError:
+    return type(error)(str(error), rank=error.rank, key=error.key, operation=error.operation)

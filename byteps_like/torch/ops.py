@@ -93,11 +93,16 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
     reduction = scaled_once(reduction, tensor.dtype, scope.size)
+    joiner = runtime.joiner if reduction.adasum or scope.number else None  # joined ranks have no part in it then
+    if joiner is not None:
+        joiner.check("op=Adasum" if reduction.adasum else reduction.kind, scope.ranks)
     with runtime.claimed(scope, Call(reduction.kind, name, _meaning(tensor, reduction))) as claim:
         begin = _start_adasum if reduction.adasum else _start_push_pull
         runtime.behind.catch_up(claim.stable)
         handle = runtime.behind.follow(claim.stable, begin(tensor, claim, reduction, scope))
         runtime.names.begun(claim, handle)
+        if joiner is not None:
+            joiner.watch(claim.name, handle, scope.ranks)
 
     def finish() -> torch.Tensor:
         mark_changed(tensor)

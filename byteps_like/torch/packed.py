@@ -15,7 +15,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.runtime import Runtime
-from byteps_like.torch.shadows import BUFFERS
+from byteps_like.torch.shadows import BUFFERS, PACKED
 from byteps_like.worker.api import Handle, TensorSpec
 
 CHUNK_BYTES = 16 << 20
@@ -61,10 +61,12 @@ def broadcast_packed(runtime: Runtime, tensors: Sequence[torch.Tensor], root: in
     """
     scope = runtime.scope(process_set)
     place = scope.root(root)
+    if runtime.joiner is not None:
+        runtime.joiner.check("broadcast", scope.ranks)
     with torch.no_grad(), runtime.bulk_lock:
         hosts = [tensor.detach().cpu().contiguous() for tensor in tensors]
         flat = [host.reshape(-1).view(torch.uint8) for host in hosts if host.numel()]
-        _stream(scope, flat, place)
+        _stream(scope, flat, place, f"{PACKED}{runtime.generation}.")
         if scope.rank == place:
             return
         for tensor, host in zip(tensors, hosts, strict=True):
@@ -90,7 +92,7 @@ def broadcast_buffers(runtime: Runtime, tensors: Sequence[torch.Tensor], root: i
                 tensor.copy_(host)
 
 
-def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int, label: str = "packed.") -> None:
+def _stream(scope: Scope, flat: Sequence[torch.Tensor], root: int, label: str) -> None:
     in_flight: deque[tuple[Handle, torch.Tensor, Chunk]] = deque()
     is_root = scope.rank == root
     for number, chunk in enumerate(chunks(flat)):

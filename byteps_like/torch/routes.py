@@ -72,6 +72,11 @@ class Route:
                 check_same(known[spec.name].spec, spec)
         return [known[spec.name] for spec in specs]
 
+    @property
+    def names(self) -> list[str]:
+        """Those that were declared."""
+        return list(self._declared)
+
     def retire(self, name: str) -> list[str]:
         """No rank will use `name` again, nor what was made of it ("name.part"); what was let go of."""
         names = [name] if name in self._declared else []

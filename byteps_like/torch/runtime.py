@@ -18,6 +18,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import torch
 
+from byteps_like.collectives.api import CallOptions, Traffic
 from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch import devices
@@ -30,6 +31,7 @@ from byteps_like.torch.naming import Call, Claim, NameTable
 from byteps_like.torch.passage import Stage
 from byteps_like.torch.place import Place
 from byteps_like.torch.routes import ROUTES, Route, Scope
+from byteps_like.torch.shadows import PACKED
 from byteps_like.torch.sparse_choice import Seen
 from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
@@ -106,7 +108,7 @@ class Runtime:
 
         if self.worker.size > 1:
             with suppress(InvalidArgumentError):  # the portable worker has no collectives, so no join()
-                self.joiner = Joiner(self._world.lane, self._follow)
+                self.joiner = Joiner(self._world.lane("join"), self.names, self._follow)
                 self.joiner.observe(self.route)
 
     @property
@@ -167,6 +169,18 @@ class Runtime:
                 if self.joiner is not None:
                     self.joiner.observe(self._beside)
             return self._beside
+
+    def barrier(self, scope: Scope, timeout: float | None) -> None:
+        """See the function of that name."""
+        end = time.monotonic() + (self.stall_timeout if timeout is None else timeout)
+        if self.joiner is not None and scope.size > 1:  # first, that none of them has joined
+            self.joiner.check("barrier", scope.ranks)
+            name = _barrier_of(scope, self.generation)
+            options = CallOptions(timeout=timeout, traffic=Traffic.CONTROL)
+            coming = scope.lane(name).barrier(options)
+            self.joiner.watch(name, coming, scope.ranks)
+            coming.wait()
+        scope.route.worker.barrier(max(end - time.monotonic(), 0.001))
 
     # Process sets
 
@@ -281,8 +295,13 @@ class Runtime:
         return place.host.data_ptr(), place
 
     def begin_anew(self) -> None:
-        """All ranks have joined (see join): calls are counted from 0 again."""
+        """All ranks have joined (see join): calls are counted from 0 again, under names that none has used."""
         self.names.begin_anew()
+        for scope in [self._world, *(scope for _, scope in self._scopes.values() if scope is not None)]:
+            scope.end_lane(_barrier_of(scope, self.generation - 1))
+            self.object_calls[scope.number] = self.generation << 32  # on all ranks alike, and no number twice
+            for name in [name for name in scope.route.names if name.startswith(PACKED)]:
+                self._forget(scope, name)
 
     def close(self) -> None:
         """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
@@ -315,6 +334,10 @@ class _Left:
     size: int
     local_rank: int
     local_size: int
+
+
+def _barrier_of(scope: Scope, generation: int) -> str:
+    return f"{scope.prefix}barrier~{generation}"
 
 
 _process: Runtime | None = None
@@ -473,7 +496,4 @@ def stats() -> dict[str, float]:
 def barrier(process_set: object = None, timeout: float | None = None) -> None:
     """Blocks until all workers (of `process_set`) have called it. Raises DeadlineError after `timeout` seconds."""
     runtime = current()
-    scope = runtime.scope(process_set)
-    if runtime.joiner is not None:
-        runtime.joiner.check("barrier", scope.ranks)
-    scope.route.worker.barrier(timeout)
+    runtime.barrier(runtime.scope(process_set), timeout)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.routes import Request, Route
 from byteps_like.worker.api import Declared, Handle, TensorSpec
 
@@ -20,6 +19,9 @@ TUNE = ".tune"
 BUFFERS = "buffers."
 """How the names begin under which buffers of modules are handed out."""
 
+PACKED = "packed"
+"""How those of all other bytes begin, in which joined ranks take no part."""
+
 
 def is_for_joined(name: str) -> bool:
     """Whether ranks that have joined take part in broadcasts of that name."""
@@ -29,20 +31,18 @@ def is_for_joined(name: str) -> bool:
 class Shadows:
     """This rank's part, in zeros, in reductions that others have started."""
 
-    def __init__(self, rank: int, routes: list[Route], uses: Counter[tuple[int, str, int]]) -> None:
-        self._rank, self._routes, self._uses = rank, routes, uses
+    def __init__(self, routes: list[Route], uses: Counter[tuple[int, str, int]]) -> None:
+        self._routes, self._uses = routes, uses
         self._buffers: dict[tuple[int, str], torch.Tensor] = {}
         self._newest: dict[tuple[int, str, int], Handle] = {}
 
-    def start(self, notice: Message) -> None:
-        """Takes part in what `notice` tells of, unless another rank has told of it before."""
+    def start(self, notice: Message) -> bool:
+        """Takes part in what `notice` tells of, unless another rank has told of it before. False: it can't."""
         number, name, op = notice["route"], notice["name"], Op(notice["op"])
         # What this rank has made itself, or been told of before, is behind it.
         due = [part for part in range(*notice["parts"]) if self._uses[number, name, part] == notice["use"]]
         if due and op is Op.BROADCAST and not is_for_joined(name):
-            raise InvalidArgumentError(
-                f"{name!r}: another rank has started a broadcast though rank {self._rank} joined"
-            )
+            return False
         route, spec = self._routes[number], _spec(notice)
         declared = route.worker.placed(route.declare([spec])[0], follows=False)
         buffer = self._buffers.setdefault(
@@ -55,6 +55,7 @@ class Shadows:
             parts = range(part, part + 1) if declared.partitions else range(0)
             request = Request(notice["root"], parts, 0)
             self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
+        return True
 
     def _clear(self, key: tuple[int, str, int], declared: Declared, buffer: torch.Tensor) -> None:
         """Zeros again where the last result landed; the others would not have begun anew before it was complete."""

@@ -125,8 +125,8 @@ def _start_exchange(wanted: _Sum) -> Started:
     lane = scope.lane(wanted.name)
     exchange = Exchange(wanted.rows, wanted.reduction.op, Place(lane, lane), wanted.way is Way.GATHERED)
     step = exchange.start()
-    if runtime.joiner is not None and not scope.number:
-        runtime.joiner.watch(wanted.name, step)
+    if runtime.joiner is not None:
+        runtime.joiner.watch(wanted.name, step, scope.ranks)
     return step, exchange.result
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import InvalidArgumentError, MismatchError, ShutdownError, StalledError
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, ShutdownError, StalledError
 from byteps_like.torch import runtime
 from byteps_like.worker.api import Declared, Feedback, Links, Places, Share, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
@@ -121,10 +121,19 @@ class ThreadHandle:
     def __init__(self, world: ThreadWorld, name: str, pieces: list[tuple[tuple[int, int], int]]) -> None:
         self._world, self._name, self._pieces = world, name, pieces
         self._landed = False
+        self._error: BytePSLikeError | None = None
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        with self._world.changed:
+            self._error = None if self._complete() else error
+            self._world.changed.notify_all()
 
     def done(self) -> bool:
         with self._world.changed:
-            return self._world.failure is not None or self._complete()
+            return self._ended()
+
+    def _ended(self) -> bool:
+        return self._world.failure is not None or self._error is not None or self._complete()
 
     def _complete(self) -> bool:
         return self._landed or all(self._world.rounds[key].result is not None for key, _ in self._pieces)
@@ -132,7 +141,9 @@ class ThreadHandle:
     def wait(self, timeout: float | None = None) -> None:
         world = self._world
         with world.changed:
-            world.changed.wait_for(lambda: world.failure is not None or self._complete(), timeout or DEADLINE)
+            world.changed.wait_for(self._ended, timeout or DEADLINE)
+            if self._error is not None:
+                raise self._error
             if self._complete():
                 return self._land()
             world.check()

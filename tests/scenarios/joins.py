@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -98,6 +99,64 @@ def other_operations_are_errors(bps: Any, rank: int, size: int) -> None:
     bps.join()
 
 
+def in_flight_when_one_joins(bps: Any, rank: int, size: int) -> None:
+    """Rank 0 joins while the others, who needn't know yet, begin what it takes no part in: that raises there, and only
+    there, at once. Afterwards all works as before."""
+    if size == 1:
+        return
+    some = bps.add_process_set([0, 1]) if size > 2 else None
+    everything = [
+        lambda: bps.allgather(torch.ones(2)), lambda: bps.allgather(torch.ones(2), name="named"),
+        lambda: bps.grouped_allgather([torch.ones(2), torch.ones(3)]),
+        lambda: bps.broadcast(torch.ones(3), 1, name="b"), lambda: bps.broadcast(torch.ones(3), 0),
+        lambda: bps.alltoall(torch.ones(size)), lambda: bps.reducescatter(torch.ones(size)), bps.barrier,
+        lambda: bps.sparse_allreduce_async(torch.eye(3).to_sparse())(),
+    ]  # fmt: skip
+    if size & (size - 1) == 0:
+        everything.append(lambda: bps.allreduce(torch.ones(2), op=bps.Adasum))
+    if some is not None and (rank <= 1):
+        everything.append(lambda: bps.allreduce(torch.ones(2), process_set=some))
+    elif some is not None:
+        everything.append(lambda: bps.allgather(torch.ones(2)))
+    for turn, call in enumerate(everything):
+        if turn % 2:
+            bps.allreduce(torch.ones(2), name=f"before {turn}")
+        if rank:
+            started = time.monotonic()
+            raises(bps.InvalidArgumentError, call, "has joined")
+            assert time.monotonic() - started < 10
+        last = bps.join()
+        assert 0 <= last < size
+        found = [bps.broadcast(torch.tensor([float(rank)]), 1).item(), bps.allgather(torch.tensor([rank])).tolist()]
+        assert found == [1.0, list(range(size))]
+        bps.barrier()
+
+
+def parameters_while_one_joins(bps: Any, rank: int, size: int) -> None:
+    """As above, of broadcasts of many tensors."""
+    for turn in range(4 if size > 1 else 0):
+        state = {"weight": torch.full((300,), float(rank + turn))}
+        if rank:
+            raises(bps.BytePSLikeError, lambda state=state: bps.broadcast_parameters(state, 1), "has joined")
+        bps.join()
+        bps.broadcast_parameters(state, 1)
+        assert state["weight"].eq(1 + turn).all()
+
+
+def what_all_began_is_not_given_up(bps: Any, rank: int, size: int) -> None:
+    """Rank 0 has taken part in what the others have not synchronized yet when they hear that it has joined."""
+    for turn in range(5):
+        handles = [
+            bps.allgather_async(torch.tensor([rank])), bps.broadcast_async(torch.full((2,), float(rank)), size - 1),
+            bps.reducescatter_async(torch.ones(size), op=bps.Sum, name=f"r{turn}"),
+        ]  # fmt: skip
+        if rank:
+            time.sleep(0.02 * turn)
+            gathered, sent, reduced = (bps.synchronize(handle) for handle in handles)
+            assert gathered.tolist() == list(range(size)) and sent.eq(size - 1).all() and reduced.tolist() == [size]
+        bps.join()
+
+
 def gradients_cleared_between(bps: Any, rank: int, size: int) -> None:
     """zero_grad() after backward, while another rank has joined, throws the round away on all that are left.
 
@@ -136,6 +195,7 @@ def buffers_stay_while_their_rank_has_joined(bps: Any, rank: int, size: int) -> 
 
 SCENARIOS = [
     gradients_cleared_between, buffers_stay_while_their_rank_has_joined, uneven_batches, training_goes_on,
-    many_operations, last_is_named, other_operations_are_errors,
+    many_operations, last_is_named, other_operations_are_errors, in_flight_when_one_joins, parameters_while_one_joins,
+    what_all_began_is_not_given_up,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
