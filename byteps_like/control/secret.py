@@ -15,8 +15,8 @@ from byteps_like.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-SHORTEST = 16
-"""Characters of the shortest secret that is taken."""
+SHORTEST = 32
+"""Bytes of the shortest secret that is taken, here as in the native core."""
 
 
 def new() -> str:
@@ -35,13 +35,13 @@ def create(path: str | Path) -> str:
 
 def load(config: Config) -> bytes:
     """The secret that `config` gives or points to. Raises ConfigError if there is none, or a guessable one."""
-    text = config.secret or _read(config.secret_file)
-    if len(text.strip()) < SHORTEST:
+    text = (config.secret or _read(config.secret_file)).strip().encode()
+    if len(text) < SHORTEST:
         raise ConfigError(
-            f"the job's secret has {len(text.strip())} characters, fewer than {SHORTEST};"
+            f"the job's secret has {len(text)} bytes, fewer than {SHORTEST};"
             f" make one with `python -c 'import secrets; print(secrets.token_hex(32))'`"
         )
-    return text.strip().encode()
+    return text
 
 
 def derive(secret: bytes, purpose: str) -> bytes:

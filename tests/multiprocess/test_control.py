@@ -52,7 +52,7 @@ def test_refusals_name_both_sides(cluster: Cluster) -> None:
         ({"rank": 0}, f"duplicate rank: worker 0 (host here, pid {other.process.pid}) wants the rank of worker 0"),
         ({"rank": 1, "world_size": 3}, f"has world_size=3, but worker 0 (host here, pid {pid}) has world_size=2"),
         ({"rank": 1, "partition_bytes": 640}, f"partition_bytes=640, but worker 0 (host here, pid {pid}) has"),
-        ({"rank": 1, "secret": "not the secret of this job"}, "wrong secret"),
+        ({"rank": 1, "secret": "not the secret that this job has"}, "wrong secret"),
         ({"rank": 1, "job": "another"}, "this is job 'test', the caller is of job 'another'"),
     ]:
         said = other.ask("join", **arguments)

@@ -18,7 +18,10 @@ def test_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = secret.create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert secret.load(Config(secret_file=str(path))) == text.encode()
-    assert secret.load(Config(secret_file=str(path), secret="beats the file, 1234")) == b"beats the file, 1234"
+    assert (
+        secret.load(Config(secret_file=str(path), secret="beats the file, 0123456789abcdef"))
+        == b"beats the file, 0123456789abcdef"
+    )
     with pytest.raises(FileExistsError):
         secret.create(path)
     path.chmod(0o644)
@@ -31,7 +34,8 @@ def test_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ("config", "message"),
     [
         (Config(), "BYTEPS_LIKE_SECRET_FILE"),
-        (Config(secret="short"), "5 characters, fewer than 16"),
+        (Config(secret="short"), "5 bytes, fewer than 32"),
+        (Config(secret="x" * 31), "31 bytes, fewer than 32"),
         (Config(secret_file="/nonexistent/secret"), "can't read"),
     ],
 )
