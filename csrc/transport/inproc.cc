@@ -59,9 +59,8 @@ Result<Pair> MakePair(const std::string& name) {
   for (int side = 0; side < 2; ++side) {
     auto doorbell = MakeDoorbell();
     if (!doorbell.ok()) return doorbell.status();
-    ends[1 - side].peer_doorbell.Reset(::fcntl(doorbell->get(), F_DUPFD_CLOEXEC, 0));
-    if (!ends[1 - side].peer_doorbell) return SystemError("copy a doorbell", errno);
-    ends[side].doorbell = std::move(*doorbell);
+    ends[1 - side].peer_doorbell = std::move(doorbell->button);
+    ends[side].doorbell = std::move(doorbell->inside);
     ends[side].memory = *memory;
     ends[side].side = side;
   }

@@ -1,6 +1,6 @@
 #include "csrc/transport/ring_stream.h"
 
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -45,10 +45,12 @@ size_t RingMemoryBytes() { return kPageBytes + 2 * kRingBytes; }
 // Sparse: who asks for it has proved nothing yet.
 Result<std::shared_ptr<SharedBuffer>> MakeRingMemory() { return SharedBuffer::CreateSparse(RingMemoryBytes()); }
 
-Result<Fd> MakeDoorbell() {
-  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) return SystemError("eventfd", errno);
-  return fd;
+Result<Doorbell> MakeDoorbell() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    return SystemError("socketpair", errno);
+  }
+  return Doorbell{Fd(ends[0]), Fd(ends[1])};
 }
 
 RingStream::RingStream(RingEnd end)
@@ -116,7 +118,9 @@ Result<size_t> RingStream::Writable() const {
 }
 
 Result<size_t> RingStream::WaitForBytes() {
-  page_->direction[1 - end_.side].reader_waits.store(1);
+  auto& waits = page_->direction[1 - end_.side].reader_waits;
+  if (std::exchange(awaits_bytes_, true) && waits.load() == 0) TakeRings();
+  waits.store(1);
   auto readable = Readable();
   if (!readable.ok() || *readable > 0) return readable;
   const Status state = PeerState();
@@ -127,7 +131,9 @@ Result<size_t> RingStream::WaitForBytes() {
 }
 
 Result<size_t> RingStream::WaitForSpace() {
-  page_->direction[end_.side].writer_waits.store(1);
+  auto& waits = page_->direction[end_.side].writer_waits;
+  if (std::exchange(awaits_space_, true) && waits.load() == 0) TakeRings();
+  waits.store(1);
   auto space = Writable();
   if (!space.ok() || *space > 0) return space;
   const Status state = PeerState();
@@ -154,7 +160,7 @@ void RingStream::CopyOut(std::byte* to, size_t bytes) {
 void RingStream::PublishHead() {
   RingDirection& ring = page_->direction[end_.side];
   ring.head.store(head_);
-  if (ring.reader_waits.load() != 0 && ring.reader_waits.exchange(0) != 0) Ring(end_.peer_doorbell);
+  if (ring.reader_waits.load() != 0 && ring.reader_waits.exchange(0) != 0) RingPeer();
 }
 
 void RingStream::PublishTail() {
@@ -163,7 +169,7 @@ void RingStream::PublishTail() {
   if (ring.writer_waits.load() == 0) return;
   const uint64_t unread = ring.head.load() - tail_;
   if (unread > kRingBytes - kWakeWriterBytes) return;
-  if (ring.writer_waits.exchange(0) != 0) Ring(end_.peer_doorbell);
+  if (ring.writer_waits.exchange(0) != 0) RingPeer();
 }
 
 Status RingStream::PeerState() const {
@@ -182,17 +188,24 @@ Status RingStream::Corrupt(const char* what) const {
   return Status(Code::kCorrupt, peer() + ": the " + what + " of a shared ring is out of range");
 }
 
-void RingStream::Ring(const Fd& doorbell) const {
-  const uint64_t one = 1;
-  // Each write is an edge for epoll, so the counter is never read; it can't overflow in a process's life.
-  [[maybe_unused]] const ssize_t written = ::write(doorbell.get(), &one, sizeof(one));
+void RingStream::RingPeer() const {
+  constexpr char kRing = 'r';
+  // Full: it has been rung many times and hasn't looked.
+  [[maybe_unused]] const ssize_t sent = ::send(end_.peer_doorbell.get(), &kRing, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// Each ring is an edge for epoll, read or not; the bytes are taken so that there is always room for the next. There are
+// as many as waits that have ended, so one call has them all.
+void RingStream::TakeRings() {
+  char rings[64];
+  [[maybe_unused]] const ssize_t taken = ::recv(end_.doorbell.get(), rings, sizeof(rings), MSG_DONTWAIT);
 }
 
 void RingStream::Shutdown() {
   if (shut_.exchange(true)) return;
   page_->closed[end_.side].store(1);
-  Ring(end_.peer_doorbell);
-  Ring(end_.doorbell);
+  ::shutdown(end_.peer_doorbell.get(), SHUT_RDWR);  // wakes whoever watches its inside
+  ::shutdown(end_.doorbell.get(), SHUT_RDWR);
 }
 
 Result<std::shared_ptr<SharedBuffer>> RingStream::TakeBuffer() {

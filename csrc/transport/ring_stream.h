@@ -1,5 +1,8 @@
-// A stream through shared memory: two single-producer single-consumer byte rings, one per direction, and an eventfd per
-// end as doorbell. Carries inproc (both ends in this process) and shm (the ends in two processes).
+// A stream through shared memory: two single-producer single-consumer byte rings, one per direction, and a doorbell per
+// end. Carries inproc (both ends in this process) and shm (the ends in two processes).
+//
+// A doorbell is a socket pair: whoever rings writes to an open file of its own, without waiting, so that nothing the
+// other end does to its descriptors can hold it up (an eventfd's O_NONBLOCK is the other end's as well).
 //
 // A doorbell is rung only when the other end has said that it waits. What the other end writes into the shared page is
 // not trusted: its index is bounded before it is used, and what is wrong closes the stream with kCorrupt.
@@ -35,14 +38,18 @@ struct RingPage;  // the shared indices and flags of both directions
 struct RingEnd {                         // what one end of a ring stream is made of
   std::shared_ptr<SharedBuffer> memory;  // RingMemoryBytes() of them
   int side = 0;                          // 0 or 1: which of the two ends
-  Fd doorbell;                           // eventfd that the other end rings
-  Fd peer_doorbell;
+  Fd doorbell;                           // the inside of ours
+  Fd peer_doorbell;                      // the button of the other end's
   std::unique_ptr<PeerChannel> channel;
 };
 
 size_t RingMemoryBytes();
 Result<std::shared_ptr<SharedBuffer>> MakeRingMemory();  // zero-filled: both rings empty
-Result<Fd> MakeDoorbell();
+struct Doorbell {
+  Fd inside;  // readable when it has been rung
+  Fd button;
+};
+Result<Doorbell> MakeDoorbell();
 
 class RingStream final : public Stream {
  public:
@@ -54,6 +61,7 @@ class RingStream final : public Stream {
   std::vector<int> fds() const override;
   void Shutdown() override;
   std::string peer() const override { return end_.channel->peer(); }
+  std::string source() const override { return {}; }
   bool shares_memory() const override { return true; }
   Status PassBuffer(const SharedBuffer& buffer) override { return end_.channel->Pass(buffer.fd()); }
   Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override;
@@ -69,9 +77,10 @@ class RingStream final : public Stream {
   void PublishHead();
   void PublishTail();
   Status PeerState() const;
+  void TakeRings();
   Status Closed() const;
   Status Corrupt(const char* what) const;
-  void Ring(const Fd& doorbell) const;
+  void RingPeer() const;
 
   RingEnd end_;
   RingPage* page_;
@@ -79,6 +88,7 @@ class RingStream final : public Stream {
   std::byte* outgoing_;
   uint64_t head_ = 0;  // of the outgoing ring: ours, so never read back from shared memory
   uint64_t tail_ = 0;  // of the incoming ring
+  bool awaits_bytes_ = false, awaits_space_ = false;  // we have said so, and look whether we were rung for it
   std::atomic<bool> shut_{false};
 };
 

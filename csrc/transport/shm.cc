@@ -1,6 +1,5 @@
 // shm: between processes of one host. The two meet at an abstract unix socket, "\0byteps_like/<name>", which leaves no
 // file behind; the listening side makes the rings and doorbells and passes them through it.
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -25,7 +24,7 @@ constexpr int kBacklog = 1024;
 // The one message before the rings: what the descriptors beside it are. In the byte order of the host both live on.
 struct Offer {
   uint32_t magic = 0x534C5042;  // "BPLS"
-  uint32_t layout = 1;          // of the shared page
+  uint32_t layout = 2;          // of the shared page and the descriptors
   uint64_t memory_bytes = RingMemoryBytes();
 };
 
@@ -58,9 +57,10 @@ Result<std::unique_ptr<Stream>> Offering(Fd socket) {
     if (!status.ok()) return status;
   }
   const Offer offer;
-  const Status sent = SendWithFds(raw, &offer, sizeof(offer), {(*memory)->fd(), doorbell->get(), peer_doorbell->get()});
+  const Status sent =
+      SendWithFds(raw, &offer, sizeof(offer), {(*memory)->fd(), doorbell->button.get(), peer_doorbell->inside.get()});
   if (!sent.ok()) return sent;
-  RingEnd end{*memory, 0, std::move(*doorbell), std::move(*peer_doorbell), std::move(*channel)};
+  RingEnd end{*memory, 0, std::move(doorbell->inside), std::move(peer_doorbell->button), std::move(*channel)};
   return std::unique_ptr<Stream>(std::make_unique<RingStream>(std::move(end)));
 }
 
@@ -90,8 +90,6 @@ Result<std::unique_ptr<Stream>> Accepting(Fd socket, const std::string& url, Dea
   if ((*memory)->size() != RingMemoryBytes()) {
     return Status(Code::kCorrupt, "connect to " + url + ": its rings have another size than it says");
   }
-  // Made non-blocking by whoever made them, but that was the other process.
-  for (int i : {1, 2}) ::fcntl(received->fds[static_cast<size_t>(i)].get(), F_SETFL, O_NONBLOCK);
   RingEnd end{*memory, 1, std::move(received->fds[2]), std::move(received->fds[1]), std::move(*channel)};
   return std::unique_ptr<Stream>(std::make_unique<RingStream>(std::move(end)));
 }

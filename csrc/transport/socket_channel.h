@@ -24,7 +24,7 @@ Result<Received> ReceiveWithFds(int socket, void* data, size_t size);
 
 class SocketChannel final : public PeerChannel {
  public:
-  // Refuses a peer of another user (kRefused); root may talk to anybody.
+  // Refuses a peer of another user that isn't root (kRefused).
   static Result<std::unique_ptr<SocketChannel>> Make(Fd socket);
 
   bool alive() const override;
