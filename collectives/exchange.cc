@@ -31,7 +31,7 @@ void ExchangeCore::Prepare(const MeshWorld& world) {
   if (!peers_.empty()) return;
   rank_ = world.rank;
   for (uint32_t peer = 0; peer < world.peers.size(); ++peer) {
-    peers_.push_back(std::make_unique<Peer>(world.rank, world.epoch));
+    peers_.push_back(std::make_unique<Peer>(world.number(), world.epoch));
   }
 }
 

@@ -153,14 +153,14 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     Block block;
   };
   struct Port {  // our end of a way to a peer
-    Port(uint32_t rank, uint32_t epoch) : outbox(rank, epoch) {}
+    Port(uint32_t member, uint32_t view) : outbox(member, view) {}
     Outbox outbox;
     Landing landing;
     uint64_t held = 0;  // eager bytes of the peer that were not given back, and of these:
     uint64_t owed = 0;  // taken, not told yet
   };
   struct Peer {
-    Peer(uint32_t rank, uint32_t epoch) : ports{Port(rank, epoch), Port(rank, epoch)} {}
+    Peer(uint32_t member, uint32_t view) : ports{Port(member, view), Port(member, view)} {}
     std::array<Port, kWays> ports;
     std::string last;       // the description it sent last
     size_t remembered = 0;  // bytes charged to it

@@ -17,8 +17,8 @@ bool GoesBefore(const Outbound& a, const Outbound& b) {
 Header Outbox::HeaderOf(FrameType type, const Flow& flow) const {
   Header header;
   header.type = type;
-  header.epoch = epoch_;
-  header.rank = rank_;
+  header.view = view_;
+  header.member = member_;
   header.key = flow.id.lane;
   header.round = flow.id.call;
   header.root = flow.tag;
@@ -26,8 +26,8 @@ Header Outbox::HeaderOf(FrameType type, const Flow& flow) const {
 }
 
 void Outbox::Control(Header header, std::string text) {
-  header.epoch = epoch_;
-  header.rank = rank_;
+  header.view = view_;
+  header.member = member_;
   header.length = static_cast<uint32_t>(text.size());
   control_.push_back(std::make_unique<Text>(Text{header, std::move(text)}));
 }

@@ -80,7 +80,7 @@ struct Outbound : Hook {
 
 class Outbox {
  public:
-  Outbox(uint32_t rank, uint32_t epoch) : rank_(rank), epoch_(epoch) {}
+  Outbox(uint32_t member, uint32_t view) : member_(member), view_(view) {}
 
   void Control(Header header, std::string text = "");
   Header HeaderOf(FrameType type, const Flow& flow) const;
@@ -114,7 +114,7 @@ class Outbox {
   template <typename Condition>
   void Unpark(Condition condition);
 
-  const uint32_t rank_, epoch_;
+  const uint32_t member_, view_;  // of ours, in every header
   std::deque<std::unique_ptr<Text>> control_;
   Outbound *first_ = nullptr, *last_ = nullptr;
   std::vector<Outbound*> parked_;

@@ -2,8 +2,6 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -18,7 +16,6 @@ constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
 // What a lost peer had sent by another way is still taken, for so long: after a goodbye, until its other goodbye.
 constexpr auto kLastWords = std::chrono::milliseconds(200);
 constexpr auto kAfterGoodbye = 2 * kGoodbyeTimeout;
-constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long somebody who is early may wait at our door
 
 class MeshImpl final : public Mesh {
  public:
@@ -80,8 +77,7 @@ class MeshImpl final : public Mesh {
     }
   }
   bool ready() const { return ready_.load(std::memory_order_acquire); }
-  std::optional<uint32_t> AwaitEpoch();
-  void Admit(std::unique_ptr<Stream> stream, const PeerIdentity& peer);
+  void Admit(std::unique_ptr<Stream> stream, const Admitted& peer);
   void OnLost(uint32_t rank, const Status& why);
   void OnLinkClosed();
   void EndGoodbye();
@@ -95,10 +91,6 @@ class MeshImpl final : public Mesh {
   std::vector<Peer> peers_;         // by rank; our own place is never used
   std::atomic<bool> ready_{false};  // world_ and peers_ are set and stay as they are
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool closing_ = false;
-
   std::function<void()> goodbye_done_;
   std::unique_ptr<Admission> admission_;
   std::thread thread_;
@@ -109,10 +101,8 @@ Status MeshImpl::Open() {
   Admission::Options options;
   options.job = options_.job;
   options.secret = options_.secret;
-  options.epoch = [this] { return AwaitEpoch(); };
-  options.admit = [this](std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t, uint64_t) {
-    Admit(std::move(stream), peer);
-  };
+  options.shards = kWays;
+  options.admit = [this](std::unique_ptr<Stream> stream, const Admitted& peer) { Admit(std::move(stream), peer); };
   auto admission = Admission::Open(options_.urls, std::move(options));
   if (!admission.ok()) return admission.status();
   admission_ = std::move(*admission);
@@ -122,11 +112,6 @@ Status MeshImpl::Open() {
 }
 
 void MeshImpl::StopListening() {
-  {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
-    changed_.notify_all();
-  }
   if (admission_) admission_->Close();
 }
 
@@ -138,24 +123,14 @@ MeshImpl::~MeshImpl() {
   dialers_.Close();
 }
 
-// On a handshake thread. Peers that have heard of the world before us wait here.
-std::optional<uint32_t> MeshImpl::AwaitEpoch() {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kWorldTimeout, [&] { return closing_ || ready(); });
-  if (closing_ || !ready()) return std::nullopt;
-  return world_.epoch;
-}
-
-void MeshImpl::Admit(std::unique_ptr<Stream> stream, const PeerIdentity& peer) {
-  const bool known = peer.role == Role::kWorker && peer.rank < peers_.size() && peer.shard < kWays;
-  if (!known || peer.rank == world_.rank) return stream->Shutdown();
+// On the admission's thread, after SetWorld.
+void MeshImpl::Admit(std::unique_ptr<Stream> stream, const Admitted& peer) {
   auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
   loop_.Post(
       [this, shared, from = WayTo(peer.rank, static_cast<Way>(peer.shard))] { at(from).Offer(std::move(*shared)); });
 }
 
 void MeshImpl::SetWorld(MeshWorld world) {
-  std::lock_guard lock(mutex_);
   if (ready()) return;
   world_ = std::move(world);
   for (uint32_t rank = 0; rank < world_.peers.size(); ++rank) {
@@ -165,7 +140,9 @@ void MeshImpl::SetWorld(MeshWorld world) {
     }
   }
   ready_.store(true, std::memory_order_release);
-  changed_.notify_all();
+  AdmissionWorld admitted{world_.incarnation, world_.epoch, {Role::kWorker, world_.number()}, world_.rank, {}};
+  for (const PeerAddress& peer : world_.peers) admitted.workers.push_back(peer.number);
+  admission_->SetWorld(std::move(admitted));
 }
 
 LinkCounters MeshImpl::counters() const {

@@ -65,12 +65,15 @@ struct PeerAddress {
   std::vector<std::string> urls;  // as this process may use them, best first
   std::string host_id;            // equal where memory can be shared
   std::string name;               // for messages: "rank 3 (host x, pid 123)"
+  uint32_t number = 0;            // its member number
 };
 
 struct MeshWorld {
+  Incarnation incarnation{};
   uint32_t epoch = 0;
   uint32_t rank = 0;
   std::vector<PeerAddress> peers;  // by world rank, this process included
+  uint32_t number() const { return peers[rank].number; }
 };
 
 class Mesh {

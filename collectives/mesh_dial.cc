@@ -50,13 +50,14 @@ Result<std::unique_ptr<Stream>> MeshDial::Dial() {
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     bool nobody = true;
     for (const std::string& url : target_.urls) {
+      bool certain = false;
       auto stream = byteps_like::Connect(url, std::min(end, Clock::now() + kOneTry));
       nobody = nobody && stream.status().code() == Code::kPeerLost;
-      if (stream.ok()) stream = Meet(std::move(*stream), end);
+      if (stream.ok()) stream = Greet(std::move(*stream), end, certain);
       if (stream.ok() && &url != &target_.urls.front()) {
         Log(LogLevel::kInfo, "connected to " + url + ", a better way being closed: " + last.message());
       }
-      if (stream.ok() || stream.status().code() == Code::kRefused) return stream;
+      if (stream.ok() || (stream.status().code() == Code::kRefused && certain)) return stream;
       last = stream.status();
     }
     const Deadline deadline = nobody ? std::min(begin + kNobodyThere, end) : end;
@@ -65,11 +66,12 @@ Result<std::unique_ptr<Stream>> MeshDial::Dial() {
 }
 
 // The peer answers when it knows of this world, which may take it a while.
-Result<std::unique_ptr<Stream>> MeshDial::Meet(std::unique_ptr<Stream> stream, Deadline deadline) {
+Result<std::unique_ptr<Stream>> MeshDial::Greet(std::unique_ptr<Stream> stream, Deadline deadline, bool& certain) {
   if (!Enter(stream.get())) return Status(Code::kClosed, "cancelled");
-  Status met = ClientHandshake(*stream, target_.credentials, target_.self, deadline);
+  const Meeting met = Meet(*stream, target_.credentials, target_.who, deadline);
   Enter(nullptr);
-  if (!met.ok()) return met;
+  certain = met.certain;
+  if (!met.status.ok()) return met.status;
   return stream;
 }
 

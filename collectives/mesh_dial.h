@@ -23,7 +23,7 @@ class MeshDial {
   struct Target {
     std::vector<std::string> urls;  // best first
     Credentials credentials;
-    PeerIdentity self;  // who dials, and which way
+    Introduction who;  // dials whom, and which way
     Clock::duration patience{};
   };
   using Done = std::function<void(Result<std::unique_ptr<Stream>>)>;
@@ -36,7 +36,7 @@ class MeshDial {
 
  private:
   Result<std::unique_ptr<Stream>> Dial();
-  Result<std::unique_ptr<Stream>> Meet(std::unique_ptr<Stream> stream, Deadline deadline);
+  Result<std::unique_ptr<Stream>> Greet(std::unique_ptr<Stream> stream, Deadline deadline, bool& certain);
   bool Pause(Clock::duration time);  // false: cancelled
   bool Enter(Stream* stream);        // likewise
 

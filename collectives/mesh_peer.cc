@@ -51,8 +51,10 @@ void MeshPeer::Dial() {
   state_ = State::kDialing;
   MeshDial::Target target;
   target.urls = mesh_.world.peers[rank_].urls;
-  target.credentials = {mesh_.options.job, mesh_.options.secret, mesh_.world.epoch};
-  target.self = {Role::kWorker, mesh_.world.rank, static_cast<uint32_t>(to_.way)};
+  const MeshWorld& world = mesh_.world;
+  target.credentials = {mesh_.options.job, mesh_.options.secret, world.epoch, world.incarnation};
+  target.who = {
+      {Role::kWorker, world.number()}, {Role::kWorker, world.peers[rank_].number}, static_cast<uint32_t>(to_.way)};
   const Clock::duration patience = Seconds(mesh_.options.connect_timeout);
   target.patience = deadline_ ? std::max(*deadline_ - now, Clock::duration()) : patience;
   const uint64_t number = ++dials_;
@@ -121,11 +123,11 @@ void MeshPeer::Up() {
 }
 
 void MeshPeer::OnWelcome(const Header& header) {
-  const bool right = header.type == FrameType::kCredit && header.offset == 0 && header.rank == rank_ &&
-                     header.epoch == mesh_.world.epoch;
+  const bool right = header.type == FrameType::kCredit && header.offset == 0 && header.view == mesh_.world.epoch &&
+                     header.member == mesh_.world.peers[rank_].number;
   if (right) return Up();
-  link_->Close(Status(Code::kCorrupt, "rank " + std::to_string(header.rank) + " of epoch " +
-                                          std::to_string(header.epoch) + " answers at its address"));
+  link_->Close(Status(Code::kCorrupt, "member " + std::to_string(header.member) + " of epoch " +
+                                          std::to_string(header.view) + " answers at its address"));
 }
 
 // The peer had a connection of its own on the way, or has ended.
@@ -141,8 +143,8 @@ void MeshPeer::OnDeclined(const Status& why) {
 Header MeshPeer::HeaderOf(FrameType type) const {
   Header header;
   header.type = type;
-  header.epoch = mesh_.world.epoch;
-  header.rank = mesh_.world.rank;
+  header.view = mesh_.world.epoch;
+  header.member = mesh_.world.number();
   return header;
 }
 

@@ -1,7 +1,6 @@
 #include "server/server.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace byteps_like {
@@ -38,10 +37,9 @@ Status Server::Listen() {
   Admission::Options options;
   options.job = options_.job;
   options.secret = options_.secret;
-  options.epoch = [this] { return std::optional<uint32_t>(epoch_); };
-  options.admit = [this](std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch, uint64_t number) {
-    if (peer.role != Role::kWorker || peer.shard >= shards_.size()) return stream->Shutdown();
-    shards_[peer.shard]->AddLink(std::move(stream), peer, epoch, number);
+  options.shards = options_.shards;
+  options.admit = [this](std::unique_ptr<Stream> stream, const Admitted& who) {
+    shards_[who.shard]->AddLink(std::move(stream), who);
   };
   auto admission = Admission::Open(options_.urls, std::move(options));
   if (admission.ok()) admission_ = std::move(*admission);
@@ -52,7 +50,7 @@ std::vector<std::string> Server::urls() const { return admission_->urls(); }
 
 void Server::SetWorld(const ShardWorld& world) {
   for (auto& shard : shards_) shard->SetWorld(world);
-  epoch_ = world.epoch;
+  admission_->SetWorld({world.incarnation, world.epoch, {Role::kServer, world.member}, world.server, world.workers});
 }
 
 void Server::Fail(Code code, const std::string& text) {

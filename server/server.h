@@ -40,7 +40,6 @@ class Server {
   Status Listen();
 
   const Options options_;
-  std::atomic<uint32_t> epoch_{0};
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<Admission> admission_;

@@ -40,10 +40,10 @@ void Shard::SetWorld(const ShardWorld& world) {
   loop_.Post([this, world] { Reset(world); });
 }
 
-void Shard::AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch, uint64_t number) {
+void Shard::AddLink(std::unique_ptr<Stream> stream, const Admitted& who) {
   // std::function wants something it can copy.
   auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
-  loop_.Post([this, shared, peer, epoch, number] { Install(std::move(*shared), peer, epoch, number); });
+  loop_.Post([this, shared, who] { Install(std::move(*shared), who); });
 }
 
 void Shard::Fail(Code code, const std::string& text) {
@@ -56,24 +56,25 @@ void Shard::Reset(const ShardWorld& world) {
   keys_.clear();
   given_up_.clear();
   memory_.Trim();
-  codecs_.Reset(world.size);
+  codecs_.Reset(world.size());
   peers_.clear();
   world_ = world;
   failure_ = Status();
   left_ = 0;
-  for (uint32_t rank = 0; rank < world.size; ++rank) {
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = rank;
+    peers_.back()->number = world.workers[rank];
   }
   stats_.keys = stats_.open_rounds = 0;
 }
 
-void Shard::Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch, uint64_t number) {
-  if (epoch != world_.epoch || identity.rank >= peers_.size()) return stream->Shutdown();
-  Peer& peer = *peers_[identity.rank];
-  if (number <= peer.link_number) return stream->Shutdown();
-  peer.link_number = number;
-  Drop(peer, Status(Code::kClosed, "replaced by a new link of the same rank"));
+void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
+  if (who.view != world_.epoch || who.rank >= peers_.size()) return stream->Shutdown();
+  Peer& peer = *peers_[who.rank];
+  if (who.number <= peer.link_number) return stream->Shutdown();
+  peer.link_number = who.number;
+  Drop(peer, Status(Code::kClosed, "replaced by a new link of the same member"));
   stream->LimitQueue(options_.kernel_queue_bytes);
   stream->LimitSilence(SilenceLimit(world_.stall_warning, world_.stall_timeout));
   peer.link = MakeLink(loop_, std::move(stream), *this);
@@ -129,8 +130,8 @@ void Shard::FailRound(const Key& key, const Round& round, const Status& why) {
 void Shard::SendText(Peer& peer, FrameType type, Code code, const std::string& text) {
   Header header;
   header.type = type;
-  header.epoch = world_.epoch;
-  header.rank = peer.rank;
+  header.view = world_.epoch;
+  header.member = peer.number;
   header.aux = static_cast<uint32_t>(code);
   header.length = static_cast<uint32_t>(std::min<size_t>(text.size(), kMaxText));
   header.total = header.length;
@@ -160,10 +161,11 @@ void Shard::OnSent(Link& link, const Header& header) {
   peer->control_under_way = false;
 }
 
-std::byte* Shard::PlaceFor(Link& link, const Header& header) {
+std::byte* Shard::PlaceFor(Link& link, const Header& said) {
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return nullptr;
-  if (header.type == FrameType::kPush && header.rank == peer->rank && header.epoch == world_.epoch && failure_.ok()) {
+  if (said.type == FrameType::kPush && said.member == peer->number && said.view == world_.epoch && failure_.ok()) {
+    const Header header = peer->Ranked(said);
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
     std::byte* const place = round == nullptr ? nullptr : round->Place(link, header);
@@ -175,14 +177,15 @@ std::byte* Shard::PlaceFor(Link& link, const Header& header) {
   return kAnywhere;
 }
 
-void Shard::OnFrame(Link& link, const Header& header, std::byte* payload) {
+void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
   ++stats_.frames_received;
-  stats_.payload_received += header.length;
+  stats_.payload_received += said.length;
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return;
   peer->landing = nullptr;
-  if (header.epoch != world_.epoch || !failure_.ok()) return;
-  if (header.rank != peer->rank) return Blame(*peer, "a frame bears another rank than its link");
+  if (said.view != world_.epoch || !failure_.ok()) return;
+  if (said.member != peer->number) return Blame(*peer, "a frame bears another member's number than its link");
+  const Header header = peer->Ranked(said);
   const uint64_t placed = link.counters().payload_placed;
   stats_.payload_placed += placed - std::exchange(peer->placed, placed);
   if (peer->control.size() > kMaxControl) return Blame(*peer, "it asks for more answers than it reads");

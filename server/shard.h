@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "csrc/base/trace.h"
+#include "csrc/transport/admission.h"
 #include "csrc/transport/event_loop.h"
-#include "csrc/transport/handshake.h"
 #include "csrc/transport/link.h"
 #include "csrc/transport/shared_buffer.h"
 #include "server/codecs.h"
@@ -31,10 +31,13 @@ namespace byteps_like {
 // What the world of one epoch looks like to a shard. Times in seconds.
 struct ShardWorld {
   uint32_t epoch = 0;
-  uint32_t size = 0;  // workers
+  std::vector<uint32_t> workers;  // member numbers, by rank
   double stall_warning = 5;
   double stall_timeout = 120;
-  uint32_t server = 0;  // this server's rank
+  uint32_t server = 0;  // this server's rank,
+  uint32_t member = 0;  // and its member number
+  Incarnation incarnation{};
+  uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
 };
 
 // A shard noticed something the whole job must hear of. Called on the shard's thread; must not block.
@@ -68,8 +71,8 @@ class Shard : private LinkHandler {
 
   // Any thread.
   void SetWorld(const ShardWorld& world);  // forgets all keys and links of the epoch before
-  // `number` grows from one link of a rank to the next: one that was let in late does not replace its successor.
-  void AddLink(std::unique_ptr<Stream> stream, const PeerIdentity& peer, uint32_t epoch, uint64_t number);
+  // Replaces an older link of the same member: one that was let in late does not replace its successor.
+  void AddLink(std::unique_ptr<Stream> stream, const Admitted& who);
   void Stop();  // closes all links, joins the thread; what is called later does nothing
   void Fail(Code code, const std::string& text);  // tells every worker; what comes later is dropped
   const ShardStats& stats() const { return stats_; }
@@ -79,22 +82,22 @@ class Shard : private LinkHandler {
   struct Key;
   struct Peer;
 
-  std::byte* PlaceFor(Link& link, const Header& header) override;
-  void OnFrame(Link& link, const Header& header, std::byte* payload) override;
+  std::byte* PlaceFor(Link& link, const Header& said) override;
+  void OnFrame(Link& link, const Header& said, std::byte* payload) override;
   bool NextFrame(Link& link, Outgoing& next) override;
   void OnSent(Link& link, const Header& header) override;
   void OnClosed(Link& link, const Status& why) override;
 
   // shard.cc: links and world
   Peer* PeerOf(const Link& link);
-  void Install(std::unique_ptr<Stream> stream, const PeerIdentity& identity, uint32_t epoch, uint64_t number);
+  void Install(std::unique_ptr<Stream> stream, const Admitted& who);
   void Drop(Peer& peer, const Status& why);
   void Reset(const ShardWorld& world);
   void FailOnLoop(Code code, const std::string& text);
   void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let
   void FailRound(const Key& key, const Round& round, const Status& why);
   void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
-  size_t KeyBytes() const { return kKeyBytes + world_.size * kKeyBytesPerRank; }
+  size_t KeyBytes() const { return kKeyBytes + world_.size() * kKeyBytesPerRank; }
 
   // shard_push.cc: contributions in
   const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
@@ -190,7 +193,13 @@ struct Shard::Key {
 };
 
 struct Shard::Peer {  // one worker and its link
+  Header Ranked(Header header) const {
+    header.rank = rank;
+    return header;
+  }
+
   uint32_t rank = 0;
+  uint32_t number = 0;         // its member number
   std::unique_ptr<Link> link;  // null: not connected
   uint64_t link_number = 0;    // of the newest so far
   uint64_t connection = 1;     // another with each link that comes or goes

@@ -70,7 +70,7 @@ bool Shard::MakesSense(const Peer& peer, const Header& header) {
     if (header.total <= kPayloadHeader) why = "too short for a payload";
   } else {
     if (header.total == 0 || header.total % SizeOf(header.dtype) != 0) why = "no whole elements";
-    if (header.op == Op::kBroadcast && header.root >= world_.size) why = "there is no such rank";
+    if (header.op == Op::kBroadcast && header.root >= world_.size()) why = "there is no such rank";
     if (!Supports(header.op, header.dtype)) why = "there is no such operation";
     if (header.op == Op::kBroadcast && (header.flags & kAbsent) != 0) why = "absent from a broadcast";
   }
@@ -98,7 +98,7 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
     return nullptr;
   }
   Round& round = key.Renew(header.round, terms);
-  round.Begin(header, terms, world_.size);
+  round.Begin(header, terms, world_.size());
   round.began = Tracing() ? TraceClock() : 0;
   ++key.next;
   ++stats_.rounds;

@@ -52,8 +52,8 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
   Header& header = next.header;
   header = round.Describe();
   header.type = FrameType::kResult;
-  header.epoch = world_.epoch;
-  header.rank = peer.rank;
+  header.view = world_.epoch;
+  header.member = peer.number;
   header.key = item.key;
   if ((header.flags & kEncoded) != 0) header.aux = contribution.codec;
   if (contribution.at_once()) {

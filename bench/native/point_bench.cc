@@ -81,7 +81,7 @@ int RunRank(uint32_t rank, const std::string& scheme, int in, int out) {
   MeshWorld world;
   world.rank = rank;
   for (uint32_t peer = 0; peer < 2; ++peer)
-    world.peers.push_back({{peer == rank ? mine.data() : theirs.data()}, "h", ""});
+    world.peers.push_back({{peer == rank ? mine.data() : theirs.data()}, "h", "", peer + 1});
   (*communicator)->SetWorld(std::move(world));
   Bench bench(**communicator, rank);
   bench.OneWayMicroseconds(8);

@@ -10,6 +10,7 @@
 #include <map>
 #include <tuple>
 
+#include "byteps_like/_native/incarnation.h"
 #include "byteps_like/_native/program_py.h"
 
 namespace nb = nanobind;
@@ -20,7 +21,7 @@ namespace {
 constexpr double kSlice = 0.2;    // seconds between looks for signals
 constexpr double kLongest = 1e8;  // seconds: beyond that a deadline would overflow
 
-using Peers = std::vector<std::tuple<std::vector<std::string>, std::string, std::string>>;
+using Peers = std::vector<std::tuple<std::vector<std::string>, std::string, std::string, uint32_t>>;
 
 Deadline After(double seconds) {
   return Clock::now() +
@@ -47,11 +48,12 @@ PyCommunicator* MakeCommunicator(std::string job, nb::bytes secret, std::vector<
   return new PyCommunicator(std::move(options));
 }
 
-void SetWorld(PyCommunicator& self, uint32_t epoch, uint32_t rank, const Peers& peers) {
+void SetWorld(PyCommunicator& self, const nb::bytes& incarnation, uint32_t epoch, uint32_t rank, const Peers& peers) {
   MeshWorld world;
+  world.incarnation = IncarnationOf(incarnation);
   world.epoch = epoch;
   world.rank = rank;
-  for (const auto& [urls, host_id, name] : peers) world.peers.push_back({urls, host_id, name});
+  for (const auto& [urls, host_id, name, number] : peers) world.peers.push_back({urls, host_id, name, number});
   if (rank >= world.peers.size()) {
     ThrowIfFailed(Status(Code::kInvalid,
                          "rank " + std::to_string(rank) + " of a world of " + std::to_string(world.peers.size())));
@@ -158,8 +160,8 @@ void BindCommunicator(nb::module_& m) {
            nb::arg("stall_timeout") = 120.0)
       .def_prop_ro(
           "urls", [](PyCommunicator& self) { return self.get().urls(); }, "As bound; for the peers.")
-      .def("set_world", &SetWorld, nb::arg("epoch"), nb::arg("rank"), nb::arg("peers"),
-           "Once. Peers, by world rank and this one included, are (urls, host_id, name).")
+      .def("set_world", &SetWorld, nb::arg("incarnation"), nb::arg("epoch"), nb::arg("rank"), nb::arg("peers"),
+           "Once. Peers, by world rank and this one included, are (urls, host_id, name, member number).")
       .def(
           "allocate",
           [](PyCommunicator& self, size_t nbytes) {

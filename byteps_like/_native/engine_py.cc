@@ -11,6 +11,7 @@
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/gpu_py.h"
+#include "byteps_like/_native/incarnation.h"
 #include "compression/gpu/registry.h"
 #include "compression/registry.h"
 #include "csrc/engine/engine.h"
@@ -20,7 +21,7 @@ namespace nb = nanobind;
 namespace byteps_like {
 namespace {
 
-using Shards = std::vector<std::tuple<uint32_t, uint32_t, std::vector<std::string>>>;
+using Shards = std::vector<std::tuple<uint32_t, uint32_t, std::vector<std::string>, uint32_t>>;
 using Partitions = std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>>;
 
 Deadline After(double seconds) {
@@ -118,12 +119,14 @@ class PyEngine {
   std::unique_ptr<Engine> engine_;
 };
 
-PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, uint32_t rank, uint32_t world_size,
-                     const Shards& shards, size_t segment_bytes, size_t credit_bytes, double connect_timeout,
-                     double stall_warning, double stall_timeout, uint32_t kernel_queue_bytes, uint32_t codec_threads) {
+PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarnation, uint32_t epoch, uint32_t rank,
+                     uint32_t member, uint32_t world_size, const Shards& shards, size_t segment_bytes,
+                     size_t credit_bytes, double connect_timeout, double stall_warning, double stall_timeout,
+                     uint32_t kernel_queue_bytes, uint32_t codec_threads) {
   EngineOptions options;
-  options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch};
+  options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch, IncarnationOf(incarnation)};
   options.rank = rank;
+  options.member = member;
   options.world_size = world_size;
   options.segment_bytes = segment_bytes;
   options.credit_bytes = credit_bytes;
@@ -133,7 +136,7 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, uint32_t epoch, u
   options.kernel_queue_bytes = kernel_queue_bytes;
   options.codec_threads = codec_threads;
   std::vector<ShardAddress> addresses;
-  for (const auto& [server, shard, urls] : shards) addresses.push_back({server, shard, urls});
+  for (const auto& [server, shard, urls, number] : shards) addresses.push_back({server, shard, urls, number});
   return new PyEngine(std::move(options), std::move(addresses));
 }
 
@@ -212,9 +215,9 @@ void BindEngine(nb::module_& m) {
     return self.done() && self.moves.load();
   });
   nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/native.py.")
-      .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
-           nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"), nb::arg("credit_bytes"),
-           nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
+      .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"), nb::arg("epoch"),
+           nb::arg("rank"), nb::arg("member"), nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"),
+           nb::arg("credit_bytes"), nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
            nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("codec_threads") = 1)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
            nb::arg("gpu") = false, nb::arg("absent") = std::set<uint32_t>(),

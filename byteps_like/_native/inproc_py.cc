@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "byteps_like/_native/events.h"
+#include "byteps_like/_native/incarnation.h"
 #include "csrc/transport/handshake.h"
 #include "csrc/transport/stream.h"
 #include "csrc/wire/frame.h"
@@ -113,9 +114,10 @@ class InprocLink {
   size_t out_begin_ = 0;
 };
 
-InprocLink* Open(const std::string& url, const std::string& job, nb::bytes secret, uint32_t epoch, uint32_t rank,
-                 uint32_t shard) {
-  const Credentials credentials{job, std::string(secret.c_str(), secret.size()), epoch};
+InprocLink* Open(const std::string& url, const std::string& job, nb::bytes secret, nb::bytes incarnation,
+                 uint32_t epoch, uint32_t member, uint32_t server, uint32_t shard) {
+  const Credentials credentials{job, std::string(secret.c_str(), secret.size()), epoch, IncarnationOf(incarnation)};
+  const Introduction who{{Role::kWorker, member}, {Role::kServer, server}, shard};
   const Deadline deadline = Clock::now() + kConnectTimeout;
   Status status;
   std::unique_ptr<Stream> stream;
@@ -123,7 +125,7 @@ InprocLink* Open(const std::string& url, const std::string& job, nb::bytes secre
     nb::gil_scoped_release release;
     auto connected = Connect(url, deadline);
     status = connected.status();
-    if (status.ok()) status = ClientHandshake(**connected, credentials, {Role::kWorker, rank, shard}, deadline);
+    if (status.ok()) status = Meet(**connected, credentials, who, deadline).status;
     if (status.ok()) stream = std::move(*connected);
   }
   ThrowIfFailed(status);
@@ -134,8 +136,8 @@ InprocLink* Open(const std::string& url, const std::string& job, nb::bytes secre
 
 void BindInprocLink(nb::module_& m) {
   nb::class_<InprocLink>(m, "InprocLink", "A link to a shard in this process that carries ready-made frames.")
-      .def(nb::new_(&Open), nb::arg("url"), nb::arg("job"), nb::arg("secret"), nb::arg("epoch"), nb::arg("rank"),
-           nb::arg("shard"))
+      .def(nb::new_(&Open), nb::arg("url"), nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"), nb::arg("epoch"),
+           nb::arg("member"), nb::arg("server"), nb::arg("shard"))
       .def("fileno", &InprocLink::fd, "Readable when `recv` has something to give, to send or to raise.")
       .def("send", &InprocLink::Send, nb::arg("header"), nb::arg("payload"),
            "Takes any buffers along; returns the bytes that still wait for room (recv goes on with them).")

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "byteps_like/_native/events.h"
+#include "byteps_like/_native/incarnation.h"
 #include "server/server.h"
 
 namespace nb = nanobind;
@@ -86,11 +87,13 @@ void BindServer(nb::module_& m) {
       .def_prop_ro("urls", [](PyServer& self) { return self.server().urls(); })
       .def(
           "set_world",
-          [](PyServer& self, uint32_t epoch, uint32_t size, double stall_warning, double stall_timeout, uint32_t rank) {
-            self.server().SetWorld({epoch, size, stall_warning, stall_timeout, rank});
+          [](PyServer& self, nb::bytes incarnation, uint32_t epoch, std::vector<uint32_t> workers, uint32_t member,
+             double stall_warning, double stall_timeout, uint32_t rank) {
+            self.server().SetWorld(
+                {epoch, std::move(workers), stall_warning, stall_timeout, rank, member, IncarnationOf(incarnation)});
           },
-          nb::arg("epoch"), nb::arg("world_size"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
-          nb::arg("rank") = 0)
+          nb::arg("incarnation"), nb::arg("epoch"), nb::arg("workers"), nb::arg("member"), nb::arg("stall_warning"),
+          nb::arg("stall_timeout"), nb::arg("rank") = 0)
       .def(
           "fail",
           [](PyServer& self, int code, const std::string& text) {

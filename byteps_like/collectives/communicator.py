@@ -32,6 +32,8 @@ class Peer:
     host_id: str
     host: str
     pid: int
+    number: int = 0
+    """Its member number; 0: its rank + 1, in a world without a scheduler."""
 
 
 class Communicator:
@@ -61,9 +63,10 @@ class Communicator:
         self._peers: tuple[Peer, ...] = ()
         self._rank = -1
 
-    def join(self, epoch: int, rank: int, peers: Sequence[Peer]) -> None:
+    def join(self, epoch: int, rank: int, peers: Sequence[Peer], incarnation: bytes = bytes(16)) -> None:
         """The world has formed: `peers` by rank, this process included. Sends nothing; links are made when needed.
 
+        The default `incarnation` is for worlds with a secret of their own, which no other start of the job has.
         A peer without addresses (a portable worker) takes no part in groups.
         """
         own = self.own.host_id
@@ -72,11 +75,12 @@ class Communicator:
                 self._usable(number, peer) if number != rank and peer.urls else [],
                 peer.host_id,
                 f"rank {number} ({peer.host}, pid {peer.pid})",
+                peer.number or number + 1,
             )
             for number, peer in enumerate(peers)
         ]
         self._peers, self._rank = tuple(peers), rank
-        self._core.set_world(epoch, rank, addresses)
+        self._core.set_world(incarnation, epoch, rank, addresses)
         self.local = tuple(number for number, peer in enumerate(peers) if peer.host_id == own)
 
     def _usable(self, number: int, peer: Peer) -> list[str]:

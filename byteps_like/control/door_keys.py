@@ -1,4 +1,7 @@
-"""The CURVE keys of the portable door: both pairs follow from the job's secret, so only its holders get through."""
+"""The CURVE keys of the portable door: both pairs follow from the job's secret, so only its holders get through.
+
+The clients' pair is one incarnation's: a door admits no worker that was left over from another start of the job.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ class DoorKeys:
     client_secret: bytes = field(repr=False)
 
 
-def door_keys(secret: bytes) -> DoorKeys:
-    """The keys of the job with `secret`. Needs a libzmq with CURVE (zmq.has("curve")); pyzmq's wheels have it."""
+def door_keys(secret: bytes, incarnation: bytes) -> DoorKeys:
+    """The keys of this incarnation of the job with `secret`; the door's own are those of all.
+
+    Needs a libzmq with CURVE (zmq.has("curve")); pyzmq's wheels have it.
+    """
     server = z85.encode(derive(secret, _SERVER_PURPOSE))
-    client = z85.encode(derive(secret, _CLIENT_PURPOSE))
+    client = z85.encode(derive(secret, f"{_CLIENT_PURPOSE} {incarnation.hex()}"))
     return DoorKeys(zmq.curve_public(server), server, zmq.curve_public(client), client)

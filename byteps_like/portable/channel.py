@@ -190,7 +190,7 @@ class Channel:
             header = decode_header(parts[1])
             check_payload(header, parts[2])
             self._count("received", header.length)
-            if header.epoch == self._options.hello.epoch:
+            if header.view == self._options.hello.view:
                 self._take_frame(header, parts[2])
 
     def _refused(self, error: BytePSLikeError) -> None:
@@ -242,7 +242,7 @@ class Channel:
         self._poller.register(dealer.socket, zmq.POLLIN | (zmq.POLLOUT if more else 0))
 
     def _send_frame(self, dealer: Dealer, shard: int, header: Header, payload: Buffer) -> None:
-        header = replace(header, epoch=self._options.hello.epoch, rank=self._options.hello.rank)
+        header = replace(header, view=self._options.hello.view, member=self._options.hello.member)
         if dealer.send(Envelope(DoorKind.FRAME, shard).encode(), seal(header, payload), payload):
             self._count("sent", len(payload))
 

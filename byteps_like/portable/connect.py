@@ -23,9 +23,11 @@ def connect(config: Config, client: ControlClient, world: World) -> PortableWork
     neighbours = sorted(member.rank for member in world.workers if member.host_id == own.host_id)
     options = PortableOptions(
         job=world.job,
-        keys=door_keys(client.secret),
+        keys=door_keys(client.secret, world.incarnation),
+        incarnation=world.incarnation,
         epoch=world.epoch,
         rank=own.rank,
+        member=own.number,
         size=len(world.workers),
         local_rank=config.local_rank if config.local_rank >= 0 else neighbours.index(own.rank),
         local_size=config.local_size or len(neighbours),
@@ -38,8 +40,8 @@ def connect(config: Config, client: ControlClient, world: World) -> PortableWork
     return PortableWorker(options, client)
 
 
-def _door(server: Member) -> tuple[str, str]:
+def _door(server: Member) -> tuple[str, str, int]:
     name = f"server {server.rank} on {server.host}"
     if not server.door:
         raise ConfigError(f"{name} has no portable door: start it with door=true, or build the native core here")
-    return name, server.door
+    return name, server.door, server.number

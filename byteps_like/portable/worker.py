@@ -55,7 +55,7 @@ class Control(Protocol):
 
 @dataclass(frozen=True)
 class PortableOptions:
-    """Who this worker is, the (name, url) of every server's door in the order of server numbers, and the limits.
+    """Who this worker is, (name, url, member number) of every server's door in the order of ranks, and the limits.
 
     `patience` is how many seconds a door may be out of reach; `segment` is in bytes per message, `credit` in bytes in
     flight per server.
@@ -63,12 +63,14 @@ class PortableOptions:
 
     job: str
     keys: DoorKeys
+    incarnation: bytes
     epoch: int
     rank: int
+    member: int
     size: int
     local_rank: int
     local_size: int
-    doors: tuple[tuple[str, str], ...]
+    doors: tuple[tuple[str, str, int], ...]
     seal_key: bytes = b""
     stall_timeout: float = 120.0
     segment: int = 128 << 10
@@ -77,11 +79,13 @@ class PortableOptions:
 
     def channels(self) -> list[ChannelOptions]:
         """The options of each server's channel."""
-        hello = Hello(self.job, self.epoch, self.rank, self.size)
         return [
-            ChannelOptions(name, url, self.keys, hello, self.segment, self.credit, self.patience)
-            for name, url in self.doors
+            ChannelOptions(name, url, self.keys, self._hello(number), self.segment, self.credit, self.patience)
+            for name, url, number in self.doors
         ]
+
+    def _hello(self, server: int) -> Hello:
+        return Hello(self.job, self.incarnation, self.epoch, self.member, server, self.size)
 
 
 class PortableWorker:

@@ -17,7 +17,8 @@ from typing import cast
 
 import zmq
 
-from byteps_like.control.door_keys import DoorKeys, door_keys
+from byteps_like.control.door_keys import door_keys
+from byteps_like.control.types import World
 from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, ShutdownError
 from byteps_like.server.door_session import SEGMENT, WINDOW, FrameLink, LinkOpener, Session
 from byteps_like.server.door_socket import DoorSocket, PeerGoneError
@@ -48,7 +49,7 @@ class DoorConfig:
 
     url: str
     job: str
-    keys: DoorKeys
+    secret: bytes
     shards: int
     open_link: LinkOpener
 
@@ -59,15 +60,16 @@ def open_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) 
     Give it each world by `set_world`, after the server. Raises SystemCallError if the address can't be bound.
     """
     url = f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
-    return Door(DoorConfig(url, job, door_keys(secret), shards, native_links(inproc_url, job, secret)))
+    return Door(DoorConfig(url, job, secret, shards, native_links(inproc_url, job, secret)))
 
 
 def native_links(url: str, job: str, secret: bytes) -> LinkOpener:
     """Opens links to the native server that listens at `url` ("inproc://…") in this process."""
     core = importlib.import_module("byteps_like._core")
 
-    def open_link(epoch: int, rank: int, shard: int) -> FrameLink:
-        return cast(FrameLink, core.InprocLink(url, job, secret, epoch, rank, shard))
+    def open_link(hello: Hello, shard: int) -> FrameLink:
+        whom = (hello.incarnation, hello.view, hello.member, hello.server, shard)
+        return cast(FrameLink, core.InprocLink(url, job, secret, *whom))
 
     return open_link
 
@@ -77,15 +79,16 @@ class Door:
 
     def __init__(self, config: DoorConfig) -> None:
         self._config = config
-        self._socket = DoorSocket(config.url, config.keys)
+        self._socket = DoorSocket(config.url, door_keys(config.secret, b"").server_secret)
         self._sessions: dict[bytes, Session] = {}
         self._link_of: dict[int, tuple[Session, int]] = {}
         self._early: dict[bytes, tuple[Hello, float]] = {}
         """HELLOs of an epoch to come, the oldest first, and until when each may wait."""
         self._refuses_early = self._probes_again = False
         """Whether a timer for it runs."""
-        self._epoch = 0
-        self._world_size = 0
+        self._world: World | None = None
+        self._rank = 0
+        self._ranks: dict[int, int] = {}  # of workers, by member number
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
         self._lock = threading.Lock()
@@ -101,9 +104,12 @@ class Door:
         """Where it is bound, with the real port."""
         return self._socket.url
 
-    def set_world(self, epoch: int, world_size: int) -> None:
-        """From now on only workers of this epoch are let in; sessions of another one end. Returns at once."""
-        self._post(lambda: self._enter(epoch, world_size))
+    def set_world(self, world: World, rank: int) -> None:
+        """From now on only workers of this world are let in; sessions of another one end. Returns at once.
+
+        `rank` is this server's.
+        """
+        self._post(lambda: self._enter(world, rank))
 
     def stop(self) -> None:
         """Ends all sessions and the thread. Idempotent; blocks until done."""
@@ -169,11 +175,17 @@ class Door:
         self._timer_count += 1
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._timer_count, task))
 
-    def _enter(self, epoch: int, world_size: int) -> None:
-        self._epoch, self._world_size = epoch, world_size
+    @property
+    def _epoch(self) -> int:
+        return self._world.epoch if self._world is not None else 0
+
+    def _enter(self, world: World, rank: int) -> None:
+        self._world, self._rank = world, rank
+        self._ranks = {worker.number: worker.rank for worker in world.workers}
+        self._socket.admitted = door_keys(self._config.secret, world.incarnation).client_public
         for session in list(self._sessions.values()):
-            if session.epoch != epoch:
-                self._end(session, ShutdownError(f"epoch {session.epoch} is over; the job is at {epoch}"))
+            if session.view != world.epoch:
+                self._end(session, ShutdownError(f"epoch {session.view} is over; the job is at {world.epoch}"))
         early, self._early = self._early, {}
         for peer, (hello, _) in early.items():
             self._welcome(peer, hello)
@@ -200,16 +212,16 @@ class Door:
             self._refuse(peer, error)
 
     def _welcome(self, peer: bytes, hello: Hello) -> None:
-        if hello.epoch > self._epoch and len(self._early) < _EARLY_LIMIT:
+        if hello.view > self._epoch and len(self._early) < _EARLY_LIMIT:
             if not self._refuses_early:
                 self._refuses_early = True
                 self._call_in(EARLY_SECONDS, self._refuse_early)
             self._early[peer] = hello, time.monotonic() + EARLY_SECONDS
             return
         try:
-            self._check(hello)
-            self._replace(hello.rank)
-            session = Session(peer, hello, self._config.shards, self._config.open_link)
+            rank = self._check(hello)
+            self._replace(rank)
+            session = Session(peer, hello, rank, self._config.shards, self._config.open_link)
         except BytePSLikeError as error:
             self._refuse(peer, error)
             return
@@ -224,24 +236,32 @@ class Door:
                 self._call_in(until - now, self._refuse_early)
                 return
             del self._early[peer]
-            self._refuse(peer, RefusedError(f"epoch {hello.epoch} did not begin here; this server is at {self._epoch}"))
+            self._refuse(peer, RefusedError(f"epoch {hello.view} did not begin here; this server is at {self._epoch}"))
         self._refuses_early = False
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, hello: Hello) -> int:
+        """The worker's rank. Raises RefusedError, naming all that differs."""
+        world = self._world
+        assert world is not None
+        own = world.servers[self._rank].number
         differs = [
             f"{name} {theirs} is not this server's {ours}"
             for name, theirs, ours in (
                 ("protocol version", hello.protocol, PROTOCOL_VERSION),
                 ("job", repr(hello.job), repr(self._config.job)),
-                ("epoch", hello.epoch, self._epoch),
-                ("world size", hello.world_size, self._world_size),
+                ("incarnation", hello.incarnation.hex(), world.incarnation.hex()),
+                ("epoch", hello.view, world.epoch),
+                ("world size", hello.world_size, len(world.workers)),
             )
             if theirs != ours
         ]
-        if not differs and hello.rank >= self._world_size:
-            differs = [f"rank {hello.rank} is not below the world size {self._world_size}"]
+        if not differs and hello.server != own:
+            differs = [f"you have reached server {self._rank}, not whom you dialled: two servers have the same address"]
+        elif not differs and hello.member not in self._ranks:
+            differs = [f"there is no member {hello.member} among the workers of epoch {world.epoch}"]
         if differs:
-            raise RefusedError("; ".join(differs), rank=hello.rank)
+            raise RefusedError("; ".join(differs), rank=self._ranks.get(hello.member))
+        return self._ranks[hello.member]
 
     def _replace(self, rank: int) -> None:
         for session in list(self._sessions.values()):
@@ -253,7 +273,7 @@ class Door:
         for shard, link in enumerate(session.links):
             self._link_of[link.fileno()] = (session, shard)
             self._poller.register(link.fileno(), zmq.POLLIN)
-        _log.info("portable rank %d is in (epoch %d)", session.rank, session.epoch)
+        _log.info("portable rank %d is in (epoch %d)", session.rank, session.view)
         welcome = Welcome(self._epoch, self._config.shards, SEGMENT, WINDOW)
         self._send(session.peer, [Envelope(DoorKind.WELCOME).encode(), welcome.encode()])
 

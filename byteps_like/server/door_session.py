@@ -32,23 +32,24 @@ class FrameLink(Protocol):
         """Ends the link. Idempotent."""
 
 
-LinkOpener = Callable[[int, int, int], FrameLink]
-"""Opens a link as (epoch, rank) to a shard; blocks for the handshake; raises its typed error."""
+LinkOpener = Callable[[Hello, int], FrameLink]
+"""Opens a link for whoever said HELLO to a shard; blocks for the handshake; raises its typed error."""
 
 
 class Session:
     """The links of one connected worker. Raises typed errors; the door ends the session of which one came."""
 
-    def __init__(self, peer: bytes, hello: Hello, shards: int, open_link: LinkOpener) -> None:
+    def __init__(self, peer: bytes, hello: Hello, rank: int, shards: int, open_link: LinkOpener) -> None:
         self.peer = peer
-        self.rank = hello.rank
-        self.epoch = hello.epoch
+        self.rank = rank
+        self.member = hello.member
+        self.view = hello.view
         self.links: list[FrameLink] = []
         self.leaving = False  # the worker has said goodbye: its links may end
         self._unanswered = 0
         try:
             for shard in range(shards):
-                self.links.append(open_link(hello.epoch, hello.rank, shard))
+                self.links.append(open_link(hello, shard))
         except BytePSLikeError:
             self.close()
             raise
@@ -56,7 +57,7 @@ class Session:
     def forward(self, shard: int, header_bytes: Buffer, payload: Buffer) -> None:
         """Passes a worker's frame on to its shard, checked."""
         header = decode_header(header_bytes)
-        if header.epoch != self.epoch:
+        if header.view != self.view:
             return  # stale
         self._check(shard, header)
         check_payload(header, payload)
@@ -71,8 +72,8 @@ class Session:
     def _check(self, shard: int, header: Header) -> None:
         if shard >= len(self.links):
             raise CorruptError(f"frame for shard {shard} of {len(self.links)}")
-        if header.rank != self.rank:
-            raise CorruptError(f"frame of rank {header.rank} in the session of rank {self.rank}")
+        if header.member != self.member:
+            raise CorruptError(f"frame of member {header.member} in the session of member {self.member}")
         if header.type is FrameType.CODEC or header.flags & FrameFlag.ENCODED:
             raise CorruptError("encoded rounds can't pass the door: portable workers push and pull what is raw or cast")
         if header.type not in _ALLOWED or header.flags & (FrameFlag.BY_REFERENCE | FrameFlag.ABSENT):

@@ -9,7 +9,6 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from byteps_like.control.door_keys import DoorKeys
 from byteps_like.errors import SystemCallError
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.frame import MAX_PAYLOAD
@@ -33,25 +32,28 @@ class PeerGoneError(Exception):
 
 
 class DoorSocket:
-    """Owns the ZeroMQ context and its three sockets. All on one thread. Raises SystemCallError if `url` can't be
-    bound."""
+    """Owns the ZeroMQ context and its three sockets. All on one thread. `secret` is the door's CURVE key.
 
-    def __init__(self, url: str, keys: DoorKeys) -> None:
+    Raises SystemCallError if `url` can't be bound.
+    """
+
+    def __init__(self, url: str, secret: bytes) -> None:
         self._context = zmq.Context(io_threads=1)
-        self._keys = keys
+        self.admitted = b""
+        """The clients' public key: of nobody before the first world."""
         self.admission = self._context.socket(zmq.REP)
         self.admission.linger = 0
         self.admission.bind("inproc://zeromq.zap.01")
         self.router = self._context.socket(zmq.ROUTER)
         try:
-            self._bind(url)
+            self._bind(url, secret)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise SystemCallError(f"the portable door can't be bound to {url}: {error.strerror}") from None
         self.monitor = self.router.get_monitor_socket(_EVENTS)
         self.url = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def _bind(self, url: str) -> None:
+    def _bind(self, url: str, secret: bytes) -> None:
         router = self.router
         options = {
             zmq.LINGER: 0, zmq.ROUTER_MANDATORY: 1, zmq.IPV6: int("[" in url), zmq.HANDSHAKE_IVL: _HANDSHAKE_MS,
@@ -60,7 +62,7 @@ class DoorSocket:
         }  # fmt: skip
         for option, value in options.items():
             router.setsockopt(option, value)
-        router.setsockopt(zmq.CURVE_SECRETKEY, self._keys.server_secret)
+        router.setsockopt(zmq.CURVE_SECRETKEY, secret)
         router.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         router.bind(url)
 
@@ -68,9 +70,9 @@ class DoorSocket:
         """Answers one request of the ZeroMQ authentication protocol (RFC 27): yes for the job's client key only."""
         parts = self.admission.recv_multipart()
         request, address, mechanism = parts[1], parts[3].decode(errors="replace"), parts[5]
-        known = mechanism == b"CURVE" and z85.encode(parts[6]) == self._keys.client_public
+        known = mechanism == b"CURVE" and z85.encode(parts[6]) == self.admitted
         if not known:
-            _log.warning("refused a portable worker at %s: its key is not of this job's secret", address)
+            _log.warning("refused a portable worker at %s: its key is not of this job's secret and start", address)
         status = (b"200", b"") if known else (b"400", b"not the key of this job")
         self.admission.send_multipart([b"1.0", request, *status, b"portable worker" if known else b"", b""])
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import byteps_like._core as _core
+from byteps_like.control.types import World
 from byteps_like.errors import BytePSLikeError, from_code
 
 ServerEvent = Callable[[BytePSLikeError, bool], None]
@@ -45,10 +46,10 @@ class NativeServer:
         """The addresses as bound, in the order given."""
         return tuple(self._core.urls)
 
-    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
-        """Forgets all keys and links and serves this epoch as server `rank`. Times in seconds."""
-        own = {"rank": rank} if rank else {}
-        self._core.set_world(epoch, world_size, stall_warning, stall_timeout, **own)
+    def set_world(self, world: World, rank: int, stall_warning: float, stall_timeout: float) -> None:
+        """Forgets all keys and links and serves this world as server `rank`. Times in seconds."""
+        workers, own = [member.number for member in world.workers], world.servers[rank].number
+        self._core.set_world(world.incarnation, world.epoch, workers, own, stall_warning, stall_timeout, rank)
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""

@@ -41,8 +41,8 @@ class Store(Protocol):
     def urls(self) -> tuple[str, ...]:
         """Addresses as bound."""
 
-    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
-        """Forgets everything and serves this epoch as server `rank`."""
+    def set_world(self, world: World, rank: int, stall_warning: float, stall_timeout: float) -> None:
+        """Forgets everything and serves this world as server `rank`."""
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells the workers of this epoch that it has failed."""
@@ -61,8 +61,8 @@ class Door(Protocol):
     def url(self) -> str:
         """Address as bound."""
 
-    def set_world(self, epoch: int, world_size: int) -> None:
-        """Serves this epoch."""
+    def set_world(self, world: World, rank: int) -> None:
+        """Serves this world as server `rank`."""
 
     def stop(self) -> None:
         """Ends it."""
@@ -182,9 +182,9 @@ class ServerProcess:
         recorder.add_member(self._traced)
         if self._config.trace and not self._config.trace_steps:  # else rank 0 says when
             recorder.take(Order(self._config.trace))
-        self._store.set_world(world.epoch, len(world.workers), warning, timeout, rank)
+        self._store.set_world(world, rank, warning, timeout)
         if self._door is not None:
-            self._door.set_world(world.epoch, len(world.workers))
+            self._door.set_world(world, rank)
         self._client.ready(world)
 
     def _counters(self) -> Mapping[str, float]:

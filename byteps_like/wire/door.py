@@ -20,13 +20,13 @@ from typing import Any
 from byteps_like.errors import BytePSLikeError, CorruptError, from_code
 from byteps_like.wire.crc32c import Buffer
 
-DOOR_VERSION = 1
-PROTOCOL_VERSION = 1  # of frames and links; mirrors kProtocolVersion in csrc/transport/handshake.h
+DOOR_VERSION = 2
+PROTOCOL_VERSION = 2  # of frames and links; mirrors kProtocolVersion in csrc/transport/handshake.h
 MAX_JOB_BYTES = 64
 MAX_REASON_BYTES = 1024
 
 _ENVELOPE = struct.Struct("<BBHI")
-_HELLO = struct.Struct("<HHIII64s")
+_HELLO = struct.Struct("<HHIIII16s64s")
 _WELCOME = struct.Struct("<HHIIII")
 _CODE = struct.Struct("<I")
 
@@ -67,27 +67,31 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who wants in, and what it believes of the job."""
+    """Who wants in to which server, by member number, and what it believes of the job."""
 
     job: str
-    epoch: int
-    rank: int
+    incarnation: bytes
+    view: int
+    member: int
+    server: int
     world_size: int
     protocol: int = PROTOCOL_VERSION
 
     def encode(self) -> bytes:
-        """The 80 bytes of the body. Raises ValueError for a job name that doesn't fit."""
+        """The 100 bytes of the body. Raises ValueError for a job name that doesn't fit."""
         job = self.job.encode()
         if len(job) > MAX_JOB_BYTES:
             raise ValueError(f"job name of {len(job)} bytes; at most {MAX_JOB_BYTES} fit")
-        return _HELLO.pack(self.protocol, 0, self.epoch, self.rank, self.world_size, job)
+        return _HELLO.pack(
+            self.protocol, 0, self.view, self.member, self.server, self.world_size, self.incarnation, job
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """What the server is: `segment` is the most bytes of payload per frame, `window` the most unanswered ones."""
 
-    epoch: int
+    view: int
     shards: int
     segment: int
     window: int
@@ -95,7 +99,7 @@ class Welcome:
 
     def encode(self) -> bytes:
         """The 20 bytes of the body."""
-        return _WELCOME.pack(self.protocol, self.shards, self.epoch, self.segment, self.window, 0)
+        return _WELCOME.pack(self.protocol, self.shards, self.view, self.segment, self.window, 0)
 
 
 def decode_envelope(parts: list[Buffer]) -> Envelope:
@@ -117,20 +121,20 @@ def decode_envelope(parts: list[Buffer]) -> Envelope:
 
 def decode_hello(body: Buffer) -> Hello:
     """Raises CorruptError for a body that is none."""
-    protocol, _, epoch, rank, world_size, job = _unpack(_HELLO, body, "HELLO")
+    protocol, _, view, member, server, world_size, incarnation, job = _unpack(_HELLO, body, "HELLO")
     try:
         name = job.rstrip(b"\0").decode()
     except UnicodeDecodeError:
         raise CorruptError("HELLO names a job in bytes that are not UTF-8") from None
-    return Hello(name, epoch, rank, world_size, protocol)
+    return Hello(name, incarnation, view, member, server, world_size, protocol)
 
 
 def decode_welcome(body: Buffer) -> Welcome:
     """Raises CorruptError for a body that is none."""
-    protocol, shards, epoch, segment, window, _ = _unpack(_WELCOME, body, "WELCOME")
+    protocol, shards, view, segment, window, _ = _unpack(_WELCOME, body, "WELCOME")
     if shards == 0 or segment == 0:
         raise CorruptError(f"WELCOME offers {shards} shards and segments of {segment} bytes")
-    return Welcome(epoch, shards, segment, window, protocol)
+    return Welcome(view, shards, segment, window, protocol)
 
 
 def encode_refusal(error: BytePSLikeError) -> bytes:

@@ -10,7 +10,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import CorruptError
 from byteps_like.wire.crc32c import Buffer, crc32c
 
-MAGIC = 0x314C5042  # "BPL1"
+MAGIC = 0x324C5042  # "BPL2"
 HEADER_BYTES = 64
 MAX_PAYLOAD = 16 << 20
 MAX_PARTITION = 1 << 30
@@ -77,8 +77,8 @@ class Header:
     dtype: DType = DType.FLOAT32
     op: Op = Op.SUM
     flags: int = 0
-    epoch: int = 0
-    rank: int = 0
+    view: int = 0
+    member: int = 0
     key: int = 0
     round: int = 0
     priority: int = 0
@@ -94,7 +94,7 @@ def encode_header(header: Header) -> bytes:
     """The 64 bytes. Raises struct.error for a field out of its range: a caller's mistake, never a peer's."""
     h = header
     body = _LAYOUT.pack(
-        MAGIC, h.type, h.dtype, h.op, h.flags, h.epoch, h.rank, h.key, h.round, h.priority,
+        MAGIC, h.type, h.dtype, h.op, h.flags, h.view, h.member, h.key, h.round, h.priority,
         h.offset, h.length, h.total, h.payload_crc, h.aux, h.root,
     )  # fmt: skip
     return body + _CHECKSUM.pack(crc32c(body))

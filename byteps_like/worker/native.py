@@ -97,7 +97,7 @@ class NativeWorker:
         """Those that its gradients travel between."""
         self._client = client
         self._communicator = communicator
-        communicator.join(world.epoch, rank, [_peer(member) for member in world.workers])
+        communicator.join(world.epoch, rank, [_peer(member) for member in world.workers], world.incarnation)
         self._settings = config
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
@@ -114,18 +114,20 @@ class NativeWorker:
         self._verdict = Verdict(rank, self._catalogue.name_keys)
         self._closed = False
         shards = [
-            (server.rank, shard, server_urls(config, server, own_host_id))
+            (server.rank, shard, server_urls(config, server, own_host_id), server.number)
             for server in world.servers
             for shard in range(server.shards)
         ]
         hosts = {one.host_id for one in [*world.workers, *world.servers]}
         self._places = Places(len(hosts), len(world.servers), all(worker.native for worker in world.workers))
-        self._channel = {(server, shard): index for index, (server, shard, _) in enumerate(shards)}
+        self._channel = {(server, shard): index for index, (server, shard, *_) in enumerate(shards)}
         self._engine = _core.Engine(
             job=world.job,
             secret=client.secret,
+            incarnation=world.incarnation,
             epoch=world.epoch,
             rank=rank,
+            member=client.member.number,
             world_size=self.size,
             shards=shards,
             segment_bytes=config.segment_bytes,
@@ -465,7 +467,7 @@ def _placed_on(gpu: OnGpu | None) -> tuple[int, int]:
 
 
 def _peer(member: Member) -> Peer:
-    return Peer(member.urls, member.host_id, member.host, member.pid)
+    return Peer(member.urls, member.host_id, member.host, member.pid, member.number)
 
 
 def _summary(declared: Declared) -> str:

@@ -78,15 +78,15 @@ Status Channel::Connect(Deadline deadline) {
 
 // One try after the other until the deadline: a server may be restarting its listener.
 Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
-  const PeerIdentity self{Role::kWorker, engine_.options_.rank, address_.shard};
+  const Introduction who{{Role::kWorker, engine_.options_.member}, {Role::kServer, address_.member}, address_.shard};
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     auto stream = byteps_like::Connect(address_.urls[url_], std::min(deadline, Clock::now() + kOneTry));
     Status status = stream.status();
     if (stream.ok()) {
-      status =
-          ClientHandshake(**stream, engine_.options_.credentials, self, std::min(deadline, Clock::now() + kOneTry));
+      const Meeting met = Meet(**stream, engine_.options_.credentials, who, std::min(deadline, Clock::now() + kOneTry));
+      status = met.status;
       if (status.ok()) return stream;
-      if (status.code() == Code::kRefused) return status;
+      if (status.code() == Code::kRefused && met.certain) return status;
     }
     const bool other_way = !established_ && url_ + 1 < address_.urls.size();
     if (ending_ || other_way || Clock::now() + pause > deadline) return status;
@@ -201,8 +201,8 @@ void Channel::Goodbye() {
   if (!link_) return FinishAll(ShutDown());
   Header header;
   header.type = FrameType::kGoodbye;
-  header.epoch = engine_.options_.credentials.epoch;
-  header.rank = engine_.options_.rank;
+  header.view = engine_.options_.credentials.view;
+  header.member = engine_.options_.member;
   control_.push_back(header);
   link_->Kick();
 }

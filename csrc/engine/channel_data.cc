@@ -105,8 +105,8 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
   header.type = type;
   header.dtype = part.dtype;
   header.op = part.op;
-  header.epoch = engine_.options_.credentials.epoch;
-  header.rank = engine_.options_.rank;
+  header.view = engine_.options_.credentials.view;
+  header.member = engine_.options_.member;
   header.key = part.key;
   header.round = part.round;
   header.priority = part.priority;
@@ -137,8 +137,8 @@ bool Channel::NameCodec(uint32_t number, Outgoing& next) {
   const std::string& text = engine_.CodecText(number);
   next.header = {};
   next.header.type = FrameType::kCodec;
-  next.header.epoch = engine_.options_.credentials.epoch;
-  next.header.rank = engine_.options_.rank;
+  next.header.view = engine_.options_.credentials.view;
+  next.header.member = engine_.options_.member;
   next.header.aux = number;
   next.header.length = static_cast<uint32_t>(text.size());
   next.payload = reinterpret_cast<const std::byte*>(text.data());
@@ -274,8 +274,8 @@ bool Channel::Refer(Part& part, Outgoing& next) {
 Header Channel::RegionHeader(uint32_t region, uint64_t bytes) const {
   Header header;
   header.type = FrameType::kRegion;
-  header.epoch = engine_.options_.credentials.epoch;
-  header.rank = engine_.options_.rank;
+  header.view = engine_.options_.credentials.view;
+  header.member = engine_.options_.member;
   header.aux = region;
   header.offset = bytes;
   return header;
@@ -320,7 +320,7 @@ void Channel::OnSent(Link& link, const Header& header) {
 // In ------------------------------------------------------------------------------------------------------------------
 
 Part* Channel::Awaited(const Header& header) {
-  if (header.epoch != engine_.options_.credentials.epoch) return nullptr;
+  if (header.view != engine_.options_.credentials.view) return nullptr;
   const auto found = parts_.find(header.key);
   if (found == parts_.end()) return nullptr;
   Part& part = *found->second;

@@ -39,6 +39,7 @@ struct UserWork;
 struct EngineOptions {
   Credentials credentials;
   uint32_t rank = 0;
+  uint32_t member = 0;  // this process's member number
   uint32_t world_size = 1;
   size_t segment_bytes = kDefaultSegment;
   size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
@@ -57,6 +58,7 @@ struct ShardAddress {
   uint32_t server = 0;
   uint32_t shard = 0;
   std::vector<std::string> urls;
+  uint32_t member = 0;  // the server's member number
 };
 
 struct PartitionSpec {

@@ -1,5 +1,6 @@
 #include "csrc/transport/admission.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -9,15 +10,31 @@
 namespace byteps_like {
 namespace {
 
+using handshake::Reason;
+
+constexpr auto kHelloTimeout = std::chrono::seconds(1);
 constexpr auto kHandshakeTimeout = std::chrono::seconds(5);
+constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long somebody who is early may wait
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 constexpr auto kTellPause = std::chrono::seconds(10);  // between two complaints about the same
-constexpr int kMaxHandshakes = 256;  // at once; more are cut off: nobody unauthenticated may use up threads
+constexpr size_t kMostUnproven = 256;
+constexpr size_t kMostSilent = 16;  // of an address: unproven, without a right HELLO
+constexpr size_t kMostEarly = 4096;
+constexpr int kComplaintsPerSecond = 8;
 
 }  // namespace
 
+Deadline Admission::Visitor::deadline() const {
+  if (early()) return since + kWorldTimeout;
+  return since + (reception.state() == Reception::State::kHello ? Clock::duration(kHelloTimeout) : kHandshakeTimeout);
+}
+
 Result<std::unique_ptr<Admission>> Admission::Open(const std::vector<std::string>& urls, Options options) {
-  std::unique_ptr<Admission> admission(new Admission(std::move(options)));
+  if (Status valid = CheckCredentials(options.job, options.secret); !valid.ok()) return valid;
+  auto keys = handshake::Keys::Of(options.secret);
+  if (!keys.ok()) return keys.status();
+  std::unique_ptr<Admission> admission(new Admission(std::move(options), std::move(*keys)));
+  if (!admission->loop_.made().ok()) return admission->loop_.made();
   if (Status listening = admission->Listen(urls); !listening.ok()) return listening;
   return admission;
 }
@@ -30,6 +47,9 @@ Status Admission::Listen(const std::vector<std::string>& urls) {
     if (!listener.ok()) return listener.status();
     listeners_.push_back(std::move(*listener));
   }
+  auto thread = StartThread("to shake hands with", [this] { loop_.Run(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = std::move(*thread);
   for (auto& listener : listeners_) {
     auto acceptor = StartThread("to listen with", [this, &listener] { AcceptLoop(*listener); });
     if (!acceptor.ok()) return acceptor.status();
@@ -44,15 +64,25 @@ std::vector<std::string> Admission::urls() const {
   return urls;
 }
 
+void Admission::SetWorld(AdmissionWorld world) {
+  loop_.Post([this, world = std::move(world)]() mutable {
+    world_ = std::move(world);
+    for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
+      const auto next = std::next(visitor);
+      if (visitor->early()) Advance(visitor);
+      visitor = next;
+    }
+  });
+}
+
 void Admission::Close() {
   if (closing_.exchange(true)) return;
   for (auto& listener : listeners_) listener->Close();
   for (std::thread& acceptor : acceptors_) acceptor.join();
-  {
-    std::lock_guard lock(mutex_);
-    for (Stream* stream : under_way_) stream->Shutdown();
-  }
-  for (int waiting = *handshakes_; waiting != 0; waiting = *handshakes_) handshakes_->wait(waiting);
+  if (!thread_.joinable()) return;
+  loop_.Stop();
+  thread_.join();
+  visitors_.clear();
 }
 
 void Admission::AcceptLoop(Listener& listener) {
@@ -69,51 +99,179 @@ void Admission::AcceptLoop(Listener& listener) {
       std::this_thread::sleep_for(kAcceptPause);
       continue;
     }
-    if (++*handshakes_ > kMaxHandshakes) {
-      --*handshakes_;
-      continue;
-    }
-    if (!StartHandshake(std::move(*stream))) std::this_thread::sleep_for(kAcceptPause);
+    // std::function wants something it can copy.
+    auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream));
+    loop_.Post([this, shared, number = ++accepted_] { Receive(std::move(*shared), number); });
   }
 }
 
-// False: no thread can be had, and whoever came is cut off.
-bool Admission::StartHandshake(std::unique_ptr<Stream> stream) {
-  auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(stream));
-  auto thread = StartThread("to shake hands with", [this, shared, number = ++accepted_, handshakes = handshakes_] {
-    Admit(std::move(*shared), number);
-    --*handshakes;
-    handshakes->notify_all();
-  });
-  if (thread.ok()) {
-    thread->detach();
-    return true;
+// On the loop ---------------------------------------------------------------------------------------------------------
+
+void Admission::Receive(std::unique_ptr<Stream> stream, uint64_t number) {
+  const auto visitor = visitors_.emplace(visitors_.end(), std::move(stream), keys_, options_.job, number);
+  for (const int fd : visitor->stream->fds()) {
+    const Status watched = loop_.Watch(fd, [this, visitor] { Advance(visitor); });
+    if (!watched.ok()) return Expel(visitor, watched.message());
   }
-  Log(LogLevel::kWarning, "a connection was cut off: " + thread.status().message());
-  --*handshakes_;
+  if (sweep_ == 0 || visitor->deadline() < sweep_at_) Sweep();
+  MakeRoom(*visitor);
+  Advance(visitor);
+}
+
+void Admission::MakeRoom(const Visitor& newest) {
+  if (newest.source.empty()) return;
+  size_t unproven = 0, silent = 0, early = 0;
+  auto oldest = visitors_.end(), oldest_silent = visitors_.end(), oldest_here = visitors_.end();
+  auto oldest_early = visitors_.end();
+  const auto note = [&](size_t& count, Visitors::iterator& first, Visitors::iterator visitor) {
+    if (count++ == 0) first = visitor;
+  };
+  size_t silent_here = 0;
+  for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
+    if (visitor->counted()) note(unproven, oldest, visitor);
+    if (visitor->silent()) note(silent, oldest_silent, visitor);
+    if (visitor->silent() && visitor->source == newest.source) note(silent_here, oldest_here, visitor);
+    if (visitor->early()) note(early, oldest_early, visitor);
+  }
+  if (early > kMostEarly) Expel(oldest_early, "too many wait for the next epoch");
+  if (silent_here > kMostSilent) return Expel(oldest_here, "too many from its address say nothing");
+  if (unproven > kMostUnproven) Expel(silent > 1 ? oldest_silent : oldest, "too many come at a time");
+}
+
+// Goes on with a visitor as far as it can; it may be gone then.
+void Admission::Advance(Visitors::iterator visitor) {
+  Status why;
+  if (Converse(*visitor, why)) {
+    auto stream = std::move(visitor->stream);
+    for (const int fd : stream->fds()) loop_.Unwatch(fd);
+    const Admitted admitted = visitor->admitted;
+    visitors_.erase(visitor);
+    return options_.admit(std::move(stream), admitted);
+  }
+  if (why.ok()) return;
+  if (why.code() == Code::kRefused) return Expel(visitor, "refused: " + why.message());
+  Expel(visitor, why.message());
+}
+
+// True: it is in. Otherwise `why` it has to go, or ok if there is nothing to do now.
+bool Admission::Converse(Visitor& visitor, Status& why) {
+  for (bool more = true; more;) {
+    if (why = Say(visitor); !why.ok() || !visitor.unsaid.empty()) return false;
+    if (visitor.judged) {
+      if (visitor.reception.state() != Reception::State::kRefused) return true;
+      why = Status(Code::kRefused, visitor.reception.why());
+      return false;
+    }
+    if (why = Hear(visitor, more); !why.ok()) return false;
+    if (visitor.reception.state() == Reception::State::kRefused) visitor.judged = more = true;
+    if (visitor.reception.state() != Reception::State::kProven || visitor.judged) continue;
+    if (why = Judge(visitor); !why.ok()) return false;
+    more = more || visitor.judged;
+  }
   return false;
 }
 
-bool Admission::Enter(Stream& stream) {
-  std::lock_guard lock(mutex_);
-  if (closing_) return false;
-  under_way_.insert(&stream);
-  return true;
+// Takes what has come; `more`: something has.
+Status Admission::Hear(Visitor& visitor, bool& more) {
+  std::byte unasked;
+  std::span<std::byte> room = visitor.reception.room();
+  const bool nothing_due = room.empty();
+  if (nothing_due) room = std::span(&unasked, 1);  // the end of the stream is still to be heard
+  Result<size_t> got = visitor.stream->Read(room.data(), room.size());
+  if (!got.ok()) return got.status();
+  more = *got > 0;
+  if (!more) return {};
+  if (nothing_due) return Status(Code::kCorrupt, "it talks before it was let in");
+  auto answer = visitor.reception.Take(*got);
+  if (!answer.ok()) return answer.status();
+  if (*answer) visitor.unsaid.assign((*answer)->begin(), (*answer)->end());
+  return {};
 }
 
-void Admission::Leave(Stream& stream) {
-  std::lock_guard lock(mutex_);
-  under_way_.erase(&stream);
+Status Admission::Say(Visitor& visitor) {
+  while (!visitor.unsaid.empty()) {
+    const iovec piece{visitor.unsaid.data(), visitor.unsaid.size()};
+    Result<size_t> said = visitor.stream->Write(std::span(&piece, 1));
+    if (!said.ok()) return said.status();
+    if (*said == 0) break;
+    visitor.unsaid.erase(visitor.unsaid.begin(), visitor.unsaid.begin() + static_cast<ptrdiff_t>(*said));
+  }
+  return {};
 }
 
-void Admission::Admit(std::unique_ptr<Stream> stream, uint64_t number) {
-  const auto epoch = options_.epoch();
-  if (!epoch || !Enter(*stream)) return;
-  const Credentials credentials{options_.job, options_.secret, *epoch};
-  auto peer = ServerHandshake(*stream, credentials, Clock::now() + kHandshakeTimeout);
-  Leave(*stream);
-  if (!peer.ok()) return;  // logged by the handshake, and the peer was told
-  options_.admit(std::move(stream), *peer, *epoch, number);
+// It holds the secret: is it of this world, and does it mean us? Nothing is decided while it knows of a newer world.
+Status Admission::Judge(Visitor& visitor) {
+  Reception& reception = visitor.reception;
+  if (!world_) return {};
+  const AdmissionWorld& world = *world_;
+  const Introduction who = reception.who();
+  if (reception.incarnation() != world.incarnation) return Conclude(visitor, reception.Refuse(Reason::kIncarnation));
+  if (who.to != world.self) {
+    return Conclude(visitor, reception.Refuse(Reason::kAddressee, world.rank, world.self.role));
+  }
+  if (reception.view() > world.view) return {};
+  if (reception.view() < world.view) return Conclude(visitor, reception.Refuse(Reason::kView, world.view));
+  const auto& workers = world.workers;
+  const auto found = std::find(workers.begin(), workers.end(), who.from.number);
+  if (who.from.role != Role::kWorker || found == workers.end() || who.from == world.self) {
+    return Conclude(visitor, reception.Refuse(Reason::kMember));
+  }
+  if (who.shard >= options_.shards) return Conclude(visitor, reception.Refuse(Reason::kMalformed));
+  visitor.admitted = {static_cast<uint32_t>(found - workers.begin()), who.shard, world.view, visitor.number};
+  return Conclude(visitor, reception.Welcome());
+}
+
+Status Admission::Conclude(Visitor& visitor, Result<handshake::Answer> word) {
+  if (!word.ok()) return word.status();
+  visitor.judged = true;
+  visitor.unsaid.assign(word->begin(), word->end());
+  return {};
+}
+
+void Admission::Drop(Visitors::iterator visitor) {
+  for (const int fd : visitor->stream->fds()) loop_.Unwatch(fd);
+  visitors_.erase(visitor);
+}
+
+void Admission::Expel(Visitors::iterator visitor, const std::string& why) {
+  Complain("handshake with " + visitor->stream->peer() + ": " + why);
+  Drop(visitor);
+}
+
+// Whoever is late goes; looks again when the next one will be.
+void Admission::Sweep() {
+  if (sweep_ != 0) loop_.CancelTimer(std::exchange(sweep_, 0));
+  const Deadline now = Clock::now();
+  std::optional<Deadline> next;
+  for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
+    const auto late = visitor++;
+    const Deadline deadline = late->deadline();
+    if (deadline <= now) {
+      Expel(late, "it did not answer in time");
+    } else {
+      next = std::min(next.value_or(deadline), deadline);
+    }
+  }
+  if (!next) return;
+  sweep_at_ = *next;
+  sweep_ = loop_.CallAt(*next, [this] {
+    sweep_ = 0;
+    Sweep();
+  });
+}
+
+// Strangers may come by the thousand: a few lines per second tell as much.
+void Admission::Complain(const std::string& text) {
+  const Deadline now = Clock::now();
+  const int unsaid = complaints_ - kComplaintsPerSecond;
+  const bool fresh = now - complained_ >= std::chrono::seconds(1);
+  if (fresh) {
+    complained_ = now;
+    complaints_ = 0;
+  }
+  if (++complaints_ > kComplaintsPerSecond) return;
+  const std::string others = fresh && unsaid > 0 ? " (and " + std::to_string(unsaid) + " more before)" : "";
+  Log(LogLevel::kWarning, text + others);
 }
 
 }  // namespace byteps_like

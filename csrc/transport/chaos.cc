@@ -64,6 +64,7 @@ class ChaosStream final : public Stream {
   void LimitQueue(uint32_t bytes) override { inner_->LimitQueue(bytes); }
   void LimitSilence(double seconds) override { inner_->LimitSilence(seconds); }
   std::string peer() const override { return "chaos " + inner_->peer(); }
+  std::string source() const override { return inner_->source(); }
   bool shares_memory() const override { return inner_->shares_memory(); }
   Status PassBuffer(const SharedBuffer& buffer) override { return inner_->PassBuffer(buffer); }
   Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override { return inner_->TakeBuffer(); }

@@ -1,41 +1,60 @@
 // The link handshake: both ends prove that they hold the job's secret, without sending it, and agree on who they are.
 //
-//   client -> HELLO     magic, version, job, epoch, role, rank, shard, client nonce (32 random bytes)
+//   client -> HELLO     magic, version, job, incarnation, view, who dials and whom, shard, client nonce; a MAC over it
 //   server -> CHALLENGE server nonce                                             | REFUSAL code, reason
-//   client -> PROOF     HMAC-SHA256(secret, "byteps_like client" | HELLO | CHALLENGE)
-//   server -> WELCOME   HMAC-SHA256(secret, "byteps_like server" | HELLO | CHALLENGE | PROOF) | REFUSAL
+//   client -> PROOF     HMAC-SHA256(link key, "byteps_like client" | HELLO | CHALLENGE)
+//   server -> WELCOME   HMAC-SHA256(link key, "byteps_like server" | HELLO | CHALLENGE | PROOF) | REFUSAL
 //
-// A fresh server nonce makes a recorded exchange worthless. MACs and random bytes are OpenSSL's, comparison is
-// constant-time. Messages have fixed sizes; docs/protocol.md has the bytes.
+// The MAC in HELLO keeps strangers away at the cost of one hash; a fresh server nonce makes a recorded exchange
+// worthless; the link key is made of the secret and the incarnation, so another start of the same job has another one.
+// MACs and random bytes are OpenSSL's, comparison is constant-time. Messages have fixed sizes; docs/protocol.md has the
+// bytes.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "csrc/transport/stream.h"
 
 namespace byteps_like {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr size_t kMinSecretBytes = 32;
+
+using Incarnation = std::array<std::byte, 16>;  // of the job: drawn by the scheduler when it starts
 
 struct Credentials {
   std::string job;     // at most 64 bytes; names the job, not secret
   std::string secret;  // 32 bytes or more
-  uint32_t epoch = 0;
+  uint32_t view = 0;   // number of the membership
+  Incarnation incarnation{};
 };
+
+// kInvalid for a name that is too long or a secret that is too short.
+Status CheckCredentials(const std::string& job, const std::string& secret);
 
 enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 
-struct PeerIdentity {
+struct MemberId {
   Role role = Role::kWorker;
-  uint32_t rank = 0;
+  uint32_t number = 0;  // the member number: never used twice in an incarnation
+  bool operator==(const MemberId&) const = default;
+};
+
+struct Introduction {
+  MemberId from, to;
   uint32_t shard = 0;  // which shard of the server the link is for; between workers: which way
 };
 
-// Both block until done, refused (kRefused with the reason) or late (kTimeout). The server logs each refusal.
-Status ClientHandshake(Stream& stream, const Credentials& credentials, const PeerIdentity& self, Deadline deadline);
-Result<PeerIdentity> ServerHandshake(Stream& stream, const Credentials& credentials, Deadline deadline);
+// How an attempt to get in has ended.
+struct Meeting {
+  Status status;        // kRefused with the reason, kTimeout, or what the stream said
+  bool certain = true;  // false: a refusal that nobody has signed, by an impostor perhaps: worth another try
+};
+
+// The dialling end; blocks until done, refused or late.
+Meeting Meet(Stream& stream, const Credentials& credentials, const Introduction& who, Deadline deadline);
 
 }  // namespace byteps_like

@@ -21,16 +21,21 @@ enum HelloPlace : size_t {
   kVersionAt = 4,
   kRoleAt = 6,
   kJobLengthAt = 7,
-  kEpochAt = 8,
-  kRankAt = 12,
+  kViewAt = 8,
+  kNumberAt = 12,
   kShardAt = 16,
-  kZeroAt = 20,
-  kJobAt = 24,
-  kNonceAt = 88,
+  kToRoleAt = 20,
+  kToNumberAt = 24,
+  kZeroAt = 28,
+  kIncarnationAt = 32,
+  kJobAt = 48,
+  kNonceAt = 112,
+  kHelloMacAt = 144,
 };
-enum AnswerPlace : size_t { kKindAt = 0, kReasonAt = 1, kDetailAt = 4, kBodyAt = 8 };
+enum AnswerPlace : size_t { kKindAt = 0, kReasonAt = 1, kAnswerRoleAt = 2, kDetailAt = 4, kBodyAt = 8 };
 
-static_assert(kJobAt + kMaxJobBytes == kNonceAt && kNonceAt + kNonceBytes == kHelloBytes);
+static_assert(kIncarnationAt + sizeof(Incarnation) == kJobAt && kJobAt + kMaxJobBytes == kNonceAt);
+static_assert(kNonceAt + kNonceBytes == kHelloMacAt && kHelloMacAt + kMacBytes == kHelloBytes);
 static_assert(kBodyAt + kNonceBytes == kAnswerBytes && kNonceBytes == kMacBytes);
 
 Status RandomBytes(std::byte* out, size_t size) {
@@ -38,15 +43,16 @@ Status RandomBytes(std::byte* out, size_t size) {
   return Status(Code::kSystem, "OpenSSL has no random bytes");
 }
 
-Answer MakeAnswer(Kind kind, Reason reason, uint32_t detail) {
+Answer MakeAnswer(Kind kind, Reason reason, uint32_t detail, Role role) {
   Answer answer{};
   answer[kKindAt] = static_cast<std::byte>(kind);
   answer[kReasonAt] = static_cast<std::byte>(reason);
+  answer[kAnswerRoleAt] = static_cast<std::byte>(role);
   PutLittle(answer.data() + kDetailAt, detail);
   return answer;
 }
 
-Result<Mac> HmacSha256(const std::string& secret, std::string_view label,
+Result<Mac> HmacSha256(std::span<const std::byte> key, std::string_view label,
                        std::initializer_list<std::span<const std::byte>> parts) {
   std::vector<unsigned char> text(label.begin(), label.end());
   for (const auto part : parts) {
@@ -55,119 +61,170 @@ Result<Mac> HmacSha256(const std::string& secret, std::string_view label,
   }
   Mac mac;
   unsigned int size = 0;
-  const auto* made = HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), text.data(), text.size(),
+  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), text.data(), text.size(),
                           reinterpret_cast<unsigned char*>(mac.data()), &size);
   if (made == nullptr || size != kMacBytes) return Status(Code::kSystem, "OpenSSL can't compute HMAC-SHA256");
   return mac;
 }
 
-Reason CheckFields(const Hello& hello) {
-  const auto role = std::to_integer<uint8_t>(hello[kRoleAt]);
-  const bool known_role = role == static_cast<uint8_t>(Role::kWorker) || role == static_cast<uint8_t>(Role::kServer);
-  const auto job_length = std::to_integer<size_t>(hello[kJobLengthAt]);
-  if (!known_role || job_length > kMaxJobBytes) return Reason::kMalformed;
-  const auto* behind = hello.data() + kJobAt + job_length;
-  const bool zeros = std::all_of(behind, hello.data() + kNonceAt, [](std::byte byte) { return byte == std::byte{0}; });
-  return zeros && GetLittle<uint32_t>(hello.data() + kZeroAt) == 0 ? Reason::kNone : Reason::kMalformed;
+bool IsRole(std::byte byte) {
+  return byte == static_cast<std::byte>(Role::kWorker) || byte == static_cast<std::byte>(Role::kServer);
 }
 
-std::string_view RawJobIn(const Hello& hello) {
-  return {reinterpret_cast<const char*>(hello.data()) + kJobAt, std::to_integer<size_t>(hello[kJobLengthAt])};
+bool AllZero(const std::byte* begin, const std::byte* end) {
+  return std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+Mac MacAt(const std::byte* bytes) {
+  Mac mac;
+  std::copy_n(bytes, kMacBytes, mac.begin());
+  return mac;
 }
 
 }  // namespace
 
-std::string Explain(Reason reason, uint32_t asked, uint32_t detail) {
-  switch (reason) {
+Result<Keys> Keys::Of(const std::string& secret) {
+  Keys keys;
+  keys.secret_ = secret;
+  auto key = HmacSha256(std::as_bytes(std::span(secret)), "byteps_like v2 hello", {});
+  if (!key.ok()) return key.status();
+  keys.hello_key_ = *key;
+  return keys;
+}
+
+Result<Mac> Keys::LinkKey(const Hello& hello) const {
+  return HmacSha256(std::as_bytes(std::span(secret_)), "byteps_like v2 link",
+                    {std::span(hello).subspan<kIncarnationAt, sizeof(Incarnation)>()});
+}
+
+Result<Mac> Keys::HelloMac(const Hello& hello) const {
+  return HmacSha256(hello_key_, "byteps_like hello", {std::span(hello).first<kHelloMacAt>()});
+}
+
+Result<Mac> Keys::RefusalMac(const Hello& hello, const Answer& refusal) const {
+  return HmacSha256(hello_key_, "byteps_like refusal", {hello, std::span(refusal).first<kBodyAt>()});
+}
+
+Result<Mac> Keys::ClientMac(const Hello& hello, const Answer& challenge) const {
+  auto key = LinkKey(hello);
+  return key.ok() ? HmacSha256(*key, "byteps_like client", {hello, challenge}) : key;
+}
+
+Result<Mac> Keys::ServerMac(const Hello& hello, const Answer& challenge, const Mac& proof) const {
+  auto key = LinkKey(hello);
+  return key.ok() ? HmacSha256(*key, "byteps_like server", {hello, challenge, proof}) : key;
+}
+
+bool SameMac(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), kMacBytes) == 0; }
+
+std::string Explain(const Hello& hello, const Answer& refusal) {
+  const auto detail = GetLittle<uint32_t>(refusal.data() + kDetailAt);
+  switch (ReasonIn(refusal)) {
     case Reason::kVersion:
-      return "protocol version " + std::to_string(asked) + ", the server speaks " + std::to_string(detail) +
-             ": install the same release everywhere";
+      return "protocol version " + std::to_string(VersionIn(hello.data())) + ", the other end speaks " +
+             std::to_string(detail) + ": install the same release everywhere";
     case Reason::kJob:
-      return "the server belongs to another job";
-    case Reason::kEpoch:
-      return "epoch " + std::to_string(asked) + ", the server is in epoch " + std::to_string(detail);
+      return "it belongs to another job";
+    case Reason::kView:
+      return "epoch " + std::to_string(ViewIn(hello)) + ", the other end is in epoch " + std::to_string(detail);
     case Reason::kProof:
       return "the proof is wrong: another secret, or a replayed exchange";
+    case Reason::kAddressee:
+      return std::string("you have reached ") +
+             (refusal[kAnswerRoleAt] == static_cast<std::byte>(Role::kServer) ? "server " : "rank ") +
+             std::to_string(detail) + ", which is not whom you dialled: two members have the same address";
+    case Reason::kIncarnation:
+      return "it belongs to another start of the same job: one of the two is left over, end it";
+    case Reason::kMember:
+      return "there is no member " + std::to_string(IntroductionIn(hello).from.number) + " in its epoch";
     default:
       return "malformed handshake";
   }
 }
 
-Result<Hello> MakeHello(const Credentials& credentials, const PeerIdentity& self) {
+Result<Hello> MakeHello(const Keys& keys, const Credentials& credentials, const Introduction& who) {
   Hello hello{};
   PutLittle(hello.data() + kMagicAt, kMagic);
   PutLittle(hello.data() + kVersionAt, kProtocolVersion);
-  hello[kRoleAt] = static_cast<std::byte>(self.role);
+  hello[kRoleAt] = static_cast<std::byte>(who.from.role);
   hello[kJobLengthAt] = static_cast<std::byte>(credentials.job.size());
-  PutLittle(hello.data() + kEpochAt, credentials.epoch);
-  PutLittle(hello.data() + kRankAt, self.rank);
-  PutLittle(hello.data() + kShardAt, self.shard);
+  PutLittle(hello.data() + kViewAt, credentials.view);
+  PutLittle(hello.data() + kNumberAt, who.from.number);
+  PutLittle(hello.data() + kShardAt, who.shard);
+  hello[kToRoleAt] = static_cast<std::byte>(who.to.role);
+  PutLittle(hello.data() + kToNumberAt, who.to.number);
+  std::copy(credentials.incarnation.begin(), credentials.incarnation.end(), hello.begin() + kIncarnationAt);
   std::memcpy(hello.data() + kJobAt, credentials.job.data(), credentials.job.size());
   if (Status random = RandomBytes(hello.data() + kNonceAt, kNonceBytes); !random.ok()) return random;
+  auto mac = keys.HelloMac(hello);
+  if (!mac.ok()) return mac.status();
+  std::copy(mac->begin(), mac->end(), hello.begin() + kHelloMacAt);
   return hello;
 }
 
 Result<Answer> MakeChallenge() {
-  Answer answer = MakeAnswer(Kind::kChallenge, Reason::kNone, 0);
+  Answer answer = MakeAnswer(Kind::kChallenge, Reason::kNone, 0, {});
   if (Status random = RandomBytes(answer.data() + kBodyAt, kNonceBytes); !random.ok()) return random;
   return answer;
 }
 
 Answer MakeWelcome(const Mac& mac) {
-  Answer answer = MakeAnswer(Kind::kWelcome, Reason::kNone, 0);
+  Answer answer = MakeAnswer(Kind::kWelcome, Reason::kNone, 0, {});
   std::copy(mac.begin(), mac.end(), answer.begin() + kBodyAt);
   return answer;
 }
 
-Answer MakeRefusal(Reason reason, uint32_t detail) { return MakeAnswer(Kind::kRefusal, reason, detail); }
+Answer MakeRefusal(Reason reason, uint32_t detail, Role role) {
+  return MakeAnswer(Kind::kRefusal, reason, detail, role);
+}
+
+Result<Answer> Sign(const Keys& keys, const Hello& hello, Answer refusal) {
+  auto mac = keys.RefusalMac(hello, refusal);
+  if (!mac.ok()) return mac.status();
+  std::copy(mac->begin(), mac->end(), refusal.begin() + kBodyAt);
+  return refusal;
+}
 
 Reason CheckPreamble(const std::byte* bytes) {
   if (GetLittle<uint32_t>(bytes + kMagicAt) != kMagic) return Reason::kMalformed;
   return VersionIn(bytes) == kProtocolVersion ? Reason::kNone : Reason::kVersion;
 }
 
-Reason CheckHello(const Hello& hello, const Credentials& credentials) {
-  if (const Reason fields = CheckFields(hello); fields != Reason::kNone) return fields;
-  if (RawJobIn(hello) != credentials.job) return Reason::kJob;
-  return EpochIn(hello) == credentials.epoch ? Reason::kNone : Reason::kEpoch;
+Reason CheckFields(const Hello& hello) {
+  const auto job_length = std::to_integer<size_t>(hello[kJobLengthAt]);
+  if (!IsRole(hello[kRoleAt]) || !IsRole(hello[kToRoleAt]) || job_length > kMaxJobBytes) return Reason::kMalformed;
+  const std::byte* const at = hello.data();
+  const bool zeros = AllZero(at + kJobAt + job_length, at + kNonceAt) &&
+                     AllZero(at + kToRoleAt + 1, at + kToNumberAt) && AllZero(at + kZeroAt, at + kIncarnationAt);
+  return zeros ? Reason::kNone : Reason::kMalformed;
 }
 
-PeerIdentity IdentityIn(const Hello& hello) {
-  PeerIdentity identity;
-  identity.role = static_cast<Role>(hello[kRoleAt]);
-  identity.rank = GetLittle<uint32_t>(hello.data() + kRankAt);
-  identity.shard = GetLittle<uint32_t>(hello.data() + kShardAt);
-  return identity;
+Introduction IntroductionIn(const Hello& hello) {
+  Introduction who;
+  who.from = {static_cast<Role>(hello[kRoleAt]), GetLittle<uint32_t>(hello.data() + kNumberAt)};
+  who.to = {static_cast<Role>(hello[kToRoleAt]), GetLittle<uint32_t>(hello.data() + kToNumberAt)};
+  who.shard = GetLittle<uint32_t>(hello.data() + kShardAt);
+  return who;
 }
 
-uint32_t EpochIn(const Hello& hello) { return GetLittle<uint32_t>(hello.data() + kEpochAt); }
+uint32_t ViewIn(const Hello& hello) { return GetLittle<uint32_t>(hello.data() + kViewAt); }
+
+Incarnation IncarnationIn(const Hello& hello) {
+  Incarnation incarnation;
+  std::copy_n(hello.begin() + kIncarnationAt, incarnation.size(), incarnation.begin());
+  return incarnation;
+}
 
 uint16_t VersionIn(const std::byte* hello) { return GetLittle<uint16_t>(hello + kVersionAt); }
 
 std::string JobIn(const Hello& hello) {
-  std::string job(RawJobIn(hello));
-  std::replace_if(job.begin(), job.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return job;
+  return {reinterpret_cast<const char*>(hello.data()) + kJobAt, std::to_integer<size_t>(hello[kJobLengthAt])};
 }
+
+Mac MacIn(const Hello& hello) { return MacAt(hello.data() + kHelloMacAt); }
 
 Kind KindOf(const Answer& answer) { return static_cast<Kind>(answer[kKindAt]); }
 Reason ReasonIn(const Answer& answer) { return static_cast<Reason>(answer[kReasonAt]); }
-uint32_t DetailIn(const Answer& answer) { return GetLittle<uint32_t>(answer.data() + kDetailAt); }
-
-Mac MacIn(const Answer& answer) {
-  Mac mac;
-  std::copy(answer.begin() + kBodyAt, answer.end(), mac.begin());
-  return mac;
-}
-
-Result<Mac> ClientMac(const std::string& secret, const Hello& hello, const Answer& challenge) {
-  return HmacSha256(secret, "byteps_like client", {hello, challenge});
-}
-
-Result<Mac> ServerMac(const std::string& secret, const Hello& hello, const Answer& challenge, const Mac& proof) {
-  return HmacSha256(secret, "byteps_like server", {hello, challenge, proof});
-}
-
-bool SameMac(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), kMacBytes) == 0; }
+Mac MacIn(const Answer& answer) { return MacAt(answer.data() + kBodyAt); }
 
 }  // namespace byteps_like::handshake

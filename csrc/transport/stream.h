@@ -64,6 +64,13 @@ class Stream {
   // The other end, for messages, after the transport's name: "tcp 10.0.0.2:4711", "shm pid 123".
   virtual std::string peer() const = 0;
 
+  // Where the peer is, which it can't choose at will: its address without the port. Empty: a process of this very user
+  // on this host.
+  virtual std::string source() const {
+    const std::string name = peer();
+    return name.substr(0, name.rfind(':'));
+  }
+
   // Keeps what lies between the ends short, or as long as throughput likes; true if it is kept short now. Only of
   // streams whose path is slow enough for that to matter.
   virtual bool KeepShort(bool) { return false; }

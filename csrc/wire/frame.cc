@@ -13,8 +13,8 @@ enum Place : size_t {
   kDTypeAt = 5,
   kOpAt = 6,
   kFlagsAt = 7,
-  kEpochAt = 8,
-  kRankAt = 12,
+  kViewAt = 8,
+  kMemberAt = 12,
   kKeyAt = 16,
   kRoundAt = 24,
   kPriorityAt = 28,
@@ -50,8 +50,8 @@ Header Unpack(const std::byte* in) {
   header.dtype = static_cast<DType>(in[kDTypeAt]);
   header.op = static_cast<Op>(in[kOpAt]);
   header.flags = std::to_integer<uint8_t>(in[kFlagsAt]);
-  header.epoch = GetLittle<uint32_t>(in + kEpochAt);
-  header.rank = GetLittle<uint32_t>(in + kRankAt);
+  header.view = GetLittle<uint32_t>(in + kViewAt);
+  header.member = GetLittle<uint32_t>(in + kMemberAt);
   header.key = GetLittle<uint64_t>(in + kKeyAt);
   header.round = GetLittle<uint32_t>(in + kRoundAt);
   header.priority = GetLittle<int32_t>(in + kPriorityAt);
@@ -119,8 +119,8 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) 
   to[kDTypeAt] = static_cast<std::byte>(header.dtype);
   to[kOpAt] = static_cast<std::byte>(header.op);
   to[kFlagsAt] = static_cast<std::byte>(header.flags);
-  PutLittle(to + kEpochAt, header.epoch);
-  PutLittle(to + kRankAt, header.rank);
+  PutLittle(to + kViewAt, header.view);
+  PutLittle(to + kMemberAt, header.member);
   PutLittle(to + kKeyAt, header.key);
   PutLittle(to + kRoundAt, header.round);
   PutLittle(to + kPriorityAt, header.priority);

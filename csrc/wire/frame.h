@@ -10,7 +10,7 @@
 
 namespace byteps_like {
 
-inline constexpr uint32_t kFrameMagic = 0x314C5042;  // "BPL1"
+inline constexpr uint32_t kFrameMagic = 0x324C5042;  // "BPL2"
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr uint32_t kMaxPayload = 16u << 20;     // what one frame may carry; bounded before memory is taken
 inline constexpr uint32_t kMaxPartition = 1u << 30;    // what one key may hold
@@ -51,8 +51,8 @@ struct Header {
   DType dtype{};
   Op op{};
   uint8_t flags = 0;
-  uint32_t epoch = 0;    // generation of the membership; a stale frame is dropped
-  uint32_t rank = 0;     // of the sender (push side) or of the addressee (result side)
+  uint32_t view = 0;     // number of the membership; a stale frame is dropped
+  uint32_t member = 0;   // number of the sender (push side) or of the addressee (result side)
   uint64_t key = 0;      // of the partition
   uint32_t round = 0;    // version of the key, from 0, wraps
   int32_t priority = 0;  // higher first
@@ -62,6 +62,7 @@ struct Header {
   uint32_t payload_crc = 0;
   uint32_t aux = 0;   // region id (by reference, kRegion), codec (encoded, kCodec) or Code (kError, kGoodbye)
   uint32_t root = 0;  // rank whose bytes a kBroadcast hands out
+  uint32_t rank = 0;  // of `member` in the receiver's world, which fills it in: not on the wire
 };
 
 // Writes 64 bytes, the checksum of the first 60 last.

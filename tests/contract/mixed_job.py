@@ -60,9 +60,9 @@ class ServerMember:
         try:
             world = self.client.join(self.member, DEADLINE)
             while True:
-                size = len(world.workers)
-                self.native.set_world(world.epoch, size, self.config.stall_warning, self.config.stall_timeout)
-                self.door.set_world(world.epoch, size)
+                rank = self.client.rank
+                self.native.set_world(world, rank, self.config.stall_warning, self.config.stall_timeout)
+                self.door.set_world(world, rank)
                 self.client.ready(world)
                 world = self.client.next_world()
         except BytePSLikeError:

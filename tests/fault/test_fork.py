@@ -20,14 +20,16 @@ SECRET = b"s" * 32
 
 def start() -> tuple[object, object]:
     server = core.Server("fork", SECRET, [f"shm://fork-{os.getpid()}"])
-    server.set_world(1, 1, 5.0, 20.0)
+    server.set_world(bytes(16), 1, [1], 2, 5.0, 20.0)
     engine = core.Engine(
         job="fork",
         secret=SECRET,
+        incarnation=bytes(16),
         epoch=1,
         rank=0,
+        member=1,
         world_size=1,
-        shards=[(0, 0, list(server.urls))],
+        shards=[(0, 0, list(server.urls), 2)],
         segment_bytes=1 << 18,
         credit_bytes=1 << 22,
         connect_timeout=5.0,

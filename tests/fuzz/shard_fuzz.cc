@@ -35,6 +35,7 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kRanks = 3, kKeys = 3, kEpoch = 1;
+constexpr uint32_t kFirstMember = 40;                   // rank 0's member number; the others' follow
 constexpr uint32_t kTotals[kKeys] = {64, 4096, 70000};  // the last is worth to be lent
 constexpr uint32_t kPlaces[kKeys] = {0, 4096, 16384};   // in each rank's memory
 constexpr size_t kRegionBytes = 128u << 10;
@@ -184,7 +185,7 @@ class World {
     Require(shard_->Start().ok());
     ShardWorld world;
     world.epoch = kEpoch;
-    world.size = kRanks;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) world.workers.push_back(kFirstMember + rank);
     shard_->SetWorld(world);
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       auto memory = SharedBuffer::Create(kRegionBytes);
@@ -226,7 +227,7 @@ class World {
     Rank& one = ranks_[rank];
     if (one.wire) Take(rank);
     one.wire = std::make_shared<Wire>();
-    shard_->AddLink(std::make_unique<WireStream>(one.wire), {Role::kWorker, rank, 0}, kEpoch, ++one.number);
+    shard_->AddLink(std::make_unique<WireStream>(one.wire), {.rank = rank, .view = kEpoch, .number = ++one.number});
   }
 
   // Until the shard has done all that follows from what it was given.
@@ -238,7 +239,7 @@ class World {
     }
     for (int turn = 0; turn < 3; ++turn) {  // a link of another epoch is shut down when the shard comes to it
       auto hook = std::make_shared<Wire>();
-      shard_->AddLink(std::make_unique<WireStream>(hook), {Role::kWorker, 0, 0}, kEpoch + 1, 1);
+      shard_->AddLink(std::make_unique<WireStream>(hook), {.view = kEpoch + 1, .number = 1});
       std::unique_lock lock(hook->mutex);
       hook->changed.wait(lock, [&] { return hook->closed; });
     }
@@ -332,7 +333,7 @@ class World {
   static Header HeaderOf(FrameType type, uint32_t rank) {
     Header header;
     header.type = type;
-    header.epoch = kEpoch;
+    header.view = kEpoch;
     header.rank = rank;
     return header;
   }
@@ -475,6 +476,7 @@ class World {
   void Put(uint32_t rank, Header header, const Bytes& payload) {
     if (header.length != payload.size()) return;
     header.payload_crc = kernels::Crc32c(0, payload.data(), payload.size());
+    header.member = kFirstMember + header.rank;
     Bytes frame(kHeaderBytes);
     EncodeHeader(header, std::span<std::byte, kHeaderBytes>(frame.data(), kHeaderBytes));
     if (!DecodeHeader(std::span<const std::byte, kHeaderBytes>(frame.data(), kHeaderBytes)).ok()) return;

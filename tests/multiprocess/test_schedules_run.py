@@ -31,9 +31,9 @@ class World:
         place = "127.0.0.1:0" if scheme == "tcp" else ""
         names = [f"{scheme}://{place or f'schedules-{os.getpid()}-{size}-{rank}'}" for rank in range(size)]
         self.communicators = [_core.Communicator("job", b"s" * 32, [name], 5.0) for name in names]
-        peers = [(one.urls, "host", f"rank {rank}") for rank, one in enumerate(self.communicators)]
+        peers = [(one.urls, "host", f"rank {rank}", rank + 1) for rank, one in enumerate(self.communicators)]
         for rank, one in enumerate(self.communicators):
-            one.set_world(1, rank, peers)
+            one.set_world(bytes(16), 1, rank, peers)
         self.size, self.calls = size, itertools.count()
 
     def close(self) -> None:

@@ -156,8 +156,8 @@ TEST_CASE("an absent rank that doesn't come is named, and one that leaves") {
   CHECK(warning->header.type == FrameType::kWarning);
   Header goodbye;
   goodbye.type = FrameType::kGoodbye;
-  goodbye.epoch = 1;
-  goodbye.rank = 1;
+  goodbye.view = 1;
+  goodbye.member = NumberOf(1);
   other.Send(goodbye);
   const std::string error = link.ReceiveError();
   CHECK(Contains(error, "key 7, round 0: waiting for rank 1; have rank 0"));

@@ -55,7 +55,7 @@ TEST_CASE("an operation does not succeed because its server fails without a reas
     REQUIRE(server.link().Receive().has_value());
     Header error;
     error.type = FrameType::kError;
-    error.epoch = 1;
+    error.view = 1;
     error.aux = number;
     server.link().Send(error);
     CHECK(engine.Wait(**operation, In(5)).code() == Code::kCorrupt);

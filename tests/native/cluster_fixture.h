@@ -83,7 +83,9 @@ class Cluster {
     server.on_event = [this](Code, const std::string& text, bool) { Note(text); };
     auto started = Server::Start(std::move(server));
     if (!started.ok()) throw std::runtime_error(started.status().message());
-    (*started)->SetWorld({1, options_.workers, options_.stall_warning, options_.stall_timeout});
+    const auto index = static_cast<uint32_t>(servers_.size());
+    (*started)->SetWorld(
+        {1, NumbersOf(options_.workers), options_.stall_warning, options_.stall_timeout, index, ServerNumberOf(index)});
     return std::move(*started);
   }
 
@@ -91,6 +93,7 @@ class Cluster {
     EngineOptions engine;
     engine.credentials = MakeCredentials();
     engine.rank = rank;
+    engine.member = NumberOf(rank);
     engine.world_size = options_.workers;
     engine.segment_bytes = options_.segment_bytes;
     engine.credit_bytes = options_.credit_bytes;
@@ -105,7 +108,7 @@ class Cluster {
         if (!options_.chaos.empty())
           url = "chaos+" + url + (url.find('?') == url.npos ? "?" : "&") + options_.chaos +
                 "&seed=" + std::to_string(options_.seed * 1000 + rank * 10 + shard);
-        shards.push_back({index, shard, {url}});
+        shards.push_back({index, shard, {url}, ServerNumberOf(index)});
       }
     auto started = Engine::Start(std::move(engine), std::move(shards));
     if (!started.ok()) throw std::runtime_error(started.status().message());

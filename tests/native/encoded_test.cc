@@ -306,7 +306,8 @@ TEST_CASE("encoded: a key that all ranks forget gives its memory back") {
   CHECK(server.stats().memory > 4000);
   Header forget;
   forget.type = FrameType::kForget;
-  forget.epoch = 1;
+  forget.view = 1;
+  forget.member = NumberOf(0);
   forget.key = kKey;
   coder.link().Send(forget);
   coder.Resume(0, 100, 0);  // answered after that

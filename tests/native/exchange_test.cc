@@ -503,7 +503,7 @@ uint64_t UntilRefused(uint64_t most, const std::function<Header(uint64_t)>& next
   ranks[0].Do([&] {
     for (size_t before = 0; taken < most; ++taken) {
       Header header = next(taken);
-      header.rank = 1;
+      header.member = NumberOf(1);
       core.OnFrame(1, header, nullptr);
       if (core.remembered(1) == before) break;
       before = core.remembered(1);
@@ -548,7 +548,7 @@ TEST_CASE("exchange: a description or a reason that is too long is refused, and 
     ranks[0].Do([&, type = type, bytes = bytes] {
       std::string text(static_cast<size_t>(bytes), 'x');
       Header header = Saying(type, 9, 0, 0);
-      header.rank = 1;
+      header.member = NumberOf(1);
       header.length = static_cast<uint32_t>(text.size());
       ranks[0].core.OnFrame(1, header, reinterpret_cast<std::byte*>(text.data()));
       CHECK(ranks[0].core.remembered(1) < 1000);

@@ -31,8 +31,8 @@ std::vector<Golden> Goldens() {
   push.type = FrameType::kPush;
   push.dtype = DType::kBFloat16;
   push.op = Op::kAverage;
-  push.epoch = 7;
-  push.rank = 3;
+  push.view = 7;
+  push.member = 3;
   push.key = 0x0001000200030004;
   push.round = 9;
   push.priority = -5;
@@ -42,13 +42,13 @@ std::vector<Golden> Goldens() {
   push.payload_crc = 0xE3069283;
   push.root = 2;
   all.push_back({"a segment of a contribution", push,
-                 "42504c31010301000700000003000000040003000200010009000000fbffffff"
-                 "00000400000000000900000000004000839206e30000000002000000da6aa099"});
+                 "42504c32010301000700000003000000040003000200010009000000fbffffff"
+                 "00000400000000000900000000004000839206e3000000000200000073eddb12"});
   Header reference;
   reference.type = FrameType::kResult;
   reference.flags = kByReference;
-  reference.epoch = 0xFFFFFFFF;
-  reference.rank = 1;
+  reference.view = 0xFFFFFFFF;
+  reference.member = 1;
   reference.key = 0xFFFFFFFFFFFFFFFF;
   reference.round = 0xFFFFFFFF;
   reference.priority = 2147483647;
@@ -56,51 +56,51 @@ std::vector<Golden> Goldens() {
   reference.total = kMaxPartition;
   reference.aux = 12;
   all.push_back({"a result by reference", reference,
-                 "42504c3102000001ffffffff01000000ffffffffffffffffffffffffffffff7f"
-                 "00000000000100000000000000000040000000000c00000000000000fb1670f2"});
+                 "42504c3202000001ffffffff01000000ffffffffffffffffffffffffffffff7f"
+                 "00000000000100000000000000000040000000000c0000000000000052910b79"});
   Header resume;
   resume.type = FrameType::kResume;
   resume.dtype = DType::kInt64;
   resume.op = Op::kBroadcast;
-  resume.epoch = 1;
+  resume.view = 1;
   resume.offset = 4096;
   resume.total = 4096;
   resume.root = 1;
   all.push_back({"a resume of all that there is", resume,
-                 "42504c3103070500010000000000000000000000000000000000000000000000"
-                 "001000000000000000000000001000000000000000000000010000005239a7e5"});
+                 "42504c3203070500010000000000000000000000000000000000000000000000"
+                 "00100000000000000000000000100000000000000000000001000000fbbedc6e"});
   Header region;
   region.type = FrameType::kRegion;
-  region.epoch = 2;
+  region.view = 2;
   region.offset = 3ull << 30;
   region.aux = 5;
   all.push_back({"a region of 3 GiB", region,
-                 "42504c3105000000020000000000000000000000000000000000000000000000"
-                 "000000c0000000000000000000000000000000000500000000000000c8113fb8"});
+                 "42504c3205000000020000000000000000000000000000000000000000000000"
+                 "000000c000000000000000000000000000000000050000000000000061964433"});
   Header error;
   error.type = FrameType::kError;
   error.length = 5;
   error.payload_crc = kernels::Crc32c(0, "hello", 5);
   error.aux = static_cast<uint32_t>(Code::kStalled);
   all.push_back({"an error with text", error,
-                 "42504c3106000000000000000000000000000000000000000000000000000000"
-                 "000000000000000005000000000000004cbb719a0300000000000000d0b41227"});
+                 "42504c3206000000000000000000000000000000000000000000000000000000"
+                 "000000000000000005000000000000004cbb719a0300000000000000793369ac"});
   Header codec;
   codec.type = FrameType::kCodec;
-  codec.epoch = 3;
-  codec.rank = 1;
+  codec.view = 3;
+  codec.member = 1;
   codec.length = 6;
   codec.payload_crc = kernels::Crc32c(0, "onebit", 6);
   codec.aux = 2;
   all.push_back({"a codec", codec,
-                 "42504c3110000000030000000100000000000000000000000000000000000000"
-                 "00000000000000000600000000000000e224ee480200000000000000829fc64c"});
+                 "42504c3210000000030000000100000000000000000000000000000000000000"
+                 "00000000000000000600000000000000e224ee4802000000000000002b18bdc7"});
   Header encoded;
   encoded.type = FrameType::kPush;
   encoded.op = Op::kAverage;
   encoded.flags = kEncoded | kMovable;
-  encoded.epoch = 3;
-  encoded.rank = 1;
+  encoded.view = 3;
+  encoded.member = 1;
   encoded.key = 0x20001;
   encoded.round = 4;
   encoded.offset = 0x1000;
@@ -109,8 +109,8 @@ std::vector<Golden> Goldens() {
   encoded.payload_crc = 0xE3069283;
   encoded.aux = 2;
   all.push_back({"the end of an encoded contribution", encoded,
-                 "42504c3101000106030000000100000001000200000000000400000000000000"
-                 "00100000000000000900000009100000839206e302000000000000001e8ee3da"});
+                 "42504c3201000106030000000100000001000200000000000400000000000000"
+                 "00100000000000000900000009100000839206e30200000000000000b7099851"});
   Header again = encoded;
   again.type = FrameType::kResume;
   again.flags = kEncoded;
@@ -118,25 +118,25 @@ std::vector<Golden> Goldens() {
   again.length = 0;
   again.payload_crc = 0;
   all.push_back({"a resume of an encoded round whose result is larger than its payload", again,
-                 "42504c3103000104030000000100000001000200000000000400000000000000"
-                 "00200000000000000000000009100000000000000200000000000000856dcdd4"});
+                 "42504c3203000104030000000100000001000200000000000400000000000000"
+                 "002000000000000000000000091000000000000002000000000000002ceab65f"});
   Header absent;
   absent.type = FrameType::kPush;
   absent.op = Op::kAverage;
   absent.flags = kAbsent | kMovable;
-  absent.epoch = 3;
-  absent.rank = 1;
+  absent.view = 3;
+  absent.member = 1;
   absent.key = 0x200000000020001;
   absent.round = 4;
   absent.total = 0x1000;
   all.push_back({"a word of an absent rank", absent,
-                 "42504c310100010a030000000100000001000200000000020400000000000000"
-                 "00000000000000000000000000100000000000000000000000000000d5fe74f0"});
+                 "42504c320100010a030000000100000001000200000000020400000000000000"
+                 "000000000000000000000000001000000000000000000000000000007c790f7b"});
   Header goodbye;
   goodbye.type = FrameType::kGoodbye;
   all.push_back({"a goodbye", goodbye,
-                 "42504c3108000000000000000000000000000000000000000000000000000000"
-                 "0000000000000000000000000000000000000000000000000000000045283365"});
+                 "42504c3208000000000000000000000000000000000000000000000000000000"
+                 "00000000000000000000000000000000000000000000000000000000ecaf48ee"});
   return all;
 }
 

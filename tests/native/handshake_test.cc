@@ -1,21 +1,28 @@
-// The handshake on the wire: a real server end on tcp, the other end built by hand from docs/protocol.md.
+// The handshake on the wire: a real admission on tcp, the other end ours, or built by hand from docs/protocol.md.
 #include "csrc/transport/handshake.h"
 
-#include <arpa/inet.h>
 #include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <sys/socket.h>
 
-#include "csrc/base/fd.h"
+#include <algorithm>
+#include <condition_variable>
+
 #include "csrc/base/log.h"
+#include "csrc/transport/admission.h"
+#include "tests/native/raw_client.h"
+#include "tests/native/server_handshake.h"
 #include "tests/native/transport_fixture.h"
 
 namespace byteps_like::testing {
 namespace {
 
-const Credentials kGood{"the-job", std::string(32, 's'), 7};
+Incarnation Of(char letter) {
+  Incarnation incarnation;
+  incarnation.fill(static_cast<std::byte>(letter));
+  return incarnation;
+}
+
+const Credentials kGood{"the-job", std::string(32, 's'), 7, Of('i')};
+const Introduction kWho{{Role::kWorker, 5}, {Role::kServer, 9}, 0};
 
 Credentials With(void (*change)(Credentials&)) {
   Credentials credentials = kGood;
@@ -23,105 +30,64 @@ Credentials With(void (*change)(Credentials&)) {
   return credentials;
 }
 
-// A listener whose server end runs ServerHandshake once per Begin; collects what it logged.
-class Server {
+Introduction Saying(void (*change)(Introduction&)) {
+  Introduction who = kWho;
+  change(who);
+  return who;
+}
+
+// Server 3 of the world, member 9, with workers 4 and 5; remembers whom it let in and what it logged.
+class Host {
  public:
-  Server() : listener_(std::move(*Listen("tcp://127.0.0.1:0"))) {
+  explicit Host(bool knows_world = true) {
     SetLogSink([this](LogLevel, std::string_view text) {
       std::lock_guard lock(mutex_);
       log_ += std::string(text) + "\n";
     });
+    Admission::Options options;
+    options.job = kGood.job;
+    options.secret = kGood.secret;
+    options.shards = 4;
+    options.admit = [this](std::unique_ptr<Stream> stream, const Admitted& who) {
+      std::lock_guard lock(mutex_);
+      in_.push_back(who);
+      streams_.push_back(std::move(stream));
+      changed_.notify_all();
+    };
+    auto opened = Admission::Open({"tcp://127.0.0.1:0"}, std::move(options));
+    REQUIRE(opened.ok());
+    admission_ = std::move(*opened);
+    if (knows_world) SetWorld(7);
   }
-  ~Server() {
-    Finish();
+  ~Host() {
+    admission_.reset();
     SetLogSink({});
   }
-  void Begin(double seconds = 5) {
-    Finish();
-    thread_ = std::thread([this, seconds] {
-      auto stream = listener_->Accept(In(10));
-      if (!stream.ok()) {
-        status = stream.status();
-        return;
-      }
-      auto identity = ServerHandshake(**stream, kGood, In(seconds));
-      status = identity.status();
-      if (identity.ok()) peer = *identity;
-    });
-  }
-  void Finish() {
-    if (thread_.joinable()) thread_.join();
-  }
-  std::string url() const { return listener_->url(); }
+  void SetWorld(uint32_t view) { admission_->SetWorld({Of('i'), view, {Role::kServer, 9}, 3, {4, 5}}); }
+  std::string url() const { return admission_->urls().front(); }
   std::string log() {
     std::lock_guard lock(mutex_);
     return log_;
   }
-
-  Status status;
-  PeerIdentity peer;
+  Meeting Try(const Credentials& credentials = kGood, const Introduction& who = kWho, double seconds = 5) {
+    auto stream = Connect(url(), In(5));
+    REQUIRE(stream.ok());
+    return Meet(**stream, credentials, who, In(seconds));
+  }
+  std::vector<Admitted> Await(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, In(5), [&] { return in_.size() >= count; });
+    return in_;
+  }
 
  private:
-  std::unique_ptr<Listener> listener_;
-  std::thread thread_;
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::string log_;
+  std::vector<Admitted> in_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::unique_ptr<Admission> admission_;
 };
-
-// A socket without any of our code between it and the server.
-class Raw {
- public:
-  explicit Raw(const std::string& url) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1))));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(::connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    const timeval limit{10, 0};
-    ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  }
-  void Send(const std::string& bytes) {
-    REQUIRE(::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
-  }
-  std::string Receive(size_t size) {  // fewer at the end of the stream
-    std::string bytes(size, '\0');
-    const ssize_t got = ::recv(fd_.get(), bytes.data(), size, MSG_WAITALL);
-    bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
-    return bytes;
-  }
-  void Close() { fd_.Reset(); }
-
- private:
-  Fd fd_;
-};
-
-std::string Little(uint64_t value, int bytes) {
-  std::string out;
-  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
-  return out;
-}
-
-std::string Hello(const std::string& nonce, uint16_t version = 1, uint32_t epoch = 7, std::string job = "the-job") {
-  std::string hello = "BPLH" + Little(version, 2) + Little(1, 1) + Little(job.size(), 1) + Little(epoch, 4) +
-                      Little(3, 4) + Little(2, 4) + Little(0, 4);
-  job.resize(64);
-  return hello + job + nonce;
-}
-
-std::string Proof(const std::string& secret, const std::string& hello, const std::string& challenge,
-                  const std::string& label = "byteps_like client") {
-  const std::string text = label + hello + challenge;
-  unsigned char mac[32];
-  unsigned int size = 0;
-  HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
-       reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac, &size);
-  return std::string(reinterpret_cast<char*>(mac), size);
-}
-
-// The refusal's reason, or 0 if the answer is something else.
-int RefusalReason(const std::string& answer) {
-  return answer.size() == 40 && answer[0] == 3 ? static_cast<int>(answer[1]) : 0;
-}
 
 }  // namespace
 
@@ -129,165 +95,199 @@ TEST_CASE("handshake: both ends agree on every transport") {
   for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
     StreamPair streams = MakeStreams(FreshUrl(scheme));
-    Status client;
-    std::thread thread([&] { client = ClientHandshake(*streams.client, kGood, {Role::kWorker, 5, 3}, In(5)); });
+    Meeting client;
+    const Introduction who{{Role::kWorker, 5}, {Role::kServer, 9}, 3};
+    std::thread thread([&] { client = Meet(*streams.client, kGood, who, In(5)); });
     auto peer = ServerHandshake(*streams.server, kGood, In(5));
     thread.join();
     REQUIRE_MESSAGE(peer.ok(), peer.status().message());
-    REQUIRE_MESSAGE(client.ok(), client.message());
-    CHECK(peer->role == Role::kWorker);
-    CHECK(peer->rank == 5);
+    REQUIRE_MESSAGE(client.status.ok(), client.status.message());
+    CHECK(peer->from == who.from);
+    CHECK(peer->to == who.to);
     CHECK(peer->shard == 3);
   }
 }
 
-TEST_CASE("handshake: each refusal is typed, told to the client and logged by the server") {
+TEST_CASE("handshake: who is let in has its rank by its number") {
+  Host host;
+  CHECK(host.Try().status.ok());
+  const auto in = host.Await(1);
+  REQUIRE(in.size() == 1);
+  CHECK(in[0].rank == 1);
+  CHECK(in[0].view == 7);
+  CHECK(host.Try(kGood, Saying([](Introduction& who) { who.from.number = 4, who.shard = 3; })).status.ok());
+  CHECK(host.Await(2)[1].rank == 0);
+  CHECK(host.Await(2)[1].shard == 3);
+}
+
+TEST_CASE(
+    "handshake: each refusal is typed, told to the client and logged; only who holds the secret is certain of it") {
   struct Case {
     Credentials client;
+    Introduction who;
     const char* reason;
+    bool certain;
   };
   const Case cases[] = {
-      {With([](Credentials& c) { c.secret = std::string(32, 't'); }), "proof is wrong"},
-      {With([](Credentials& c) { c.job = "another"; }), "another job"},
-      {With([](Credentials& c) { c.job = ""; }), "another job"},
-      {With([](Credentials& c) { c.epoch = 6; }), "epoch 6, the server is in epoch 7"},
+      {With([](Credentials& c) { c.secret = std::string(32, 't'); }), kWho, "proof is wrong", false},
+      {With([](Credentials& c) { c.job = "another"; }), kWho, "another job", true},
+      {With([](Credentials& c) { c.job = ""; }), kWho, "another job", true},
+      {With([](Credentials& c) { c.view = 6; }), kWho, "epoch 6, the other end is in epoch 7", true},
+      {With([](Credentials& c) { c.incarnation = Of('j'); }), kWho, "another start of the same job", true},
+      {kGood, Saying([](Introduction& who) { who.to.number = 8; }), "you have reached server 3", true},
+      {kGood, Saying([](Introduction& who) { who.to.role = Role::kWorker; }), "you have reached server 3", true},
+      {kGood, Saying([](Introduction& who) { who.from.number = 6; }), "no member 6", true},
+      {kGood, Saying([](Introduction& who) { who.from.role = Role::kServer; }), "no member 5", true},
+      {kGood, Saying([](Introduction& who) { who.shard = 4; }), "malformed", true},
   };
-  Server server;
+  Host host;
   for (const Case& one : cases) {
     CAPTURE(one.reason);
-    server.Begin();
-    auto stream = Connect(server.url(), In(5));
-    REQUIRE(stream.ok());
-    const Status client = ClientHandshake(**stream, one.client, {Role::kWorker, 1, 0}, In(5));
-    server.Finish();
-    CHECK(client.code() == Code::kRefused);
-    CHECK(client.message().find(one.reason) != std::string::npos);
-    CHECK(server.status.code() == Code::kRefused);
-    CHECK(server.log().find(one.reason) != std::string::npos);
-    CHECK(server.log().find("tcp 127.0.0.1:") != std::string::npos);
+    const Meeting met = host.Try(one.client, one.who);
+    CHECK(met.status.code() == Code::kRefused);
+    CHECK(met.status.message().find(one.reason) != std::string::npos);
+    CHECK(met.certain == one.certain);
+    std::this_thread::sleep_for(std::chrono::milliseconds(130));  // no more than some lines a second are logged
+    CHECK(host.log().find(one.reason) != std::string::npos);
   }
+  CHECK(host.log().find("tcp 127.0.0.1:") != std::string::npos);
 }
 
 TEST_CASE("handshake: the bytes are those of docs/protocol.md") {
-  Server server;
-  server.Begin();
-  Raw raw(server.url());
-  const std::string hello = Hello(std::string(32, 'n'));
-  raw.Send(hello);
+  Host host;
+  RawClient raw(host.url());
+  const RawHello hello;
+  REQUIRE(hello.bytes().size() == 176);
+  raw.Send(hello.bytes());
   const std::string challenge = raw.Receive(40);
   REQUIRE(challenge.size() == 40);
   CHECK(challenge[0] == 1);
-  const std::string proof = Proof(kGood.secret, hello, challenge);
-  raw.Send(proof);
+  raw.Send(hello.Proof(challenge));
   const std::string welcome = raw.Receive(40);
-  server.Finish();
-  REQUIRE(server.status.ok());
-  CHECK(server.peer.rank == 3);
-  CHECK(server.peer.shard == 2);
   REQUIRE(welcome.size() == 40);
   CHECK(welcome[0] == 2);
-  CHECK(welcome.substr(8) == Proof(kGood.secret, hello, challenge + proof, "byteps_like server"));
+  CHECK(welcome.substr(8) == hello.Welcome(challenge));
+  CHECK(host.Await(1).size() == 1);
+  RawHello elsewhere;
+  elsewhere.to = 8;
+  RawClient lost(host.url());
+  lost.Send(elsewhere.bytes());
+  lost.Send(elsewhere.Proof(lost.Receive(40)));
+  const std::string refusal = lost.Receive(40);
+  CHECK(RefusalReason(refusal) == 6);
+  CHECK(refusal.substr(2, 6) == Little(2, 2) + Little(3, 4));
+  CHECK(elsewhere.Signed(refusal));
 }
 
-TEST_CASE("handshake: a replayed recording of a good exchange is refused") {
-  Server server;
-  server.Begin();
-  const std::string hello = Hello(std::string(32, 'n'));
+TEST_CASE("handshake: a recorded exchange is worthless, and a recorded HELLO gets a challenge at most") {
+  Host host;
+  const RawHello hello;
   std::string proof;
   {
-    Raw raw(server.url());
-    raw.Send(hello);
-    proof = Proof(kGood.secret, hello, raw.Receive(40));
+    RawClient raw(host.url());
+    raw.Send(hello.bytes());
+    proof = hello.Proof(raw.Receive(40));
     raw.Send(proof);
     CHECK(raw.Receive(40)[0] == 2);
-    server.Finish();
-    REQUIRE(server.status.ok());
   }
-  server.Begin();
-  Raw replay(server.url());
-  replay.Send(hello + proof);
+  RawClient replay(host.url());
+  replay.Send(hello.bytes() + proof);
   CHECK(replay.Receive(40)[0] == 1);
   CHECK(RefusalReason(replay.Receive(40)) == 5);
-  server.Finish();
-  CHECK(server.status.code() == Code::kRefused);
-  CHECK(server.log().find("replay") != std::string::npos);
+  CHECK(host.log().find("replay") != std::string::npos);
+  CHECK(host.Await(1).size() == 1);
 }
 
-TEST_CASE("handshake: another version, garbage, a cut message and a slow peer end typed and in time") {
-  Server server;
+TEST_CASE("handshake: a HELLO that was changed on its way gets no challenge") {
+  Host host;
+  for (const size_t at : {8u, 12u, 16u, 24u, 40u, 112u, 150u}) {
+    CAPTURE(at);
+    RawClient raw(host.url());
+    std::string hello = RawHello().bytes();
+    hello[at] = static_cast<char>(hello[at] ^ 1);
+    raw.Send(hello);
+    CHECK(RefusalReason(raw.Receive(40)) == 5);
+  }
+}
+
+TEST_CASE("handshake: another version, garbage, a cut message and a silent peer end typed and in time") {
+  Host host;
   {
-    server.Begin();
-    Raw raw(server.url());
-    raw.Send(Hello(std::string(32, 'n'), 9).substr(0, 8));  // the rest may be laid out otherwise
+    RawClient raw(host.url());
+    RawHello other;
+    other.version = 9;
+    raw.Send(other.bytes().substr(0, 8));  // the rest may be laid out otherwise
     const std::string answer = raw.Receive(40);
     CHECK(RefusalReason(answer) == 2);
-    CHECK(answer.substr(4, 4) == Little(1, 4));
-    server.Finish();
-    CHECK(server.status.message().find("protocol version 9, the server speaks 1") != std::string::npos);
+    CHECK(answer.substr(4, 4) == Little(2, 4));
+    CHECK(host.log().find("protocol version 9, the other end speaks 2") != std::string::npos);
   }
   {
-    server.Begin();
-    Raw raw(server.url());
+    RawClient raw(host.url());
     raw.Send("GET / HTTP/1.1\r\n\r\n");
     CHECK(RefusalReason(raw.Receive(40)) == 1);
-    server.Finish();
-    CHECK(server.status.code() == Code::kRefused);
-    CHECK(server.status.message().find("malformed") != std::string::npos);
+    CHECK(host.log().find("malformed") != std::string::npos);
   }
   {
-    server.Begin();
-    Raw raw(server.url());
-    std::string hello = Hello(std::string(32, 'n'));
+    RawClient raw(host.url());
+    std::string hello = RawHello().bytes();
     hello[7] = static_cast<char>(200);  // longer than a job's name may be
     raw.Send(hello);
     CHECK(RefusalReason(raw.Receive(40)) == 1);
-    server.Finish();
-    CHECK(server.status.code() == Code::kRefused);
-  }
-  {
-    server.Begin();
-    Raw raw(server.url());
-    raw.Send(Hello(std::string(32, 'n')).substr(0, 50));
-    raw.Close();
-    server.Finish();
-    CHECK(server.status.code() == Code::kClosed);
   }
   {
     const auto begin = Clock::now();
-    server.Begin(0.2);
-    Raw raw(server.url());
+    RawClient raw(host.url());
     raw.Send("BPLH");
-    server.Finish();
-    CHECK(server.status.code() == Code::kTimeout);
+    CHECK(raw.Receive(40).empty());
+    CHECK(Clock::now() - begin > std::chrono::milliseconds(900));
     CHECK(Clock::now() - begin < std::chrono::seconds(3));
   }
 }
 
-TEST_CASE("handshake: a client is not fooled by a server without the secret") {
-  StreamPair streams = MakeStreams(FreshUrl("inproc"));
-  std::thread impostor([&] {
-    std::byte hello[120];
-    CHECK(ReadFull(*streams.server, hello, In(5)).ok());
-    std::byte answer[40] = {std::byte{1}};
-    CHECK(WriteFull(*streams.server, answer, In(5)).ok());
-    std::byte proof[32];
-    CHECK(ReadFull(*streams.server, proof, In(5)).ok());
-    answer[0] = std::byte{2};
-    CHECK(WriteFull(*streams.server, answer, In(5)).ok());
-  });
-  const Status status = ClientHandshake(*streams.client, kGood, {}, In(5));
-  impostor.join();
-  CHECK(status.code() == Code::kRefused);
-  CHECK(status.message().find("does not hold the job's secret") != std::string::npos);
+TEST_CASE("handshake: who has heard of the world first waits for the other end to hear of it") {
+  Host host(false);
+  Meeting early, too_early;
+  std::thread first([&] { early = host.Try(); });
+  std::thread second([&] { too_early = host.Try(With([](Credentials& c) { c.view = 8; }), kWho, 1); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(host.log().empty());
+  host.SetWorld(7);
+  first.join();
+  second.join();
+  CHECK(early.status.ok());
+  CHECK(too_early.status.code() == Code::kTimeout);
 }
 
-TEST_CASE("handshake: credentials are checked before anything is sent") {
+TEST_CASE("handshake: a client is not fooled by a server without the secret, nor ends for what it says") {
+  for (const int answer_kind : {1, 3}) {
+    CAPTURE(answer_kind);
+    StreamPair streams = MakeStreams(FreshUrl("inproc"));
+    std::thread impostor([&] {
+      std::byte hello[176];
+      CHECK(ReadFull(*streams.server, hello, In(5)).ok());
+      std::byte answer[40] = {static_cast<std::byte>(answer_kind), std::byte{4}};
+      CHECK(WriteFull(*streams.server, answer, In(5)).ok());
+      if (answer_kind == 3) return;
+      std::byte proof[32];
+      CHECK(ReadFull(*streams.server, proof, In(5)).ok());
+      answer[0] = std::byte{2};
+      CHECK(WriteFull(*streams.server, answer, In(5)).ok());
+    });
+    const Meeting met = Meet(*streams.client, kGood, kWho, In(5));
+    impostor.join();
+    CHECK(met.status.code() == Code::kRefused);
+    CHECK_FALSE(met.certain);
+  }
+}
+
+TEST_CASE("handshake: credentials are checked before anything is sent, and before anybody listens") {
   StreamPair streams = MakeStreams(FreshUrl("inproc"));
   const auto shorter = With([](Credentials& c) { c.secret = "short"; });
   const auto longer = With([](Credentials& c) { c.job = std::string(65, 'j'); });
-  CHECK(ClientHandshake(*streams.client, shorter, {}, In(1)).code() == Code::kInvalid);
-  CHECK(ClientHandshake(*streams.client, longer, {}, In(1)).code() == Code::kInvalid);
-  CHECK(ServerHandshake(*streams.server, shorter, In(1)).status().code() == Code::kInvalid);
+  CHECK(Meet(*streams.client, shorter, kWho, In(1)).status.code() == Code::kInvalid);
+  CHECK(Meet(*streams.client, longer, kWho, In(1)).status.code() == Code::kInvalid);
+  CHECK(Admission::Open({FreshUrl("inproc")}, {"job", "short", 1, {}}).status().code() == Code::kInvalid);
 }
 
 }  // namespace byteps_like::testing

@@ -153,10 +153,10 @@ TEST_CASE("limits: a listener without descriptors complains once and lets in who
   Admission::Options options;
   options.job = "job";
   options.secret = std::string(32, 's');
-  options.epoch = [] { return std::optional<uint32_t>(1); };
-  options.admit = [&](std::unique_ptr<Stream>, const PeerIdentity&, uint32_t, uint64_t) { ++admitted; };
+  options.admit = [&](std::unique_ptr<Stream>, const Admitted&) { ++admitted; };
   auto admission = Admission::Open({FreshUrl("tcp")}, std::move(options));
   REQUIRE(admission.ok());
+  (*admission)->SetWorld({{}, 1, {Role::kServer, ServerNumberOf(0)}, 0, NumbersOf(1)});
   FewDescriptors one(1);
   auto stream = Connect((*admission)->urls().front(), In(5));
   REQUIRE(stream.ok());
@@ -164,7 +164,8 @@ TEST_CASE("limits: a listener without descriptors complains once and lets in who
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   CHECK(heard.Count("nobody can come in by tcp://") == 1);
   one.Lift();
-  CHECK(ClientHandshake(**stream, {"job", std::string(32, 's'), 1}, {Role::kWorker, 0, 0}, In(5)).ok());
+  const Introduction who{{Role::kWorker, NumberOf(0)}, {Role::kServer, ServerNumberOf(0)}, 0};
+  CHECK(Meet(**stream, {"job", std::string(32, 's'), 1}, who, In(5)).status.ok());
   const auto limit = In(5);
   while (admitted == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   CHECK(admitted == 1);

@@ -44,7 +44,8 @@ inline MeshWorld WorldOf(uint32_t rank, const std::vector<std::vector<std::strin
   world.epoch = epoch;
   world.rank = rank;
   for (uint32_t peer = 0; peer < urls.size(); ++peer) {
-    world.peers.push_back({urls[peer], apart ? "host " + std::to_string(peer) : "host", RankName(peer)});
+    world.peers.push_back(
+        {urls[peer], apart ? "host " + std::to_string(peer) : "host", RankName(peer), NumberOf(peer)});
   }
   return world;
 }

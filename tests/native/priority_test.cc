@@ -168,7 +168,7 @@ TEST_CASE("priority: a server sends results in the order of their priorities, an
   options.urls = {FreshUrl("shm")};
   auto server = Server::Start(std::move(options));
   REQUIRE(server.ok());
-  (*server)->SetWorld({1, 2});
+  (*server)->SetWorld({.epoch = 1, .workers = NumbersOf(2), .member = ServerNumberOf(0)});
   RawLink slow = RawLink::Connect((*server)->urls().front(), 0), quick = RawLink::Connect((*server)->urls().front(), 1);
   const auto push = [&](RawLink& link, uint32_t rank, uint64_t key, uint32_t total, int32_t priority) {
     for (uint32_t offset = 0; offset < total; offset += kSegment) {

@@ -13,8 +13,8 @@ inline constexpr uint64_t kKey = 7;
 inline Header CodecHeader(uint32_t rank, uint32_t number, const std::string& text) {
   Header header;
   header.type = FrameType::kCodec;
-  header.epoch = 1;
-  header.rank = rank;
+  header.view = 1;
+  header.member = NumberOf(rank);
   header.aux = number;
   header.length = static_cast<uint32_t>(text.size());
   return header;

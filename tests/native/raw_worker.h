@@ -10,6 +10,7 @@
 #include "csrc/kernels/kernels.h"
 #include "csrc/transport/handshake.h"
 #include "csrc/transport/shared_buffer.h"
+#include "tests/native/server_handshake.h"
 #include "tests/native/transport_fixture.h"
 
 namespace byteps_like::testing {
@@ -18,8 +19,8 @@ inline Header PushHeader(uint32_t rank, uint64_t key, uint32_t round, uint32_t t
   Header header;
   header.type = FrameType::kPush;
   header.dtype = DType::kInt32;
-  header.epoch = 1;
-  header.rank = rank;
+  header.view = 1;
+  header.member = NumberOf(rank);
   header.key = key;
   header.round = round;
   header.total = header.length = total;
@@ -34,7 +35,8 @@ class RawLink {
   static RawLink Connect(const std::string& url, uint32_t rank) {
     auto stream = byteps_like::Connect(url, In(5));
     Must(stream.status());
-    Must(ClientHandshake(**stream, {"job", std::string(32, 's'), 1}, {Role::kWorker, rank, 0}, In(5)));
+    const Introduction who{{Role::kWorker, NumberOf(rank)}, {Role::kServer, ServerNumberOf(0)}, 0};
+    Must(Meet(**stream, {"job", std::string(32, 's'), 1}, who, In(5)).status);
     return RawLink(std::move(*stream));
   }
 
@@ -72,8 +74,8 @@ class RawLink {
     Must(stream_->PassBuffer(buffer));
     Header header;
     header.type = FrameType::kRegion;
-    header.epoch = 1;
-    header.rank = rank;
+    header.view = 1;
+    header.member = NumberOf(rank);
     header.aux = id;
     header.offset = buffer.size();
     Send(header);

@@ -28,7 +28,7 @@ std::unique_ptr<Server> StartServer(const std::string& url, uint32_t epoch, uint
   options.on_event = Nothing;
   auto server = Server::Start(std::move(options));
   REQUIRE_MESSAGE(server.ok(), server.status().message());
-  (*server)->SetWorld({epoch, workers, 20, 60});
+  (*server)->SetWorld({epoch, NumbersOf(workers), 20, 60, 0, ServerNumberOf(0)});
   return std::move(*server);
 }
 
@@ -69,11 +69,12 @@ class Rank {
     EngineOptions options;
     options.credentials = Job(epoch);
     options.rank = rank_;
+    options.member = NumberOf(rank_);
     options.world_size = workers;
     options.connect_timeout = 30;
     options.credit_bytes = 4u << 20;  // a whole contribution
     options.on_event = Nothing;
-    auto engine = Engine::Start(std::move(options), {{0, 0, {url}}});
+    auto engine = Engine::Start(std::move(options), {{0, 0, {url}, ServerNumberOf(0)}});
     REQUIRE_MESSAGE(engine.ok(), engine.status().message());
     engine_ = std::move(*engine);
     engine_->Register(arena_);

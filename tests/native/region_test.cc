@@ -49,8 +49,8 @@ class NoDescriptors {
 Header Region(uint32_t rank, uint32_t id, uint64_t bytes) {
   Header header;
   header.type = FrameType::kRegion;
-  header.epoch = 1;
-  header.rank = rank;
+  header.view = 1;
+  header.member = NumberOf(rank);
   header.aux = id;
   header.offset = bytes;
   return header;

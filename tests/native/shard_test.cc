@@ -21,16 +21,16 @@ Header Reference(uint32_t rank, uint64_t key, uint32_t total) {
 Header Goodbye(uint32_t rank) {
   Header header;
   header.type = FrameType::kGoodbye;
-  header.epoch = 1;
-  header.rank = rank;
+  header.view = 1;
+  header.member = NumberOf(rank);
   return header;
 }
 
 Header Forget(uint32_t rank, uint64_t key) {
   Header header;
   header.type = FrameType::kForget;
-  header.epoch = 1;
-  header.rank = rank;
+  header.view = 1;
+  header.member = NumberOf(rank);
   header.key = key;
   return header;
 }
@@ -107,10 +107,10 @@ TEST_CASE("over a new link no result goes out before the rank has said what it h
 TEST_CASE("a link that was let in late does not replace its successor") {
   Shard shard({.on_event = [](Code, const std::string&, bool) {}});
   REQUIRE(shard.Start().ok());
-  shard.SetWorld({1, 1});
+  shard.SetWorld({1, NumbersOf(1)});
   auto first = MakeStreams(FreshUrl("inproc")), second = MakeStreams(FreshUrl("inproc"));
-  shard.AddLink(std::move(second.server), {Role::kWorker, 0, 0}, 1, 2);
-  shard.AddLink(std::move(first.server), {Role::kWorker, 0, 0}, 1, 1);
+  shard.AddLink(std::move(second.server), {.view = 1, .number = 2});
+  shard.AddLink(std::move(first.server), {.view = 1, .number = 1});
   RawLink late(std::move(first.client)), link(std::move(second.client));
   CHECK(!late.Receive().has_value());
   link.Send(PushHeader(0, 1, 0, 4096));
@@ -155,7 +155,7 @@ TEST_CASE("what breaks the protocol fails the job, and names who and how") {
     CHECK(Contains(error_after(header), "out of order"));
   }
   SUBCASE("memory that was never shared") { CHECK(Contains(error_after(Reference(0, 1, 4096)), "not shared")); }
-  SUBCASE("another rank than its link") { CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another rank")); }
+  SUBCASE("another rank than its link") { CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another member's number")); }
 }
 
 TEST_CASE("a rank that fails without a reason, or with one that nobody knows, fails the job all the same, once") {
@@ -164,7 +164,7 @@ TEST_CASE("a rank that fails without a reason, or with one that nobody knows, fa
     RawLink link = server.Connect(0), other = server.Connect(1);
     Header error;
     error.type = FrameType::kError;
-    error.epoch = 1;
+    error.view = 1;
     error.aux = number;
     link.Send(error);
     const auto told = other.Receive();
@@ -338,7 +338,7 @@ TEST_CASE("what is called after Stop does nothing") {
   RawLink link = server.Connect(0);
   (*server).Stop();
   (*server).Fail(Code::kPeerLost, "late");
-  (*server).SetWorld({2, 1});
+  (*server).SetWorld({2, NumbersOf(1)});
   CHECK((*server).shards().size() == 1);
   CHECK(!link.Receive().has_value());
 }

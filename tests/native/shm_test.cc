@@ -1,13 +1,16 @@
 // What only shm has: another process that dies, and memory that another process can write to.
 #include <doctest/doctest.h>
-#include <sys/eventfd.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #include <csignal>
+#include <future>
 
 #include "csrc/transport/ring_stream.h"
+#include "csrc/transport/socket_channel.h"
+#include "server/server.h"
 #include "tests/native/transport_fixture.h"
 
 namespace byteps_like::testing {
@@ -23,7 +26,8 @@ class NoChannel final : public PeerChannel {
 };
 
 std::unique_ptr<RingStream> OneEnd(const std::shared_ptr<SharedBuffer>& memory) {
-  RingEnd end{memory, 0, std::move(*MakeDoorbell()), std::move(*MakeDoorbell()), std::make_unique<NoChannel>()};
+  RingEnd end{memory, 0, std::move(MakeDoorbell()->inside), std::move(MakeDoorbell()->button),
+              std::make_unique<NoChannel>()};
   return std::make_unique<RingStream>(std::move(end));
 }
 
@@ -83,6 +87,68 @@ TEST_CASE("shm: indices that a peer has spoilt are found before they are used") 
   std::fill_n((*memory)->data() + 512, 128, std::byte{0});
   CHECK(stream->Read(bytes.data(), bytes.size()).status().code() == Code::kCorrupt);
   CHECK(stream->Write(std::span(&piece, 1)).status().code() == Code::kCorrupt);
+}
+
+// It takes the rings and doorbells that it is offered, makes them blocking, fills what it can and reads nothing.
+struct Hostile {
+  explicit Hostile(const std::string& url) : socket(::socket(AF_UNIX, SOCK_SEQPACKET, 0)) {
+    const std::string path = "byteps_like/" + url.substr(url.find("://") + 3);
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::copy(path.begin(), path.end(), name.sun_path + 1);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size());
+    REQUIRE(::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) == 0);
+    Bytes offer(64);
+    while (offered.fds.empty()) offered = std::move(*ReceiveWithFds(socket.get(), offer.data(), offer.size()));
+    for (size_t bell = 1; bell < offered.fds.size(); ++bell) {
+      const int fd = offered.fds[bell].get();
+      const uint64_t most = ~uint64_t{0} - 1;
+      while (::write(fd, &most, sizeof(most)) > 0 && ++written < 100'000) {
+      }
+      ::fcntl(fd, F_SETFL, 0);
+    }
+  }
+  Fd socket;
+  Received offered;
+  int written = 0;
+};
+
+TEST_CASE("shm: a peer that makes the doorbells block holds nobody up") {
+  const std::string url = FreshUrl("shm");
+  Server::Options options;
+  options.job = "job";
+  options.secret = std::string(32, 's');
+  options.urls = {url};
+  auto server = Server::Start(std::move(options));
+  REQUIRE(server.ok());
+  std::deque<Hostile> hostile;
+  for (int i = 0; i < 3; ++i) hostile.emplace_back(url);
+  for (Hostile& one : hostile) {  // what the server waits for has come: it rings when it goes
+    auto memory = SharedBuffer::Map(::dup(one.offered.fds[0].get()));
+    REQUIRE(memory.ok());
+    std::fill_n((*memory)->data() + 128, 4, std::byte{1});
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // the handshakes' deadline: they are cut off
+  auto stopped = std::async(std::launch::async, [&] { (*server)->Stop(); });
+  const bool ended = stopped.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  CHECK(ended);
+  if (!ended) ::_exit(1);  // nothing can free that thread
+}
+
+TEST_CASE("shm: another user's process is refused, also by root") {
+  if (::geteuid() != 0) return;
+  const std::string url = FreshUrl("shm");
+  auto listener = Listen(url);
+  REQUIRE(listener.ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setuid(65534) != 0) ::_exit(2);
+    ::_exit(Connect(url, In(2)).ok() ? 1 : 0);
+  }
+  CHECK((*listener)->Accept(In(0.5)).status().code() == Code::kTimeout);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("shm: something else at the address is refused") {

@@ -25,7 +25,8 @@ class TestServer {
     if (!started.ok()) throw std::runtime_error(started.status().message());
     server_ = std::move(*started);
     world.epoch = 1;
-    world.size = workers;
+    world.workers = NumbersOf(workers);
+    world.member = ServerNumberOf(0);
     server_->SetWorld(world);
   }
   RawLink Connect(uint32_t rank) { return RawLink::Connect(server_->urls().front(), rank); }

@@ -29,6 +29,15 @@ inline constexpr uint32_t kSlow = 10;  // sanitizers: fewer rounds, smaller bloc
 inline constexpr uint32_t kSlow = 1;
 #endif
 
+// Member numbers in the worlds of tests: unlike ranks, and never one for two.
+inline uint32_t NumberOf(uint32_t rank) { return 40 + rank; }
+inline uint32_t ServerNumberOf(uint32_t server) { return 90 + server; }
+inline std::vector<uint32_t> NumbersOf(uint32_t workers) {
+  std::vector<uint32_t> numbers;
+  for (uint32_t rank = 0; rank < workers; ++rank) numbers.push_back(NumberOf(rank));
+  return numbers;
+}
+
 inline Deadline In(double seconds) { return Clock::now() + std::chrono::microseconds(int64_t(seconds * 1e6)); }
 
 class LoopThread {

@@ -57,9 +57,9 @@ def test_door_parsers_are_total(parts, body):
             continue
 
 
-@given(st.text(max_size=16), u32, u32, u32)
-def test_hello_round_trip(job, epoch, rank, world_size):
-    hello = door.Hello(job.rstrip("\0"), epoch, rank, world_size)
+@given(st.text(max_size=16), st.binary(min_size=16, max_size=16), u32, u32, u32, u32)
+def test_hello_round_trip(job, incarnation, view, member, server, world_size):
+    hello = door.Hello(job.rstrip("\0"), incarnation, view, member, server, world_size)
     assert door.decode_hello(hello.encode()) == hello
 
 

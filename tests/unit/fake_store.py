@@ -9,15 +9,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from byteps_like.control.door_keys import door_keys
+from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.dtypes import Op
 from byteps_like.errors import Code, ShutdownError
 from byteps_like.server.door import Door, DoorConfig
+from byteps_like.wire.door import Hello
 from byteps_like.wire.frame import FrameType, Header, decode_header, seal
 from byteps_like.wire.wakeup import Wakeup
 
+INCARNATION = bytes(range(16))
+FIRST = 7  # rank 0's member number
+SERVER = 3  # the server's
 SECRET = b"0123456789abcdef0123456789abcdef"
 NUMPY = {0: np.float32, 1: np.float64, 4: np.int8, 5: np.uint8, 6: np.int32, 7: np.int64}
+
+
+def world_of(epoch: int, size: int, incarnation: bytes = INCARNATION) -> World:
+    """`size` workers, and one server."""
+    workers = tuple(Member(MemberRole.WORKER, rank, "h", "host", 1, number=FIRST + rank) for rank in range(size))
+    server = Member(MemberRole.SERVER, 0, "h", "host", 1, number=SERVER)
+    return World("job", epoch, workers, (server,), incarnation=incarnation)
 
 
 class Round:
@@ -29,8 +40,8 @@ class Round:
         self.answered: dict[int, int] = {}
 
     def push(self, header: Header, payload: bytes) -> None:
-        part = self.parts.setdefault(header.rank, bytearray())
-        self.answered.setdefault(header.rank, 0)
+        part = self.parts.setdefault(header.member - FIRST, bytearray())
+        self.answered.setdefault(header.member - FIRST, 0)
         assert header.offset <= len(part), "a gap in the contribution"
         part += payload[len(part) - header.offset :]
 
@@ -98,7 +109,8 @@ class FakeStore:
         self.rounds: dict[tuple[int, int], Round] = {}
         self.frames: list[Header] = []
 
-    def open_link(self, epoch: int, rank: int, shard: int) -> FakeLink:
+    def open_link(self, member: int) -> FakeLink:
+        rank = member - FIRST
         with self.lock:
             self.links[rank] = FakeLink(self, rank)
             return self.links[rank]
@@ -118,10 +130,11 @@ class FakeStore:
     def _push(self, link: FakeLink, header: Header, payload: bytes) -> None:
         current = self.rounds.setdefault((header.key, header.round), Round(header))
         if (header.total, header.op, header.dtype) != (current.first.total, current.first.op, current.first.dtype):
-            text = f"rank {header.rank} and rank {current.first.rank} disagree on key {header.key}".encode()
-            error = Header(FrameType.ERROR, epoch=header.epoch, aux=Code.MISMATCH)
+            ranks = header.member - FIRST, current.first.member - FIRST
+            text = f"rank {ranks[0]} and rank {ranks[1]} disagree on key {header.key}".encode()
+            error = Header(FrameType.ERROR, view=header.view, aux=Code.MISMATCH)
             for each in self.links.values():
-                each.give(replace(error, rank=each.rank), text)
+                each.give(replace(error, member=FIRST + each.rank), text)
             return
         current.push(header, payload)
         self._answer(current)
@@ -129,9 +142,10 @@ class FakeStore:
     def _resume(self, link: FakeLink, header: Header) -> None:
         current = self.rounds.get((header.key, header.round))
         counted = 0
-        if current is not None and header.rank in current.parts:
-            counted = len(current.parts[header.rank])
-            current.answered[header.rank] = header.offset
+        rank = header.member - FIRST
+        if current is not None and rank in current.parts:
+            counted = len(current.parts[rank])
+            current.answered[rank] = header.offset
         link.give(replace(header, type=FrameType.RESUMED, offset=counted))
         if current is not None:
             self._answer(current)
@@ -142,7 +156,7 @@ class FakeStore:
             link = self.links.get(rank)
             if link is None or link.error is not None or start >= end:
                 continue
-            header = replace(current.first, type=FrameType.RESULT, rank=rank, offset=start)
+            header = replace(current.first, type=FrameType.RESULT, member=FIRST + rank, offset=start)
             link.give(header, current.result(start, end))
             current.answered[rank] = end
 
@@ -153,11 +167,11 @@ def door_to(
 ) -> Iterator[Door]:
     """A running door on loopback before fake shards."""
 
-    def open_link(epoch: int, rank: int, shard: int) -> FakeLink:
-        return shards[shard].open_link(epoch, rank, shard)
+    def open_link(hello: Hello, shard: int) -> FakeLink:
+        return shards[shard].open_link(hello.member)
 
-    door = Door(DoorConfig(url, "job", door_keys(secret), len(shards), open_link))
-    door.set_world(epoch, shards[0].size)
+    door = Door(DoorConfig(url, "job", secret, len(shards), open_link))
+    door.set_world(world_of(epoch, shards[0].size), 0)
     try:
         yield door
     finally:

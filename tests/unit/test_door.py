@@ -12,7 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import zmq
-from fake_store import SECRET, FakeStore, door_to
+from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to, world_of
 
 from byteps_like.control.door_keys import door_keys
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, RefusedError, ShutdownError
@@ -21,14 +21,14 @@ from byteps_like.server import door_session
 from byteps_like.wire.door import DoorKind, Envelope, Hello, Welcome, decode_envelope, decode_refusal, decode_welcome
 from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, seal
 
-HELLO = Hello("job", 1, 0, 2)
-PUSH = Header(FrameType.PUSH, epoch=1, rank=0, key=1, total=8)
+HELLO = Hello("job", INCARNATION, 1, FIRST, SERVER, 2)
+PUSH = Header(FrameType.PUSH, view=1, member=FIRST, key=1, total=8)
 
 
 @contextmanager
 def client(url: str, secret: bytes = SECRET) -> Iterator[Dealer]:
     context = zmq.Context()
-    dealer = Dealer(context, url, door_keys(secret))
+    dealer = Dealer(context, url, door_keys(secret, INCARNATION))
     try:
         yield dealer
     finally:
@@ -77,10 +77,12 @@ def test_frames_pass_both_ways_to_their_shard():
 @pytest.mark.parametrize(
     ("hello", "names"),
     [
-        (replace(HELLO, epoch=0), "epoch 0 is not this server's 1"),
+        (replace(HELLO, view=0), "epoch 0 is not this server's 1"),
         (replace(HELLO, job="other"), "job 'other'"),
         (replace(HELLO, world_size=3), "world size 3"),
-        (replace(HELLO, rank=2), "rank 2"),
+        (replace(HELLO, member=FIRST + 2), f"no member {FIRST + 2} among the workers of epoch 1"),
+        (replace(HELLO, server=SERVER + 1), "you have reached server 0"),
+        (replace(HELLO, incarnation=bytes(16)), "incarnation"),
         (replace(HELLO, protocol=9), "protocol version 9"),
     ],
 )
@@ -95,16 +97,16 @@ def test_a_wrong_hello_is_refused_by_name(hello, names, caplog):
 
 def test_an_early_hello_waits_for_its_epoch():
     with door_to(FakeStore(2)) as door, client(door.url) as dealer:
-        dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=2).encode())
+        dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, view=2).encode())
         assert not dealer.socket.poll(100)
-        door.set_world(2, 2)
-        assert decode_welcome(receive(dealer, DoorKind.WELCOME)[1]).epoch == 2
+        door.set_world(world_of(2, 2), 0)
+        assert decode_welcome(receive(dealer, DoorKind.WELCOME)[1]).view == 2
 
 
 def test_an_epoch_that_never_comes_is_refused(monkeypatch):
     monkeypatch.setattr("byteps_like.server.door.EARLY_SECONDS", 0.1)
     with door_to(FakeStore(2)) as door, client(door.url) as dealer:
-        dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=7).encode())
+        dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, view=7).encode())
         assert "epoch 7" in str(refusal(dealer))
 
 
@@ -116,7 +118,7 @@ def test_one_hello_per_connection_and_nothing_is_left_of_more():
         say_hello(dealer)
         before = psutil.Process().num_fds()
         for number in range(100):
-            hello = replace(HELLO, rank=(number + 1) % 2, epoch=1 + number % 3 // 2)
+            hello = replace(HELLO, member=FIRST + (number + 1) % 2, view=1 + number % 3 // 2)
             dealer.send(Envelope(DoorKind.HELLO).encode(), hello.encode())
         assert "second HELLO" in str(refusal(dealer))
         dealer.send(Envelope(DoorKind.BYE).encode())
@@ -133,13 +135,13 @@ def test_early_hellos_share_a_timer(monkeypatch):
     with door_to(FakeStore(2)) as door, ExitStack() as stack:
         dealers = [stack.enter_context(client(door.url)) for _ in range(4)]
         for number in range(40):
-            early = replace(HELLO, epoch=7 + number)
+            early = replace(HELLO, view=7 + number)
             dealers[number % 4].send(Envelope(DoorKind.HELLO).encode(), early.encode())
         for dealer in dealers:
             assert "second HELLO" in str(refusal(dealer))
         assert len(door._timers) <= 2
         late = stack.enter_context(client(door.url))
-        late.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, epoch=9).encode())
+        late.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, view=9).encode())
         assert "epoch 9 did not begin" in str(refusal(late))
 
 
@@ -148,7 +150,7 @@ def test_the_end_of_an_epoch_ends_its_sessions():
     with door_to(store) as door, client(door.url) as dealer:
         say_hello(dealer)
         link = store.links[0]
-        door.set_world(2, 2)
+        door.set_world(world_of(2, 2), 0)
         assert isinstance(refusal(dealer), ShutdownError)
         assert link.closed
 
@@ -162,12 +164,12 @@ def test_another_door_version_is_refused_by_name():
 @pytest.mark.parametrize(
     ("header", "payload", "shard", "names"),
     [
-        (replace(PUSH, rank=1), b"", 0, "rank 1 in the session of rank 0"),
+        (replace(PUSH, member=FIRST + 1), b"", 0, f"member {FIRST + 1} in the session of member {FIRST}"),
         (PUSH, b"", 5, "shard 5"),
         (replace(PUSH, flags=int(FrameFlag.BY_REFERENCE)), b"", 0, "can't pass"),
-        (Header(FrameType.REGION, epoch=1), b"", 0, "can't pass"),
+        (Header(FrameType.REGION, view=1, member=FIRST), b"", 0, "can't pass"),
         (replace(PUSH, flags=int(FrameFlag.ENCODED)), b"", 0, "encoded rounds can't pass the door"),
-        (Header(FrameType.CODEC, epoch=1), b"onebit:block=1024", 0, "encoded rounds can't pass the door"),
+        (Header(FrameType.CODEC, view=1, member=FIRST), b"onebit:block=1024", 0, "encoded rounds can't pass the door"),
         (replace(PUSH, total=1 << 22), bytes((1 << 20) + 1), 0, "segment"),
     ],
 )
@@ -195,7 +197,7 @@ def test_a_stale_frame_is_dropped():
     store = FakeStore(2)
     with door_to(store) as door, client(door.url) as dealer:
         say_hello(dealer)
-        send_frame(dealer, replace(PUSH, epoch=0), b"12345678")
+        send_frame(dealer, replace(PUSH, view=0), b"12345678")
         send_frame(dealer, replace(PUSH, offset=1 << 40, total=0, flags=1), b"")  # answered: all before was read
         refusal(dealer)
         assert not store.frames
@@ -226,9 +228,9 @@ def test_goodbye_and_bye_end_a_session_quietly(caplog):
     store = FakeStore(2)
     with door_to(store) as door, client(door.url) as dealer:
         say_hello(dealer)
-        send_frame(dealer, Header(FrameType.GOODBYE, epoch=1))
+        send_frame(dealer, Header(FrameType.GOODBYE, view=1, member=FIRST))
         dealer.send(Envelope(DoorKind.BYE).encode())
-        say_hello(dealer, replace(HELLO, rank=1))
+        say_hello(dealer, replace(HELLO, member=FIRST + 1))
         assert list(store.links) == [1]
     assert [header.type for header in store.frames] == [FrameType.GOODBYE]
     assert not caplog.records
@@ -265,7 +267,7 @@ def test_a_wrong_secret_gets_nowhere(caplog):
 
 def test_a_key_of_ones_own_is_refused(caplog):
     """Knows the door's public key, as anybody may, but not the client's secret one."""
-    ours, theirs = door_keys(SECRET), door_keys(b"another secret of the same job..")
+    ours, theirs = door_keys(SECRET, INCARNATION), door_keys(b"another secret of the same job..", INCARNATION)
     stranger = replace(theirs, server_public=ours.server_public)
     context = zmq.Context()
     with door_to(FakeStore(2)) as door:
@@ -274,6 +276,17 @@ def test_a_key_of_ones_own_is_refused(caplog):
         dealer.close()
     context.term()
     assert "its key is not of this job's secret" in caplog.text
+
+
+def test_who_was_left_over_from_another_start_is_refused(caplog):
+    straggler = door_keys(SECRET, bytes(16))
+    context = zmq.Context()
+    with door_to(FakeStore(2)) as door:
+        dealer = Dealer(context, door.url, straggler)
+        assert monitor_says(dealer) is Trouble.KEY_REFUSED
+        dealer.close()
+    context.term()
+    assert "its key is not of this job's secret and start" in caplog.text
 
 
 def test_without_curve_nothing_comes_through(caplog):

@@ -23,11 +23,11 @@ from byteps_like.wire.frame import (
 )
 
 PUSH = Header(
-    FrameType.PUSH, DType.BFLOAT16, Op.AVERAGE, 0, epoch=7, rank=3, key=0x0001_0002_0003_0004, round=9, priority=-5,
+    FrameType.PUSH, DType.BFLOAT16, Op.AVERAGE, 0, view=7, member=3, key=0x0001_0002_0003_0004, round=9, priority=-5,
     offset=0x40000, length=9, total=0x400000, payload_crc=0xE3069283, aux=0, root=2,
 )  # fmt: skip
 PUSH_BYTES = (
-    "42504c31" "01030100" "07000000" "03000000" "0400030002000100" "09000000" "fbffffff" "0000040000000000"
+    "42504c32" "01030100" "07000000" "03000000" "0400030002000100" "09000000" "fbffffff" "0000040000000000"
     "09000000" "00004000" "839206e3" "00000000" "02000000"
 )  # fmt: skip
 

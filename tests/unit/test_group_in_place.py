@@ -31,7 +31,8 @@ def in_a_world(body: Callable[[int, NativeGroup, Any], None]) -> None:
 
     def run(rank: int) -> None:
         core = made[rank]
-        core.set_world(1, rank, [(one.urls, "here", f"rank {number}") for number, one in enumerate(made)])
+        peers = [(one.urls, "here", f"rank {number}", number + 1) for number, one in enumerate(made)]
+        core.set_world(bytes(16), 1, rank, peers)
         notifier = Notifier(core)
         group = NativeGroup(core, notifier, Selector(), "g", 7, RANKS, rank, Layout((0, 0)), True, 20.0)
         body(rank, group, core)

@@ -26,9 +26,9 @@ def communicators() -> list[_core.Communicator]:
         _core.Communicator("job", b"s" * 32, [f"shm://host-{os.getpid()}-{os.urandom(4).hex()}"], 5.0)
         for _ in range(RANKS)
     ]
-    peers = [(one.urls, "here", f"rank {rank}") for rank, one in enumerate(made)]
+    peers = [(one.urls, "here", f"rank {rank}", rank + 1) for rank, one in enumerate(made)]
     for rank, one in enumerate(made):
-        one.set_world(1, rank, peers)
+        one.set_world(bytes(16), 1, rank, peers)
     return made
 
 

@@ -178,8 +178,9 @@ class OneRank:
         secret = bytes(range(32))
         self.gpu = gpu
         self.server = _core.Server("gpu", secret, ["tcp://127.0.0.1:0"])
-        self.server.set_world(1, 1, 5.0, 20.0)
-        self.engine = _core.Engine("gpu", secret, 1, 0, 1, [(0, 0, self.server.urls)], 1 << 16, 1 << 20, 5.0, 5.0, 20.0)
+        self.server.set_world(bytes(16), 1, [1], 2, 5.0, 20.0)
+        shards = [(0, 0, self.server.urls, 2)]
+        self.engine = _core.Engine("gpu", secret, bytes(16), 1, 0, 1, 1, shards, 1 << 16, 1 << 20, 5.0, 5.0, 20.0)
         self.mirror = _core.SharedBuffer(4096)
         self.engine.register(self.mirror)
         self.stream, self.memory = gpu.stream(), gpu.allocate(4096)

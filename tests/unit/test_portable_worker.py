@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
-from fake_store import SECRET, FakeStore, door_to
+from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to
 
 from byteps_like.control.door_keys import door_keys
 from byteps_like.control.types import Event, EventKind
@@ -79,9 +79,11 @@ class FakeControl:
 
 
 def options(urls: Sequence[str], rank: int = 0, size: int = 1, **others) -> PortableOptions:
-    doors = tuple((f"server {index}", url) for index, url in enumerate(urls))
+    doors = tuple((f"server {index}", url, SERVER) for index, url in enumerate(urls))
     others = {"patience": 3.0, "stall_timeout": DEADLINE} | others
-    return PortableOptions("job", door_keys(SECRET), 1, rank, size, rank, size, doors, **others)
+    return PortableOptions(
+        "job", door_keys(SECRET, INCARNATION), INCARNATION, 1, rank, FIRST + rank, size, rank, size, doors, **others
+    )
 
 
 @contextmanager

@@ -28,9 +28,9 @@ class World:
     def __init__(self) -> None:
         secret = bytes(range(32))
         self.members = [core.Communicator("schedules", secret, ["tcp://127.0.0.1:0"], 5.0) for _ in range(RANKS)]
-        peers = [(member.urls, f"host {rank}", f"rank {rank}") for rank, member in enumerate(self.members)]
+        peers = [(member.urls, f"host {rank}", f"rank {rank}", rank + 1) for rank, member in enumerate(self.members)]
         for rank, member in enumerate(self.members):
-            member.set_world(1, rank, peers)
+            member.set_world(bytes(16), 1, rank, peers)
         self._calls = itertools.count()
 
     def run(self, plans: Sequence[object], op: Op, inputs: Arrays, outputs: Arrays) -> None:

@@ -32,8 +32,9 @@ class FakeStore:
     open_rounds: int = 3
     stopped: bool = False
 
-    def set_world(self, epoch: int, world_size: int, stall_warning: float, stall_timeout: float, rank: int = 0) -> None:
-        self.worlds.append((epoch, world_size, stall_warning, stall_timeout))
+    def set_world(self, world: World, rank: int, stall_warning: float, stall_timeout: float) -> None:
+        assert world.servers[rank].number > 0
+        self.worlds.append((world.epoch, len(world.workers), stall_warning, stall_timeout))
 
     def fail(self, error: BytePSLikeError) -> None:
         self.failures.append(str(error))
@@ -51,8 +52,8 @@ class FakeDoor:
     url: str = "tcp://127.0.0.1:1"
     epochs: list[int] = field(default_factory=list)
 
-    def set_world(self, epoch: int, world_size: int) -> None:
-        self.epochs.append(epoch)
+    def set_world(self, world: World, rank: int) -> None:
+        self.epochs.append(world.epoch)
 
     def stop(self) -> None:
         self.epochs.append(-1)
