@@ -15,6 +15,7 @@ from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.sparse_exchange import Exchange, Place
 from byteps_like.torch.sparse_rows import SUMMED, Rows
+from byteps_like.torch.staged import Step
 
 
 class SparseSums:
@@ -64,6 +65,7 @@ class SparseSum:
     def __init__(self, exchange: Exchange, tensor: torch.Tensor) -> None:
         self._exchange, self._tensor = exchange, tensor
         self._error: BytePSLikeError | None = None
+        self._step: Step | None = None
         self._ended = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -71,7 +73,8 @@ class SparseSum:
     def run(self) -> None:
         """All of it; blocks."""
         try:
-            self._exchange.start().wait()
+            self._step = self._exchange.start()
+            self._step.wait()
             total = self._exchange.result()[0].tensor()
             with torch.no_grad():
                 self._tensor.copy_(total.to(self._tensor.device))
@@ -97,6 +100,12 @@ class SparseSum:
             raise DeadlineError(f"wait() for allreduce of a sparse tensor {timed_out(timeout or 0.0)}; it goes on")
         if self._error is not None:
             raise self._error
+
+    def give_up(self, error: BytePSLikeError) -> None:
+        """See collectives.api.Operation. What it waits for ends so, if it has begun; if not, nobody waits for it."""
+        step = self._step
+        if step is not None:
+            step.give_up(error)
 
     def error(self) -> BytePSLikeError | None:
         """Why it failed, or None."""

@@ -81,7 +81,11 @@ def _seal(runtime: Runtime, scope: Scope, kind: str) -> Seal:
 
 
 def _as_tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
+    )
 
 
 def _gathered_lengths(scope: Scope, own: int) -> Sequence[int]:

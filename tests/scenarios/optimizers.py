@@ -251,10 +251,10 @@ def scaled_steps(bps: Any, rank: int, size: int, clipped: bool) -> None:
 
 
 def names_of_parameters(bps: Any, rank: int, size: int) -> None:
-    """`_parameter_names`, which scripts of Horovod's read, for every kind of distributed optimizer."""
+    """`_parameter_names`, which scripts of Horovod's read, for every optimizer that takes any device."""
     model = mlp()
     wanted = {name for name, _ in model.named_parameters()}
-    for options in ({}, {"op": bps.Adasum}, {"cross_barrier": True, "model": model}, {"shard": "optimizer"}):
+    for options in ({}, {"op": bps.Adasum}, {"cross_barrier": True, "model": model}):
         if size & (size - 1) and "op" in options:
             continue
         optimizer = bps.DistributedOptimizer(

@@ -351,10 +351,18 @@ def _as_sharded(body: Any) -> Any:
     return run
 
 
+def names_of_parameters(bps: Any, rank: int, size: int) -> None:
+    """`_parameter_names`, as those of optimizers whose state is whole."""
+    model = mlp()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bps.DistributedOptimizer(sgd, model.named_parameters(), shard="optimizer")
+    assert {name: parameter for parameter, name in optimizer._parameter_names.items()} == dict(model.named_parameters())
+
+
 SCENARIOS = [
     equal_to_the_unsharded, custom_optimizer, bytes_of_a_rank, clipped, gradients_are_not_to_be_touched, refusals,
     bfloat16, mixed_types_strides_and_sparse, no_gradient_on_some, accumulation, groups_are_added, saved_by_others,
-    state_is_broadcast,
+    state_is_broadcast, names_of_parameters,
     *(_as_sharded(body) for body in (
         optimizers.closures, optimizers.float_loss_closure, optimizers.state_dict_both_ways,
         optimizers.schedulers, optimizers.zeroed_in_place, membership.no_gradient_at_all, membership.shared,

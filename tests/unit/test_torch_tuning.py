@@ -109,7 +109,7 @@ def test_links_are_told_and_partitions_are_cut_anew():
         optimizer = make(bps, model, GRID)
         train(bps, rank, optimizer, model, 2 * PACE.trials)
         worker = bps.runtime.current().worker
-        return worker.links, worker.retired, optimizer._distribution.reducer.partition_bytes
+        return worker.links, list(worker.retired), optimizer._distribution.reducer.partition_bytes
 
     links, retired, last = run_world(2, body, world=world)[0]
     assert (links[0].credit_bytes, links[0].segment_bytes) == (4096, 2048)
