@@ -19,6 +19,9 @@ uint64_t IdentityOf(const std::vector<uint32_t>& members) {
   return hash;
 }
 
+// What it means to the others that a rank has left: as if it had died.
+Status AsLoss(const Status& why) { return why.code() == Code::kClosed ? Status(Code::kPeerLost, why.message()) : why; }
+
 }  // namespace
 
 HostMachine::HostMachine(LocalArea& area, uint32_t slot, std::vector<uint32_t> members, uint32_t me)
@@ -114,14 +117,18 @@ bool HostMachine::Bereaved(HostTask& task) {
     if (any_lost_) return true;  // what was written before is looked at once more
   }
   if (!any_lost_) return false;
+  if (!lost_[me_].ok()) {
+    Fail(task, lost_[me_]);
+    return true;
+  }
   Status missed;
   for (uint32_t j = 0; j < size(); ++j) {
-    if (lost_[j].ok() || (j != me_ && CallOf(member(j).out.load()) > task.number)) continue;
+    if (lost_[j].ok() || CallOf(member(j).out.load()) > task.number) continue;
     // Whoever died is the reason why others leave.
     if (missed.ok() || (missed.code() == Code::kClosed && lost_[j].code() == Code::kPeerLost)) missed = lost_[j];
   }
   if (missed.ok()) return false;
-  Fail(task, missed);
+  Fail(task, AsLoss(missed));
   return true;
 }
 
@@ -130,9 +137,11 @@ bool HostMachine::Noticed(HostTask& task) {
   if (!task.status.ok() || task.phase == HostTask::Phase::kDone || task.number == 0) return false;
   const uint64_t failed = slot_words().failed[task.number % kHostRing].load();
   if (CallOf(failed) != task.number) return false;
-  const auto who = static_cast<uint32_t>(failed & 0xFFFFFFFF) - 1;
-  const HostPost& reason = post(std::min(who, size() - 1), task.number);
-  EndFailed(task, FailureIn(reason.failure_code, reason.failure));
+  const uint32_t who = std::min(static_cast<uint32_t>(failed & 0xFFFFFFFF) - 1, size() - 1);
+  const HostPost& reason = post(who, task.number);
+  const Status why = FailureIn(reason.failure_code, reason.failure);
+  const bool left = why.code() == Code::kClosed && !area_.LossOf(members_[who]).ok();
+  EndFailed(task, left ? AsLoss(why) : why);
   return true;
 }
 
