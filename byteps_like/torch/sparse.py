@@ -16,7 +16,7 @@ from byteps_like.torch.ops import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.sparse_choice import Seen, Way, choose, codec_for
 from byteps_like.torch.sparse_exchange import Exchange, Place
-from byteps_like.torch.sparse_rows import SUMMED, Rows
+from byteps_like.torch.sparse_rows import SUMMED, Form, Rows
 from byteps_like.torch.sparse_twin import Means, Twin
 from byteps_like.torch.tensors import spec_of, wire_op
 from byteps_like.worker.api import Handle
@@ -83,7 +83,7 @@ def start_sparse(
     rows = _checked(tensor.cpu(), reduction).scaled(reduction.prescale)
     with runtime.claimed(scope, Call(KIND, name, _signature(rows, reduction))) as claim:
         full = claim.stable
-        seen, generation = _seen(full), runtime.generation
+        seen, generation = _seen(full, rows.form), runtime.generation
         way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
         if way is not Way.SERVERS:
             runtime.sparse_twins.pop(full, None)
@@ -93,7 +93,7 @@ def start_sparse(
 
     def result() -> torch.Tensor:
         total, entries = finish()
-        runtime.sparse_seen[full] = Seen(entries, total.count, way, generation)
+        runtime.sparse_seen[full] = Seen(entries, total.count, way, generation, rows.form)
         return total.scaled(reduction.postscale).tensor().to(home)
 
     return table.add(Operation(runtime, claim, step, result))
@@ -111,11 +111,13 @@ def forget(name: str, process_set: object = None) -> None:
     runtime.sparse_seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
 
 
-def _seen(full: str) -> Seen | None:
-    """The last sum of that name. None after all ranks have joined: who did so first has not seen the others' last."""
+def _seen(full: str, form: Form | None = None) -> Seen | None:
+    """The last sum of that name. None if it was of another `form`; None after all ranks have joined: who did so first has not seen the others' last."""
     runtime = _runtime.current()
     seen = runtime.sparse_seen.get(full)
-    return seen if seen is not None and seen.generation == runtime.generation else None
+    if seen is None or seen.generation != runtime.generation:
+        return None
+    return seen if form in (None, seen.form) else None
 
 
 def _start_exchange(wanted: _Sum) -> Started:

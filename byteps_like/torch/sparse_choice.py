@@ -9,7 +9,7 @@ import torch
 
 from byteps_like.compression.blocksparse import BlockSparse
 from byteps_like.compression.coo import Coo
-from byteps_like.torch.sparse_rows import WIDE_ROWS, Rows
+from byteps_like.torch.sparse_rows import WIDE_ROWS, Form, Rows
 from byteps_like.worker.cards import Cards, alike
 
 RETURN = 0.75
@@ -42,12 +42,14 @@ they take less."""
 @dataclass(frozen=True)
 class Seen:
     """A round that has ended: how many entries all ranks together had, and their union. After dense ones an estimate
-    for `entries`, on the safe side. `generation`: how often all ranks had joined by then (see join)."""
+    for `entries`, on the safe side. `form`: what they were entries of (Rows.form). `generation`: how often all ranks had
+    joined by then (see join)."""
 
     entries: int
     union: int
     way: Way
     generation: int = 0
+    form: Form | None = None
 
 
 def choose(rows: Rows, ranks: int, seen: Seen | None, cards: Cards | None = None) -> Way:
@@ -83,7 +85,8 @@ def times(rows: Rows, ranks: int, seen: Seen, cards: Cards | None = None) -> dic
     back = payload(rows, union, codec)
     if known.has_servers and _fits(rows) and back < dense:
         found[Way.SERVERS] = known.by_servers(payload(rows, own, codec), back) + detour(rows)
-    found[Way.DENSE] = (known.by_servers if known.has_servers else known.by_ranks)(dense, dense)
+    if dense:  # else it would not show which entries there are
+        found[Way.DENSE] = (known.by_servers if known.has_servers else known.by_ranks)(dense, dense)
     return found
 
 

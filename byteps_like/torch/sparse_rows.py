@@ -27,6 +27,10 @@ SUMMED = (*_FLOATING, *_WHOLE)
 """Element types that torch has sparse sums of."""
 
 
+Form = tuple[torch.dtype, torch.Size, int]
+"""What entries belong to: element type, shape, sparse dimensions."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Entries of a sparse tensor of `shape`, whose first `sparse_dim` dimensions are sparse.
@@ -75,6 +79,11 @@ class Rows:
         return torch.sparse_coo_tensor(
             indices, self.values, self.shape, device=device, is_coalesced=True, check_invariants=False
         )
+
+    @property
+    def form(self) -> Form:
+        """What they are entries of."""
+        return self.values.dtype, self.shape, self.sparse_dim
 
     @property
     def places(self) -> int:

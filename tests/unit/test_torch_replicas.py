@@ -32,4 +32,4 @@ def test_large_tensors_travel_in_chunks(monkeypatch):
         assert tensors[0].eq(2).all() and tensors[1].eq(2).all()
 
     run_world(2, body, world=world)
-    assert world.pushed["packed.1024.0"] == world.pushed["packed.1024.1"] > 0
+    assert world.pushed["packed0.1024.0"] == world.pushed["packed0.1024.1"] > 0
