@@ -14,8 +14,10 @@ def test_records_carry_the_member_and_come_once() -> None:
         log.native_record(3, "slow round")
         logging.getLogger("byteps_like.control").debug("not shown")
     finally:
-        logging.getLogger("byteps_like").handlers.clear()
-        logging.getLogger("byteps_like").propagate = True
+        logger = logging.getLogger("byteps_like")
+        logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
     lines = stream.getvalue().splitlines()
     assert len(lines) == 1
     assert lines[0].endswith(" worker 2 W slow round")
