@@ -150,7 +150,7 @@ void PointImpl::Erase(const Name& name) {
 Status PointImpl::TakeLate(uint64_t lane, uint32_t peer) {
   const auto late = late_.find({lane, peer});
   if (late == late_.end()) return {};
-  const Status why = std::move(late->second);
+  Status why = std::move(late->second);
   late_.erase(late);
   core_.Refund(peer, kArrivalBytes + kMostAbortText);
   return why;
