@@ -112,7 +112,10 @@ def forget(name: str, process_set: object = None) -> None:
 
 
 def _seen(full: str, form: Form | None = None) -> Seen | None:
-    """The last sum of that name. None if it was of another `form`; None after all ranks have joined: who did so first has not seen the others' last."""
+    """The last sum of that name, if it was of this `form`.
+
+    None after all ranks have joined: who did so first has not seen the others' last.
+    """
     runtime = _runtime.current()
     seen = runtime.sparse_seen.get(full)
     if seen is None or seen.generation != runtime.generation:

@@ -42,8 +42,8 @@ they take less."""
 @dataclass(frozen=True)
 class Seen:
     """A round that has ended: how many entries all ranks together had, and their union. After dense ones an estimate
-    for `entries`, on the safe side. `form`: what they were entries of (Rows.form). `generation`: how often all ranks had
-    joined by then (see join)."""
+    for `entries`, on the safe side. `form`: what they were entries of (Rows.form). `generation`: how often all ranks
+    had joined by then (see join)."""
 
     entries: int
     union: int
