@@ -204,6 +204,7 @@ Result<std::shared_ptr<Operation>> Engine::Submit(const Request& request) {
 Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, UserWork* start) {
   bool wake = false;
   auto operation = std::make_shared<Operation>();
+  operation->memory = RegionOf(request.address, 1).buffer;
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;

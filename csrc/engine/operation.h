@@ -13,16 +13,18 @@ namespace byteps_like {
 
 class Channel;
 class GpuGate;
+class SharedBuffer;
 struct Coding;
 struct Staging;
 
 struct Operation {
-  std::atomic<uint32_t> remaining{0};  // parts that have not landed
-  std::atomic<bool> moves{false};      // all ranks know where the tensor goes next: said of its first part
-  Status status;                       // written before `remaining` becomes 0
-  Status given_up;                     // of the I/O thread: what is left of it ends with this
-  uint64_t key = 0;                    // of its first part, for the timeline
-  std::shared_ptr<GpuGate> gate;       // where streams of a GPU wait for it; nullptr: its tensor is on none
+  std::atomic<uint32_t> remaining{0};    // parts that have not landed
+  std::atomic<bool> moves{false};        // all ranks know where the tensor goes next: said of its first part
+  Status status;                         // written before `remaining` becomes 0
+  Status given_up;                       // of the I/O thread: what is left of it ends with this
+  uint64_t key = 0;                      // of its first part, for the timeline
+  std::shared_ptr<SharedBuffer> memory;  // that it reads and writes, if that is shared: mapped until it has ended
+  std::shared_ptr<GpuGate> gate;         // where streams of a GPU wait for it; nullptr: its tensor is on none
 
   bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
 };

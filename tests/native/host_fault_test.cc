@@ -326,7 +326,9 @@ TEST_CASE("host: what is in flight when this rank closes fails, also if nobody w
     while (launched.load() < 2) std::this_thread::yield();
     me.area.Close(Status(Code::kClosed, "enough"));
     CHECK(queue->Pop(In(10)) == 7u);
-    CHECK(call->status().code() == Code::kClosed);
+    // The other may have left before this rank does.
+    const Code why = call->status().code();
+    CHECK((why == Code::kClosed || why == Code::kPeerLost));
     auto late = (*group)->Launch(SumOf(tensor));
     CHECK(late->Wait(In(10)));
     CHECK(late->status().code() == Code::kClosed);
