@@ -155,7 +155,9 @@ TEST_CASE("what breaks the protocol fails the job, and names who and how") {
     CHECK(Contains(error_after(header), "out of order"));
   }
   SUBCASE("memory that was never shared") { CHECK(Contains(error_after(Reference(0, 1, 4096)), "not shared")); }
-  SUBCASE("another rank than its link") { CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another member's number")); }
+  SUBCASE("another rank than its link") {
+    CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another member's number"));
+  }
 }
 
 TEST_CASE("a rank that fails without a reason, or with one that nobody knows, fails the job all the same, once") {
