@@ -277,8 +277,10 @@ void Engine::Complete(Part& part, const Status& status) {
 }
 
 void Engine::Done(Part& part, const Status& status) {
+  std::shared_ptr<SharedBuffer> memory;  // let go of after the lock
   std::lock_guard lock(mutex_);
   const std::shared_ptr<Operation> operation = std::move(part.operation);
+  if (operation->remaining.load(std::memory_order_relaxed) == 1) memory = std::move(operation->memory);
   if (!status.ok()) operation->status = status;
   if (part.staging != nullptr) part.staging->active = false;
   if (operation->remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
