@@ -139,8 +139,10 @@ bool HostMachine::Noticed(HostTask& task) {
   if (CallOf(failed) != task.number) return false;
   const uint32_t who = std::min(static_cast<uint32_t>(failed & 0xFFFFFFFF) - 1, size() - 1);
   const HostPost& reason = post(who, task.number);
-  const Status why = FailureIn(reason.failure_code, reason.failure);
-  const bool left = why.code() == Code::kClosed && !area_.LossOf(members_[who]).ok();
+  // The others may have been faster to say that this rank leaves; what it is told is why it does.
+  const Status mine = area_.LossOf(members_[me_]);
+  const Status why = mine.ok() ? FailureIn(reason.failure_code, reason.failure) : mine;
+  const bool left = mine.ok() && why.code() == Code::kClosed && !area_.LossOf(members_[who]).ok();
   EndFailed(task, left ? AsLoss(why) : why);
   return true;
 }

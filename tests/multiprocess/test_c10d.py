@@ -114,18 +114,33 @@ def regroup(group: Any, rank: int, size: int) -> None:
     tensor = torch.full((3,), rank + 1.0)
     first.allreduce([tensor]).wait()
     assert tensor.tolist() == [6.0] * 3 and (first.rank(), first.size()) == (rank, size)
+    end_in_the_middle(first, dist.PrefixStore("end", store), rank, tensor)
     if rank == 2:
-        first.abort()
         return
-    lost = first.allreduce([tensor])
-    first.abort()
-    with pytest.raises(ShutdownError):
-        lost.wait()
     options = GroupOptions(reduction="ordered")
     second = create_process_group(dist.PrefixStore("second", store), rank, 2, timeout=limit, options=options, name="q1")
     second.allreduce([tensor]).wait()
     assert tensor.tolist() == [12.0] * 3 and second.getGroupName() == "q1"
     second.shutdown()
+
+
+def end_in_the_middle(group: Any, store: dist.Store, rank: int, tensor: torch.Tensor) -> None:
+    """Rank 2 never calls. Rank 0 aborts once rank 1 has called: what each is told doesn't depend on who is faster."""
+    if rank != 2:
+        lost = group.allreduce([tensor])
+    if rank == 1:
+        store.set("called", "")
+        with pytest.raises(PeerLostError, match="was aborted"):
+            lost.wait()
+    if rank == 0:
+        store.wait(["called"])
+    else:
+        store.wait(["aborted"])
+    group.abort()
+    if rank == 0:
+        with pytest.raises(ShutdownError):
+            lost.wait()
+        store.set("aborted", "")
 
 
 def meet_without_rank_1(group: Any, rank: int, size: int) -> str:
