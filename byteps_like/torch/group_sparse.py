@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import torch
 
 from byteps_like.collectives.api import Group
+from byteps_like.collectives.ending import Ending
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, timed_out
 from byteps_like.torch import devices
@@ -64,42 +64,37 @@ class SparseSum:
 
     def __init__(self, exchange: Exchange, tensor: torch.Tensor) -> None:
         self._exchange, self._tensor = exchange, tensor
-        self._error: BytePSLikeError | None = None
         self._step: Step | None = None
-        self._ended = threading.Event()
-        self._callbacks: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._ending: Ending[BytePSLikeError] = Ending()
 
     def run(self) -> None:
         """All of it; blocks."""
+        error: BytePSLikeError | None = None
         try:
-            self._step = self._exchange.start()
-            self._step.wait()
-            total = self._exchange.result()[0].tensor()
-            with torch.no_grad():
-                self._tensor.copy_(total.to(self._tensor.device))
-            if (device := devices.of(self._tensor)) is not None:
-                device.current().record().wait()  # whose streams know nothing of this thread's
-        except BytePSLikeError as error:
-            self._error = error
-        except Exception as error:  # noqa: BLE001 - raised by wait()
-            self._error = BytePSLikeError(f"allreduce of a sparse tensor: {error!r}", operation="allreduce")
-        with self._lock:
-            self._ended.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+            self._sum()
+        except BytePSLikeError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - raised by wait()
+            error = BytePSLikeError(f"allreduce of a sparse tensor: {failure!r}", operation="allreduce")
+        self._ending.come(error)
+
+    def _sum(self) -> None:
+        self._step = self._exchange.start()
+        self._step.wait()
+        total = self._exchange.result()[0].tensor()
+        with torch.no_grad():
+            self._tensor.copy_(total.to(self._tensor.device))
+        if (device := devices.of(self._tensor)) is not None:
+            device.current().record().wait()  # whose streams know nothing of this thread's
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        return self._ended.is_set()
+        return self._ending.has_come()
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until it has ended. Raises what it failed with; DeadlineError after `timeout`, and then it goes on."""
-        if not self._ended.wait(timeout):
+        if not self._ending.wait(timeout):
             raise DeadlineError(f"wait() for allreduce of a sparse tensor {timed_out(timeout or 0.0)}; it goes on")
-        if self._error is not None:
-            raise self._error
 
     def give_up(self, error: BytePSLikeError) -> None:
         """See collectives.api.Operation. What it waits for ends so, if it has begun; if not, nobody waits for it."""
@@ -109,12 +104,8 @@ class SparseSum:
 
     def error(self) -> BytePSLikeError | None:
         """Why it failed, or None."""
-        return self._error
+        return self._ending.error()
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back once it has ended."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._callbacks.append(callback)
-                return
-        callback()
+        self._ending.on_come(callback)

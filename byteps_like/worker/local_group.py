@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions
+from byteps_like.collectives.ending import Ending
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError
 
@@ -46,10 +47,7 @@ class LocalReceive:
 
     def __init__(self, address: int, nbytes: int, timeout: float) -> None:
         self._address, self._nbytes, self._timeout = address, nbytes, timeout
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._error: BytePSLikeError | None = None
-        self._callbacks: list[Callable[[], None]] = []
+        self._ending: Ending[BytePSLikeError] = Ending()
 
     def take(self, data: bytes) -> bool:
         """The message has come. False: too late for this receive."""
@@ -57,35 +55,30 @@ class LocalReceive:
         return self._end(data, None if len(data) == self._nbytes else error)
 
     def _end(self, data: bytes, error: BytePSLikeError | None) -> bool:
-        with self._lock:
-            if self._ended.is_set():
-                return False
+        def fill() -> None:
             if error is None:
                 ctypes.memmove(self._address, data, self._nbytes)
-            self._error = error
-            self._ended.set()
-        for callback in self._callbacks:
-            callback()
-        return True
+
+        return self._ending.come(error, before=fill)
 
     def done(self) -> bool:
         """Whether it has come."""
-        return self._ended.is_set()
+        return self._ending.has_come()
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until another thread has sent it; raises MismatchError if its length is another, DeadlineError."""
         seconds = self._timeout if timeout is None else timeout
-        if not self._ended.wait(seconds):
-            late = DeadlineError(f"a world of one has not sent itself {self._nbytes} bytes within {seconds:g} s")
-            if timeout is not None:
-                raise late
-            self._end(b"", late)
-        if self._error is not None:
-            raise self._error
+        if self._ending.wait(seconds):
+            return
+        late = DeadlineError(f"a world of one has not sent itself {self._nbytes} bytes within {seconds:g} s")
+        if timeout is not None:
+            raise late
+        self._end(b"", late)
+        self._ending.wait(None)
 
     def error(self) -> BytePSLikeError | None:
         """What was wrong, or None."""
-        return self._error
+        return self._ending.error()
 
     def give_up(self, error: BytePSLikeError) -> None:
         """See collectives.api.Operation."""
@@ -93,11 +86,7 @@ class LocalReceive:
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back when it has come, on the sender's thread."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._callbacks.append(callback)
-                return
-        callback()
+        self._ending.on_come(callback)
 
 
 class LocalGroup:

@@ -18,7 +18,8 @@ Seen = tuple[str, str, float]
 """Name of the error class ("" for none), its message, seconds from the start of the failing step."""
 
 
-def _watch(call: Any) -> Seen:
+def watch(call: Any) -> Seen:
+    """What came of a call, and how long it took."""
     start = time.monotonic()
     try:
         call()
@@ -30,7 +31,7 @@ def _watch(call: Any) -> Seen:
 def _watch_together(bps: Any, call: Any) -> Seen:
     """Once all ranks are in the job: who is still coming in would be told there."""
     bps.barrier()
-    return _watch(call)
+    return watch(call)
 
 
 def other_gradients(bps: Any, rank: int, size: int) -> Seen:
@@ -56,9 +57,9 @@ def other_order(bps: Any, rank: int, size: int) -> Seen:
 def never_comes(bps: Any, rank: int, size: int) -> Seen:
     bps.push_pull(torch.zeros(4), name="warm")
     if rank != 1:
-        return _watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
+        return watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
     time.sleep(3.5)  # busy elsewhere for longer than the job's deadline
-    return _watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
+    return watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
 
 
 def leaves_early(bps: Any, rank: int, size: int) -> Seen:
@@ -66,7 +67,7 @@ def leaves_early(bps: Any, rank: int, size: int) -> Seen:
     if rank == 1:
         bps.shutdown()
         return "", "", 0.0
-    return _watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
+    return watch(lambda: bps.push_pull(torch.zeros(4), name="layer.weight"))
 
 
 def loop_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
@@ -78,7 +79,7 @@ def loop_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
     logging.getLogger("byteps_like").addHandler(handler)
     steps = 0
     while True:
-        name, text, seconds = _watch(lambda: bps.push_pull_inplace(tensor, average=True, name="layer.weight"))
+        name, text, seconds = watch(lambda: bps.push_pull_inplace(tensor, average=True, name="layer.weight"))
         if name:
             return name, text + "".join(f"\nwarned: {message}" for message in messages), seconds
         steps += 1
@@ -91,7 +92,7 @@ def cross_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
     """Trains with updates that cross the barrier, until the job fails in some forward, backward or step."""
     run = Run(bps, True, OPTIMIZERS["Adam"], mlp())
     for step in itertools.count():
-        seen = _watch(lambda step=step: run.train(rank, size, range(step, step + 1)))
+        seen = watch(lambda step=step: run.train(rank, size, range(step, step + 1)))
         if seen[0]:
             return seen
         if step == 5 and rank == 0:

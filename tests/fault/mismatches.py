@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from byteps_like.errors import BytePSLikeError, MismatchError
-
-Seen = tuple[str, str, float]
-"""Name of the error class ("" for none), its message, seconds."""
+from byteps_like.errors import MismatchError
+from tests.fault.bodies import Seen, watch
 
 Call = Callable[[Any, bool, "str | None"], object]
 """`call(bps, deviates, name)`."""
@@ -103,16 +101,6 @@ KINDS: dict[str, Call] = {
 }
 
 
-def watched(call: Callable[[], object]) -> Seen:
-    """What came of a call, and how long it took."""
-    start = time.monotonic()
-    try:
-        call()
-    except BytePSLikeError as error:
-        return type(error).__name__, str(error), time.monotonic() - start
-    return "", "", time.monotonic() - start
-
-
 def _sum(bps: Any, name: str | None) -> float:
     return float(bps.allreduce(torch.full((4,), bps.rank() + 1.0), op=bps.Sum, name=name)[0])
 
@@ -123,9 +111,9 @@ def every_kind(bps: Any, rank: int, size: int, named: bool, deviant: int) -> dic
     for kind, call in KINDS.items():
         name = f"layer.{kind}" if named else None
         bps.barrier()
-        first = watched(lambda call=call, name=name: call(bps, rank == deviant, name))
+        first = watch(lambda call=call, name=name: call(bps, rank == deviant, name))
         call(bps, False, name)
-        second = watched(lambda call=call, name=name: call(bps, rank == deviant, name))
+        second = watch(lambda call=call, name=name: call(bps, rank == deviant, name))
         found[kind] = first, second, _sum(bps, name)
     return found
 
@@ -134,7 +122,7 @@ def many_in_a_row(bps: Any, rank: int, size: int, count: int, named: bool) -> tu
     """One mismatch after the other, a different rank deviating each time."""
     name = "layer.weight" if named else None
     seen = [
-        watched(lambda number=number: _shape(bps, rank == number % size, name)) for number in range(count)
+        watch(lambda number=number: _shape(bps, rank == number % size, name)) for number in range(count)
     ]  # fmt: skip
     return seen, _sum(bps, name)
 
@@ -161,7 +149,7 @@ def late_rank(bps: Any, rank: int, size: int, named: bool) -> tuple[Seen, float]
     name = "layer.weight" if named else None
     if rank == 2:
         time.sleep(1.0)
-    seen = watched(lambda: _shape(bps, rank == 1, name))
+    seen = watch(lambda: _shape(bps, rank == 1, name))
     return seen, _sum(bps, name)
 
 
@@ -170,7 +158,7 @@ def twice(bps: Any, rank: int, size: int) -> tuple[Seen, float, float]:
     if rank != 0:
         time.sleep(0.3)
     handle = bps.allreduce_async(torch.ones(3), op=bps.Sum, name="layer.weight")
-    seen = watched(lambda: bps.allreduce_async(torch.ones(3), op=bps.Sum, name="layer.weight")) if rank == 0 else None
+    seen = watch(lambda: bps.allreduce_async(torch.ones(3), op=bps.Sum, name="layer.weight")) if rank == 0 else None
     first = float(bps.synchronize(handle)[0])
     return seen, first, _sum(bps, "layer.weight")
 

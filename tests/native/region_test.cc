@@ -64,14 +64,6 @@ Header Reference(uint32_t rank, uint64_t key, uint32_t total) {
   return header;
 }
 
-std::shared_ptr<SharedBuffer> Ones(size_t bytes) {
-  auto buffer = SharedBuffer::Create(bytes);
-  if (!buffer.ok()) throw std::runtime_error(buffer.status().message());
-  auto* values = reinterpret_cast<int32_t*>((*buffer)->data());
-  std::fill(values, values + bytes / 4, 1);
-  return *buffer;
-}
-
 int32_t Last(const SharedBuffer& buffer) { return reinterpret_cast<const int32_t*>(buffer.data() + buffer.size())[-1]; }
 
 }  // namespace

@@ -35,15 +35,6 @@ Header Forget(uint32_t rank, uint64_t key) {
   return header;
 }
 
-// Filled by the test, then summed and written by the server.
-std::shared_ptr<SharedBuffer> Ones(size_t bytes) {
-  auto buffer = SharedBuffer::Create(bytes);
-  if (!buffer.ok()) throw std::runtime_error(buffer.status().message());
-  auto* values = reinterpret_cast<int32_t*>((*buffer)->data());
-  std::fill(values, values + bytes / 4, 1);
-  return *buffer;
-}
-
 }  // namespace
 
 TEST_CASE("memory announced again over a new link: what was pushed by reference before is still there") {

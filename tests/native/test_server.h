@@ -1,6 +1,7 @@
 // A server of one shard for tests that are its workers themselves (raw_worker.h).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <stdexcept>
@@ -44,6 +45,15 @@ class TestServer {
  private:
   std::unique_ptr<Server> server_;
 };
+
+// Shared memory full of ones, of int32.
+inline std::shared_ptr<SharedBuffer> Ones(size_t bytes) {
+  auto buffer = SharedBuffer::Create(bytes);
+  if (!buffer.ok()) throw std::runtime_error(buffer.status().message());
+  auto* values = reinterpret_cast<int32_t*>((*buffer)->data());
+  std::fill(values, values + bytes / 4, 1);
+  return *buffer;
+}
 
 inline bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
