@@ -60,8 +60,8 @@ class InvalidArgumentError(BytePSLikeError, ValueError):
     code = Code.INVALID
 
 
-class NotInitializedError(BytePSLikeError):
-    """A call that needs `init()` came before it or after `shutdown()`."""
+class NotInitializedError(BytePSLikeError, ValueError):
+    """A call that needs `init()` came before it or after `shutdown()`. A ValueError, as Horovod's is."""
 
     code = Code.INVALID
 

@@ -73,9 +73,11 @@ def alltoall(
 ) -> Any:  # fmt: skip
     """Hands the first `splits[0]` rows to rank 0, the next `splits[1]` to rank 1, ...; returns what came, by rank.
 
-    `splits` is a sequence or tensor of whole numbers; without it rows are split evenly. With it the result is a pair:
-    the rows, and an int32 tensor that says how many came from each rank. Any dtype. Differentiable.
-    Raises InvalidArgumentError for splits that don't add up, MismatchError if dtypes or other dimensions differ.
+    `splits` is a sequence or tensor of whole numbers; without it, or if it is empty, rows are split evenly. Rows beyond
+    their sum stay here, and have a gradient of zeros. With it the result is a pair: the rows, and an int32 tensor that
+    says how many came from each rank. Any dtype. Differentiable.
+    Raises InvalidArgumentError for splits of more rows than there are, MismatchError if dtypes or other dimensions
+    differ.
     """
     operation = _Alltoall(name, process_set, splits)
     (received,) = _apply(operation, [tensor])
@@ -232,12 +234,14 @@ class _Alltoall(_Call):
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
         handle = start_alltoall(tensors[0], self._splits, self.name, self.process_set, lambda rows: rows)
         rows: Rows = synchronize(handle)
-        self._counts = rows.counts
+        self._counts, self._rows = rows.counts, len(tensors[0])
         return [rows.tensor]
 
     def back(self, gradients: Tensors) -> list[torch.Tensor]:
         result: Callable[[Rows], torch.Tensor] = lambda rows: rows.tensor  # noqa: E731
-        return [synchronize(start_alltoall(gradients[0], self._counts, self.way_back, self.process_set, result))]
+        sent = synchronize(start_alltoall(gradients[0], self._counts, self.way_back, self.process_set, result))
+        kept = sent.new_zeros(self._rows - len(sent), *sent.shape[1:])
+        return [torch.cat((sent, kept))]
 
 
 class _Reducescatter(_Call):

@@ -140,23 +140,23 @@ def _exchange(lane: Group, tensor: torch.Tensor, counts: Sequence[int], into: Ro
 
 
 def check_splits(tensor: torch.Tensor, splits: object, scope: Scope) -> list[int]:
-    """`splits` as numbers; without any, even ones. Raises InvalidArgumentError if they are not those of `tensor`."""
+    """`splits` as numbers; without any, even ones. Raises InvalidArgumentError if `tensor` has fewer rows."""
     rows = len(tensor) if tensor.dim() else 0
-    if splits is None:
+    given = torch.as_tensor([] if splits is None else splits, device="cpu")
+    if not given.numel():
         if not tensor.dim() or rows % scope.size:
             raise InvalidArgumentError(
                 f"alltoall of shape {tuple(tensor.shape)}: the first dimension can't be split evenly over {scope.size}"
                 " ranks; give splits="
             )
         return [rows // scope.size] * scope.size
-    given = torch.as_tensor(splits, device="cpu")
-    if given.numel() and (given.is_floating_point() or given.is_complex() or given.dtype is torch.bool):
+    if given.is_floating_point() or given.is_complex() or given.dtype is torch.bool:
         raise InvalidArgumentError(f"alltoall: splits must be whole numbers, not of {given.dtype}")
     counts = [int(item) for item in given.reshape(-1)]
-    if len(counts) != scope.size or min(counts) < 0 or sum(counts) != rows:
+    if len(counts) != scope.size or min(counts) < 0 or sum(counts) > rows:
         raise InvalidArgumentError(
-            f"alltoall: splits={counts} must be {scope.size} numbers, one per rank, that add up to the {rows} rows of"
-            f" the tensor of shape {tuple(tensor.shape)}"
+            f"alltoall: splits={counts} must be {scope.size} numbers, one per rank, that add up to at most the {rows}"
+            f" rows of the tensor of shape {tuple(tensor.shape)}"
         )
     return counts
 

@@ -82,23 +82,45 @@ def _difference(own: list[str], expected: list[str]) -> str:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter.", *, process_set: object = None
-) -> None:  # fmt: skip
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    prefix: object = "Parameter.",
+    *,
+    model: torch.nn.Module | None = None,
+    process_set: object = None,
+) -> None:
     """Gives every rank the state and the hyper-parameters of the optimizer of `root_rank`. Blocks.
 
     Works for any optimizer whose `load_state_dict` takes its `state_dict()`, LBFGS included, on any device, whether
     or not the ranks have made a step yet. Tensors travel as they are, everything else as JSON, sealed; only objects
     that are neither containers, numbers nor strings are pickled.
+
+    Where this rank's optimizer has no state yet, parameters without a gradient get one of zeros, as in Horovod, in
+    which scripts find them. `model` is Horovod's: those of its sparse embeddings are sparse, as all of SparseAdam's
+    are. `prefix` is BytePS's and ignored, but Horovod's third argument is `model`.
     """
-    del prefix
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     scope.root(root_rank)
+    runtime.finish_updates()
+    if not optimizer.state:
+        _zero_missing_gradients(optimizer, prefix if isinstance(prefix, torch.nn.Module) else model)
     if scope.size == 1:
         return
     state = _broadcast_tree(without_residuals(optimizer.state_dict()), root_rank, process_set)
     if runtime.worker.rank != root_rank:
         optimizer.load_state_dict(state)
+
+
+def _zero_missing_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    layers = () if model is None else model.modules()
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    sparse = {id(layer.weight) for layer in layers if isinstance(layer, embeddings) and layer.sparse}
+    for parameter in (item for group in optimizer.param_groups for item in group["params"]):
+        if parameter.requires_grad and parameter.grad is None:
+            zeros = torch.zeros_like(parameter, requires_grad=False)
+            by_rows = isinstance(optimizer, torch.optim.SparseAdam) or id(parameter) in sparse
+            parameter.grad = zeros.to_sparse(1) if by_rows else zeros
 
 
 def _broadcast_tree(tree: Any, root: int, process_set: object) -> Any:

@@ -71,8 +71,20 @@ def alltoalls(bps: Any, rank: int, size: int) -> None:
     assert bps.synchronize(handle)[1].tolist() == expected
     rows, counts = bps.synchronize(bps.alltoall_async(torch.arange(2 * size) + 100 * rank))
     assert torch.equal(rows, even) and counts.tolist() == [2] * size
+    rows, counts = bps.alltoall(torch.arange(2 * size) + 100 * rank, torch.tensor([], dtype=torch.int32))
+    assert torch.equal(rows, even) and counts.tolist() == [2] * size
     empty, counts = bps.alltoall(torch.empty(0, 4), [0] * size)
     assert empty.shape == (0, 4) and not counts.any()
+
+
+def alltoall_keeps_rows_beyond_its_splits(bps: Any, rank: int, size: int) -> None:
+    tensor = (torch.arange(size + 2.0) + 100 * rank).requires_grad_()
+    received, counts = bps.alltoall(tensor, [1] * size)
+    assert received.tolist() == [100 * source + rank for source in range(size)] and counts.tolist() == [1] * size
+    (received * (rank + 1)).sum().backward()
+    assert tensor.grad.tolist() == [*range(1, size + 1), 0, 0]
+    raises(bps.InvalidArgumentError, lambda: bps.alltoall(tensor, [2] * size + [0]), "numbers, one per rank")
+    raises(bps.InvalidArgumentError, lambda: bps.alltoall(tensor, [0] * (size - 1) + [size + 3]), "at most the")
 
 
 def reducescatters(bps: Any, rank: int, size: int) -> None:
@@ -324,7 +336,7 @@ def refused(bps: Any, rank: int, size: int) -> None:
         lambda: bps.allgather(ones, compression="thc4"),
         lambda: bps.allgather(ones, compression="powersgd"),
         lambda: bps.allgather(ones, compression=bps.Compression.onebit(feedback=True)),
-        lambda: bps.alltoall(ones, [1] * size),
+        lambda: bps.alltoall(ones, [len(ones) + 1] * size),
         lambda: bps.alltoall(ones, [-1, *[1] * (size - 1)]),
         lambda: bps.alltoall(ones, [2 * size]) if size > 1 else bps.alltoall(ones, [1, 1]),
         lambda: bps.alltoall(torch.tensor(1.0)),
@@ -364,7 +376,8 @@ def mismatches(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    gathers, coded_gathers, alltoalls, reducescatters, grouped, order_is_free, differentiable, sparse, adasum,
-    process_sets, barriers, names_for_handlers, outside_nothing_is_sent, refused, mismatches,
+    gathers, coded_gathers, alltoalls, alltoall_keeps_rows_beyond_its_splits, reducescatters, grouped,
+    order_is_free, differentiable, sparse, adasum, process_sets, barriers, names_for_handlers, outside_nothing_is_sent,
+    refused, mismatches,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

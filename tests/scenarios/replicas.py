@@ -113,6 +113,42 @@ def optimizer_state_is_dropped(bps: Any, rank: int, size: int) -> None:
     assert not any(optimizer.state.values())
 
 
+def fresh_optimizer_state_gives_gradients(bps: Any, rank: int, size: int) -> None:
+    """Of zeros, where there was none: scripts look at them, and the first step may go without zero_grad()."""
+    model, reference = Branches(), Branches()
+    frozen, used = nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False), nn.Parameter(torch.ones(3))
+    used.grad = torch.ones(3)
+    for wrap in (lambda optimizer: optimizer, bps.DistributedOptimizer):
+        plain = torch.optim.SGD([*model.parameters(), frozen, used], lr=0.1)
+        optimizer = wrap(plain)
+        for parameter in model.parameters():
+            parameter.grad = None
+        bps.broadcast_optimizer_state(optimizer, root_rank=0)
+        assert frozen.grad is None and used.grad.eq(1).all()
+        assert all(not parameter.grad.any() for parameter in model.parameters())
+    x, y = batch(0)
+    branch_loss(model, share(x, rank, size), share(y, rank, size), "12").backward()
+    optimizer.step()
+    for other in range(size):
+        (branch_loss(reference, share(x, other, size), share(y, other, size), "12") / size).backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    matches(bps, model, reference, 1e-12)
+
+
+def fresh_optimizer_state_of_embeddings(bps: Any, rank: int, size: int) -> None:
+    """Horovod's `model`, by name or as third argument, tells whose gradients are sparse."""
+    for kind, call in (
+        (torch.optim.SparseAdam, lambda optimizer, model: bps.broadcast_optimizer_state(optimizer, 0)),
+        (torch.optim.SGD, lambda optimizer, model: bps.broadcast_optimizer_state(optimizer, 0, model)),
+        (torch.optim.SGD, lambda optimizer, model: bps.broadcast_optimizer_state(optimizer, root_rank=0, model=model)),
+    ):
+        model = fill(nn.Embedding(5, 2, sparse=True))
+        call(kind(list(model.parameters()), lr=0.5), model)
+        assert model.weight.grad.is_sparse and model.weight.grad._nnz() == 0
+        model(torch.tensor([1, 3])).sum().backward()
+        assert model.weight.grad.to_dense().sum(1).tolist() == [0, 2, 0, 2, 0]
+
+
 def wrapped_training(bps: Any, rank: int, size: int) -> None:
     for options in ({}, {"compression": bps.Compression.bf16}):
         reference = mlp()
@@ -204,7 +240,8 @@ def wrapped_misuse(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     parameters_in_every_form, odd_tensors, buffers_and_batch_norm, optimizer_state,
-    optimizer_state_of_any_kind, optimizer_state_is_dropped,
+    optimizer_state_of_any_kind, optimizer_state_is_dropped, fresh_optimizer_state_gives_gradients,
+    fresh_optimizer_state_of_embeddings,
     wrapped_training, wrapped_unused, wrapped_checkpointing, wrapped_buffers, wrapped_misuse,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
