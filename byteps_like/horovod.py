@@ -45,6 +45,7 @@ def as_horovod() -> ModuleType:
             return known
         raise InvalidArgumentError("horovod has been imported already; call as_horovod() before that")
     import byteps_like.torch as ours
+    from byteps_like.torch import casts
 
     modules = {"horovod": ModuleType("horovod", __doc__)}
     modules |= {f"horovod.{name}": ModuleType(f"horovod.{name}", ours.__doc__) for name in ("common", *_SAME, *_COMMON)}
@@ -54,6 +55,8 @@ def as_horovod() -> ModuleType:
         _take(modules[f"horovod.{name}"], ours, ours.__all__)
     for name, names in _COMMON.items():
         _take(modules[f"horovod.{name}"], ours, names)
+    for kind in (casts.Compressor, casts.NoneCompressor, casts.FP16Compressor):
+        setattr(modules["horovod.torch.compression"], kind.__name__, kind)
     for name, module in modules.items():
         parent, _, last = name.rpartition(".")
         if parent:

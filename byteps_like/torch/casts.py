@@ -1,10 +1,12 @@
 """Casts: what tensors look like on the wire. They cost no state and can be summed as they are.
 
 A compressor has Horovod's two functions, for single tensors, and `wire_dtype`, from which a gradient arena takes the
-element type of its shared memory.
+element type of its shared memory. A user's own need only have the two: they are called for single tensors.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -18,14 +20,33 @@ class Compressor:
         return dtype
 
     @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """The tensor to send, and what `decompress` needs to know. Differentiable."""
         return tensor.to(cls.wire_dtype(tensor.dtype)), tensor.dtype
 
     @classmethod
-    def decompress(cls, tensor: torch.Tensor, context: torch.dtype) -> torch.Tensor:
+    def decompress(cls, tensor: torch.Tensor, context: Any) -> torch.Tensor:
         """The received tensor in its own element type. Differentiable."""
         return tensor.to(context)
+
+
+def is_cast(compression: object) -> bool:
+    """Whether `compression` is a compressor whose `wire_dtype` says all that it does."""
+    return (
+        isinstance(compression, type)
+        and issubclass(compression, Compressor)
+        and all(_inherited(compression, name) for name in ("compress", "decompress"))
+    )
+
+
+def is_own(compression: object) -> bool:
+    """Whether `compression`, a class or an object, has Horovod's two functions and makes something else of them."""
+    two = (getattr(compression, name, None) for name in ("compress", "decompress"))
+    return all(map(callable, two)) and not is_cast(compression)
+
+
+def _inherited(kind: type, name: str) -> bool:
+    return getattr(getattr(kind, name), "__func__", None) is vars(Compressor)[name].__func__
 
 
 class NoneCompressor(Compressor):

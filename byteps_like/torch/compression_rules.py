@@ -15,7 +15,7 @@ from byteps_like.compression.registry import CODECS, SHORT
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.casts import CASTS, Compressor, NoneCompressor
+from byteps_like.torch.casts import CASTS, Compressor, NoneCompressor, is_cast, is_own
 from byteps_like.torch.compress import RAW, Auto, ByRows, Compress, LowRank
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_params import from_attributes, from_params
@@ -116,7 +116,12 @@ def way_of(compression: object) -> Compress:
         return compression
     if compression is None or compression == "":
         return RAW
-    if isinstance(compression, Codec | LowRank | ByRows | Auto) or _is_cast(compression):
+    if is_own(compression):
+        raise InvalidArgumentError(
+            f"compression={compression!r} has a compress() of its own, which is for single tensors, allreduce and"
+            " reducescatter; gradients take Compression.none, .fp16, .bf16 or a codec (docs/compression.md)"
+        )
+    if isinstance(compression, Codec | LowRank | ByRows | Auto) or is_cast(compression):
         return Compress(compression)  # type: ignore[arg-type]
     if isinstance(compression, str):
         return _from_text(compression)
@@ -127,10 +132,6 @@ def way_of(compression: object) -> Compress:
         f"compression={compression!r} is not a compressor; use Compression.none, Compression.fp16, Compression.bf16, or"
         f" a codec by its name: {known}"
     )
-
-
-def _is_cast(compression: object) -> bool:
-    return isinstance(compression, type) and issubclass(compression, Compressor)
 
 
 _MADE = {"dgc": Compression.dgc, "powersgd": Compression.powersgd}
@@ -168,7 +169,12 @@ def _split(text: str) -> dict[str, str]:
 
 
 def check_compression(compression: object) -> type[Compressor]:
-    """`compression` if it is a cast: for operations that no codec is for. Raises InvalidArgumentError."""
+    """`compression` if it is a cast or a user's own: for operations that no codec is for, of single tensors.
+
+    Raises InvalidArgumentError.
+    """
+    if is_own(compression):
+        return compression  # type: ignore[return-value]
     way = way_of(compression)
     if isinstance(way.codec, type):
         return way.codec

@@ -9,7 +9,7 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.casts import Float32Compressor
+from byteps_like.torch.casts import Float32Compressor, is_own
 from byteps_like.torch.compress import RAW
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_rules import check_compression, way_of
@@ -50,8 +50,9 @@ def push_pull(
     the order in which they are made. Of two operations that wait, the larger `priority` goes first. `version` is
     BytePS's and ignored. Differentiable for Sum and Average: the gradient is reduced as the tensor was.
 
-    `compression`: a cast, or a codec as for DistributedOptimizer, without feedback: it takes Sum and Average only, of
-    floating-point tensors, which it makes float32.
+    `compression`: a cast, a class or object with Horovod's `compress` and `decompress`, or a codec as for
+    DistributedOptimizer, without feedback: it takes Sum and Average only, of floating-point tensors, which it makes
+    float32.
 
     A sparse COO tensor may have other entries on each rank, none too, and gives a coalesced one; what travels, see
     sparse.start_sparse. Sum and Average only, of numbers, without compression, not differentiable.
@@ -61,9 +62,9 @@ def push_pull(
     rank didn't come), PeerLostError.
     """
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
-    way = way_of(compression)
+    way = RAW if is_own(compression) else way_of(compression)
     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
-        if way != RAW:
+        if way != RAW or is_own(compression):
             raise InvalidArgumentError(
                 f"{way.name or 'a cast'}: sparse tensors travel as they are; leave compression out"
             )
@@ -88,7 +89,7 @@ def push_pull_inplace(
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None
 ) -> torch.Tensor:
     """The `tensor` of rank `root_rank`, on all ranks; the argument is left as it is.
 
@@ -99,7 +100,7 @@ def broadcast(
 
 
 def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None
 ) -> torch.Tensor:
     """As `broadcast`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
     result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set=process_set))

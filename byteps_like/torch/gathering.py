@@ -74,14 +74,14 @@ def alltoall(
     """Hands the first `splits[0]` rows to rank 0, the next `splits[1]` to rank 1, ...; returns what came, by rank.
 
     `splits` is a sequence or tensor of whole numbers; without it, or if it is empty, rows are split evenly. Rows beyond
-    their sum stay here, and have a gradient of zeros. With it the result is a pair: the rows, and an int32 tensor that
-    says how many came from each rank. Any dtype. Differentiable.
+    their sum stay here, and have a gradient of zeros. With it the result is a pair: the rows, and an int32 tensor, on
+    the device of `splits`, that says how many came from each rank. Any dtype. Differentiable.
     Raises InvalidArgumentError for splits of more rows than there are, MismatchError if dtypes or other dimensions
     differ.
     """
     operation = _Alltoall(name, process_set, splits)
     (received,) = _apply(operation, [tensor])
-    return received if splits is None else (received, operation.received())
+    return received if splits is None else (received, _counted(operation.counts, splits))
 
 
 def alltoall_async(
@@ -90,9 +90,15 @@ def alltoall_async(
     """Starts `alltoall` and returns a handle of the pair, also without splits."""
 
     def result(rows: Rows) -> Any:
-        return rows.tensor, torch.tensor(rows.counts, dtype=torch.int32, device="cpu")
+        return rows.tensor, _counted(rows.counts, splits)
 
     return start_alltoall(tensor, splits, name, process_set, result)
+
+
+def _counted(counts: Sequence[int], splits: object) -> torch.Tensor:
+    """How many rows came, where `splits` is."""
+    device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
+    return torch.tensor(counts, dtype=torch.int32, device=device)
 
 
 def reducescatter(
@@ -226,20 +232,18 @@ class _Alltoall(_Call):
     def __init__(self, name: str | None, process_set: object, splits: object) -> None:
         super().__init__(name, process_set)
         self._splits = splits
-        self._counts: tuple[int, ...] = ()
-
-    def received(self) -> torch.Tensor:
-        return torch.tensor(self._counts, dtype=torch.int32, device="cpu")
+        self.counts: tuple[int, ...] = ()
+        """Rows that came, by rank."""
 
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
         handle = start_alltoall(tensors[0], self._splits, self.name, self.process_set, lambda rows: rows)
         rows: Rows = synchronize(handle)
-        self._counts, self._rows = rows.counts, len(tensors[0])
+        self.counts, self._rows = rows.counts, len(tensors[0])
         return [rows.tensor]
 
     def back(self, gradients: Tensors) -> list[torch.Tensor]:
         result: Callable[[Rows], torch.Tensor] = lambda rows: rows.tensor  # noqa: E731
-        sent = synchronize(start_alltoall(gradients[0], self._counts, self.way_back, self.process_set, result))
+        sent = synchronize(start_alltoall(gradients[0], self.counts, self.way_back, self.process_set, result))
         kept = sent.new_zeros(self._rows - len(sent), *sent.shape[1:])
         return [torch.cat((sent, kept))]
 

@@ -9,7 +9,9 @@ import torch
 
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch import runtime as _runtime
+from byteps_like.torch.casts import is_own
 from byteps_like.torch.compression import Compression
+from byteps_like.torch.compression_rules import check_compression
 from byteps_like.torch.differentiable import push_pull
 from byteps_like.torch.handles import Operation, synchronize, table
 from byteps_like.torch.ops import Reduction, resolve, start
@@ -29,6 +31,12 @@ def grouped_allreduce(
     process_set: object = None,
 ) -> list[torch.Tensor]:
     """`allreduce` of several tensors at once: one operation per dtype among them. Differentiable as `push_pull` is."""
+    if is_own(compression):
+        own = check_compression(compression)
+        pairs = [own.compress(tensor) for tensor in tensors]
+        sent, factors = [tensor for tensor, _ in pairs], (prescale_factor, postscale_factor)
+        reduced = grouped_allreduce(sent, average, name, Compression.none, op, *factors, process_set)
+        return [own.decompress(result, context) for result, (_, context) in zip(reduced, pairs, strict=True)]
 
     def reduce(flat: torch.Tensor, full: str | None) -> torch.Tensor:
         return push_pull(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,29 +45,31 @@ class HandleTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._last = 0
         self._operations: dict[int, Operation] = {}
 
     def add(self, operation: Operation) -> int:
         """The handle of `operation`."""
         with self._lock:
-            number = next(self._numbers)
-            self._operations[number] = operation
-            return number
+            self._last += 1
+            self._operations[self._last] = operation
+            return self._last
 
     def get(self, number: int) -> Operation:
         """The operation of a handle. Raises InvalidArgumentError for one that is unknown or over."""
         with self._lock:
             operation = self._operations.get(number)
         if operation is None:
-            raise InvalidArgumentError(f"handle {number!r} is unknown; each can be synchronized once")
+            raise InvalidArgumentError(f"handle {number!r} is unknown, or was synchronized before")
         return operation
 
-    def take(self, number: int) -> Operation:
-        """As `get`; the handle is then unknown."""
-        operation = self.get(number)
+    def take(self, number: int) -> Operation | None:
+        """The operation of a handle, which is over with this; None if it was before. Raises for one not given out."""
         with self._lock:
-            self._operations.pop(number, None)
+            operation = self._operations.pop(number, None)
+            known = operation is not None or (isinstance(number, int) and 0 < number <= self._last)
+        if not known:
+            raise InvalidArgumentError(f"handle {number!r} is unknown")
         return operation
 
 
@@ -90,7 +91,10 @@ def synchronize(handle: int) -> Any:
     copies by itself (docs/gpu.md) the current stream waits, not the host, from the second operation of its name on:
     what fails then is raised by the next one, as by any call once the job has failed.
 
-    Raises InvalidArgumentError for a handle that was synchronized before, and what made the operation fail:
-    MismatchError, StalledError, PeerLostError, ShutdownError.
+    None for a handle that was synchronized before, as in BytePS and Horovod.
+
+    Raises InvalidArgumentError for what is no handle, and what made the operation fail: MismatchError, StalledError,
+    PeerLostError, ShutdownError.
     """
-    return table.take(handle).wait()
+    operation = table.take(handle)
+    return None if operation is None else operation.wait()

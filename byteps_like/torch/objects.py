@@ -21,7 +21,6 @@ def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
     name: str | None = None,  # noqa: ARG001 - Horovod's
-    *,
     process_set: object = None,
 ) -> Any:
     """The `obj` of rank `root_rank`, on all ranks (of `process_set`); the root gets its own object back. Blocks.

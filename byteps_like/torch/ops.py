@@ -226,16 +226,12 @@ def push_pull_async_inplace(
     return start(tensor, name, resolve(average, op, priority, prescale_factor, postscale_factor), process_set)
 
 
-def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
-) -> int:
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None) -> int:
     """Starts handing the `tensor` of `root_rank` to all ranks and returns a handle; `tensor` itself is left alone."""
     return start(copied(tensor, "broadcast"), name, Reduction(Op.BROADCAST, root=root_rank), process_set)
 
 
-def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, *, process_set: object = None
-) -> int:
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None) -> int:
     """As `broadcast_async`, in the memory of `tensor`, which must be contiguous."""
     return start(tensor, name, Reduction(Op.BROADCAST, root=root_rank), process_set)
 

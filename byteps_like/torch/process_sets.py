@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.runtime import Runtime
 from byteps_like.worker.agreement import Agreement
@@ -12,6 +12,9 @@ from byteps_like.worker.agreement import Agreement
 
 class ProcessSet:
     """Some ranks of the world, as `init(process_sets=...)` and `add_process_set` take them."""
+
+    mpi_comm = None
+    """Horovod's, which makes sets of MPI's communicators too."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.process_set_id: int | None = None
@@ -28,19 +31,22 @@ class ProcessSet:
         """Whether this process is one of them."""
         return _runtime.rank() in self.ranks
 
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self.ranks)
+    def size(self) -> int | None:
+        """Number of ranks; None while the set is not added."""
+        return None if self.process_set_id is None else len(self.ranks)
 
-    def rank(self) -> int:
-        """This process's place among them. Raises InvalidArgumentError if it is not one of them."""
+    def rank(self) -> int | None:
+        """This process's place among them; None while the set is not added. Raises InvalidArgumentError if it is not
+        one of them."""
+        if self.process_set_id is None:
+            return None
         ranks, own = self.ranks, _runtime.rank()
         if own not in ranks:
             raise InvalidArgumentError(f"rank {own} is not in {self!r}")
         return ranks.index(own)
 
     def __repr__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={list(self._ranks)})"
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
 
 class _World(ProcessSet):
@@ -52,10 +58,11 @@ class _World(ProcessSet):
 
     @property
     def ranks(self) -> list[int]:
-        return list(range(_runtime.size()))
-
-    def __repr__(self) -> str:
-        return "ProcessSet(process_set_id=0, all ranks)"
+        """Empty before `init()`."""
+        try:
+            return list(range(_runtime.size()))
+        except NotInitializedError:
+            return []
 
 
 global_process_set: ProcessSet = _World()

@@ -375,14 +375,17 @@ def using(runtime: Runtime) -> Iterator[None]:
         _bound.reset(token)
 
 
-def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) -> None:  # noqa: ARG001 - BytePS's
+def init(
+    lazy: object = True, process_sets: object = None, *, config: Config | None = None, **settings: Any
+) -> None:  # fmt: skip
     """Joins the job that the environment (or `config`, or `settings` by their names in Config) describes.
 
     Without any, this process is a world of one. Where no scheduler is named the ranks meet at the store of torch's
     default process group, whose rank and size count then, or at MASTER_ADDR and MASTER_PORT as torch's `env://` does.
     Blocks until all members have joined. A second call without a
     `shutdown()` in between does nothing. `process_sets` is Horovod's: a list of ProcessSets, or of lists of ranks, to
-    begin with. `lazy` is BytePS's and ignored; Horovod's `comm` is refused.
+    begin with. `lazy` is BytePS's and ignored; Horovod's `comm`, which stands in its place, is refused unless it means
+    all ranks: None or an empty list.
     Raises ConfigError, RefusedError (who refused, or can't start, and why), DeadlineError (who is missing).
     """
     global _process, _suspended
@@ -390,8 +393,8 @@ def init(lazy: bool = True, *, config: Config | None = None, **settings: Any) ->
     from byteps_like.torch.process_sets import prepared, register
     from byteps_like.torch.tracing import follow_recorder
 
-    sets = prepared(settings.pop("process_sets", None) or ())
-    if settings.pop("comm", None) is not None:
+    sets = prepared(process_sets or ())
+    if any(given not in (None, True, False, []) for given in (lazy, settings.pop("comm", None))):
         raise InvalidArgumentError("init(comm=...) is not supported: the world comes from the launcher")
     with _lock:
         if _process is None and _bound.get() is None:

@@ -18,7 +18,7 @@ import horovod.torch as hvd
 import torch
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.util import nccl_built
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 from horovod.torch.functions import broadcast_parameters
 from horovod.torch.mpi_ops import Average, size, synchronize
 from neighbour import NUMBER
@@ -26,6 +26,7 @@ from neighbour import NUMBER
 hvd.init()
 assert horovod.torch is hvd and horovod.__version__ >= "0.28" and sys.argv[1:] == ["--flag", "7"]
 assert int(os.environ["HOROVOD_RANK"]) == hvd.rank() and int(os.environ["HOROVOD_LOCAL_SIZE"]) == hvd.local_size()
+assert Compression.fp16 is FP16Compressor and issubclass(NoneCompressor, Compressor)
 assert synchronize(hvd.allreduce_async(torch.ones(2), op=Average)).tolist() == [1.0, 1.0]
 for text in ("import horovod.tensorflow", "from horovod.torch import elastic", "import horovod.torch.elastic"):
     try:

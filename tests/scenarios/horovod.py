@@ -210,6 +210,7 @@ def process_sets(bps: Any, rank: int, size: int) -> None:
     assert bps.global_process_set.ranks == list(range(size)) and bps.global_process_set.included()
     assert (bps.global_process_set.rank(), bps.global_process_set.size()) == (rank, size)
     assert bps.allreduce(torch.ones(1), op=bps.Sum, process_set=bps.global_process_set).item() == size
+    assert str(bps.global_process_set) == f"ProcessSet(process_set_id=0, ranks={list(range(size))}, mpi_comm=None)"
     raises(bps.InvalidArgumentError, lambda: bps.ProcessSet([size]) and bps.add_process_set([size]), "ranks")
     if size < 3:
         return
@@ -223,6 +224,7 @@ def process_sets(bps: Any, rank: int, size: int) -> None:
     assert bps.remove_process_set(odd) and not bps.remove_process_set(odd)
     assert not bps.remove_process_set(bps.global_process_set)
     raises(bps.InvalidArgumentError, lambda: bps.allreduce(torch.ones(1), process_set=odd), "is not known")
+    assert (odd.size(), odd.rank()) == (None, None) and str(odd).startswith("ProcessSet(process_set_id=None, ranks=[1")
     again = bps.add_process_set(odd)
     if again.included():
         assert bps.allreduce(torch.ones(1), op=bps.Sum, process_set=again).item() == again.size()
@@ -236,6 +238,7 @@ def within(bps: Any, rank: int, mine: Any) -> None:
     assert bps.allgather(value[:1], process_set=mine).tolist() == [float(r) for r in members]
     assert bps.broadcast(value, last, process_set=mine).tolist() == [float(last)] * 2
     assert bps.broadcast_object({"from": rank}, last, process_set=mine) == {"from": last}
+    in_horovods_places(bps, value, last, mine)
     assert bps.allgather_object(rank, process_set=mine) == members
     received, _ = bps.alltoall(torch.full((len(members),), rank), [1] * len(members), process_set=mine)
     assert received.tolist() == members
@@ -250,6 +253,14 @@ def within(bps: Any, rank: int, mine: Any) -> None:
     trains(bps, rank, mine)
     outsider = next(r for r in range(9) if r not in members)
     raises(bps.InvalidArgumentError, lambda: bps.broadcast(value, outsider, process_set=mine), "root_rank")
+
+
+def in_horovods_places(bps: Any, value: torch.Tensor, root: int, mine: Any) -> None:
+    """The process set comes fourth in Horovod's broadcasts."""
+    handles = [bps.broadcast_async(value, root, "fourth", mine), bps.broadcast_async_(value.clone(), root, None, mine)]
+    found = [bps.broadcast(value, root, None, mine), bps.broadcast_(value.clone(), root, "in place", mine)]
+    assert all(item.tolist() == [float(root)] * 2 for item in [*found, *map(bps.synchronize, handles)])
+    assert bps.broadcast_object(int(value[0]), root, "object", mine) == root
 
 
 def trains(bps: Any, rank: int, mine: Any) -> None:
@@ -375,9 +386,55 @@ def mismatches(bps: Any, rank: int, size: int) -> None:
     assert bps.allgather(torch.tensor([rank])).tolist() == list(range(size))
 
 
+class Halved:
+    """A compressor as Horovod's users write them: one whose context is no dtype."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, float]:
+        largest = float(tensor.abs().max())
+        return (tensor / 2).double(), largest
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: float) -> torch.Tensor:
+        return (tensor * 2).float() + context
+
+
+def own_compressors(bps: Any, rank: int, size: int) -> None:
+    """What has Horovod's two functions is called for each tensor, of a group too; gradients refuse it."""
+    total = size * (size + 1) / 2
+    value = torch.tensor([1.0, -2.0]) * (rank + 1)
+    for compression in (Halved, Halved()):
+        found = bps.allreduce(value, compression=compression, op=bps.Sum)
+        assert found.tolist() == [total + 2.0 * (rank + 1), -2.0 * total + 2.0 * (rank + 1)]
+        one, two = bps.grouped_allreduce([value, 10 * value], compression=compression, op=bps.Sum)
+        assert torch.equal(one, found) and torch.equal(two, 10 * found)
+    shard = bps.reducescatter(torch.ones(size, 2), compression=Halved, op=bps.Sum)
+    assert shard.tolist() == [[size + 1.0] * 2]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    raises(
+        bps.InvalidArgumentError,
+        lambda: bps.DistributedOptimizer(optimizer, compression=Halved),
+        "compress() of its own",
+    )
+    raises(bps.InvalidArgumentError, lambda: bps.allreduce(value.to_sparse(), compression=Halved), "sparse")
+
+
+def overs(bps: Any, rank: int, size: int) -> None:
+    """A handle is over when it has been synchronized, also by an error; once more gives None, as Horovod's does."""
+    handle = bps.allreduce_async(torch.ones(2), op=bps.Sum)
+    assert bps.synchronize(handle).tolist() == [float(size)] * 2 and bps.synchronize(handle) is None
+    raises(ValueError, lambda: bps.poll(handle))
+    for wrong in (0, -1, 10**9, None, "1"):
+        raises(ValueError, lambda wrong=wrong: bps.synchronize(wrong), "unknown")
+    if size > 1:
+        handle = bps.allgather_async(torch.ones(2, 3 + rank))
+        raises(bps.HorovodInternalError, lambda: bps.synchronize(handle))
+        assert bps.synchronize(handle) is None
+
+
 SCENARIOS = [
     gathers, coded_gathers, alltoalls, alltoall_keeps_rows_beyond_its_splits, reducescatters, grouped,
-    order_is_free, differentiable, sparse, adasum, process_sets, barriers, names_for_handlers, outside_nothing_is_sent,
-    refused, mismatches,
+    own_compressors, overs, order_is_free, differentiable, sparse, adasum, process_sets, barriers,
+    names_for_handlers, outside_nothing_is_sent, refused, mismatches,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

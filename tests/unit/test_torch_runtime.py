@@ -35,6 +35,19 @@ def test_needs_init(call):
     assert isinstance(raised.value, ValueError)  # Horovod's, which its scripts catch
 
 
+def test_horovods_places_of_init():
+    assert bps.global_process_set.ranks == []
+    for comm in ([0], [1, 2], object()):
+        for call in (lambda comm=comm: bps.init(comm), lambda comm=comm: bps.init(comm=comm)):
+            with pytest.raises(InvalidArgumentError, match="launcher"):
+                call()
+            assert not bps.initialized()
+    bps.init([], "dynamic")
+    bps.shutdown()
+    with pytest.raises(InvalidArgumentError, match="already"):
+        bps.init(None, [[0]])
+
+
 def test_init_alone_is_a_world_of_one():
     assert not bps.initialized()
     before = threading.active_count()
