@@ -21,7 +21,7 @@ from byteps_like.control.types import Event, Member, MemberRole, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
 from byteps_like.timeline.orders import Order
-from byteps_like.worker.api import Declared, Meeting, TensorSpec
+from byteps_like.worker.api import Answer, Declared, Meeting, TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -185,12 +185,15 @@ class ControlClient:
         if session is not None:
             session.waiting = (what, time.monotonic()) if what is not None else None
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """All that this rank has waited for longer than a moment. Returns at once."""
         session = self._session
         if session is None or session.closed or session.error is not None:
             return
         request = pb.MeetRequest(member_id=session.id, waiting=[wire.meeting_to_wire(one) for one in waiting])
+        if answer is not None:
+            request.question = answer.number
+            request.begun.extend(answer.begun)
         self._loop.submit(session.post("Meet", request))
 
     def publish(self, source: Callable[[], Mapping[str, float]]) -> None:

@@ -19,11 +19,12 @@ from byteps_like.control.rates import CardRates, CardReport
 from byteps_like.control.rpc import Stream, Unary, Write
 from byteps_like.control.seats import Notice, Seat, SeatState, describe_all, ranks_text
 from byteps_like.control.status import status_to_wire
-from byteps_like.control.types import Event, EventKind, World
+from byteps_like.control.types import Disagreement, Event, EventKind, World
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.weights import check_replan, server_weights
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
 from byteps_like.timeline.orders import Order
+from byteps_like.worker.api import Answer
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ _LINGER = 0.2
 
 _TIMER_SLACK = 0.03
 """Seconds of changes after which the timer is set once, however many members come and go at a time."""
+
+
+_LEVELS = {EventKind.FAILED: logging.ERROR, EventKind.WARNING: logging.WARNING, EventKind.QUESTION: logging.DEBUG}
 
 
 class SchedulerService:
@@ -47,7 +51,7 @@ class SchedulerService:
         self._boxes: dict[str, Mailbox] = {}
         self._epoch = 0
         self._declarations: Declarations | None = None
-        self._meetings = Meetings()
+        self._meetings = Meetings(0)
         self._partition_bytes = 0
         self._weights: list[float] = []
         self._barriers = Barriers(())
@@ -135,16 +139,25 @@ class SchedulerService:
         """A rank waits; all workers hear of what ranks disagree on. Portable ones can't go on after that."""
         seat = self._worker(request.member_id)
         waiting = [wire.meeting_from_wire(one) for one in request.waiting]
+        answer = Answer(request.question, tuple(request.begun)) if request.question else None
         seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
-        all_can_go_on = all(one.member.native for one in seats)
-        for found in self._meetings.report(seat.member.rank, waiting):
-            if not all_can_go_on:
-                self.membership.fail(MismatchError(found.text, key=found.point), self._loop.time())
-                break
-            event = Event(EventKind.DISAGREEMENT, found.text, disagreement=found)
-            self.membership.outbox.append(Notice(tuple(seat.id for seat in seats), event))
+        for found in self._meetings.report(seat.member.rank, waiting, answer):
+            self._disagree(found, seats)
+        asked = self._meetings.question()
+        if asked is not None:
+            to = [seat.id for seat in seats if seat.member.rank in asked[1]]
+            text = f"ranks seem to wait for each other: {len(to)} are asked what they have begun"
+            self.membership.outbox.append(Notice(tuple(to), Event(EventKind.QUESTION, text, question=asked[0])))
         self._after()
         return pb.MeetReply()
+
+    def _disagree(self, found: Disagreement, seats: Sequence[Seat]) -> None:
+        if all(seat.member.native for seat in seats):
+            event = Event(EventKind.DISAGREEMENT, found.text, disagreement=found)
+            to = [seat.id for seat in seats if not found.ranks or seat.member.rank in found.ranks]
+            self.membership.outbox.append(Notice(tuple(to), event))
+        else:
+            self.membership.fail(MismatchError(found.text, key=found.places[0][0]), self._loop.time())
 
     async def replan(self, request: pb.ReplanRequest) -> pb.ReplanReply:
         """A worker wants all tensors placed anew; they move when all workers know."""
@@ -277,7 +290,7 @@ class SchedulerService:
     def _follow_epoch(self) -> None:
         if self._epoch != self.membership.number:
             self._epoch, self._declarations, self._rates = self.membership.number, None, None
-            self._meetings = Meetings()
+            self._meetings = Meetings(len(self._world().workers))
             self._barriers = Barriers(worker.rank for worker in self._world().workers)
 
     def _check_nobody_left(self, name: str) -> None:
@@ -355,5 +368,4 @@ def _log_notice(message: Any) -> None:
     if isinstance(message, World):
         log.info("epoch %d: %d workers, %d servers", message.epoch, len(message.workers), len(message.servers))
     elif isinstance(message, Event):
-        level = {EventKind.FAILED: logging.ERROR, EventKind.WARNING: logging.WARNING}.get(message.kind, logging.INFO)
-        log.log(level, "%s", message.text)
+        log.log(_LEVELS.get(message.kind, logging.INFO), "%s", message.text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from byteps_like.errors import BytePSLikeError
-from byteps_like.worker.api import Partition
+from byteps_like.worker.api import MeetingPlace, Partition, Question
 
 INCARNATION_BYTES = 16
 
@@ -64,7 +64,8 @@ class EventKind(StrEnum):
     WARNING = "warning"  # log it
     ENDED = "ended"  # everybody left in order
     MOVES = "moves"  # tensors will be placed anew: `moves`
-    DISAGREEMENT = "disagreement"  # one operation fails on all ranks: `disagreement`
+    DISAGREEMENT = "disagreement"  # some operations fail on all ranks: `disagreement`
+    QUESTION = "question"  # which operations a rank has begun: `question`
     RECORD = "record"  # record a timeline: `text` is the order; none: end it
 
 
@@ -79,11 +80,12 @@ class Move:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """The ranks mean different things by the operation that is the `use`th at `point` (worker.api.Meeting)."""
+    """No operation at these places comes about: ranks mean different things by it, or began one in place of another."""
 
-    point: str
-    use: int
+    places: tuple[MeetingPlace, ...]
     text: str
+    ranks: tuple[int, ...] = ()
+    """Who is told, since they would come there; none: all."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +97,4 @@ class Event:
     error: BytePSLikeError | None = None
     moves: tuple[Move, ...] = ()
     disagreement: Disagreement | None = None
+    question: Question | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from byteps_like.control import bounds
 from byteps_like.control.seats import Claim, Waiting
@@ -11,7 +11,7 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, from_code
-from byteps_like.worker.api import Declared, Meeting, Partition, TensorSpec
+from byteps_like.worker.api import Declared, Meeting, MeetingPlace, Partition, Question, TensorSpec
 
 _ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
 _ROLE_OF = {value: role for role, value in _ROLES.items()}
@@ -22,6 +22,7 @@ _KINDS = {
     EventKind.MOVES: pb.Event.KIND_MOVES,
     EventKind.RECORD: pb.Event.KIND_RECORD,
     EventKind.DISAGREEMENT: pb.Event.KIND_DISAGREEMENT,
+    EventKind.QUESTION: pb.Event.KIND_QUESTION,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 
@@ -114,7 +115,10 @@ def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage
     event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves)
     if message.disagreement is not None:
         found = message.disagreement
-        event.disagreement.CopyFrom(pb.Disagreement(point=found.point, use=found.use, text=found.text))
+        event.disagreement.CopyFrom(pb.Disagreement(text=found.text, places=_places_to_wire(found.places)))
+    if message.question is not None:
+        asked = message.question
+        event.question.CopyFrom(pb.Question(number=asked.number, places=_places_to_wire(asked.places)))
     return pb.WatchMessage(event=event)
 
 
@@ -122,9 +126,18 @@ def event_from_wire(message: pb.Event) -> Event:
     """One event; a kind that is unknown here is a warning."""
     error = error_from_wire(message.error) if message.HasField("error") else None
     moves = tuple(Move(move.tensor_id, move.to.tensor_id, _partitions(move.to)) for move in message.moves)
-    said = message.disagreement
-    found = Disagreement(said.point, said.use, said.text) if message.HasField("disagreement") else None
-    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found)
+    said, asked = message.disagreement, message.question
+    found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
+    question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
+    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found, question)
+
+
+def _places_to_wire(places: Iterable[MeetingPlace]) -> list[pb.Place]:
+    return [pb.Place(point=point, use=use) for point, use in places]
+
+
+def _places_from_wire(places: Iterable[pb.Place]) -> tuple[MeetingPlace, ...]:
+    return tuple((place.point, place.use) for place in places)
 
 
 def claim_to_wire(claim: Claim) -> pb.JoinRequest:
@@ -176,13 +189,15 @@ def waiting_from_wire(message: pb.Waiting) -> Waiting:
 def meeting_to_wire(meeting: Meeting) -> pb.Meeting:
     """What a rank waits for."""
     return pb.Meeting(
-        point=meeting.point, use=meeting.use, what=meeting.what, says=meeting.says, data=meeting.data
+        point=meeting.point, use=meeting.use, what=meeting.what, says=meeting.says, data=meeting.data,
+        ranks=meeting.ranks, blocks=meeting.blocks,
     )  # fmt: skip
 
 
 def meeting_from_wire(message: pb.Meeting) -> Meeting:
     """What a rank waits for."""
-    return Meeting(message.point, message.use, message.what, message.says, message.data)
+    ranks = tuple(message.ranks)
+    return Meeting(message.point, message.use, message.what, message.says, message.data, ranks, message.blocks)
 
 
 def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:

@@ -20,7 +20,16 @@ from byteps_like.portable.handle import PortableHandle
 from byteps_like.portable.pump import Pump
 from byteps_like.portable.transfer import Transfer, memory_at
 from byteps_like.wire.door import Hello
-from byteps_like.worker.api import Declared, Feedback, Handle, Meeting, OnDisagreement, Partition, TensorSpec
+from byteps_like.worker.api import (
+    Answer,
+    Attends,
+    Declared,
+    Feedback,
+    Handle,
+    Meeting,
+    Partition,
+    TensorSpec,
+)
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.verdict import Verdict
@@ -43,7 +52,7 @@ class Control(Protocol):
     def waiting(self, what: Waiting | None) -> None:
         """What this rank is blocked on."""
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """Tells what this rank has waited for longer than a moment."""
 
     def on_event(self, callback: Callable[[Event], None]) -> None:
@@ -107,6 +116,7 @@ class PortableWorker:
         self._started: dict[str, tuple[int, PortableHandle]] = {}  # name -> number and handle of the newest
         self._verdict = Verdict(self.rank, self._catalogue.name_keys)
         self._closed = False
+        self._attending: list[Attends] = []
         self._pump = Pump(options.channels(), self._on_lost, self._warn)
         self.last_progress = self._pump.last_progress
         try:
@@ -178,12 +188,13 @@ class PortableWorker:
         """`declared`. See worker.api.Worker.placed."""
         return declared
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """See worker.api.Meets."""
-        self._client.meet(waiting)
+        self._client.meet(waiting, answer)
 
-    def on_disagreement(self, callback: OnDisagreement) -> None:
-        """Never told: where there are portable workers, the job ends when ranks disagree."""
+    def attend(self, who: Attends) -> None:
+        """`who` is asked only: where there are portable workers, the job ends when ranks disagree."""
+        self._attending.append(who)
 
     def note_route(self, name: str) -> None:
         """Portable workers publish no counters."""
@@ -262,5 +273,8 @@ class PortableWorker:
     def _on_control_event(self, event: Event) -> None:
         if event.kind is EventKind.WARNING:
             self._warn(event.text)
+        elif event.question is not None:
+            for who in self._attending:
+                who.asked(event.question)
         elif event.kind is EventKind.FAILED:
             self.fail(event.error or BytePSLikeError(event.text))

@@ -6,9 +6,11 @@ are equal. Ranks are joined in pairs, then pairs of pairs, so there must be a po
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
-from byteps_like.collectives.api import Group
+from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.staged import All, Staged, Step
 
@@ -31,11 +33,16 @@ def combined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (left * x + right * y).to(a.dtype).reshape(a.shape)
 
 
-def begin(lane: Group, tensor: torch.Tensor, distance: int = 1) -> Step:
-    """Starts Adasum in the memory of `tensor`, whose ranks at `distance` are joined next.
+def begin(lane: Group, tensor: torch.Tensor) -> Step:
+    """Starts Adasum in the memory of `tensor`.
 
-    Steps: log2(size), in each of which whole tensors are exchanged with one other rank.
+    Steps: a barrier, since messages can't be given up where other ranks call something else; then log2(size), in each
+    of which whole tensors are exchanged with one other rank.
     """
+    return Staged(lane.barrier(CallOptions(traffic=Traffic.CONTROL)), partial(_join, lane, tensor, 1))
+
+
+def _join(lane: Group, tensor: torch.Tensor, distance: int) -> Step:
     if distance >= lane.size:
         return All([])
     peer, nbytes = lane.rank ^ distance, tensor.numel() * tensor.element_size()
@@ -48,6 +55,6 @@ def begin(lane: Group, tensor: torch.Tensor, distance: int = 1) -> Step:
         # In the order of ranks, so that both come to the same bits.
         pair = (own, other) if lane.rank < peer else (other, own)
         tensor.copy_(combined(*pair))
-        return begin(lane, tensor, distance * 2)
+        return _join(lane, tensor, distance * 2)
 
     return Staged(exchange, join)

@@ -30,9 +30,12 @@ class Operation:
         operation's error, if it is known."""
         failure = None
         try:
-            self.handle.wait()
+            with self.runtime.names.waits(self.claim):
+                self.handle.wait()
         except BytePSLikeError as error:
             failure = error
+            if self.claim is not None:
+                self.runtime.names.hear(self.claim, error)
             raise explained(self.claim, error) from None
         finally:
             if self.claim is not None:

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from byteps_like.errors import MismatchError
 from byteps_like.torch.naming import NameTable
-from byteps_like.worker.api import Meets
+from byteps_like.worker.api import Answer, MeetingPlace, Meets, Question
 
 PATIENCE = 0.1
 """Seconds from which on a wait is worth a message, and between two looks."""
 
+STANDSTILL = 0.3
+"""Seconds for which all threads that make calls wait, before ranks are asked whether they wait for each other."""
+
+_Failed = tuple[Sequence[MeetingPlace], MismatchError]
+
 
 class Lookout:
     """A thread that looks after the operations of `names`, from the first one on. What goes well costs it nothing but
-    the look: a message is sent when something has waited, one for all that has."""
+    the look: a message is sent when something has waited, one for all that has. See worker.api.Attends."""
 
     def __init__(self, names: NameTable, worker: Meets) -> None:
         self._names, self._worker = names, worker
-        self._told: SimpleQueue[tuple[str, int, str] | None] = SimpleQueue()
+        self._told: SimpleQueue[_Failed | Question | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._reported: set[tuple[str, int]] = set()
-        worker.on_disagreement(lambda *found: self._told.put(found))
+        self._reported: set[tuple[MeetingPlace, bool]] = set()
+        worker.attend(self)
+
+    def disagreed(self, places: Sequence[MeetingPlace], text: str) -> None:
+        """None of these can come about."""
+        self._told.put((places, MismatchError(text, key=places[0][0])))
+
+    def asked(self, question: Question) -> None:
+        """Another report is wanted, with the answer."""
+        self._told.put(question)
 
     def begin(self) -> None:
         """There is something to look after. Returns at once."""
@@ -43,22 +57,26 @@ class Lookout:
 
     def _run(self) -> None:
         while True:
+            answer = None
             try:
-                found = self._told.get(timeout=PATIENCE)
+                told = self._told.get(timeout=PATIENCE)
             except Empty:
                 pass
             else:
-                if found is None:
+                if told is None:
                     return
-                point, use, text = found
-                self._names.fail(point, use, MismatchError(text, key=point))
-            self._look()
+                if isinstance(told, Question):
+                    answer = Answer(told.number, self._names.have_begun(told.places))
+                else:
+                    self._names.fail(*told)
+            self._look(answer)
 
-    def _look(self) -> None:
+    def _look(self, answer: Answer | None) -> None:
         for handle, error in self._names.failing():
             handle.give_up(error)  # again, if need be: what has several steps may have begun the next one meanwhile
-        waiting = self._names.waiting(PATIENCE)
-        places = {(claim.point, claim.use) for claim in waiting}
-        if places - self._reported:
-            self._worker.meet([claim.meeting for claim in waiting])
-        self._reported = places
+        waiting, blocking = self._names.waiting(PATIENCE), self._names.blocking(STANDSTILL)
+        meetings = [claim.meeting(claim in blocking) for claim in waiting]
+        states = {(one.place, one.blocks) for one in meetings}
+        if states - self._reported or answer is not None:
+            self._worker.meet(meetings, answer)
+        self._reported = states

@@ -3,21 +3,21 @@
 The n-th use of a name on one rank meets the n-th on the others; operations without a name meet in the order in which
 they are begun. What a rank means by a call (its kind, shape, element type, reduction, root, factors) is part of the
 name under which the data travels, so calls that differ never meet, and nothing has to be compared on the way: who
-waits for longer than a moment says so, and hears whether the others mean something else (lookout.py,
-control/meetings.py). Then that one call fails, on all ranks.
+waits for longer than a moment says so, and hears whether the others mean something else, or have begun something else
+in its place (lookout.py, control/meetings.py). Then that one call fails, on all ranks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError
-from byteps_like.worker.api import Handle, Meeting
+from byteps_like.worker.api import OUT_OF_STEP, Handle, Meeting, MeetingPlace
 
 LANES = 32
 """Operations without a name that may be in flight at a time: the next one waits until the first of them has ended."""
@@ -28,8 +28,27 @@ KEPT = 8
 UNNAMED_KEPT = 256
 """The same of each of the lanes, through which all calls without a name go."""
 
+WORD_SECONDS = 5.0
+"""For which the scheduler's word is awaited when another rank has passed it on sooner."""
+
 Forget = Callable[[str], None]
 """Told of a name under which no data will travel any more."""
+
+Waits = dict[int, "tuple[Claim, float] | None"]
+"""By thread, the operation that it waits for, and since when."""
+
+
+@dataclass(frozen=True)
+class Among:
+    """The ranks that an operation goes over: those of a process set, whose names begin with `prefix`, or all."""
+
+    prefix: str = ""
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def called(self) -> str:
+        """For people."""
+        return f" of process set {self.prefix[3:-1]}" if self.prefix else ""
 
 
 @dataclass(eq=False)
@@ -45,6 +64,8 @@ class Claim:
     what: str
     says: str
     kind: str
+    ranks: tuple[int, ...] = ()
+    """Of its process set; none: all."""
     lane: tuple[str, int] | None = None
     """Of one without a name: its process set, and its number there."""
     began: float = field(default_factory=monotonic)
@@ -59,21 +80,36 @@ class Claim:
         return self.released or (self.handle is not None and self.handle.done())
 
     @property
-    def meeting(self) -> Meeting:
+    def place(self) -> MeetingPlace:
+        """Where ranks meet for it."""
+        return self.point, self.use
+
+    def meeting(self, blocks: bool = False) -> Meeting:
         """For the other ranks."""
-        return Meeting(self.point, self.use, self.what, self.says, self.name)
+        return Meeting(self.point, self.use, self.what, self.says, self.name, self.ranks, blocks)
 
 
 @dataclass(eq=False)
 class _Point:
-    forget: Forget
-    kept: int
+    forget: Forget = lambda _: None
+    kept: int = KEPT
     uses: int = 0
     names: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """Under which data travels, by what is meant, the newest last. The same on all ranks: it depends on uses only."""
     newest: Claim | None = None
-    failed: dict[int, MismatchError] = field(default_factory=dict)
+    failed: dict[int, Failed] = field(default_factory=dict)
     """Uses that this rank has not come to, and that the others have failed in."""
+    passed: set[int] = field(default_factory=set)
+    """Uses that this rank has not come to, and won't: it has failed in others in their place."""
+
+    def passes(self) -> bool:
+        """Whether the next use is one of those; then it is over."""
+        if self.uses not in self.passed:
+            return False
+        self.passed.remove(self.uses)
+        self.uses += 1
+        self.clear()
+        return True
 
     def settle(self) -> None:
         """After a use that failed: ranks have used different names unequally often, so all begin anew."""
@@ -95,6 +131,14 @@ class _Point:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """Uses of which a rank that has come to none yet comes to one, and raises `error`."""
+
+    places: tuple[MeetingPlace, ...]
+    error: MismatchError
+
+
+@dataclass(frozen=True)
 class Call:
     """What a user asked for. `says` is what must be the same on all ranks, in words, `kind` the first of them."""
 
@@ -112,39 +156,71 @@ class NameTable:
         self._unnamed: dict[str, int] = {}
         self._in_flight: dict[str, Claim] = {}
         self._generation = 0
+        self._waits: Waits = {threading.get_ident(): None}
 
-    def claim(self, prefix: str, call: Call, forget: Forget, kept: int = 0) -> Claim:
-        """The place of a new operation; `prefix` is that of its process set. Names that stand for too much are told to
-        `forget`; at most `kept` meanings are remembered, if that is fewer than usual.
+    def claim(self, among: Among, call: Call, forget: Forget, kept: int = 0) -> Claim:
+        """The place of a new operation. Names that stand for too much are told to `forget`; at most `kept` meanings are
+        remembered, if that is fewer than usual.
 
         Blocks while there are LANES without a name in flight. Raises InvalidArgumentError if the user's name is in
         flight, MismatchError if the others have failed in this call.
         """
         with self._changed:
+            self._waits.setdefault(threading.get_ident(), None)
             if call.name is not None:
-                return self._claim(prefix, call.name, repr(call.name), call, forget, min(kept or KEPT, KEPT))
-            number = self._unnamed.get(prefix, 0)
-            label = f"unnamed#{number % LANES}"
-            self._await_lane(prefix + label)
-            self._unnamed[prefix] = number + 1
-            what = f"call {number + 1} without a name" + (f" of process {prefix[:-1]}" if prefix else "")
-            claim = self._claim(prefix, label, what, call, forget, kept or UNNAMED_KEPT)
-            claim.lane = prefix, number
+                claim = self._claim(among, call.name, repr(call.name), call)
+                kept = min(kept or KEPT, KEPT)
+            else:
+                claim = self._claim_lane(among, call)
+                kept = kept or UNNAMED_KEPT
+            point = self._points[claim.point]
+            point.forget, point.kept = forget, kept
             return claim
 
-    def _await_lane(self, point: str) -> None:
-        while (claim := self._in_flight.get(point)) is not None and not claim.over:
-            if claim.handle is None:
-                self._changed.wait()
-                continue
-            self._changed.release()
-            try:
-                with suppress(BytePSLikeError):
-                    claim.handle.wait()
-            finally:
-                self._changed.acquire()
+    def _claim_lane(self, among: Among, call: Call) -> Claim:
+        number = self._free_lane(among.prefix)
+        self._unnamed[among.prefix] = number + 1
+        claim = self._claim(among, _lane(number), f"call {number + 1} without a name", call)
+        claim.lane = among.prefix, number
+        return claim
 
-    def _claim(self, prefix: str, label: str, what: str, call: Call, forget: Forget, kept: int) -> Claim:
+    def _free_lane(self, prefix: str) -> int:
+        """The number of the next operation without a name, once its lane is free."""
+        while True:
+            number = self._unnamed.get(prefix, 0)
+            place = prefix + _lane(number)
+            point, busy = self._points.get(place), self._in_flight.get(place)
+            if busy is not None and not busy.over:
+                self._await(busy)  # while others may take it
+            elif point is not None and point.passes():
+                self._unnamed[prefix] = number + 1
+            else:
+                return number
+
+    def _await(self, claim: Claim) -> None:
+        if claim.handle is None:
+            self._changed.wait()
+            return
+        self._changed.release()
+        try:
+            with suppress(BytePSLikeError), self.waits(claim):
+                claim.handle.wait()
+        finally:
+            self._changed.acquire()
+
+    @contextmanager
+    def waits(self, claim: Claim | None) -> Iterator[None]:
+        """Within the block this thread waits for `claim`, and makes no call."""
+        thread = threading.get_ident()
+        if claim is not None:
+            self._waits[thread] = claim, monotonic()
+        try:
+            yield
+        finally:
+            self._waits[thread] = None
+
+    def _claim(self, among: Among, label: str, what: str, call: Call) -> Claim:
+        prefix = among.prefix
         place, busy = prefix + label, self._in_flight.get(prefix + label)
         if busy is not None and call.name is not None and busy.kind != call.kind:
             place = f"{prefix}{call.kind}.{label}"  # operations of other kinds may have the name, too
@@ -154,21 +230,28 @@ class NameTable:
                 f"an operation named {call.name!r} is in flight; synchronize() its handle first, or use another name",
                 key=call.name,
             )
-        point = self._points.setdefault(place, _Point(forget, kept))
+        point = self._points.setdefault(place, _Point())
         point.settle()
+        while point.passes():
+            pass
         use, version = point.uses, f"~{self._generation}" if self._generation else ""
         stable = f"{prefix}{call.kind}.{label}"
-        failed = point.failed.pop(use, None)
-        if failed is not None:
-            point.uses += 1
-            point.clear()
-            raise _fresh(failed)
+        self._check_not_failed(point, use)
         says = f"{call.kind} {call.says}".rstrip()
         name = point.names.get(says) or f"{stable} {call.says}{version}@{use}"
-        claim = Claim(place, use, name, stable, what, says, call.kind)
+        claim = Claim(place, use, name, stable, what + among.called, says, call.kind, among.ranks)
         point.uses += 1
         point.newest = self._in_flight[place] = claim
         return claim
+
+    def _check_not_failed(self, point: _Point, use: int) -> None:
+        failed = point.failed.pop(use, None)
+        if failed is None:
+            return
+        point.uses += 1
+        point.clear()
+        self._pass_over(failed.places)
+        raise _fresh(failed.error)
 
     def begun(self, claim: Claim, handle: Handle) -> None:
         """The operation is in flight."""
@@ -205,15 +288,43 @@ class NameTable:
             del self._in_flight[claim.point]
         self._changed.notify_all()
 
-    def fail(self, point: str, use: int, error: MismatchError) -> None:
-        """The ranks disagree on that use; it is given up here (see `failing`), or when this rank comes to it."""
+    def fail(self, places: Sequence[MeetingPlace], error: MismatchError) -> None:
+        """The ranks disagree on those uses; they are given up here (see `failing`), or when this rank comes to one.
+        If it has come to some of them, it passes over the others, which it made these in place of."""
         with self._changed:
-            known = self._points.setdefault(point, _Point(lambda _: None, KEPT))
-            claim = known.newest
-            if claim is not None and claim.use == use:
-                claim.error = error
-            elif use >= known.uses:
-                known.failed[use] = error
+            begun = [place for place in places if self._has_begun(place)]
+            for point, use in begun:
+                claim = self._points[point].newest
+                if claim is not None and claim.use == use:
+                    claim.error = error
+            if begun:
+                self._pass_over(places)
+                self._changed.notify_all()
+                return
+            for point, use in places:
+                self._points.setdefault(point, _Point()).failed[use] = Failed(tuple(places), error)
+
+    def hear(self, claim: Claim, error: BytePSLikeError) -> None:
+        """Another rank has given it up with `error`: blocks until this one knows what it passes over, too."""
+        with self._changed:
+            if isinstance(error, MismatchError) and OUT_OF_STEP in str(error):
+                self._changed.wait_for(lambda: claim.error is not None, WORD_SECONDS)
+
+    def have_begun(self, places: Sequence[MeetingPlace]) -> tuple[bool, ...]:
+        """Whether this rank has come to each of them."""
+        with self._changed:
+            return tuple(self._has_begun(place) for place in places)
+
+    def _has_begun(self, place: MeetingPlace) -> bool:
+        point, use = place
+        return point in self._points and use < self._points[point].uses
+
+    def _pass_over(self, places: Sequence[MeetingPlace]) -> None:
+        for point, use in places:
+            known = self._points.setdefault(point, _Point())
+            known.failed.pop(use, None)
+            if use >= known.uses:
+                known.passed.add(use)
 
     def called(self, name: str) -> str:
         """What is in flight under `name`, in words."""
@@ -250,6 +361,19 @@ class NameTable:
                 if claim.began < before and claim.error is None and not claim.over
             ]
 
+    def blocking(self, longer_than: float) -> list[Claim]:
+        """What all threads that make calls have waited for that long; none if one of them may make another call: among
+        them is the thread that has made this table, whether it has made calls or not."""
+        before = monotonic() - longer_than
+        with self._changed:
+            living = {thread.ident for thread in threading.enumerate()}
+            for thread in self._waits.keys() - living:
+                del self._waits[thread]
+            found = list(self._waits.values())
+            if any(wait is None or wait[1] > before or wait[0].error or wait[0].over for wait in found):
+                return []
+            return [wait[0] for wait in found if wait is not None]
+
     def begin_anew(self) -> None:
         """Uses are counted from 0 again, on all ranks at a moment at which nothing is in flight on any."""
         with self._changed:
@@ -259,6 +383,10 @@ class NameTable:
             self._unnamed.clear()
             self._in_flight.clear()
             self._generation += 1
+
+
+def _lane(number: int) -> str:
+    return f"unnamed#{number % LANES}"
 
 
 def explained(claim: Claim | None, error: BytePSLikeError) -> BytePSLikeError:

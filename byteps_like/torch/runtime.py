@@ -27,7 +27,7 @@ from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.devices import Device
 from byteps_like.torch.flown import release
 from byteps_like.torch.lookout import Lookout
-from byteps_like.torch.naming import Call, Claim, NameTable
+from byteps_like.torch.naming import Among, Call, Claim, NameTable
 from byteps_like.torch.passage import Stage
 from byteps_like.torch.place import Place
 from byteps_like.torch.routes import ROUTES, Route, Scope
@@ -131,7 +131,8 @@ class Runtime:
         if self._lookout is not None:
             self._lookout.begin()
         kept = 0 if scope.route.name == "server" else _KEPT
-        claim = self.names.claim(scope.prefix, call, partial(self._forget, scope), kept)
+        among = Among(scope.prefix, scope.ranks if scope.number else ())
+        claim = self.names.claim(among, call, partial(self._forget, scope), kept)
         try:
             yield claim
         except BaseException:

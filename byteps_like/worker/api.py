@@ -115,21 +115,60 @@ class Meeting:
     what: str
     says: str
     data: str
+    ranks: tuple[int, ...] = ()
+    """That must come to it, ascending; none: all."""
+    blocks: bool = False
+    """Whether this rank makes no other call before it has come about, since all its threads wait."""
+
+    @property
+    def place(self) -> MeetingPlace:
+        """Where ranks meet for it."""
+        return self.point, self.use
 
 
-OnDisagreement = Callable[[str, int, str], None]
-"""Told of an operation that can't come about: point, use, why."""
+MeetingPlace = tuple[str, int]
+"""A Meeting's point and use."""
+
+
+OUT_OF_STEP = "the ranks disagree on which call is next"
+"""What is told of several places begins with it: who hears it first from another rank awaits the scheduler's word."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which of these a rank has begun, so as to prove that ranks wait for each other. `number`: from 1."""
+
+    number: int
+    places: tuple[MeetingPlace, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To the question of that number: whether this rank has begun each, in their order."""
+
+    number: int
+    begun: tuple[bool, ...]
+
+
+class Attends(Protocol):
+    """Who hears what has become of what ranks wait for: on a thread that must not be blocked."""
+
+    def disagreed(self, places: Sequence[MeetingPlace], text: str) -> None:
+        """None of these can come about: the ranks mean different things, or made one in place of the other."""
+
+    def asked(self, question: Question) -> None:
+        """Another `Meets.meet` is wanted, with the answer."""
 
 
 @runtime_checkable
 class Meets(Protocol):
     """A worker by whom ranks find out that they mean different things by an operation."""
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """All that this rank has waited for longer than a moment. Never blocks."""
 
-    def on_disagreement(self, callback: OnDisagreement) -> None:
-        """Who is told of those that ranks disagree on, on all ranks: on a thread that must not be blocked."""
+    def attend(self, who: Attends) -> None:
+        """From here on `who` hears of it, on all ranks."""
 
 
 @runtime_checkable

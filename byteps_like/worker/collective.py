@@ -18,13 +18,14 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.worker.agreement import Agreement
 from byteps_like.worker.api import (
+    Answer,
+    Attends,
     Declared,
     Feedback,
     Handle,
     Links,
     Meeting,
     Meets,
-    OnDisagreement,
     Partition,
     Places,
     SharedMemory,
@@ -210,15 +211,15 @@ class CollectiveWorker:
     def _agreement_lane(self, declared: Declared) -> Group:
         return self._base.group(f"{self._label}/{declared.spec.name}/agreement", self.ranks)
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """See worker.api.Meets."""
         if isinstance(self._base, Meets):
-            self._base.meet(waiting)
+            self._base.meet(waiting, answer)
 
-    def on_disagreement(self, callback: OnDisagreement) -> None:
+    def attend(self, who: Attends) -> None:
         """See worker.api.Meets."""
         if isinstance(self._base, Meets):
-            self._base.on_disagreement(callback)
+            self._base.attend(who)
 
     def places(self) -> Places:
         """See worker.api.Placed."""

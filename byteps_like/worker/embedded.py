@@ -24,6 +24,8 @@ from byteps_like.control.address import join_address, own_host
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, InvalidArgumentError
 from byteps_like.worker.api import (
+    Answer,
+    Attends,
     Declared,
     Feedback,
     Forgets,
@@ -33,7 +35,6 @@ from byteps_like.worker.api import (
     Meeting,
     Meets,
     MovesShares,
-    OnDisagreement,
     Placed,
     Places,
     SharedMemory,
@@ -250,15 +251,15 @@ class Owning:
         if isinstance(self._worker, Forgets):
             self._worker.forget(declared)
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """See worker.api.Meets."""
         if isinstance(self._worker, Meets):
-            self._worker.meet(waiting)
+            self._worker.meet(waiting, answer)
 
-    def on_disagreement(self, callback: OnDisagreement) -> None:
+    def attend(self, who: Attends) -> None:
         """See worker.api.Meets."""
         if isinstance(self._worker, Meets):
-            self._worker.on_disagreement(callback)
+            self._worker.attend(who)
 
     def places(self) -> Places:
         """See worker.api.Placed."""

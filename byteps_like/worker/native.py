@@ -25,12 +25,13 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import (
+    Answer,
+    Attends,
     Declared,
     Feedback,
     KernelsOf,
     Links,
     Meeting,
-    OnDisagreement,
     OnGpu,
     Partition,
     Places,
@@ -108,7 +109,7 @@ class NativeWorker:
         self._meter = None if beside or not world.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
-        self._told_of: list[OnDisagreement] = []
+        self._attending: list[Attends] = []
         self._gpu: tuple[str, KernelsOf] | None = None  # its uuid
         self._lock = threading.Lock()
         self._verdict = Verdict(rank, self._catalogue.name_keys)
@@ -300,13 +301,13 @@ class NativeWorker:
         self._catalogue.forget(declared)
         self._client.retire(declared.tensor_id)
 
-    def meet(self, waiting: Sequence[Meeting]) -> None:
+    def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """See worker.api.Meets."""
-        self._client.meet(waiting)
+        self._client.meet(waiting, answer)
 
-    def on_disagreement(self, callback: OnDisagreement) -> None:
+    def attend(self, who: Attends) -> None:
         """See worker.api.Meets."""
-        self._told_of.append(callback)
+        self._attending.append(who)
 
     def places(self) -> Places:
         """See worker.api.Placed."""
@@ -433,8 +434,11 @@ class NativeWorker:
         if event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
         elif event.disagreement is not None:
-            for callback in self._told_of:
-                callback(event.disagreement.point, event.disagreement.use, event.disagreement.text)
+            for who in self._attending:
+                who.disagreed(event.disagreement.places, event.disagreement.text)
+        elif event.question is not None:
+            for who in self._attending:
+                who.asked(event.question)
         elif event.kind is EventKind.MOVES:
             logger.info("rank %d: %d tensors will move: %s", self.rank, len(event.moves), event.text)
             self._moves.hear(event.moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,59 @@ def other_synchronization(bps: Any, rank: int, size: int) -> tuple[float, float,
 def more_than_lanes(bps: Any, rank: int, size: int) -> list[float]:
     handles = [bps.allreduce_async(torch.full((2,), float(number)), op=bps.Sum) for number in range(100)]
     return [float(bps.synchronize(handle)[0]) for handle in handles]
+
+
+def standstills(bps: Any, rank: int, size: int, kind: str, deviant: int) -> list[tuple[Seen, float, float]]:
+    """Rank `deviant` begins something else in place of what the others begin; then all make calls of either kind."""
+    some = bps.add_process_set([0, 1])
+
+    def call(odd: bool) -> object:
+        where = some if odd and kind == "process set" else bps.global_process_set
+        name = "layer.weight" if odd and kind == "name" else None
+        return bps.allreduce(torch.ones(4), process_set=where, name=name)
+
+    found = []
+    for _ in range(3):
+        seen = watched(lambda: call(rank == deviant))
+        of_some = float(bps.allreduce(torch.ones(4), op=bps.Sum, process_set=some)[0]) if rank < 2 else 2.0
+        found.append((seen, _sum(bps, None) + _sum(bps, "layer.weight"), of_some))
+    return found
+
+
+def adasum(bps: Any, rank: int, size: int, named: bool, deviant: int) -> tuple[Seen, float]:
+    name = "layer.weight" if named else None
+    seen = watched(lambda: bps.allreduce(torch.ones(4), op=bps.Adasum if rank == deviant else bps.Sum, name=name))
+    return seen, _sum(bps, name)
+
+
+def other_orders(bps: Any, rank: int, size: int) -> list[float]:
+    """Names in another order on each rank, with a pause that is longer than anybody's patience: nothing is wrong."""
+    names = ["a", "b", "c"]
+    mine = names[rank:] + names[:rank]
+    handles = {}
+    for name in mine:
+        handles[name] = bps.allreduce_async(torch.ones(4), op=bps.Sum, name=name)
+        time.sleep(0.5 if rank == 1 else 0.0)
+    return [float(bps.synchronize(handles[name])[0]) for name in mine]
+
+
+def other_thread(bps: Any, rank: int, size: int) -> list[float]:
+    """One thread waits for a name while another has yet to begin what the other ranks wait for: nothing is wrong."""
+    found: list[float] = []
+
+    def aside() -> None:
+        found.append(_sum(bps, "beside"))
+        time.sleep(1.0 if rank == 0 else 0.0)
+        found.append(_sum(bps, "beside"))
+
+    thread = threading.Thread(target=aside)
+    thread.start()
+    time.sleep(0.3)
+    if rank != 0:
+        thread.join()
+    found.append(_sum(bps, "main"))
+    thread.join()
+    return found
 
 
 def alternating(bps: Any, rank: int, size: int, count: int) -> tuple[int, int, bool]:

@@ -76,6 +76,33 @@ def test_a_rank_that_comes_later_hears_the_same(pool: Pool, cluster: Cluster, na
         assert after == 6.0
 
 
+@pytest.mark.parametrize("kind", ["name", "process set"])
+@pytest.mark.parametrize("deviant", [0, 1])
+def test_ranks_that_begin_something_else_in_its_place(pool: Pool, cluster: Cluster, kind: str, deviant: int) -> None:
+    for calls in pool.run(cluster, mismatches.standstills, kind, deviant, together=True):
+        for (name, text, seconds), of_all, of_some in calls:
+            assert name == "MismatchError", text
+            assert f"rank {deviant} called push_pull" in text and "disagree on which call is next" in text, text
+            assert ("layer.weight" if kind == "name" else "process set 1") in text
+            assert seconds < AT_ONCE
+            assert (of_all, of_some) == (12.0, 2.0)
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_adasum_on_one_rank_only(pool: Pool, servers: int, ranks: int, named: bool) -> None:
+    with job(ranks, servers) as cluster:
+        for (name, text, seconds), after in pool.run(cluster, mismatches.adasum, named, 1, together=True):
+            assert name == "MismatchError" and "rank 1 called push_pull adasum of float32[4]" in text, text
+            assert seconds < AT_ONCE
+            assert after == ranks * (ranks + 1) / 2
+
+
+def test_who_waits_for_what_will_come_is_left_alone(pool: Pool, cluster: Cluster) -> None:
+    assert pool.run(cluster, mismatches.other_orders, together=True) == [[3.0] * 3] * 3
+    assert pool.run(cluster, mismatches.other_thread, together=True) == [[6.0] * 3] * 3
+
+
 def test_a_name_in_flight_is_refused_and_its_operation_goes_on(pool: Pool, cluster: Cluster) -> None:
     ranks = pool.run(cluster, mismatches.twice, together=True)
     name, text, _ = ranks[0][0]
