@@ -98,10 +98,8 @@ class Meetings:
                 who.setdefault(one.place, []).append(rank)
         sides = ", ".join(f"{_ranks(who[place])} called {one.says} ({one.what})" for place, one in waits.items())
         text = f"{OUT_OF_STEP}: {sides}; all ranks must make the same calls in the same order"
-        concerned = {rank for one in waits.values() for rank in one.ranks}
-        return Disagreement(
-            tuple(who), text, tuple(sorted(concerned)) if all(one.ranks for one in waits.values()) else ()
-        )
+        concerned = {rank for one in waits.values() for rank in one.ranks or range(self._size)}
+        return Disagreement(tuple(who), text, tuple(sorted(concerned)))
 
     def _stuck(self, missing: Missing) -> set[int]:
         """The ranks of which each waits for nothing but what others of them have not begun: none of them can go on."""

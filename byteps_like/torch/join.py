@@ -5,7 +5,8 @@ reductions it starts, and at once which it has in flight. The joined rank takes 
 have answered: so whoever sees a reduction that it had no part in knows that it has joined, on all ranks alike.
 
 What a joined rank can't take part in is refused to its caller: at once by a rank that knows, else when the joined rank
-answers that it has missed what was in flight, which is then given up.
+answers that it has missed what was in flight, which is then given up. Of what the callers disagree on the joined rank
+is told by them, and gives it up, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import logging
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,8 @@ class Joiner:
         self._uses: Counter[tuple[int, str, int]] = Counter()
         self._flights: deque[_Flight] = deque()
         self._generation = 0
+        self._given_up: set[str] = set()
+        """Of this generation: names of what the ranks disagree on."""
         self._joined: dict[int, list[int]] = {}
         self._inbox: queue.SimpleQueue[Message | BytePSLikeError] = queue.SimpleQueue()
         self._sent: list[tuple[Operation, object]] = []
@@ -126,6 +129,14 @@ class Joiner:
         if flight.ranks is None or rank in flight.ranks:
             self._tell(rank, flight.notice)
 
+    def give_up(self, names: Sequence[str]) -> None:
+        """The ranks disagree on what is in flight under `names`: those who have joined hear of it."""
+        with self._lock:
+            self._given_up.update(names)
+            for rank in self._others_joined():
+                for name in names:
+                    self._tell(rank, {"given_up": name})
+
     def forget(self, name: str) -> None:
         """No rank will use that name any more."""
         with self._lock:
@@ -151,6 +162,7 @@ class Joiner:
         finally:
             with self._lock:
                 self._joined.pop(self._generation, None)
+                self._given_up.clear()
                 self._generation += 1
 
     def _serve(self) -> int:
@@ -162,6 +174,8 @@ class Joiner:
             message = next(messages)
             if isinstance(message, BytePSLikeError):
                 raise message
+            if "given_up" in message:
+                shadows.give_up(message["given_up"])
             if "missed" in message and self._uses[_MISSED, message["missed"], 0] <= message["use"]:
                 self._refuse(message["missed"], message["from"])
             if "route" in message and not shadows.start(message):
@@ -264,6 +278,8 @@ class Joiner:
         for flight in self._flights:
             if not flight.handle.done():
                 self._tell_of(flight, rank)
+        for name in self._given_up:
+            self._tell(rank, {"given_up": name})
 
 
 def _joined(what: str, rank: int) -> InvalidArgumentError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from byteps_like.errors import MismatchError
@@ -23,8 +23,9 @@ class Lookout:
     """A thread that looks after the operations of `names`, from the first one on. What goes well costs it nothing but
     the look: a message is sent when something has waited, one for all that has. See worker.api.Attends."""
 
-    def __init__(self, names: NameTable, worker: Meets) -> None:
-        self._names, self._worker = names, worker
+    def __init__(self, names: NameTable, worker: Meets, on_given_up: Callable[[Sequence[str]], None]) -> None:
+        """`on_given_up` is told under which names those travel that this rank has begun, and gives up now."""
+        self._names, self._worker, self._on_given_up = names, worker, on_given_up
         self._told: SimpleQueue[_Failed | Question | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -68,7 +69,7 @@ class Lookout:
                 if isinstance(told, Question):
                     answer = Answer(told.number, self._names.have_begun(told.places))
                 else:
-                    self._names.fail(*told)
+                    self._on_given_up(self._names.fail(*told))
             self._look(answer)
 
     def _look(self, answer: Answer | None) -> None:

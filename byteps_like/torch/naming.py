@@ -31,6 +31,9 @@ UNNAMED_KEPT = 256
 WORD_SECONDS = 5.0
 """For which the scheduler's word is awaited when another rank has passed it on sooner."""
 
+_GENERATION = 32
+"""Uses are counted from the generation times 2 to the power of that: what is heard late is of none of this one's."""
+
 Forget = Callable[[str], None]
 """Told of a name under which no data will travel any more."""
 
@@ -230,7 +233,7 @@ class NameTable:
                 f"an operation named {call.name!r} is in flight; synchronize() its handle first, or use another name",
                 key=call.name,
             )
-        point = self._points.setdefault(place, _Point())
+        point = self._point(place)
         point.settle()
         while point.passes():
             pass
@@ -243,6 +246,9 @@ class NameTable:
         point.uses += 1
         point.newest = self._in_flight[place] = claim
         return claim
+
+    def _point(self, name: str) -> _Point:
+        return self._points.setdefault(name, _Point(uses=self._generation << _GENERATION))
 
     def _check_not_failed(self, point: _Point, use: int) -> None:
         failed = point.failed.pop(use, None)
@@ -288,21 +294,23 @@ class NameTable:
             del self._in_flight[claim.point]
         self._changed.notify_all()
 
-    def fail(self, places: Sequence[MeetingPlace], error: MismatchError) -> None:
+    def fail(self, places: Sequence[MeetingPlace], error: MismatchError) -> list[str]:
         """The ranks disagree on those uses; they are given up here (see `failing`), or when this rank comes to one.
-        If it has come to some of them, it passes over the others, which it made these in place of."""
+        If it has come to some of them, it passes over the others, which it made these in place of. Under which names
+        they travel that are given up."""
         with self._changed:
             begun = [place for place in places if self._has_begun(place)]
-            for point, use in begun:
-                claim = self._points[point].newest
-                if claim is not None and claim.use == use:
-                    claim.error = error
+            newest = [self._points[point].newest for point, _ in begun]
+            found = [claim for claim in newest if claim is not None and claim.place in begun]
+            for claim in found:
+                claim.error = error
             if begun:
                 self._pass_over(places)
                 self._changed.notify_all()
-                return
-            for point, use in places:
-                self._points.setdefault(point, _Point()).failed[use] = Failed(tuple(places), error)
+            else:
+                for point, use in places:
+                    self._point(point).failed[use] = Failed(tuple(places), error)
+            return [claim.name for claim in found]
 
     def hear(self, claim: Claim, error: BytePSLikeError) -> None:
         """Another rank has given it up with `error`: blocks until this one knows what it passes over, too."""
@@ -321,7 +329,7 @@ class NameTable:
 
     def _pass_over(self, places: Sequence[MeetingPlace]) -> None:
         for point, use in places:
-            known = self._points.setdefault(point, _Point())
+            known = self._point(point)
             known.failed.pop(use, None)
             if use >= known.uses:
                 known.passed.add(use)

@@ -9,12 +9,12 @@ import cloudpickle
 import torch
 
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.handles import synchronize
+from byteps_like.torch.handles import synchronize, table
 from byteps_like.torch.ops import Reduction, Sum, start
 from byteps_like.torch.packed import broadcast_packed
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.runtime import Runtime
-from byteps_like.torch.sealed import Seal
+from byteps_like.torch.sealed import MAC_BYTES, Seal
 
 
 def broadcast_object(
@@ -26,7 +26,8 @@ def broadcast_object(
     """The `obj` of rank `root_rank`, on all ranks (of `process_set`); the root gets its own object back. Blocks.
 
     Pickled by cloudpickle, so lambdas and local classes may travel. All ranks make their object calls in one order;
-    `name` is Horovod's and ignored. Raises CorruptError for bytes that the root hasn't sent in this call.
+    `name` is Horovod's and ignored. Raises MismatchError on all ranks if they differ in the kind of call or the root;
+    CorruptError for bytes that the root hasn't sent in this call.
     """
     scope = _runtime.current().scope(process_set)
     place = scope.root(root_rank)
@@ -51,32 +52,37 @@ def allgather_object(
     return [obj if rank == scope.rank else cloudpickle.loads(data) for rank, data in enumerate(received)]
 
 
-def broadcast_bytes(data: bytes, root_rank: int, *, process_set: object = None) -> bytes:
-    """The `data` of rank `root_rank`, on all ranks, checked. Blocks. Raises CorruptError as `broadcast_object` does."""
+def broadcast_bytes(
+    data: bytes, root_rank: int, *, process_set: object = None, what: str = "broadcast_object"
+) -> bytes:
+    """The `data` of rank `root_rank`, on all ranks, checked, for the user's call `what`. Blocks. Raises as
+    `broadcast_object` does."""
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     place = scope.root(root_rank)
-    seal = _seal(runtime, scope, "broadcast_object")
-    sealed = _as_tensor(seal.close(place, data)) if scope.rank == place else _as_tensor(b"")
-    length = _gathered_lengths(scope, sealed.numel())[place]
-    (received,) = _exchange(runtime, scope, sealed, {place: length})
-    return data if scope.rank == place else seal.open(place, received.numpy().tobytes())
+    is_root = scope.rank == place
+    lengths, call = _agreed(scope, len(data) if is_root else None, f"{what} from rank {root_rank}")
+    seal = _seal(runtime, scope, "broadcast_object", call)
+    sealed = _as_tensor(seal.close(place, data) if is_root else b"")
+    (received,) = _exchange(runtime, scope, sealed, {place: lengths[place]})
+    return data if is_root else seal.open(place, received.numpy().tobytes())
 
 
-def allgather_bytes(data: bytes, *, process_set: object = None) -> list[bytes]:
-    """The `data` of all ranks, in their order, checked. Blocks. Raises CorruptError as `broadcast_object` does."""
+def allgather_bytes(data: bytes, *, process_set: object = None, what: str = "allgather_object") -> list[bytes]:
+    """The `data` of all ranks, in their order, checked, for the user's call `what`. Blocks. Raises as
+    `broadcast_object` does."""
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
-    seal = _seal(runtime, scope, "allgather_object")
+    lengths, call = _agreed(scope, len(data), what)
+    seal = _seal(runtime, scope, "allgather_object", call)
     sealed = _as_tensor(seal.close(scope.rank, data))
-    received = _exchange(runtime, scope, sealed, dict(enumerate(_gathered_lengths(scope, sealed.numel()))))
+    received = _exchange(runtime, scope, sealed, dict(enumerate(lengths)))
     own = scope.rank
     return [data if rank == own else seal.open(rank, item.numpy().tobytes()) for rank, item in enumerate(received)]
 
 
-def _seal(runtime: Runtime, scope: Scope, kind: str) -> Seal:
-    runtime.object_calls[scope.number] += 1
-    return Seal(runtime.worker.seal_key, kind, scope.number, runtime.object_calls[scope.number])
+def _seal(runtime: Runtime, scope: Scope, kind: str, call: int) -> Seal:
+    return Seal(runtime.worker.seal_key, kind, scope.number, call)
 
 
 def _as_tensor(data: bytes) -> torch.Tensor:
@@ -87,10 +93,14 @@ def _as_tensor(data: bytes) -> torch.Tensor:
     )
 
 
-def _gathered_lengths(scope: Scope, own: int) -> Sequence[int]:
+def _agreed(scope: Scope, nbytes: int | None, purpose: str) -> tuple[Sequence[int], int]:
+    """How many bytes each rank sends, sealed, this one `nbytes` before, if any; and the number of this exchange."""
     lengths = torch.zeros(scope.size, dtype=torch.int64, device="cpu")
-    lengths[scope.rank] = own
-    return [int(item) for item in synchronize(start(lengths, "objects.lengths", Reduction(Sum), scope.number))]
+    lengths[scope.rank] = 0 if nbytes is None else nbytes + MAC_BYTES
+    handle = start(lengths, "objects.lengths", Reduction(Sum, purpose=purpose), scope.number)
+    claim = table.get(handle).claim
+    assert claim is not None
+    return [int(item) for item in synchronize(handle)], claim.use
 
 
 def _exchange(runtime: Runtime, scope: Scope, own: torch.Tensor, lengths: dict[int, int]) -> list[torch.Tensor]:

@@ -42,6 +42,8 @@ class Reduction:
     adasum: bool = False
     codec: str = ""
     """TensorSpec.codec."""
+    purpose: str = ""
+    """What else all ranks must mean by it."""
 
     @property
     def kind(self) -> str:
@@ -120,7 +122,8 @@ def _meaning(tensor: torch.Tensor, reduction: Reduction) -> str:
     codec = f" by {reduction.codec}" if reduction.codec else ""
     factors = (("prescale_factor", reduction.prescale), ("postscale_factor", reduction.postscale))
     scaled = "".join(f" {name}={factor:g}" for name, factor in factors if factor != 1.0)
-    return f"{'adasum' if reduction.adasum else reduction.op.name.lower()} of {what}{codec}{scaled}"
+    purpose = f" for {reduction.purpose}" if reduction.purpose else ""
+    return f"{'adasum' if reduction.adasum else reduction.op.name.lower()} of {what}{codec}{scaled}{purpose}"
 
 
 def _start_push_pull(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:

@@ -30,8 +30,9 @@ def broadcast_parameters(
     `params` is a `state_dict()` (buffers included), `named_parameters()`, a list of pairs or of tensors. What is no
     tensor, such as a module's extra state, is left alone. `prefix` is BytePS's and ignored.
 
-    Names, shapes and dtypes are compared over the ranks first. Raises MismatchError on every rank, saying which rank
-    differs from the root and where. On the wire: the tensors' bytes up from the root and down to the others.
+    The root, then names, shapes and dtypes are compared over the ranks first. Raises MismatchError on every rank,
+    saying which rank differs from the others, or from the root and where. On the wire: the tensors' bytes up from the
+    root and down to the others.
     """
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
@@ -60,8 +61,9 @@ def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
 def check_catalogue(items: list[tuple[str, torch.Tensor]], root: int, process_set: object = None) -> None:
     """Raises MismatchError on every rank if names, shapes or dtypes differ from the root's on any of them."""
     own = [f"{name} {_described(value)}" for name, value in items]
-    expected = json.loads(broadcast_bytes(json.dumps(own).encode(), root, process_set=process_set))
-    differences = allgather_bytes(_difference(own, expected).encode(), process_set=process_set)
+    what = "broadcast_parameters"
+    expected = json.loads(broadcast_bytes(json.dumps(own).encode(), root, process_set=process_set, what=what))
+    differences = allgather_bytes(_difference(own, expected).encode(), process_set=process_set, what=what)
     reports = [report.decode() for report in differences if report]
     if reports:
         raise MismatchError("broadcast_parameters: " + "; ".join(reports), rank=_runtime.rank())
@@ -93,7 +95,7 @@ def broadcast_optimizer_state(
 
     Works for any optimizer whose `load_state_dict` takes its `state_dict()`, LBFGS included, on any device, whether
     or not the ranks have made a step yet. Tensors travel as they are, everything else as JSON, sealed; only objects
-    that are neither containers, numbers nor strings are pickled.
+    that are neither containers, numbers nor strings are pickled. Raises MismatchError if the ranks differ in the root.
 
     Where this rank's optimizer has no state yet, parameters without a gradient get one of zeros, as in Horovod, in
     which scripts find them. `model` is Horovod's: those of its sparse embeddings are sparse, as all of SparseAdam's
@@ -128,7 +130,7 @@ def _broadcast_tree(tree: Any, root: int, process_set: object) -> Any:
     runtime = _runtime.current()
     is_root = runtime.worker.rank == root
     text, tensors = flatten(tree) if is_root else (b"", [])
-    text = broadcast_bytes(text, root, process_set=process_set)
+    text = broadcast_bytes(text, root, process_set=process_set, what="broadcast_optimizer_state")
     if not is_root:
         tree, tensors = unflatten(text)
     broadcast_packed(runtime, tensors, root, process_set)

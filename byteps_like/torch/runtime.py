@@ -71,7 +71,7 @@ class Runtime:
         self.names = NameTable()
         self.priorities: dict[str, int] = {}
         """Of push_pulls, by name, as declared."""
-        self._lookout = Lookout(self.names, worker) if isinstance(worker, Meets) else None
+        self._lookout = Lookout(self.names, worker, self._given_up) if isinstance(worker, Meets) else None
         self.bulk_lock = threading.Lock()
         self.closed = False
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -98,8 +98,6 @@ class Runtime:
         self._scopes: dict[int, tuple[tuple[int, ...], Scope | None]] = {}
         self._beside: Route | None = None
         self._counters: Counter[str] = Counter()
-        self.object_calls: Counter[int] = Counter()
-        """By process set, how many objects were exchanged: the same on all its ranks."""
         self._lock = threading.Lock()
         self._listen_for_joins()
 
@@ -145,6 +143,10 @@ class Runtime:
         for retired in scope.route.retire(name):
             if self.joiner is not None:
                 self.joiner.forget(retired)
+
+    def _given_up(self, names: Sequence[str]) -> None:
+        if self.joiner is not None:
+            self.joiner.give_up(names)
 
     def _follow(self, label: str, order: list[int]) -> None:
         arena = self.arenas.get(label)
@@ -300,7 +302,6 @@ class Runtime:
         self.names.begin_anew()
         for scope in [self._world, *(scope for _, scope in self._scopes.values() if scope is not None)]:
             scope.end_lane(_barrier_of(scope, self.generation - 1))
-            self.object_calls[scope.number] = self.generation << 32  # on all ranks alike, and no number twice
             for name in [name for name in scope.route.names if name.startswith(PACKED)]:
                 self._forget(scope, name)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from byteps_like.dtypes import DType, Op
+from byteps_like.errors import MismatchError, ShutdownError
 from byteps_like.torch.routes import Request, Route
 from byteps_like.worker.api import Declared, Handle, TensorSpec
 
@@ -35,10 +37,13 @@ class Shadows:
         self._routes, self._uses = routes, uses
         self._buffers: dict[tuple[int, str], torch.Tensor] = {}
         self._newest: dict[tuple[int, str, int], Handle] = {}
+        self._given_up: set[str] = set()
 
     def start(self, notice: Message) -> bool:
         """Takes part in what `notice` tells of, unless another rank has told of it before. False: it can't."""
         number, name, op = notice["route"], notice["name"], Op(notice["op"])
+        if name in self._given_up:
+            return True
         # What this rank has made itself, or been told of before, is behind it.
         due = [part for part in range(*notice["parts"]) if self._uses[number, name, part] == notice["use"]]
         if due and op is Op.BROADCAST and not is_for_joined(name):
@@ -65,10 +70,27 @@ class Shadows:
             if piece is not None:
                 buffer[piece.offset : piece.offset + piece.nbytes].zero_()
 
+    def give_up(self, name: str) -> None:
+        """The others disagree on what is in flight under `name`, which none of them will use again."""
+        self._given_up.add(name)
+        error = MismatchError(f"{name!r}: the ranks that have called it disagree", key=name)
+        for (_, known, _), handle in self._newest.items():
+            if known == name:
+                handle.give_up(error)
+
+    def _end(self, key: tuple[int, str, int], handle: Handle) -> None:
+        number, name, _ = key
+        if name not in self._given_up:
+            return handle.wait()
+        with suppress(MismatchError, ShutdownError):  # raised by those who have made the calls
+            handle.wait()
+        self._routes[number].retire(name)
+        return None
+
     def finish(self) -> list[tuple[str, list[int]]]:
         """Waits for all; the orders of arenas that were agreed on."""
-        for handle in self._newest.values():
-            handle.wait()
+        for key, handle in self._newest.items():
+            self._end(key, handle)
         return [
             (name.removesuffix(ORDER), buffer.view(torch.int64).tolist())
             for (_, name), buffer in self._buffers.items()

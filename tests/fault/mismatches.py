@@ -197,6 +197,36 @@ def standstills(bps: Any, rank: int, size: int, kind: str, deviant: int) -> list
     return found
 
 
+def roots(bps: Any, rank: int, size: int, deviant: int) -> list[tuple[str, Seen, list[int]]]:
+    """Rank `deviant` has another root; and then broadcasts in place of gathering."""
+    root = 1 if rank == deviant else 2
+    weight = torch.nn.Parameter(torch.ones(3))
+    calls: dict[str, Callable[[], object]] = {
+        "broadcast_object": lambda: bps.broadcast_object([rank], root),
+        "broadcast_parameters": lambda: bps.broadcast_parameters({"weight": weight}, root),
+        "broadcast_optimizer_state": lambda: bps.broadcast_optimizer_state(torch.optim.SGD([weight], lr=0.1), root),
+        "allgather_object": lambda: bps.broadcast_object(1, 0) if rank == deviant else bps.allgather_object(1),
+    }
+    return [(name, watched(call), bps.allgather_object(rank)) for name, call in calls.items()]
+
+
+def object_or_sum(bps: Any, rank: int, size: int) -> tuple[Seen, list[int], float]:
+    seen = watched(lambda: bps.broadcast_object(1, 0) if rank == 1 else _sum(bps, "layer.weight"))
+    return seen, bps.allgather_object(rank), _sum(bps, "layer.weight")
+
+
+def joined(bps: Any, rank: int, size: int, named: bool) -> tuple[list[Seen], list[float], list[float]]:
+    """The last rank has joined; the others disagree again and again, then agree, and at last all are there again."""
+    name = "layer.weight" if named else None
+    seen, sums = [], []
+    if rank != size - 1:
+        for number in range(6):
+            seen.append(watched(lambda number=number: _shape(bps, rank == number % 2, name)))
+            sums.append(_sum(bps, name))
+    bps.join()
+    return seen, sums, [_sum(bps, name), _sum(bps, "layer.weight")]
+
+
 def adasum(bps: Any, rank: int, size: int, named: bool, deviant: int) -> tuple[Seen, float]:
     name = "layer.weight" if named else None
     seen = watched(lambda: bps.allreduce(torch.ones(4), op=bps.Adasum if rank == deviant else bps.Sum, name=name))

@@ -98,6 +98,32 @@ def test_adasum_on_one_rank_only(pool: Pool, servers: int, ranks: int, named: bo
             assert after == ranks * (ranks + 1) / 2
 
 
+def test_roots_and_kinds_of_object_calls(pool: Pool, cluster: Cluster) -> None:
+    for calls in pool.run(cluster, mismatches.roots, 0, together=True):
+        for what, (name, text, seconds), after in calls:
+            assert name == "MismatchError" and "rank 0 called" in text, text
+            assert f"for {what}" in text, text
+            assert what == "allgather_object" or ("from rank 1" in text and "from rank 2" in text), text
+            assert seconds < AT_ONCE
+            assert after == [0, 1, 2]
+
+
+def test_an_object_in_place_of_a_sum(pool: Pool, cluster: Cluster) -> None:
+    for (name, text, _), after, of_all in pool.run(cluster, mismatches.object_or_sum, together=True):
+        assert name == "MismatchError" and "for broadcast_object from rank 0" in text, text
+        assert (after, of_all) == ([0, 1, 2], 6.0)
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_a_rank_that_has_joined_goes_on(pool: Pool, cluster: Cluster, named: bool) -> None:
+    *callers, joined = pool.run(cluster, mismatches.joined, named, together=True)
+    for seen, sums, after in callers:
+        assert {name for name, _, _ in seen} == {"MismatchError"}, seen
+        assert max(seconds for _, _, seconds in seen) < AT_ONCE
+        assert (sums, after) == ([3.0] * 6, [6.0, 6.0])
+    assert joined == ([], [], [6.0, 6.0])
+
+
 def test_who_waits_for_what_will_come_is_left_alone(pool: Pool, cluster: Cluster) -> None:
     assert pool.run(cluster, mismatches.other_orders, together=True) == [[3.0] * 3] * 3
     assert pool.run(cluster, mismatches.other_thread, together=True) == [[6.0] * 3] * 3
