@@ -191,7 +191,7 @@ def standstills(bps: Any, rank: int, size: int, kind: str, deviant: int) -> list
 
     found = []
     for _ in range(3):
-        seen = watched(lambda: call(rank == deviant))
+        seen = watch(lambda: call(rank == deviant))
         of_some = float(bps.allreduce(torch.ones(4), op=bps.Sum, process_set=some)[0]) if rank < 2 else 2.0
         found.append((seen, _sum(bps, None) + _sum(bps, "layer.weight"), of_some))
     return found
@@ -207,11 +207,11 @@ def roots(bps: Any, rank: int, size: int, deviant: int) -> list[tuple[str, Seen,
         "broadcast_optimizer_state": lambda: bps.broadcast_optimizer_state(torch.optim.SGD([weight], lr=0.1), root),
         "allgather_object": lambda: bps.broadcast_object(1, 0) if rank == deviant else bps.allgather_object(1),
     }
-    return [(name, watched(call), bps.allgather_object(rank)) for name, call in calls.items()]
+    return [(name, watch(call), bps.allgather_object(rank)) for name, call in calls.items()]
 
 
 def object_or_sum(bps: Any, rank: int, size: int) -> tuple[Seen, list[int], float]:
-    seen = watched(lambda: bps.broadcast_object(1, 0) if rank == 1 else _sum(bps, "layer.weight"))
+    seen = watch(lambda: bps.broadcast_object(1, 0) if rank == 1 else _sum(bps, "layer.weight"))
     return seen, bps.allgather_object(rank), _sum(bps, "layer.weight")
 
 
@@ -221,7 +221,7 @@ def joined(bps: Any, rank: int, size: int, named: bool) -> tuple[list[Seen], lis
     seen, sums = [], []
     if rank != size - 1:
         for number in range(6):
-            seen.append(watched(lambda number=number: _shape(bps, rank == number % 2, name)))
+            seen.append(watch(lambda number=number: _shape(bps, rank == number % 2, name)))
             sums.append(_sum(bps, name))
     bps.join()
     return seen, sums, [_sum(bps, name), _sum(bps, "layer.weight")]
@@ -229,7 +229,7 @@ def joined(bps: Any, rank: int, size: int, named: bool) -> tuple[list[Seen], lis
 
 def adasum(bps: Any, rank: int, size: int, named: bool, deviant: int) -> tuple[Seen, float]:
     name = "layer.weight" if named else None
-    seen = watched(lambda: bps.allreduce(torch.ones(4), op=bps.Adasum if rank == deviant else bps.Sum, name=name))
+    seen = watch(lambda: bps.allreduce(torch.ones(4), op=bps.Adasum if rank == deviant else bps.Sum, name=name))
     return seen, _sum(bps, name)
 
 
