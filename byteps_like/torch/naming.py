@@ -121,6 +121,13 @@ class _Point:
             self.clear()
             self.newest = None
 
+    def begin_anew(self, first: int) -> None:
+        """Uses are counted from `first` on."""
+        self.clear()
+        self.uses, self.newest = first, None
+        self.failed = {use: failed for use, failed in self.failed.items() if use >= first}
+        self.passed = {use for use in self.passed if use >= first}
+
     def clear(self) -> None:
         while self.names:
             self.forget(self.names.popitem()[1])
@@ -247,8 +254,13 @@ class NameTable:
         point.newest = self._in_flight[place] = claim
         return claim
 
+    @property
+    def _first(self) -> int:
+        """The first use of this generation at each point."""
+        return self._generation << _GENERATION
+
     def _point(self, name: str) -> _Point:
-        return self._points.setdefault(name, _Point(uses=self._generation << _GENERATION))
+        return self._points.setdefault(name, _Point(uses=self._first))
 
     def _check_not_failed(self, point: _Point, use: int) -> None:
         failed = point.failed.pop(use, None)
@@ -383,14 +395,15 @@ class NameTable:
             return [wait[0] for wait in found if wait is not None]
 
     def begin_anew(self) -> None:
-        """Uses are counted from 0 again, on all ranks at a moment at which nothing is in flight on any."""
+        """A new generation: uses are counted from another number, on all ranks at a moment at which nothing is in
+        flight on any. Other ranks may have begun before, and failed in what this one is about to come to."""
         with self._changed:
+            self._generation += 1
             for point in self._points.values():
-                point.clear()
-            self._points.clear()
+                point.begin_anew(self._first)
+            self._points = {name: point for name, point in self._points.items() if point.failed or point.passed}
             self._unnamed.clear()
             self._in_flight.clear()
-            self._generation += 1
 
 
 def _lane(number: int) -> str:

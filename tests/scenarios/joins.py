@@ -157,6 +157,15 @@ def what_all_began_is_not_given_up(bps: Any, rank: int, size: int) -> None:
         bps.join()
 
 
+def waits_before_a_join_are_no_disagreement(bps: Any, rank: int, size: int) -> None:
+    """Ranks say what they wait for; what they said before a join has nothing to do with what others do after it."""
+    for turn in range(size + 1):
+        if rank == turn % size:
+            time.sleep(0.3)
+        assert bps.allgather_object(rank + turn) == list(range(turn, turn + size))
+        bps.join()
+
+
 def gradients_cleared_between(bps: Any, rank: int, size: int) -> None:
     """zero_grad() after backward, while another rank has joined, throws the round away on all that are left.
 
@@ -196,6 +205,6 @@ def buffers_stay_while_their_rank_has_joined(bps: Any, rank: int, size: int) -> 
 SCENARIOS = [
     gradients_cleared_between, buffers_stay_while_their_rank_has_joined, uneven_batches, training_goes_on,
     many_operations, last_is_named, other_operations_are_errors, in_flight_when_one_joins, parameters_while_one_joins,
-    what_all_began_is_not_given_up,
+    what_all_began_is_not_given_up, waits_before_a_join_are_no_disagreement,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

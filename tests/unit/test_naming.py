@@ -137,3 +137,17 @@ def test_who_hears_it_from_another_rank_first_goes_on_when_it_knows_what_to_pass
     thread.join(DEADLINE)
     assert _made(names, "x").use == 1
     names.hear(claim, MismatchError("shapes differ"))  # at once
+
+
+def test_a_failure_that_is_told_before_a_rank_begins_anew_is_not_lost():
+    """The others know already that all have joined, have gone on, and disagree."""
+    ahead, behind = NameTable(), NameTable()
+    for names in (ahead, behind):
+        names.release(_begin(names, "x"))
+    ahead.begin_anew()
+    first = _begin(ahead, "x")
+    behind.fail([first.place], MismatchError("the ranks disagree"))
+    behind.begin_anew()
+    with pytest.raises(MismatchError, match="disagree"):
+        _begin(behind, "x")
+    assert _begin(behind, "x").place == (first.point, first.use + 1)
