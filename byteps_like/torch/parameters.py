@@ -49,6 +49,10 @@ def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
     """`params` as pairs. Raises InvalidArgumentError for what is neither a mapping nor pairs nor tensors."""
     if isinstance(params, Mapping):
         return [(str(name), value) for name, value in params.items() if isinstance(value, torch.Tensor)]
+    if not isinstance(params, Iterable):
+        raise InvalidArgumentError(
+            f"broadcast_parameters takes a state_dict() or named_parameters(), not {type(params).__name__}"
+        )
     items: list[tuple[str, torch.Tensor]] = []
     for number, item in enumerate(params):
         name, value = item if isinstance(item, tuple) and len(item) == 2 else (str(number), item)

@@ -29,6 +29,7 @@ def parameters_in_every_form(bps: Any, rank: int, size: int) -> None:
         bps.broadcast_parameters(form(model), root_rank=root)
         assert torch.equal(flat(model), expected)
     raises(bps.InvalidArgumentError, lambda: bps.broadcast_parameters([("a", 3)]), "'a'")
+    raises(bps.InvalidArgumentError, lambda: bps.broadcast_parameters(3), "int", "state_dict()")
 
 
 def odd_tensors(bps: Any, rank: int, size: int) -> None:
