@@ -6,6 +6,7 @@
 
 #include "csrc/base/log.h"
 #include "csrc/base/thread.h"
+#include "csrc/transport/unproven.h"
 
 namespace byteps_like {
 namespace {
@@ -17,8 +18,7 @@ constexpr auto kHandshakeTimeout = std::chrono::seconds(5);
 constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long somebody who is early may wait
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 constexpr auto kTellPause = std::chrono::seconds(10);  // between two complaints about the same
-constexpr size_t kMostUnproven = 256;
-constexpr size_t kMostSilent = 16;  // of an address: unproven, without a right HELLO
+constexpr UnprovenLimits kMostUnproven{.all = 256};
 constexpr size_t kMostEarly = 4096;
 constexpr int kComplaintsPerSecond = 8;
 
@@ -120,22 +120,18 @@ void Admission::Receive(std::unique_ptr<Stream> stream, uint64_t number) {
 
 void Admission::MakeRoom(const Visitor& newest) {
   if (newest.source.empty()) return;
-  size_t unproven = 0, silent = 0, early = 0;
-  auto oldest = visitors_.end(), oldest_silent = visitors_.end(), oldest_here = visitors_.end();
+  std::vector<Unproven> unproven;
+  std::vector<Visitors::iterator> places;
+  size_t early = 0;
   auto oldest_early = visitors_.end();
-  const auto note = [&](size_t& count, Visitors::iterator& first, Visitors::iterator visitor) {
-    if (count++ == 0) first = visitor;
-  };
-  size_t silent_here = 0;
   for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
-    if (visitor->counted()) note(unproven, oldest, visitor);
-    if (visitor->silent()) note(silent, oldest_silent, visitor);
-    if (visitor->silent() && visitor->source == newest.source) note(silent_here, oldest_here, visitor);
-    if (visitor->early()) note(early, oldest_early, visitor);
+    if (visitor->early() && early++ == 0) oldest_early = visitor;
+    if (!visitor->counted()) continue;
+    unproven.push_back({visitor->source, visitor->silent()});
+    places.push_back(visitor);
   }
   if (early > kMostEarly) Expel(oldest_early, "too many wait for the next epoch");
-  if (silent_here > kMostSilent) return Expel(oldest_here, "too many from its address say nothing");
-  if (unproven > kMostUnproven) Expel(silent > 1 ? oldest_silent : oldest, "too many come at a time");
+  if (const auto too_many = FindTooMany(unproven, kMostUnproven)) Expel(places[too_many->goes], too_many->why);
 }
 
 // Goes on with a visitor as far as it can; it may be gone then.

@@ -15,11 +15,12 @@ namespace byteps_like::testing {
 
 class TestServer {
  public:
-  explicit TestServer(uint32_t workers, uint64_t memory_limit = 0, ShardWorld world = {}) {
+  explicit TestServer(uint32_t workers, uint64_t memory_limit = 0, ShardWorld world = {},
+                      const std::string& transport = "shm") {
     Server::Options options;
     options.job = "job";
     options.secret = std::string(32, 's');
-    options.urls = {FreshUrl("shm")};
+    options.urls = {FreshUrl(transport)};
     options.memory_limit = memory_limit;
     options.on_event = [this](Code, const std::string&, bool fatal) { failures += fatal; };
     auto started = Server::Start(std::move(options));

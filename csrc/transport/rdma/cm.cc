@@ -15,6 +15,8 @@ using verbs::Lib;
 
 constexpr int kNobodyListens = 8;  // IB_CM_REJ_INVALID_SERVICE_ID, the status of a rejection
 
+}  // namespace
+
 Status Unexpected(const verbs::CmEvent& event, const std::string& what) {
   if (event.event == verbs::kRejected && event.status == kNobodyListens) return SystemError(what, ECONNREFUSED);
   if (event.status == -ETIMEDOUT) return Status(Code::kTimeout, what + ": no answer in time");
@@ -22,8 +24,6 @@ Status Unexpected(const verbs::CmEvent& event, const std::string& what) {
   const std::string why = std::string(verbs::NameOf(event.event)) + ", status " + std::to_string(event.status);
   return event.status < 0 ? SystemError(what + ": " + why, -event.status) : Status(Code::kSystem, what + ": " + why);
 }
-
-}  // namespace
 
 Result<CmChannel> MakeCmChannel() {
   CmChannel channel(Lib().cm_create_event_channel());
@@ -45,17 +45,20 @@ CmEvent NextCmEvent(const CmChannel& channel) {
   return Lib().cm_get_event(channel.get(), &event) == 0 ? CmEvent(event) : nullptr;
 }
 
-Result<CmEvent> AwaitCmEvent(const CmChannel& channel, verbs::CmEventType expected, const std::string& what,
-                             Deadline deadline) {
+Result<CmEvent> AwaitCmEvent(const CmChannel& channel, const std::string& what, Deadline deadline) {
   for (;;) {
-    if (CmEvent event = NextCmEvent(channel)) {
-      if (event->event != expected) return Unexpected(*event, what);
-      return event;
-    }
+    if (CmEvent event = NextCmEvent(channel)) return event;
     auto ready = PollUntil(channel->fd, POLLIN, deadline);
     if (!ready.ok()) return ready.status();
     if (!*ready) return Status(Code::kTimeout, what + ": no answer in time");
   }
+}
+
+Result<CmEvent> AwaitCmEvent(const CmChannel& channel, verbs::CmEventType expected, const std::string& what,
+                             Deadline deadline) {
+  auto event = AwaitCmEvent(channel, what, deadline);
+  if (event.ok() && (*event)->event != expected) return Unexpected(**event, what);
+  return event;
 }
 
 }  // namespace byteps_like::rdma

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "csrc/transport/rdma/rdma_stream.h"
 #include "csrc/transport/transports.h"
@@ -14,6 +15,7 @@ namespace {
 using verbs::Lib;
 
 constexpr std::chrono::milliseconds kFirstResolve(200);
+constexpr std::chrono::milliseconds kFirstPause(10), kLongestPause(200);  // before asking again, if so told
 
 int MillisecondsUntil(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -43,22 +45,88 @@ class Connector {
     if (::getrandom(connection_, sizeof(connection_), 0) != sizeof(connection_)) {
       return SystemError("getrandom", errno);
     }
-    auto made = Endpoint::Make("rdma " + options_.place(0), options_.queue_pairs());
-    if (!made.ok()) return made;
-    endpoint_ = std::move(*made);
-    for (uint32_t index = 0; index < options_.queue_pairs(); ++index) {
-      if (Status connected = ConnectOne(index); !connected.ok()) return connected;
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+      Status connected = Try();
+      if (connected.ok()) return std::move(endpoint_);
+      if (!come_again_ || Clock::now() + pause >= deadline_) return connected;
+      std::this_thread::sleep_for(pause);
     }
-    return std::move(endpoint_);
   }
 
  private:
+  Status Try() {
+    auto made = Endpoint::Make("rdma " + options_.place(0), options_.queue_pairs());
+    if (!made.ok()) return made.status();
+    endpoint_ = std::move(*made);
+    come_again_ = false;
+    for (uint32_t index = 0; index < options_.queue_pairs(); ++index) {
+      if (Status connected = ConnectOne(index); !connected.ok()) return connected;
+    }
+    return {};
+  }
+
+  // The listener gives memory only to those who bring back what it has answered to a first request. That has the
+  // number of the queue pair that will be connected: kernels take another connection of the same number for a stale
+  // one.
+  Status Knock(const std::string& what) {
+    auto id = Route(0, what);
+    if (!id.ok()) return id.status();
+    const Greeting greeting = GreetingOf(0);
+    const uint32_t pair = endpoint_->queue_pair(0).number();
+    if (Status asked = Request(**id, greeting, pair, what); !asked.ok()) return asked;
+    auto answer = Await(verbs::kRejected, greeting, what);
+    if (answer.ok()) cookie_ = answer->cookie;
+    return answer.status();
+  }
+
+  // The answer to a request, which comes with this event.
+  Result<Greeting> Await(verbs::CmEventType expected, const Greeting& asked, const std::string& what) {
+    auto event = AwaitCmEvent(endpoint_->channel(), what, deadline_);
+    if (!event.ok()) return event.status();
+    const verbs::ConnParam& said = (*event)->param.conn;
+    const bool answered = (*event)->event == verbs::kConnectResponse || (*event)->event == verbs::kRejected;
+    Greeting answer;
+    answer.magic = 0;
+    if (answered && said.private_data != nullptr && said.private_data_len >= sizeof(answer)) {
+      std::memcpy(&answer, said.private_data, sizeof(answer));
+    }
+    const bool ours = answer.magic == asked.magic && answer.layout == asked.layout && answer.index == asked.index;
+    come_again_ = ours && (*event)->event == verbs::kRejected;
+    // Where nobody listens, the refusal is the kernel's.
+    const bool refused = (*event)->event == verbs::kRejected && !come_again_;
+    if ((*event)->event != expected || refused) return Unexpected(**event, what);
+    if (!ours) return Stranger(what);
+    return answer;
+  }
+
+  Greeting GreetingOf(uint32_t index) const {
+    Greeting greeting;
+    greeting.index = static_cast<uint8_t>(index);
+    greeting.count = static_cast<uint8_t>(options_.queue_pairs());
+    std::memcpy(greeting.connection, connection_, sizeof(connection_));
+    greeting.cookie = cookie_;
+    return greeting;
+  }
+
+  static Status Request(verbs::CmId& id, const Greeting& greeting, uint32_t pair, const std::string& what) {
+    verbs::ConnParam param{};
+    param.private_data = &greeting;
+    param.private_data_len = sizeof(greeting);
+    param.retry_count = 6;
+    param.rnr_retry_count = 7;
+    param.qp_num = pair;
+    return Lib().cm_connect(&id, &param) == 0 ? Status() : SystemError(what, errno);
+  }
+
   Status ConnectOne(uint32_t index) {
     const uint32_t rail = index / options_.qps;
     const std::string what = "connect to rdma " + options_.place(rail);
     auto id = Route(rail, what);
     if (!id.ok()) return id.status();
     if (Status added = endpoint_->Add(std::move(*id), options_); !added.ok()) return Named(what, added);
+    if (index == 0) {
+      if (Status known = Knock(what); !known.ok()) return known;
+    }
     auto answer = Ask(index, what);
     if (!answer.ok()) return answer.status();
     if (Status moved = endpoint_->Connect(index, *answer); !moved.ok()) return Named(what, moved);
@@ -110,26 +178,11 @@ class Connector {
   }
 
   Result<Greeting> Ask(uint32_t index, const std::string& what) {
-    Greeting greeting = endpoint_->GreetingOf(index);
-    std::memcpy(greeting.connection, connection_, sizeof(connection_));
     const QueuePair& pair = endpoint_->queue_pair(index);
-    verbs::ConnParam param{};
-    param.private_data = &greeting;
-    param.private_data_len = sizeof(greeting);
-    param.retry_count = 6;
-    param.rnr_retry_count = 7;
-    param.qp_num = pair.number();
-    if (Lib().cm_connect(pair.id(), &param) != 0) return SystemError(what, errno);
-    auto event = AwaitCmEvent(endpoint_->channel(), verbs::kConnectResponse, what, deadline_);
-    if (!event.ok()) return event.status();
-    Greeting answer;
-    const verbs::ConnParam& said = (*event)->param.conn;
-    if (said.private_data == nullptr || said.private_data_len < sizeof(answer)) return Stranger(what);
-    std::memcpy(&answer, said.private_data, sizeof(answer));
-    if (answer.magic != greeting.magic || answer.layout != greeting.layout || answer.index != index) {
-      return Stranger(what);
-    }
-    return answer;
+    Greeting greeting = GreetingOf(index);
+    greeting.mtu = pair.mtu();
+    if (Status asked = Request(*pair.id(), greeting, pair.number(), what); !asked.ok()) return asked;
+    return Await(verbs::kConnectResponse, greeting, what);
   }
 
   static Status Stranger(const std::string& what) {
@@ -139,6 +192,8 @@ class Connector {
   const Options& options_;
   const Deadline deadline_;
   uint64_t connection_[2];
+  Cookie cookie_{};
+  bool come_again_ = false;  // the listener has too many from here that are not done yet
   std::unique_ptr<Endpoint> endpoint_;
 };
 

@@ -57,6 +57,7 @@ Status LinkSender::SendNotice() {
     announced_ = 0;
   }
   if (kind == Kind::kOffer) offers_sent_.Add(1);
+  if (kind == Kind::kWithdrawn) --answers_due_;
   return endpoint_.SendEager({.kind = kind}, sizeof(PlaceOffer), kNoTag);
 }
 
@@ -201,10 +202,15 @@ Status LinkSender::Take(const PlaceOffer& offer) {
   return {};
 }
 
-void LinkSender::Withdraw(const PlaceOffer& offer) {
+// An honest peer waits for the answer before it makes another offer of that name: no more are due than it may offer.
+Status LinkSender::Withdraw(const PlaceOffer& offer) {
+  if (++answers_due_ > kMostOffers / 2) {
+    return Status(Code::kCorrupt, link_.peer() + ": it takes back more than it can have offered");
+  }
   const auto found = peer_offers_.find({offer.type, offer.key, offer.which});
   if (found != peer_offers_.end() && found->second.generation == offer.generation) peer_offers_.erase(found);
   answers_.push_back({Kind::kWithdrawn, offer});
+  return {};
 }
 
 // Of the frame at hand, what is not sent. False: it can't be copied.

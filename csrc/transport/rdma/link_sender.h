@@ -27,8 +27,8 @@ class LinkSender final : private Endpoint::User {
   void Announce(const Notice& notice) { to_announce_.push_back(notice); }  // before all frames sent from now on
   // The link's first: the peer writes nowhere before it.
   void Open(const PlaceOffer& slots) { to_announce_.insert(to_announce_.begin(), {Kind::kOpen, slots}); }
-  Status Take(const PlaceOffer& offer);    // the peer's
-  void Withdraw(const PlaceOffer& offer);  // the peer takes it back: it is answered once no piece goes by it any more
+  Status Take(const PlaceOffer& offer);      // the peer's
+  Status Withdraw(const PlaceOffer& offer);  // the peer takes it back: it is answered once no piece goes by it any more
 
   // Copies what of payloads is not sent, and waits a little for what the device reads right now; false if that takes
   // too long.
@@ -85,6 +85,7 @@ class LinkSender final : private Endpoint::User {
   std::unordered_map<OfferId, PlaceOffer, OfferHash> peer_offers_;
   std::array<uint32_t, kMaxQueuePairs> peer_keys_;
   std::vector<Notice> answers_;  // of withdrawals: to be announced behind the payload at hand
+  size_t answers_due_ = 0;       // these and those in to_announce_
   std::vector<Notice> to_announce_;
   size_t announced_ = 0;
   bool blocked_ = false;

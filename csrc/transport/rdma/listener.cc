@@ -13,6 +13,7 @@
 #include "csrc/transport/rdma/rdma_stream.h"
 #include "csrc/transport/rdma/undertaker.h"
 #include "csrc/transport/transports.h"
+#include "csrc/transport/unproven.h"
 
 namespace byteps_like::rdma {
 namespace {
@@ -20,13 +21,21 @@ namespace {
 using verbs::Lib;
 
 constexpr int kBacklog = 128;
-constexpr size_t kMostPending = 32;  // what strangers who never go on may use up; the oldest has to go
+constexpr UnprovenLimits kMostPending{.all = 256};  // each pins half a MiB, and 256 KiB more for each queue pair
+constexpr auto kLeastPending = std::chrono::milliseconds(250);  // a member needs less, and is not crowded out before
+constexpr auto kPendingTimeout = std::chrono::seconds(5);       // from its first queue pair to its last
 
 std::string HostOf(const verbs::CmAddress& address) {
   TcpAddress text;
   text.storage = address.storage;
   text.size = address.any.sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   return text.text();
+}
+
+// As Stream::source: the request's answer goes there.
+std::string SourceOf(const verbs::CmId& id) {
+  const std::string host = HostOf(id.route.remote);
+  return host.substr(0, host.rfind(':'));
 }
 
 bool IsWildcard(const sockaddr& address) {
@@ -37,7 +46,9 @@ bool IsWildcard(const sockaddr& address) {
 }  // namespace
 
 Result<std::unique_ptr<Listener>> RdmaListener::Make(Options options) {
-  std::unique_ptr<RdmaListener> listener(new RdmaListener(std::move(options)));
+  auto cookies = CookieJar::Make();
+  if (!cookies.ok()) return cookies.status();
+  std::unique_ptr<RdmaListener> listener(new RdmaListener(std::move(options), *cookies));
   auto channel = MakeCmChannel();
   if (!channel.ok()) return channel.status();
   listener->channel_ = std::move(*channel);
@@ -96,10 +107,10 @@ Status RdmaListener::CheckDevice(const verbs::CmId& id, const std::string& what)
 Result<std::unique_ptr<Stream>> RdmaListener::Accept(Deadline deadline) {
   while (!closed_.load()) {
     if (auto endpoint = TakeEvents()) return MakeStream(std::move(endpoint));
-    auto ready = PollUntil(watch_.get(), POLLIN, deadline);
+    auto ready = PollUntil(watch_.get(), POLLIN, std::min(deadline, DropLate()));
     if (!ready.ok()) return ready.status();
     if (closed_.load()) break;
-    if (!*ready) return Status(Code::kTimeout, "nobody connected to " + url() + " in time");
+    if (!*ready && Clock::now() >= deadline) return Status(Code::kTimeout, "nobody connected to " + url() + " in time");
   }
   return Status(Code::kClosed, "the listener on " + url() + " is closed");
 }
@@ -154,10 +165,25 @@ void RdmaListener::OnRequest(CmEvent event) {
     Lib().cm_reject(id.get(), nullptr, 0);
     return;
   }
+  if (greeting.index == 0 && !MayCome(*id, greeting)) {
+    greeting.cookie = CookieOf(*id, greeting);
+    Lib().cm_reject(id.get(), &greeting, sizeof(greeting));
+    return;
+  }
   const std::string who = "rdma " + HostOf(id->route.remote);
   if (Status admitted = Admit(std::move(id), greeting); !admitted.ok()) {
     Log(LogLevel::kWarning, "refused a connection from " + who + ": " + admitted.message());
   }
+}
+
+Cookie RdmaListener::CookieOf(const verbs::CmId& id, const Greeting& greeting) const {
+  return cookies_.Of(SourceOf(id), greeting.connection);
+}
+
+// False: it is to come again with its cookie. Without one it costs no memory, as its sender may have written any
+// address into the request; with one it waits for those before it.
+bool RdmaListener::MayCome(const verbs::CmId& id, const Greeting& greeting) {
+  return SameCookie(greeting.cookie, CookieOf(id, greeting)) && MakeRoom(SourceOf(id));
 }
 
 Status RdmaListener::Admit(CmId id, const Greeting& greeting) {
@@ -199,8 +225,28 @@ Result<RdmaListener::Pending*> RdmaListener::PendingOf(const verbs::CmId& id, co
   }
   auto endpoint = Endpoint::Make("rdma " + HostOf(id.route.remote), greeting.count);
   if (!endpoint.ok()) return endpoint.status();
-  if (pending_.size() >= kMostPending) pending_.pop_front();
-  return &pending_.emplace_back(Pending{greeting, std::move(*endpoint)});
+  return &pending_.emplace_back(Pending{SourceOf(id), greeting, std::move(*endpoint)});
+}
+
+// For one more from there, before it takes up memory. False: there is none, but soon.
+bool RdmaListener::MakeRoom(const std::string& source) {
+  std::vector<Unproven> unproven;
+  for (const Pending& pending : pending_) unproven.push_back({pending.source});
+  unproven.push_back({source});
+  const auto too_many = FindTooMany(unproven, kMostPending);
+  if (!too_many) return true;
+  const auto goes = std::next(pending_.begin(), static_cast<ptrdiff_t>(too_many->goes));
+  if (Clock::now() < goes->since + kLeastPending) return false;
+  pending_.erase(goes);
+  return true;
+}
+
+// When the next one will be late.
+Deadline RdmaListener::DropLate() {
+  std::lock_guard lock(mutex_);
+  const Deadline now = Clock::now();
+  while (!pending_.empty() && pending_.front().since + kPendingTimeout <= now) pending_.pop_front();
+  return pending_.empty() ? Deadline::max() : pending_.front().since + kPendingTimeout;
 }
 
 std::unique_ptr<Endpoint> RdmaListener::OnEstablished(verbs::CmId* id) {

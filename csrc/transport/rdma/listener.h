@@ -27,12 +27,14 @@ class RdmaListener final : public Listener {
 
  private:
   struct Pending {  // a connection of which not all queue pairs are there
+    std::string source;
     Greeting first;
     std::unique_ptr<Endpoint> endpoint;
     uint32_t asked = 0, established = 0;
+    const Deadline since = Clock::now();
   };
 
-  explicit RdmaListener(Options options) : options_(std::move(options)) {}
+  RdmaListener(Options options, CookieJar cookies) : cookies_(cookies), options_(std::move(options)) {}
   Status Listen(size_t rail);
   Status CheckDevice(const verbs::CmId& id, const std::string& what) const;
   Status MakeWatch();
@@ -40,10 +42,15 @@ class RdmaListener final : public Listener {
   std::unique_ptr<Endpoint> OnEvent(CmEvent event);
   void OnRequest(CmEvent event);
   Status Admit(CmId id, const Greeting& greeting);
+  Cookie CookieOf(const verbs::CmId& id, const Greeting& greeting) const;
+  bool MayCome(const verbs::CmId& id, const Greeting& greeting);
+  bool MakeRoom(const std::string& source);
+  Deadline DropLate();
   Result<Pending*> PendingOf(const verbs::CmId& id, const Greeting& greeting);
   std::unique_ptr<Endpoint> OnEstablished(verbs::CmId* id);
   void Drop(const verbs::CmId* id);
 
+  const CookieJar cookies_;
   Options options_;
   Fd stop_, watch_;
   CmChannel channel_;

@@ -132,7 +132,8 @@ class RdmaLink final : public LoopLink {
       case Kind::kOpen:
         return endpoint_->OnOpen(notice.place);
       case Kind::kWithdraw:
-        return sender_.Withdraw(notice.place);
+        if (Status taken = sender_.Withdraw(notice.place); !taken.ok()) End(taken);
+        return;
       case Kind::kWithdrawn:
         if (Status known = receiver_.OnWithdrawn(notice.place); !known.ok()) End(known);
         return;

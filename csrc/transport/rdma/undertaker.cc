@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -18,6 +19,7 @@ namespace {
 constexpr auto kLinger = std::chrono::seconds(5);
 constexpr auto kAtExit = std::chrono::seconds(2);  // for all together
 constexpr int kLookMilliseconds = 100;
+constexpr size_t kMostGraves = 64;  // only connections that are no links yet linger: they may be strangers'
 
 struct Grave {
   std::unique_ptr<Endpoint> endpoint;
@@ -27,6 +29,8 @@ struct Grave {
 bool Lingers(const Grave& grave) {
   return grave.endpoint->failure().ok() && grave.endpoint->under_way() > 0 && Clock::now() < grave.until;
 }
+
+bool EndsLater(const Grave& a, const Grave& b) { return a.until > b.until; }
 
 // One thread for all of the process, begun with the first: however many links end at once, those that linger do so side
 // by side. Never destroyed.
@@ -78,6 +82,8 @@ class Undertaker {
     std::lock_guard lock(mutex_);
     for (Grave& grave : brought_) graves_.push_back(std::move(grave));
     brought_.clear();
+    if (graves_.size() > kMostGraves) std::sort(graves_.begin(), graves_.end(), EndsLater);
+    for (size_t i = kMostGraves; i < graves_.size(); ++i) graves_[i].until = {};
   }
 
   // Ends what is over; true if an event follows once there is more to do.

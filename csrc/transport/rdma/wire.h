@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "csrc/transport/rdma/cookie.h"
 #include "csrc/wire/frame.h"
 
 namespace byteps_like::rdma {
@@ -52,7 +53,7 @@ struct Envelope {
 };
 static_assert(sizeof(Envelope) == 16 && kEagerSkip + sizeof(Envelope) + kHeaderBytes == 128);
 
-inline constexpr size_t kMostOffers = 1u << 20;  // that a peer may make
+inline constexpr size_t kMostOffers = 1u << 17;  // that a peer may make: some 14 MiB to remember
 
 inline constexpr uint32_t kMaxQueuePairs = 8;  // of one connection, all rails together
 
@@ -80,13 +81,14 @@ static_assert(PackedSize(kEagerPayload) == kContentBytes);
 // Private data of the connection request and of its answer, once per queue pair.
 struct Greeting {
   uint32_t magic = 0x524C5042;  // "BPLR"
-  uint16_t layout = 2;          // of messages
+  uint16_t layout = 3;          // of messages
   uint8_t index = 0;            // of the queue pair
   uint8_t count = 0;            // of queue pairs of the connection
   uint64_t connection[2] = {};  // drawn by the connecting end: which requests belong together
   uint32_t mtu = 0;             // bytes; at most what the sender's side carries
   uint32_t reserved = 0;
+  Cookie cookie{};  // of the listener, which refuses the first request without one, and says it then
 };
-static_assert(sizeof(Greeting) == 32);  // 56 bytes are what fits
+static_assert(sizeof(Greeting) == 48);  // 56 bytes are what fits
 
 }  // namespace byteps_like::rdma

@@ -1,0 +1,31 @@
+// Which connection has to go when too many peers are there that have not shown who they are. The rule alone: it holds
+// no connection, so listeners of all transports share it.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace byteps_like {
+
+struct Unproven {           // a peer that has not shown yet that it holds the job's secret
+  std::string_view source;  // where it is, which it can't choose at will (Stream::source)
+  bool silent = true;       // nor has it said anything right
+};
+
+struct UnprovenLimits {
+  size_t all;
+  size_t silent_of_source = 16;  // so that a stranger with one address crowds out only itself
+};
+
+struct TooMany {
+  size_t goes;  // index of the one that has to go, never the last
+  const char* why;
+};
+
+// `waiting`: at least one, in the order of their coming; the last one has just come, and is silent. Nothing: there is
+// room for all of them. To be called for each that comes, so that one has to go at most.
+std::optional<TooMany> FindTooMany(std::span<const Unproven> waiting, const UnprovenLimits& limits);
+
+}  // namespace byteps_like
