@@ -5,56 +5,23 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 
 import psutil
 import pytest
 import zmq
+from door_client import HELLO, client, receive, refusal, say_hello, send, send_frame
 from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to, world_of
 
 from byteps_like.control.door_keys import door_keys
-from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, RefusedError, ShutdownError
+from byteps_like.errors import CapacityError, CorruptError, RefusedError, ShutdownError
 from byteps_like.portable.dealer import Dealer, Trouble
 from byteps_like.server import door_session
-from byteps_like.wire.door import DoorKind, Envelope, Hello, Welcome, decode_envelope, decode_refusal, decode_welcome
+from byteps_like.wire.door import DoorKind, Envelope, Welcome, decode_envelope, decode_welcome
 from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, seal
 
-HELLO = Hello("job", INCARNATION, 1, FIRST, SERVER, 2)
 PUSH = Header(FrameType.PUSH, view=1, member=FIRST, key=1, total=8)
-
-
-@contextmanager
-def client(url: str, secret: bytes = SECRET) -> Iterator[Dealer]:
-    context = zmq.Context()
-    dealer = Dealer(context, url, door_keys(secret, INCARNATION))
-    try:
-        yield dealer
-    finally:
-        dealer.close()
-        context.term()
-
-
-def receive(dealer: Dealer, kind: DoorKind) -> list:
-    while dealer.socket.poll(5000):
-        parts = dealer.receive()
-        if parts is not None and decode_envelope(parts).kind == kind:
-            return parts
-    raise AssertionError(f"no {kind.name} within 5 s")
-
-
-def say_hello(dealer: Dealer, hello: Hello = HELLO) -> Welcome:
-    dealer.send(Envelope(DoorKind.HELLO).encode(), hello.encode())
-    return decode_welcome(receive(dealer, DoorKind.WELCOME)[1])
-
-
-def refusal(dealer: Dealer) -> BytePSLikeError:
-    return decode_refusal(receive(dealer, DoorKind.REFUSED)[1])
-
-
-def send_frame(dealer: Dealer, header: Header, payload: bytes = b"", shard: int = 0) -> None:
-    dealer.send(Envelope(DoorKind.FRAME, shard).encode(), seal(header, payload), payload)
 
 
 def test_welcome_says_what_the_server_is():
@@ -119,7 +86,7 @@ def test_one_hello_per_connection_and_nothing_is_left_of_more():
         before = psutil.Process().num_fds()
         for number in range(100):
             hello = replace(HELLO, member=FIRST + (number + 1) % 2, view=1 + number % 3 // 2)
-            dealer.send(Envelope(DoorKind.HELLO).encode(), hello.encode())
+            send(dealer, Envelope(DoorKind.HELLO).encode(), hello.encode())
         assert "second HELLO" in str(refusal(dealer))
         dealer.send(Envelope(DoorKind.BYE).encode())
         deadline = time.monotonic() + 5
