@@ -241,11 +241,23 @@ void ExchangeCore::Look() {
 }
 
 void ExchangeCore::OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer) {
-  if (host_ != nullptr) host_->OnRegion(peer, id, std::move(buffer));
+  if (host_ == nullptr) return;
+  host_->OnRegion(peer, id, std::move(buffer));
+  ChargeRegions(peer);
 }
 
 void ExchangeCore::OnNoRegion(uint32_t peer, uint32_t id, bool refused) {
-  if (host_ != nullptr) host_->OnNoRegion(peer, id, refused);
+  if (host_ == nullptr) return;
+  host_->OnNoRegion(peer, id, refused);
+  ChargeRegions(peer);
+}
+
+void ExchangeCore::ChargeRegions(uint32_t peer) {
+  const size_t bytes = host_->RegionsOf(peer) * kRegionBytes;
+  size_t& charged = peers_[peer]->regions;
+  if (bytes > charged && !Charge(peer, bytes - charged)) return;
+  if (bytes < charged) Refund(peer, charged - bytes);
+  charged = bytes;
 }
 
 }  // namespace byteps_like

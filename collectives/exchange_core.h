@@ -35,7 +35,7 @@ struct Block {  // bytes that came before anybody wanted them
 inline constexpr size_t kMostRemembered = 64u << 20;
 inline constexpr size_t kMostDescription = 512;
 // What these take with all that belongs to them, roughly.
-inline constexpr size_t kRecordBytes = 640, kInboundBytes = 320;
+inline constexpr size_t kRecordBytes = 640, kInboundBytes = 320, kAnswerBytes = 160, kRegionBytes = 96;
 
 struct Inbound : Hook {  // one message on its way in
   CallRecord* record = nullptr;
@@ -56,7 +56,7 @@ struct Inbound : Hook {  // one message on its way in
 
 class ExchangeCore;
 
-struct CallRecord : Sender {
+struct CallRecord final : Sender {
   explicit CallRecord(ExchangeCore& exchange) : core(exchange) {}
   void OnSent(Outbound& out) override;
   void Launch(Flow& flow, bool ask) override;
@@ -119,7 +119,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   std::byte* PlaceFor(WayTo from, const Header& header) override;
   void OnFrame(WayTo from, const Header& header, std::byte* payload) override;
   bool NextFrame(WayTo to, Outgoing& next) override { return outbox(to).Next(next); }
-  void OnSent(WayTo to, const Header& header) override { outbox(to).OnSent(header); }
+  void OnSent(WayTo to, const Header& header) override { Refund(to.peer, outbox(to).OnSent(header)); }
   void OnWithdrawn(WayTo from, const OfferId& what) override;
   void OnLinkGone(WayTo from) override;
   void OnPeerLost(uint32_t peer, const Status& why) override;
@@ -135,6 +135,8 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   const Status& lost(uint32_t peer) const { return peers_[peer]->lost; }
   std::string NameOf(uint32_t peer) const;
   void Send(WayTo to, const Header& header, std::string text = "");  // a control frame
+  // A control frame that the peer has asked for: at its expense until it takes it.
+  void Answer(WayTo to, const Header& header);
   void Queue(Outbound& out);
   void Withdraw(Outbound& out);  // the message won't be sent further; its memory may change from here on
   void ReturnCredit(WayTo from, uint64_t bytes);  // eager bytes that were taken, or thrown away
@@ -164,6 +166,7 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
     std::array<Port, kWays> ports;
     std::string last;       // the description it sent last
     size_t remembered = 0;  // bytes charged to it
+    size_t regions = 0;     // of these, for regions
     Deadline told{};        // when we told it that we are in a hurry, and
     Deadline hurry{};       // when it told us
     Status lost;
@@ -191,6 +194,8 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   bool Charge(Flow& flow, size_t bytes);                              // until the call is over
   Flow& FlowOf(CallRecord& record, uint32_t peer);
   Flow* FindFlow(CallRecord& record, uint32_t peer);
+
+  void ChargeRegions(uint32_t peer);
 
   // In.
   std::byte* PlaceForData(WayTo from, const Header& header);

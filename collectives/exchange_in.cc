@@ -291,7 +291,7 @@ void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string tex
   if (record == nullptr && header.aux == 1) {  // it is over here, and the peer wants to know whether we live
     Flow over;
     over.id = IdIn(header);
-    return Send(peer, outbox(peer).HeaderOf(FrameType::kClear, over));
+    return Answer(peer, outbox(peer).HeaderOf(FrameType::kClear, over));
   }
   if (record == nullptr || !record->failed.ok()) return;
   Flow& flow = *heard;
@@ -309,7 +309,7 @@ void ExchangeCore::OnLaunch(uint32_t peer, const Header& header, std::string tex
   }
   if (header.aux != 1) return;
   flow.wants_clear = record->call == nullptr;
-  if (!flow.wants_clear) Send(peer, outbox(peer).HeaderOf(FrameType::kClear, flow));
+  if (!flow.wants_clear) Answer(peer, outbox(peer).HeaderOf(FrameType::kClear, flow));
 }
 
 void ExchangeCore::OnClear(uint32_t peer, const Header& header) {

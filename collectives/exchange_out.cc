@@ -35,6 +35,12 @@ void ExchangeCore::Send(WayTo to, const Header& header, std::string text) {
   mesh_->Kick(to);
 }
 
+void ExchangeCore::Answer(WayTo to, const Header& header) {
+  if (!peers_[to.peer]->lost.ok() || !Charge(to.peer, kAnswerBytes)) return;
+  outbox(to).Control(header, "", kAnswerBytes);
+  mesh_->Kick(to);
+}
+
 // In shared memory nothing lies between the ends that a second link would go around.
 WayTo ExchangeCore::PointWay(uint32_t peer, TrafficClass traffic) const {
   return {peer, traffic <= TrafficClass::kPointToPoint && !mesh_->SameHost(peer) ? Way::kUrgent : Way::kMain};

@@ -25,11 +25,11 @@ Header Outbox::HeaderOf(FrameType type, const Flow& flow) const {
   return header;
 }
 
-void Outbox::Control(Header header, std::string text) {
+void Outbox::Control(Header header, std::string text, size_t charged) {
   header.view = view_;
   header.member = member_;
   header.length = static_cast<uint32_t>(text.size());
-  control_.push_back(std::make_unique<Text>(Text{header, std::move(text)}));
+  control_.push_back(std::make_unique<Text>(Text{header, std::move(text), charged}));
 }
 
 // The queue ---------------------------------------------------------------------------------------------------------
@@ -143,13 +143,15 @@ bool Outbox::Next(Outgoing& next) {
   return true;
 }
 
-void Outbox::OnSent(const Header& header) {
-  if (in_flight_.empty()) return;
-  Outbound* const out = in_flight_.front().out;
+size_t Outbox::OnSent(const Header& header) {
+  if (in_flight_.empty()) return 0;
+  const InFlight sent = std::move(in_flight_.front());
   in_flight_.pop_front();
-  if (out == nullptr) return;
-  out->message->sent += header.length;
-  out->owner->OnSent(*out);
+  if (sent.control != nullptr) return sent.control->charged;
+  if (sent.out == nullptr) return 0;
+  sent.out->message->sent += header.length;
+  sent.out->owner->OnSent(*sent.out);
+  return 0;
 }
 
 }  // namespace byteps_like

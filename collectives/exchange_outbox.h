@@ -82,7 +82,8 @@ class Outbox {
  public:
   Outbox(uint32_t member, uint32_t view) : member_(member), view_(view) {}
 
-  void Control(Header header, std::string text = "");
+  // `charged` to the peer until it is sent.
+  void Control(Header header, std::string text = "", size_t charged = 0);
   Header HeaderOf(FrameType type, const Flow& flow) const;
   void Queue(Outbound& out);  // if there is more of it to send
   // It won't be sent further. True: the link still reads its memory (Mesh::Keep).
@@ -94,7 +95,7 @@ class Outbox {
   // Segments of at most so many bytes, whatever their messages allow.
   void Limit(uint32_t segment_bytes) { most_ = segment_bytes; }
   bool Next(Outgoing& next);
-  void OnSent(const Header& header);
+  size_t OnSent(const Header& header);  // what is charged no longer
 
   uint64_t eager_left() const { return eager_left_; }
 
@@ -102,6 +103,7 @@ class Outbox {
   struct Text {
     Header header;
     std::string text;
+    size_t charged = 0;
   };
   struct InFlight {
     Outbound* out = nullptr;  // nullptr: a control frame, or a message that was removed

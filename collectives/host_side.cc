@@ -140,7 +140,9 @@ void HostSide::OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer
     } else if (id == kArea) {
       if (area_ == nullptr && peer == locals_.front()) Attach(std::move(buffer));
     } else {
-      from_[{*local, id}] = std::move(buffer);
+      auto& region = from_[{*local, id}];
+      known_[*local] += region == nullptr ? 1 : 0;
+      region = std::move(buffer);
     }
     area = area_;
   }
@@ -161,13 +163,19 @@ void HostSide::OnNoRegion(uint32_t peer, uint32_t id, bool refused) {
                            (refused ? ": their link has none, or no descriptor is free" : ": it got none"));
       changed_.notify_all();
     } else if (refused) {
-      refused_.emplace(*local, id);
+      known_[*local] += refused_.emplace(*local, id).second ? 1 : 0;
     } else {
-      from_.erase({*local, id});
+      known_[*local] -= from_.erase({*local, id});
     }
     area = area_;
   }
   if (area != nullptr) area->Wake();
+}
+
+size_t HostSide::RegionsOf(uint32_t peer) {
+  std::lock_guard lock(mutex_);
+  auto local = LocalOf(peer);
+  return local.ok() ? known_[*local] : 0;
 }
 
 void HostSide::OnPeerLost(uint32_t peer, const Status& why) {

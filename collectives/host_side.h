@@ -31,6 +31,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer);
   void OnNoRegion(uint32_t peer, uint32_t id, bool refused);
   void OnPeerLost(uint32_t peer, const Status& why);
+  size_t RegionsOf(uint32_t peer);  // of how many of the peer's it knows
   void Close(const Status& why);
 
   Place Find(const std::byte* data, uint64_t bytes) override;
@@ -67,6 +68,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   std::set<std::pair<uint32_t, uint32_t>> passed_;                               // (index, id) of own regions
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<SharedBuffer>> from_;  // (index, id)
   std::set<std::pair<uint32_t, uint32_t>> refused_;                              // likewise: they can't be had
+  std::map<uint32_t, size_t> known_;                                             // how many in both, by index
 };
 
 }  // namespace byteps_like

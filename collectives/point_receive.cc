@@ -147,7 +147,7 @@ void PointImpl::Clear(const Arrival& arrival) {
   Flow flow;
   flow.id = {arrival.name.lane, arrival.name.number};
   flow.tag = arrival.tag;
-  core_.Send(arrival.from, core_.outbox(arrival.from).HeaderOf(FrameType::kClear, flow));
+  core_.Answer(arrival.from, core_.outbox(arrival.from).HeaderOf(FrameType::kClear, flow));
 }
 
 // What was stashed goes into place, for all messages that have one now.

@@ -4,6 +4,7 @@
 #include <future>
 #include <random>
 
+#include "collectives/host_side.h"
 #include "tests/native/mesh_fixture.h"
 
 namespace byteps_like::testing {
@@ -570,6 +571,52 @@ TEST_CASE("exchange: a description or a reason that is too long is refused, and 
   other.Begin();
   CHECK(one.Wait());
   CHECK(one.status().code() == Code::kMismatch);  // they differ beyond what is sent
+}
+
+TEST_CASE("exchange: a peer is charged with the answers that it asks for until it takes them") {
+  Ranks ranks(2, "inproc");
+  ExchangeCore& core = ranks[0].core;
+  TestCall over(ranks[0], {7, 0}, Group(2), "x"), begun(ranks[0], {7, 1}, Group(2), "x");
+  begun.Receive(1, 0, 1);
+  over.Begin();
+  begun.Begin();
+  REQUIRE(over.Wait());
+  for (const uint32_t call : {0u, 1u}) {
+    size_t charged = 0;
+    ranks[0].Do([&] {
+      Header asks = Saying(FrameType::kLaunch, 7, call, 0);
+      asks.aux = 1;
+      for (int i = 0; i < 1000; ++i) core.OnFrame(1, asks, nullptr);
+      charged = core.remembered(1);
+    });
+    CHECK(charged == 1000 * kAnswerBytes);
+    for (const auto limit = In(5); charged != 0 && Clock::now() < limit;) {
+      ranks[0].Do([&] { charged = core.remembered(1); });
+    }
+    CHECK(charged == 0);
+  }
+}
+
+TEST_CASE("exchange: a peer is charged with its regions, also those that can't be had, until it takes them back") {
+  Ranks ranks(2, "inproc");
+  ExchangeCore& core = ranks[0].core;
+  auto host = std::make_shared<HostSide>(*ranks[0].mesh);
+  host->SetWorld(ranks[0].mesh->world());
+  auto memory = SharedBuffer::Create(4096);
+  REQUIRE(memory.ok());
+  ranks[0].Do([&] {
+    core.SetHostSide(host.get());
+    for (int turn = 0; turn < 2; ++turn) {
+      for (uint32_t id = 1; id <= 1000; ++id) core.OnNoRegion(1, id, true);
+      CHECK(core.remembered(1) == 1000 * kRegionBytes);
+    }
+    for (int turn = 0; turn < 2; ++turn) core.OnRegion(1, 2000, *memory);
+    CHECK(core.remembered(1) == 1001 * kRegionBytes);
+    core.OnNoRegion(1, 2000, false);
+    CHECK(core.remembered(1) == 1000 * kRegionBytes);
+    core.SetHostSide(nullptr);
+  });
+  host->Close(Status(Code::kClosed, "the end"));
 }
 
 TEST_CASE("exchange: what a peer was charged for is given back when the calls are over") {
