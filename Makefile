@@ -81,8 +81,9 @@ build-sanitizers: $(READY)
 test-python-versions: $(READY)  ## native core and torch-free tests with each Python 3.11-3.13 there is
 	@bash scripts/test_python_versions.sh
 
-# Those of codecs begin with real encodings, those of shards with whole rounds, which the targets write: formats may change.
-FUZZ_TARGETS := frame payload shard
+# Those of codecs begin with real encodings, those of shards and exchanges with whole rounds and calls, which the targets
+# write: formats may change.
+FUZZ_TARGETS := frame payload shard exchange
 
 build-fuzz: $(READY)
 	@mkdir -p build
@@ -90,9 +91,9 @@ build-fuzz: $(READY)
 	  -DCMAKE_CXX_COMPILER=$$(command -v clang++ || command -v clang++-14) > build/configure-fuzz.log
 	@$(CMAKE) --build build/fuzz -j $(JOBS)
 
-fuzz: build-fuzz  ## fuzzes the parser of frames, the codecs and a shard for FUZZ_SECONDS (clang)
+fuzz: build-fuzz  ## fuzzes the parser of frames, the codecs, a shard and an exchange for FUZZ_SECONDS (clang)
 	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
-	@for target in payload shard; do build/fuzz/$${target}_fuzz --seeds=build/corpus/$$target; done
+	@for target in payload shard exchange; do build/fuzz/$${target}_fuzz --seeds=build/corpus/$$target; done
 	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P $(JOBS) -I TARGET bash -c ' \
 	  build/fuzz/TARGET_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -artifact_prefix=build/TARGET- -print_final_stats=1 \
 	    build/corpus/TARGET $$(ls -d tests/corpus/TARGET 2> /dev/null) > build/fuzz-TARGET.log 2>&1; \

@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -15,9 +14,12 @@
 #include "csrc/transport/link.h"
 #include "csrc/wire/bytes.h"
 #include "csrc/wire/frame.h"
+#include "tests/fuzz/fuzzing.h"
 
 namespace byteps_like {
 namespace {
+
+using fuzzing::Require;
 
 enum Option : uint8_t {
   kRepairHeaders = 1,
@@ -29,10 +31,6 @@ enum Option : uint8_t {
 };
 
 constexpr size_t kLengthAt = 40, kPayloadCrcAt = 48, kHeaderCrcAt = 60;
-
-void Require(bool holds) {
-  if (!holds) std::abort();
-}
 
 void Repair(std::vector<std::byte>& bytes, uint8_t options) {
   for (size_t at = 0; at + kHeaderBytes <= bytes.size();) {

@@ -6,24 +6,23 @@
 // what fits neither in length nor in its counts is refused at once.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "compression/registry.h"
 #include "csrc/codec/merge.h"
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/bytes.h"
+#include "tests/fuzz/fuzzing.h"
 #include "tests/native/codec_specs.h"
 #include "tests/native/exact_buffer.h"
 
 namespace byteps_like {
 namespace {
 
+using fuzzing::Require;
 using testing::ExactBuffer;
 using testing::kSpecs;
 
@@ -36,10 +35,6 @@ enum Option : uint8_t {
 constexpr uint32_t kWorld = 3, kMostElements = 3000;
 constexpr size_t kCodecs = std::size(kSpecs), kHead = 5;
 constexpr Draw kDraw = {.key = 7, .round = 3, .rank = 1};
-
-void Require(bool holds) {
-  if (!holds) std::abort();
-}
 
 const Codec& CodecAt(size_t index) {
   static const auto codecs = [] {
@@ -166,8 +161,7 @@ std::vector<std::byte> Encoded(size_t index, uint16_t numel) {
 void WriteSeeds(const std::string& folder) {
   for (size_t index = 0; index < kCodecs; ++index) {
     const std::vector<std::byte> input = Encoded(index, 300);
-    std::ofstream file(folder + "/" + std::to_string(index), std::ios::binary);
-    Require(static_cast<bool>(file.write(reinterpret_cast<const char*>(input.data()), std::ssize(input))));
+    fuzzing::WriteFile(folder + "/" + std::to_string(index), input.data(), input.size());
   }
 }
 
@@ -175,10 +169,7 @@ void WriteSeeds(const std::string& folder) {
 }  // namespace byteps_like
 
 extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments) {
-  constexpr std::string_view kSeeds = "--seeds=";
-  if (*count != 2 || !std::string_view((*arguments)[1]).starts_with(kSeeds)) return 0;
-  byteps_like::WriteSeeds((*arguments)[1] + kSeeds.size());
-  std::exit(0);
+  return byteps_like::fuzzing::WriteSeedsIfAsked(*count, *arguments, byteps_like::WriteSeeds);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

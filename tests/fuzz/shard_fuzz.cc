@@ -5,51 +5,38 @@
 // An input is a row of actions of a few bytes each; `shard_fuzz --seeds=FOLDER` writes some. What must hold whatever
 // they are: no error of memory (results are read late, and shared memory is really unmapped); no more memory than the
 // limit; no result of a range that some rank has not said all of; sums that are sums; failures that say why, once.
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <condition_variable>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "compression/registry.h"
-#include "csrc/base/fd.h"
 #include "csrc/codec/payload.h"
 #include "csrc/kernels/kernels.h"
 #include "server/shard.h"
+#include "tests/fuzz/fuzzing.h"
 
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kRanks = 3, kKeys = 3, kEpoch = 1;
+using namespace fuzzing;  // NOLINT
+
+constexpr uint32_t kKeys = 3, kEpoch = 1;
 constexpr uint32_t kFirstMember = 40;                   // rank 0's member number; the others' follow
 constexpr uint32_t kTotals[kKeys] = {64, 4096, 70000};  // the last is worth to be lent
 constexpr uint32_t kPlaces[kKeys] = {0, 4096, 16384};   // in each rank's memory
 constexpr size_t kRegionBytes = 128u << 10;
 constexpr uint32_t kNumel = 64, kFirstCoded = 16;
 constexpr uint64_t kLimit = 2u << 20;
-constexpr uint32_t kMostPayload = 128u << 10;
 constexpr const char* kCodecs[] = {"topk:ratio=0.2,select=sampled", "onebit:block=32768", "coo",
                                    "blocksparse:block=7,dense=1"};
-
-using Bytes = std::vector<std::byte>;
-
-void Require(bool holds) {
-  if (!holds) std::abort();
-}
 
 // What a rank contributes at an element: of which bytes of a frame follow from its header.
 uint32_t ValueOf(uint32_t rank, uint64_t key, uint32_t round, uint64_t element) {
@@ -62,93 +49,6 @@ void Fill(std::byte* to, size_t bytes, uint32_t rank, uint64_t key, uint32_t rou
     std::memcpy(to + at, &value, 4);
   }
 }
-
-// A rank's end of a link, which the shard takes for a stream.
-struct Wire {
-  std::mutex mutex;
-  std::condition_variable changed;
-  Bytes in;
-  size_t taken = 0;
-  bool drained = false, closed = false, reads = true, full = false;
-  Bytes out;
-  std::deque<int> passed;  // descriptors; -1: this process has no more
-  Fd event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-
-  ~Wire() {
-    for (const int fd : passed)
-      if (fd >= 0) ::close(fd);
-  }
-  void Ring() const {
-    const uint64_t one = 1;
-    Require(::write(event.get(), &one, sizeof(one)) == sizeof(one));
-  }
-};
-
-class WireStream final : public Stream {
- public:
-  explicit WireStream(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
-  ~WireStream() override { Shutdown(); }
-
-  Result<size_t> Read(std::byte* data, size_t size) override {
-    std::lock_guard lock(wire_->mutex);
-    if (wire_->closed) return Status(Code::kClosed, "the end");
-    const size_t bytes = std::min(size, wire_->in.size() - wire_->taken);
-    if (bytes > 0) std::memcpy(data, wire_->in.data() + wire_->taken, bytes);
-    wire_->taken += bytes;
-    wire_->drained = bytes == 0;
-    wire_->changed.notify_all();
-    return bytes;
-  }
-  Result<size_t> Write(std::span<const iovec> pieces) override {
-    std::lock_guard lock(wire_->mutex);
-    if (wire_->closed) return Status(Code::kClosed, "the end");
-    wire_->full = !wire_->reads;
-    if (wire_->full) return size_t{0};
-    size_t written = 0;
-    for (const iovec& piece : pieces) {
-      const auto* const from = static_cast<const std::byte*>(piece.iov_base);
-      wire_->out.insert(wire_->out.end(), from, from + piece.iov_len);
-      written += piece.iov_len;
-    }
-    return written;
-  }
-  std::vector<int> fds() const override { return {wire_->event.get()}; }
-  void Shutdown() override {
-    std::lock_guard lock(wire_->mutex);
-    wire_->closed = true;
-    wire_->changed.notify_all();
-    wire_->Ring();
-  }
-  std::string peer() const override { return "fuzzer"; }
-  bool shares_memory() const override { return true; }
-  Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override {
-    std::lock_guard lock(wire_->mutex);
-    if (wire_->passed.empty()) return Status(Code::kCorrupt, "nothing was passed");
-    const int fd = wire_->passed.front();
-    wire_->passed.pop_front();
-    if (fd < 0) return Status(Code::kCapacity, "no descriptor is free");
-    return SharedBuffer::Map(fd);
-  }
-
- private:
-  const std::shared_ptr<Wire> wire_;
-};
-
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
-  bool empty() const { return left_ == 0; }
-  uint32_t Byte() {
-    if (left_ == 0) return 0;
-    --left_;
-    return *data_++;
-  }
-  uint32_t Word() { return Byte() | Byte() << 8 | Byte() << 16 | Byte() << 24; }
-
- private:
-  const uint8_t* data_;
-  size_t left_;
-};
 
 enum Action : uint32_t {
   kPushNext,
@@ -215,7 +115,7 @@ class World {
     uint64_t number = 0;
     std::array<Progress, kKeys> keys;
     std::map<uint64_t, Progress> coded;
-    std::map<uint64_t, Bytes> payloads;
+    std::map<uint64_t, Buffer> payloads;
   };
   using RoundOf = std::tuple<uint64_t, uint32_t>;  // key and round
   struct Said {
@@ -365,7 +265,7 @@ class World {
     Header header = HeaderOf(FrameType::kCodec, rank);
     header.aux = number;
     header.length = static_cast<uint32_t>(text.size());
-    Bytes payload(text.size());
+    Buffer payload(text.size());
     std::memcpy(payload.data(), text.data(), text.size());
     SendWith(rank, header, std::move(payload), input);
   }
@@ -376,7 +276,7 @@ class World {
     const uint64_t key = kFirstCoded + number;
     Rank& one = ranks_[rank];
     Progress& progress = one.coded[key];
-    Bytes& payload = one.payloads[key];
+    Buffer& payload = one.payloads[key];
     if (progress.said == 0) payload = Encoded(rank, key, progress.round, number);
     if (progress.said == payload.size()) return;
     Header push = HeaderOf(FrameType::kPush, rank);
@@ -390,10 +290,10 @@ class World {
     push.length = std::min(push.total - progress.said, 1 + input.Byte());
     progress.said += push.length;
     const auto from = payload.begin() + static_cast<ptrdiff_t>(push.offset);
-    SendWith(rank, push, Bytes(from, from + push.length), input);
+    SendWith(rank, push, Buffer(from, from + push.length), input);
   }
 
-  static Bytes Encoded(uint32_t rank, uint64_t key, uint32_t round, uint32_t number) {
+  static Buffer Encoded(uint32_t rank, uint64_t key, uint32_t round, uint32_t number) {
     static const auto codecs = [] {
       std::vector<CodecPointer> made;
       for (const char* text : kCodecs) {
@@ -408,7 +308,7 @@ class World {
     std::array<float, kNumel> x{};
     for (uint32_t i = rank; i < kNumel; i += 1 + rank) x[i] = static_cast<float>(i % 7) - 3;
     std::vector<std::max_align_t> workspace(plan.workspace / sizeof(std::max_align_t) + 1);
-    Bytes payload(kPayloadHeader + plan.payload);
+    Buffer payload(kPayloadHeader + plan.payload);
     payload.resize(kPayloadHeader + codec.Encode(x, {key, round, rank}, nullptr,
                                                  reinterpret_cast<std::byte*>(workspace.data()),
                                                  payload.data() + kPayloadHeader));
@@ -422,71 +322,21 @@ class World {
   // What it bears follows from the header, also if that was changed.
   void Send(uint32_t rank, Header header, Input& input) {
     if (mutates_) Mutate(header, input);
-    Bytes payload(header.length);
+    Buffer payload(header.length);
     Fill(payload.data(), payload.size(), header.rank, header.key, header.round, header.offset);
     Put(rank, header, payload);
   }
-  void SendWith(uint32_t rank, Header header, Bytes payload, Input& input) {
+  void SendWith(uint32_t rank, Header header, Buffer payload, Input& input) {
     if (mutates_ && !payload.empty()) payload[input.Byte() % payload.size()] ^= std::byte(1 + input.Byte() % 255);
     Put(rank, header, payload);
   }
 
-  static void Mutate(Header& header, Input& input) {
-    const uint32_t field = input.Byte(), change = input.Word();
-    switch (field % 12) {
-      case 0:
-        header.type = static_cast<FrameType>(1 + change % (kFrameTypeCount - 1));
-        break;
-      case 1:
-        header.dtype = static_cast<DType>(change % kDTypeCount);
-        break;
-      case 2:
-        header.op = static_cast<Op>(change % kOpCount);
-        break;
-      case 3:
-        header.flags ^= change % 16;
-        break;
-      case 4:
-        header.rank ^= change % 4;
-        break;
-      case 5:
-        header.key ^= change % 64;
-        break;
-      case 6:
-        header.round ^= change;
-        break;
-      case 7:
-        header.offset ^= change;
-        break;
-      case 8:
-        header.length = std::min(header.length ^ change, kMostPayload);
-        break;
-      case 9:
-        header.total ^= change;
-        break;
-      case 10:
-        header.aux ^= change;
-        break;
-      default:
-        header.root ^= change;
-        break;
-    }
-  }
-
-  void Put(uint32_t rank, Header header, const Bytes& payload) {
-    if (header.length != payload.size()) return;
-    header.payload_crc = kernels::Crc32c(0, payload.data(), payload.size());
+  void Put(uint32_t rank, Header header, const Buffer& payload) {
     header.member = kFirstMember + header.rank;
-    Bytes frame(kHeaderBytes);
-    EncodeHeader(header, std::span<std::byte, kHeaderBytes>(frame.data(), kHeaderBytes));
-    if (!DecodeHeader(std::span<const std::byte, kHeaderBytes>(frame.data(), kHeaderBytes)).ok()) return;
+    const Buffer frame = FrameOf(header, payload);
+    if (frame.empty()) return;
     if (header.type == FrameType::kPush) Note(header);
-    frame.insert(frame.end(), payload.begin(), payload.end());
-    Wire& wire = *ranks_[rank].wire;
-    std::lock_guard lock(wire.mutex);
-    wire.in.insert(wire.in.end(), frame.begin(), frame.end());
-    wire.drained = false;
-    wire.Ring();
+    ranks_[rank].wire->Put(frame);
   }
 
   void Note(const Header& push) {
@@ -502,19 +352,7 @@ class World {
 
   // What the shard has sent to a rank.
   void Take(uint32_t rank) {
-    Wire& wire = *ranks_[rank].wire;
-    std::lock_guard lock(wire.mutex);
-    size_t at = 0;
-    while (wire.out.size() - at >= kHeaderBytes) {
-      auto header = DecodeHeader(std::span<const std::byte, kHeaderBytes>(wire.out.data() + at, kHeaderBytes));
-      Require(header.ok());
-      if (wire.out.size() - at - kHeaderBytes < header->length) break;
-      const std::byte* const payload = wire.out.data() + at + kHeaderBytes;
-      Require(header->payload_crc == kernels::Crc32c(0, payload, header->length));
-      OnFrame(rank, *header, payload);
-      at += kHeaderBytes + header->length;
-    }
-    wire.out.erase(wire.out.begin(), wire.out.begin() + static_cast<ptrdiff_t>(at));
+    ranks_[rank].wire->Take([&](const Header& header, const std::byte* payload) { OnFrame(rank, header, payload); });
   }
 
   void OnFrame(uint32_t rank, const Header& header, const std::byte* payload) {
@@ -583,28 +421,7 @@ class World {
   int failures_ = 0;
 };
 
-// Plays as they should go, and one that goes wrong: what a fuzzer varies.
-class Play {
- public:
-  Play& All(Action action, uint32_t key = 0, std::vector<uint8_t> more = {}) {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) One(action, rank, key, more);
-    return *this;
-  }
-  Play& One(Action action, uint32_t rank, uint32_t key = 0, const std::vector<uint8_t>& more = {}) {
-    bytes_.push_back(static_cast<uint8_t>(action * kRanks + rank));
-    bytes_.push_back(static_cast<uint8_t>(key));
-    bytes_.insert(bytes_.end(), more.begin(), more.end());
-    return *this;
-  }
-  void Write(const std::string& file) const {
-    std::ofstream(file, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes_.data()), static_cast<std::streamsize>(bytes_.size()));
-  }
-
- private:
-  std::vector<uint8_t> bytes_;
-};
-
+// As it should go, and once not: what a fuzzer varies.
 void WriteSeeds(const std::string& folder) {
   Play rounds, referred, partly, coded, again, moved, unread;
   for (uint32_t key = 0; key < kKeys; ++key) rounds.All(kPushAll, key).All(kPushNext, key, {3}).All(kPushAll, key);
@@ -627,15 +444,12 @@ void WriteSeeds(const std::string& folder) {
 }  // namespace byteps_like
 
 extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments) {
-  constexpr std::string_view kSeeds = "--seeds=";
-  if (*count != 2 || !std::string_view((*arguments)[1]).starts_with(kSeeds)) return 0;
-  byteps_like::WriteSeeds((*arguments)[1] + kSeeds.size());
-  std::exit(0);
+  return byteps_like::fuzzing::WriteSeedsIfAsked(*count, *arguments, byteps_like::WriteSeeds);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   byteps_like::World world;
-  byteps_like::Input input(data, std::min<size_t>(size, 600));
+  byteps_like::fuzzing::Input input(data, std::min<size_t>(size, 600));
   while (!input.empty()) world.Act(input);
   return 0;
 }
