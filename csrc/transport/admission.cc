@@ -88,7 +88,9 @@ void Admission::Close() {
 void Admission::AcceptLoop(Listener& listener) {
   Deadline told{};
   while (!closing_) {
+    places_.acquire();
     auto stream = listener.Accept(Clock::now() + std::chrono::hours(24));
+    if (!stream.ok()) places_.release();
     if (!stream.ok() && stream.status().code() == Code::kClosed) return;
     if (!stream.ok()) {
       // Out of descriptors, most likely: nothing tells when there are some again.
@@ -101,7 +103,10 @@ void Admission::AcceptLoop(Listener& listener) {
     }
     // std::function wants something it can copy.
     auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream));
-    loop_.Post([this, shared, number = ++accepted_] { Receive(std::move(*shared), number); });
+    loop_.Post([this, shared, number = ++accepted_] {
+      places_.release();
+      Receive(std::move(*shared), number);
+    });
   }
 }
 

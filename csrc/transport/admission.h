@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <utility>
@@ -81,6 +82,9 @@ class Admission {
     Admitted admitted;
   };
   using Visitors = std::list<Visitor>;
+  // Accepted and not seen by the loop yet. All others wait in the kernel, should they come faster than it looks at
+  // them.
+  static constexpr int kMostUnseen = 32;
 
   Admission(Options options, handshake::Keys keys) : options_(std::move(options)), keys_(std::move(keys)) {}
   Status Listen(const std::vector<std::string>& urls);
@@ -105,6 +109,7 @@ class Admission {
   std::atomic<bool> closing_{false};
   std::atomic<uint64_t> accepted_{0};
   EventLoop loop_;
+  std::counting_semaphore<> places_{kMostUnseen};
   Visitors visitors_;  // in the order of their acceptance
   std::optional<AdmissionWorld> world_;
   uint64_t sweep_ = 0;  // the timer, if there is one

@@ -6,12 +6,14 @@
 #include <dirent.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <future>
 
 #include "csrc/base/log.h"
 #include "tests/native/raw_client.h"
@@ -25,6 +27,7 @@ constexpr size_t kHeld = 600;  // connections that the strangers keep open thems
 
 // In a child, until it is killed. `addresses`: from how many of 127.0.0.0/8 they come.
 [[noreturn]] void BeStrangers(uint16_t port, const std::string& hello, uint32_t addresses) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::deque<Fd> held;
   const auto begin = Clock::now();
   for (uint32_t count = 0;; ++count) {
@@ -115,6 +118,30 @@ TEST_CASE("admission: members get in past 1,500 strangers a second, who cost lit
     CHECK(in == 101);
   }
   SetLogSink({});
+}
+
+TEST_CASE("admission: whoever comes faster than it looks at them waits in the kernel") {
+  const RawHello recorded;
+  std::promise<void> looking, go_on;
+  Admission::Options options{recorded.job, recorded.secret, 1, [&](std::unique_ptr<Stream>, const Admitted&) {
+                               looking.set_value();
+                               go_on.get_future().wait();
+                             }};
+  auto admission = Admission::Open({"tcp://127.0.0.1:0"}, std::move(options));
+  REQUIRE(admission.ok());
+  Incarnation incarnation;
+  incarnation.fill(static_cast<std::byte>('i'));
+  (*admission)->SetWorld({incarnation, recorded.view, {Role::kServer, 9}, 0, {5}});
+  const std::string url = (*admission)->urls().front();
+  SecondsToGetIn(url, {recorded.job, recorded.secret, recorded.view, incarnation},
+                 {{Role::kWorker, 5}, {Role::kServer, 9}, 0});
+  looking.get_future().wait();
+  const size_t before = Descriptors();
+  std::vector<std::unique_ptr<Stream>> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(std::move(*Connect(url, In(5))));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(Descriptors() - before - silent.size() <= 32);
+  go_on.set_value();
 }
 
 TEST_CASE("admission: it ends at once, whoever is still there") {
