@@ -268,7 +268,7 @@ def _check_ranges(config: Config) -> None:
 
 _MEETING = (
     "job", "scheduler", "rank", "world_size", "num_servers", "force_distributed", "rendezvous_host", "rendezvous_port",
-    "rendezvous_store", "rendezvous_restart", "join_timeout",
+    "rendezvous_store", "rendezvous_restart", "join_timeout", "secret", "secret_file", "host",
 )  # fmt: skip
 
 _AT_MOST = {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30, "rdma_gid_index": 255}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -276,6 +278,24 @@ def query_status(config: Config, timeout: float = 5.0) -> JobStatus:
 def order_record(config: Config, order: Order, timeout: float = 5.0) -> int:
     """Has all members of a running job record a timeline, without being one; how many were told. Raises as above."""
     return control_loop().run(_order_record(config, order, timeout))
+
+
+def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
+    """Worker `config.rank` can't start: the others, who would wait for it, are told why by the scheduler. Blocks up to
+    `timeout` seconds; never raises what is wrong with the scheduler or the secret."""
+    host = config.host or socket.gethostname()
+    member = Member(MemberRole.WORKER, config.rank, "", host, os.getpid())
+    request = pb.DeclineRequest(member=wire.member_to_wire(member), why=str(error)[: bounds.LONGEST_NAME])
+    try:
+        control_loop().run(_decline(config, request, timeout))
+    except BytePSLikeError as unheard:
+        log.debug("the other ranks can't be told: %s", unheard)
+
+
+async def _decline(config: Config, request: pb.DeclineRequest, timeout: float) -> None:
+    from byteps_like.control.session import one_call
+
+    await one_call(config, load(config), "Decline", request, timeout)
 
 
 async def _order_record(config: Config, order: Order, timeout: float) -> int:

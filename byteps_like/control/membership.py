@@ -29,7 +29,7 @@ from byteps_like.control.seats import (
     describe_all,
     heartbeat_interval,
 )
-from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, World
+from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
 
 DIAGNOSIS_SECONDS = 1.0
@@ -67,6 +67,15 @@ class Patience:
 
 
 @dataclass
+class _Declined:
+    """A worker that can't start, and who has been told."""
+
+    rank: int
+    text: str
+    told: set[int] = field(default_factory=set)
+
+
+@dataclass
 class Membership:
     """The members of one job over all its epochs. Not thread-safe."""
 
@@ -88,6 +97,7 @@ class Membership:
         self._members = count(1)
         self.refusals: deque[str] = deque(maxlen=4)
         self._warned: deque[float] = deque()
+        self._declined: _Declined | None = None
         self._seats: dict[str, Seat] = {}
         self._suspects: dict[str, Seat] = {}
         self._reported: tuple[float, BytePSLikeError] | None = None
@@ -106,6 +116,7 @@ class Membership:
         """
         if claim.id in self._seats:
             return self._seats[claim.id]
+        self._check_nobody_declined(claim.member)
         try:
             self._admit(claim, now)
         except RefusedError as refusal:
@@ -120,6 +131,15 @@ class Membership:
         self._evict_excess()
         self._form_if_complete(now)
         return seat
+
+    def decline(self, member: Member, why: str) -> None:
+        """Worker `member` can't start: others who wait for the next world are refused, who come later once each."""
+        if self.state is not JobState.FORMING:
+            return
+        self._declined = _Declined(member.rank, f"{describe(member)} can't start: {why}")
+        for seat in list(self.forming.workers.values()):
+            self._declined.told.add(seat.member.rank)
+            self._dismiss(seat, RefusedError(self._declined.text, operation="join"))
 
     def watching(self, id: str, now: float) -> None:
         """The member's watch stream is open. Raises RefusedError for somebody who is no member (any more)."""
@@ -279,6 +299,16 @@ class Membership:
         if waiting is not None and waiting.suspected is not None and waiting.watched:
             self._lose([waiting], now, "another process has taken its rank")
         self.forming.check(claim)
+
+    def _check_nobody_declined(self, member: Member) -> None:
+        declined = self._declined
+        if declined is None or member.role is not MemberRole.WORKER or member.rank < 0:
+            return
+        if member.rank == declined.rank or member.rank in declined.told:
+            self._declined = None  # they try again
+            return
+        declined.told.add(member.rank)
+        raise RefusedError(declined.text, operation="join")
 
     def _evict_excess(self) -> None:
         for seat in self.forming.excess():

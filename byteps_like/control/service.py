@@ -72,6 +72,7 @@ class SchedulerService:
             "Replan": self.replan,
             "Report": self.report,
             "Leave": self.leave,
+            "Decline": self.decline,
             "Status": self.status,
             "Record": self.record,
         }
@@ -208,6 +209,12 @@ class SchedulerService:
         self.membership.leave(request.member_id, request.returning, self._loop.time())
         self._after()
         return pb.LeaveReply()
+
+    async def decline(self, request: pb.DeclineRequest) -> pb.DeclineReply:
+        """A worker can't start."""
+        self.membership.decline(wire.member_from_wire(request.member), bounds.short("why", request.why))
+        self._after()
+        return pb.DeclineReply()
 
     async def status(self, request: pb.StatusRequest) -> pb.StatusReply:
         """What is known of the job and its members."""

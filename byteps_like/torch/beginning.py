@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from byteps_like.config import Config
 from byteps_like.control.address import own_host
+from byteps_like.control.client import decline
 from byteps_like.errors import ConfigError
 from byteps_like.worker import embedded
 from byteps_like.worker.meeting import Seat
@@ -56,6 +57,9 @@ def _tell(error: ConfigError, settings: Mapping[str, Any]) -> None:
         config, seat = at_group(Config.of_meeting(**settings), settings)
     except ConfigError:
         return  # where to meet isn't known
-    meets = seat is not None or config.rendezvous_host
-    if meets and not config.scheduler and (config.servers or config.world_size > 1):
+    if not config.servers and config.world_size == 1:
+        return
+    if config.scheduler:
+        decline(config, error)
+    elif seat is not None or config.rendezvous_host:
         embedded.tell(error, config, seat)

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from byteps_like.control.bounds import SMALLEST_PARTITION
 from byteps_like.errors import ConfigError
 
 _KIB = 1 << 10
+_LEAST = {"partition_bytes": SMALLEST_PARTITION, "credit_bytes": 64}
+"""Of a saved setting: what the scheduler would refuse is refused where it is read."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def load(path: Path) -> Setting:
         raise ConfigError(f"{path} is no setting that a tuner has saved: {error}") from None
     for item in fields(Setting):
         value, plain = getattr(setting, item.name), item.default
-        least = 64 if item.name in ("partition_bytes", "credit_bytes") else 0
+        least = _LEAST.get(item.name, 0)
         if type(value) is not type(plain) or (isinstance(value, int) and value < least):
             raise ConfigError(f"{path}: {item.name}={value!r} can't be")
     return setting

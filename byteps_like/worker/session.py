@@ -6,13 +6,14 @@ import importlib.util
 import logging
 import os
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from byteps_like.config import Config
 from byteps_like.control.address import own_host
 from byteps_like.control.card import link_gbps
-from byteps_like.control.client import ControlClient
+from byteps_like.control.client import ControlClient, decline
 from byteps_like.control.routes import host_id
 from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ConfigError
@@ -51,14 +52,25 @@ def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Work
     from byteps_like.worker.collective import CollectiveWorker
     from byteps_like.worker.native import NativeWorker
 
-    if config.trace:
-        recorder.take(parse_steps(config.trace, config.trace_steps))
-    communicator = Communicator(config, config.job, client.secret)
+    with _declining(config):
+        if config.trace:
+            recorder.take(parse_steps(config.trace, config.trace_steps))
+        communicator = Communicator(config, config.job, client.secret)
     undo.callback(communicator.close)
     world = client.join(_member(config, host_id(), communicator.own.urls), config.join_timeout)
     config = _with_job_settings(config, world)
     worker = NativeWorker(config, client, world, communicator)
     return worker if world.servers else CollectiveWorker(worker, config.partition_bytes)
+
+
+@contextmanager
+def _declining(config: Config) -> Iterator[None]:
+    """A block whose failure the others hear of, who would wait for this rank."""
+    try:
+        yield
+    except BytePSLikeError as error:
+        decline(config, error)
+        raise
 
 
 def _join_portable(config: Config, client: ControlClient) -> Worker:

@@ -22,6 +22,7 @@ import torch.multiprocessing as mp
 
 import byteps_like.torch as bps
 from tests.multiprocess import warm
+from tests.multiprocess.real_world import job
 
 SECONDS = 60
 FOREIGN = ("BYTEPS_", "DMLC_", "OMPI_", "PMI", "MPI_", "MV2_", "SLURM_", "TORCHELASTIC_", "MASTER_")
@@ -198,6 +199,36 @@ def test_a_rank_that_cannot_start_tells_the_others(body: Callable[[], Any], culp
             assert kind == "error" and "did you mean 'BYTEPS_LIKE_STALL_TIMEOUT'" in text
             assert text.startswith("ConfigError" if number == culprit else f"RefusedError: rank {culprit} (host ")
     assert time.monotonic() - begun < 30, "they waited for it"
+
+
+def _told(ranks: list[Rank], culprit: int, why: str) -> None:
+    for number, rank in enumerate(ranks):
+        kind, text = rank.result()
+        assert kind == "error" and why in text
+        assert text.startswith("ConfigError: " if number == culprit else f"RefusedError: worker {culprit} (host "), text
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        ("BYTEPS_LIKE_STALL_TIMOUT", 3, "did you mean 'BYTEPS_LIKE_STALL_TIMEOUT'"),
+        ("BYTEPS_LIKE_TRACE_STEPS", "9:1", "trace_steps"),  # found when it is about to join
+    ],
+)
+def test_a_rank_that_cannot_start_is_named_by_the_scheduler(
+    culprit: int, setting: str, value: object, why: str
+) -> None:
+    with job(3, 0, join_timeout=120.0) as cluster:
+        known = {
+            f"BYTEPS_LIKE_{name.upper()}": value for name, value in cluster.rank_settings(0).items() if name != "rank"
+        }
+        environments: list[dict[str, Any]] = [known | {"BYTEPS_LIKE_RANK": rank} for rank in range(3)]
+        environments[culprit] |= {setting: value, "BYTEPS_LIKE_TRACE": "/tmp"}
+        begun = time.monotonic()
+        with started(meet, environments) as ranks:
+            _told(ranks, culprit, why)
+        assert time.monotonic() - begun < 30, "they waited for it"
 
 
 SCHEDULER = {"BYTEPS_LIKE_SCHEDULER": f"127.0.0.1:{free_port()}", "BYTEPS_LIKE_SECRET": "s" * 32}

@@ -60,6 +60,11 @@ class Job:
         self.join(claim(MemberRole.SERVER, rank, id, **changes))
         return id
 
+    def decline(self, rank: int, why: str) -> None:
+        """A worker can't start."""
+        self.membership.decline(claim(MemberRole.WORKER, rank, f"w{rank}").member, why)
+        self.deliver()
+
     def form(self) -> None:
         """Three workers and two servers, running."""
         for rank in range(3):

@@ -41,6 +41,41 @@ def test_members_without_a_rank_are_given_free_ones_host_by_host(job: Job) -> No
     assert [member.pid for member in world.workers] == [101, 102, 103]
 
 
+def _refusal(job: Job, id: str) -> str:
+    (event,) = job.events(id, EventKind.FAILED)
+    assert isinstance(event.error, RefusedError)
+    return event.text
+
+
+def test_a_worker_that_cannot_start_is_named_to_those_who_wait_and_to_those_who_come(job: Job) -> None:
+    job.worker(0)
+    job.server("s0")
+    job.decline(1, "unknown setting")
+    assert _refusal(job, "w0") == "worker 1 (host host1, pid 101) can't start: unknown setting"
+    assert job.events("s0", EventKind.FAILED) == [], "servers wait for the next try"
+    with pytest.raises(RefusedError, match=r"worker 1 .* can't start: unknown setting"):
+        job.worker(2)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_after_a_worker_that_could_not_start_all_may_try_again(job: Job, first: int) -> None:
+    job.worker(0)
+    job.decline(1, "unknown setting")
+    order = [first, *(rank for rank in range(3) if rank != first)]
+    for rank in order:
+        job.worker(rank, f"w{10 + rank}")
+    for id in ("s0", "s1"):
+        job.server(id)
+    job.get_ready("s0", "s1")
+    assert len(job.worlds("w12")) == 1
+
+
+def test_a_running_world_does_not_care_who_cannot_start(job: Job) -> None:
+    job.form()
+    job.decline(1, "unknown setting")
+    assert job.events("w0", EventKind.FAILED) == []
+
+
 @pytest.mark.parametrize(
     ("rank", "id", "changes", "message"),
     [

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from byteps_like.control.bounds import SMALLEST_PARTITION
 from byteps_like.errors import ConfigError
 from byteps_like.tuner.log import Log
 from byteps_like.tuner.rounds import Pace, Rounds
@@ -41,6 +42,15 @@ def test_a_file_that_no_tuner_saved_is_refused_by_name(text, tmp_path):
     path = tmp_path / "broken.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"broken\.json"):
+        load(path)
+
+
+def test_the_smallest_partition_is_the_scheduler_s(tmp_path):
+    path = tmp_path / "tuned.json"
+    save(path, Setting(partition_bytes=SMALLEST_PARTITION))
+    assert load(path).partition_bytes == SMALLEST_PARTITION
+    save(path, Setting(partition_bytes=SMALLEST_PARTITION - 64))
+    with pytest.raises(ConfigError, match="partition_bytes=4032 can't be"):
         load(path)
 
 
