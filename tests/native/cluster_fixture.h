@@ -143,6 +143,7 @@ class Tensor {
 
   T* data() { return data_; }
   size_t size() const { return count_; }
+  uint32_t id() const { return id_; }
 
   Result<std::shared_ptr<Operation>> Start(Op op, uint32_t root = 0, int32_t priority = 0) {
     Engine::Request request;

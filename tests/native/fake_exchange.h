@@ -230,7 +230,7 @@ inline std::string FakeExchange::Silent(const Call& call) {
     const auto& calls = net_.exchanges_[rank]->calls_;
     const auto found = calls.find(KeyOf(call.id));
     if (found != calls.end() && found->second.call != nullptr) continue;
-    text += "rank " + std::to_string(rank) + " has not begun this call";
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) + " has not begun this call";
   }
   return text;
 }

@@ -1,6 +1,8 @@
 // What goes wrong is said, to every rank, with its cause.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "tests/native/cluster_fixture.h"
@@ -55,6 +57,60 @@ TEST_CASE("a rank that never comes: a warning, then an error at the deadline, na
   for (const std::string& text : cluster.warnings)
     warned |= Contains(text, "waiting for rank 1; have ranks 0, 2 for 0.");
   CHECK(warned);
+}
+
+// What ranks mean by a name is part of it: those who mean different things by it push different keys.
+TEST_CASE("an operation that ranks give up ends there, its memory is left alone, and the next one is right") {
+  for (const char* scheme : {"inproc", "shm", "tcp"})
+    for (const bool shared : {false, true}) {
+      CAPTURE(scheme);
+      CAPTURE(shared);
+      Cluster cluster({.workers = 3, .servers = 2, .scheme = scheme});
+      std::atomic<uint32_t> begun{0};
+      cluster.Everybody([&](uint32_t rank) {
+        Engine& engine = cluster.engine(rank);
+        Tensor<int32_t> odd(cluster, rank, 20000, DType::kInt32, rank == 1 ? 200 : 100, shared);
+        std::fill_n(odd.data(), odd.size(), 5);
+        auto operation = odd.Start(Op::kSum);
+        REQUIRE(operation.ok());
+        ++begun;
+        while (rank != 2 && begun < 3) std::this_thread::yield();
+        engine.GiveUp(*operation, Status(Code::kClosed, "the ranks disagree"));
+        const Status status = engine.Wait(**operation, Clock::now() + std::chrono::seconds(10));
+        CHECK(status.code() == Code::kClosed);
+        CHECK(status.message() == "the ranks disagree");
+        engine.Retire(odd.id());
+        std::fill_n(odd.data(), odd.size(), -1);
+        Tensor<int32_t> next(cluster, rank, 20000, DType::kInt32, 300, shared);
+        for (int32_t round = 1; round <= 3; ++round) {
+          std::fill_n(next.data(), next.size(), round);
+          REQUIRE(next.Run(Op::kSum).ok());
+          CHECK(std::count(next.data(), next.data() + next.size(), 3 * round) == 20000);
+        }
+        CHECK(std::count(odd.data(), odd.data() + odd.size(), -1) == 20000);
+      });
+      for (uint32_t index = 0; index < 2; ++index) {
+        const ShardStats& stats = cluster.server(index).shards()[0]->stats();
+        const Deadline end = Clock::now() + std::chrono::seconds(5);
+        while (stats.open_rounds > 0 && Clock::now() < end) std::this_thread::yield();
+        CHECK(stats.open_rounds == 0);
+        CHECK(stats.keys <= 3);  // of `next`: there are five partitions on two servers
+      }
+    }
+}
+
+TEST_CASE("an operation that is done can't be given up") {
+  Cluster cluster({.workers = 1});
+  Tensor<int32_t> tensor(cluster, 0, 100, DType::kInt32, 0);
+  for (int round = 0; round < 2; ++round) {
+    auto operation = tensor.Start(Op::kSum);
+    REQUIRE(operation.ok());
+    const Deadline end = Clock::now() + std::chrono::seconds(10);
+    REQUIRE(cluster.engine(0).Wait(**operation, end).ok());
+    cluster.engine(0).GiveUp(*operation, Status(Code::kClosed, "too late"));
+    CHECK(cluster.engine(0).Wait(**operation, end).ok());
+  }
+  CHECK(tensor.Run(Op::kSum).ok());
 }
 
 TEST_CASE("a server that uses up its memory says so") {

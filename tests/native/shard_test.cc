@@ -3,7 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "csrc/transport/ring_stream.h"
 #include "tests/native/test_server.h"
@@ -33,6 +37,13 @@ Header Forget(uint32_t rank, uint64_t key) {
   header.member = NumberOf(rank);
   header.key = key;
   return header;
+}
+
+// Within 5 s: a frame counts as received before it is handled.
+bool Becomes(const std::atomic<uint64_t>& value, uint64_t wanted) {
+  const Deadline end = In(5);
+  while (value != wanted && Clock::now() < end) std::this_thread::yield();
+  return value == wanted;
 }
 
 }  // namespace
@@ -275,6 +286,87 @@ TEST_CASE("a key that all ranks forget is freed, and may begin anew") {
   push(0);
   CHECK(server.stats().keys == 1);
   CHECK(server.stats().memory == 4096);
+}
+
+TEST_CASE("a round that all who have come to it give up is freed, and who comes later is not heard") {
+  TestServer server(3);
+  RawLink first = server.Connect(0), second = server.Connect(1), late = server.Connect(2);
+  const auto sum = [&](uint64_t key) {  // its results say that all before it was handled
+    for (const auto& [link, rank] : {std::pair(&first, 0u), {&second, 1u}, {&late, 2u}}) {
+      std::vector<std::byte> one(4);
+      one[0] = std::byte{1};
+      link->Send(PushHeader(rank, key, 0, 4), one);
+    }
+    for (RawLink* link : {&first, &second, &late}) {
+      const auto result = link->Receive();
+      REQUIRE(result.has_value());
+      CHECK(result->header.key == key);
+      CHECK(result->payload[0] == std::byte{3});
+    }
+  };
+  first.Send(PushHeader(0, 7, 0, 4096));
+  second.Send(PushHeader(1, 7, 0, 4096));
+  REQUIRE(server.HasReceived(2));
+  first.Send(Forget(0, 7));
+  sum(8);
+  CHECK(server.stats().keys == 2);
+  second.Send(Forget(1, 7));
+  sum(9);
+  CHECK(server.stats().keys == 2);
+  CHECK(server.stats().open_rounds == 0);
+  const uint64_t of_two = server.stats().memory;
+  late.Send(PushHeader(2, 7, 0, 4096));
+  late.Send(Forget(2, 7));
+  sum(10);
+  CHECK(server.stats().keys == 3);
+  CHECK(server.stats().memory == of_two / 2 * 3);
+  CHECK(server.failures == 0);
+}
+
+TEST_CASE("a round is not freed before a rank that has begun its contribution gives it up, too") {
+  TestServer server(3);
+  RawLink first = server.Connect(0), slow = server.Connect(1), third = server.Connect(2);
+  Header segment = PushHeader(1, 7, 0, 4096);
+  segment.length = 1000;
+  first.Send(PushHeader(0, 7, 0, 4096));
+  slow.Send(segment);
+  REQUIRE(server.HasReceived(2));
+  first.Send(Forget(0, 7));
+  REQUIRE(server.HasReceived(3));
+  CHECK(server.stats().keys == 1);
+  CHECK(server.stats().open_rounds == 1);
+  slow.Send(Forget(1, 7));
+  segment.offset = 1000;
+  slow.Send(segment);  // was on its way: it is not heard
+  first.Send(PushHeader(0, 8, 0, 4));
+  slow.Send(PushHeader(1, 8, 0, 4));
+  third.Send(PushHeader(2, 8, 0, 4));
+  for (RawLink* link : {&first, &slow, &third}) {
+    const auto result = link->Receive();
+    REQUIRE(result.has_value());
+    CHECK(result->header.key == 8);
+  }
+  CHECK(server.stats().keys == 1);
+  CHECK(server.stats().open_rounds == 0);
+  CHECK(server.failures == 0);
+}
+
+// Ranks that disagree for ever leave nothing behind but the numbers of the last keys.
+TEST_CASE("what is remembered of rounds that were given up is bounded") {
+  constexpr uint32_t kMost = 1u << 16;
+  TestServer server(2);
+  RawLink link = server.Connect(0), late = server.Connect(1);
+  for (uint64_t key = 0; key <= kMost; ++key) {
+    link.Send(PushHeader(0, key, 0, 4));
+    link.Send(Forget(0, key));
+  }
+  REQUIRE(server.HasReceived(2 * (uint64_t{kMost} + 1)));
+  CHECK(Becomes(server.stats().keys, 0));
+  CHECK(server.stats().open_rounds == 0);
+  late.Send(PushHeader(1, kMost, 0, 4));  // the last one is known,
+  late.Send(PushHeader(1, 0, 0, 4));      // the first is not any more
+  REQUIRE(server.HasReceived(2 * (uint64_t{kMost} + 1) + 2));
+  CHECK(Becomes(server.stats().keys, 1));
 }
 
 TEST_CASE("a rank that says the same again and again does not keep a dead round alive") {
