@@ -20,6 +20,8 @@ LARGEST_TENSOR = 1 << 48
 MOST_EXTENTS = 64
 LONGEST_NAME = 4 << 10
 """Characters of a tensor's name, of a barrier's, or of a codec."""
+LONGEST_DETAILS = 1 << 19
+"""Characters of what a tensor stands for."""
 MOST_NAMES = 1 << 18
 """Tensors of an epoch, places that they have left included."""
 MOST_PARTS = 1 << 22

@@ -263,7 +263,7 @@ def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
             yield batch
             batch, taken = [], 0
         batch.append(spec)
-        taken += 4 * (len(spec.name) + len(spec.codec))
+        taken += 4 * (len(spec.name) + len(spec.codec) + len(spec.details))
     yield batch
 
 

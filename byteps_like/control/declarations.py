@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placement import Placer
@@ -34,6 +35,9 @@ class Declarations:
 
     def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
+        for spec in specs:
+            if spec.details:  # first, as it says the most of what differs
+                self._check(rank, spec)
         return [self._declare(rank, spec) for spec in specs]
 
     def replan(self, placer: Placer) -> tuple[Move, ...]:
@@ -66,16 +70,22 @@ class Declarations:
         return declared
 
     def _declare(self, rank: int, spec: TensorSpec) -> Declared:
+        self._check(rank, spec)
         entry = self._entries.get(spec.name)
         if entry is None:
             entry = _Entry(self._place(spec))
             self._entries[spec.name] = entry
-        first = entry.declared.spec
-        if (first.dtype, first.shape, first.codec) != (spec.dtype, spec.shape, spec.codec):
-            raise _mismatch(spec, rank, entry)
         if rank not in entry.ranks:
             entry.ranks.append(rank)
         return entry.declared
+
+    def _check(self, rank: int, spec: TensorSpec) -> None:
+        entry = self._entries.get(spec.name)
+        if entry is None:
+            return
+        first = entry.declared.spec
+        if (first.dtype, first.shape, first.codec) != (spec.dtype, spec.shape, spec.codec):
+            raise _mismatch(spec, rank, entry)
 
 
 def name_keys(text: str, names: Mapping[int, str]) -> str:
@@ -96,12 +106,23 @@ def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:
     others = f"rank{'s' if len(entry.ranks) > 1 else ''} {', '.join(map(str, sorted(entry.ranks)))}"
     alone = entry.ranks == [rank]
     hint = "use another name for the other tensor" if alone else "give one tensor one name on all ranks"
+    own, theirs = where_differ(spec.details, first.details)
+    if own != theirs:
+        own, theirs, hint = f"{own} there", f"{theirs} there", "all ranks must have the same parameters"
+    else:
+        own, theirs = _show(spec), _show(first)
     return MismatchError(
-        f"tensor {spec.name!r}: rank {rank} declared {_show(spec)}, but {others} declared {_show(first)}; {hint}",
+        f"tensor {spec.name!r}: rank {rank} declared {own}, but {others} declared {theirs}; {hint}",
         rank=rank,
         key=spec.name,
         operation="declare",
     )
+
+
+def where_differ(one: str, other: str) -> tuple[str, str]:
+    """The first lines in which these differ; "nothing more" where one has ended; nothing if they are the same."""
+    lines = zip_longest(one.splitlines(), other.splitlines(), fillvalue="nothing more")
+    return next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
 
 
 def _show(spec: TensorSpec) -> str:

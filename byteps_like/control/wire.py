@@ -209,6 +209,7 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
         priority=spec.priority,
         partition_bytes=spec.partition_bytes,
         codec=spec.codec,
+        details=spec.details,
     )
 
 
@@ -216,6 +217,7 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
     """A tensor's declaration. Raises InvalidArgumentError for an unknown dtype, or an extent or size that can't be."""
     bounds.short("tensor's name", message.name)
     bounds.short("codec", message.codec)
+    bounds.short("details", message.details, bounds.LONGEST_DETAILS)
     bounds.whole("number of extents", len(message.shape), 0, bounds.MOST_EXTENTS)
     try:
         dtype = DType(message.dtype)
@@ -226,8 +228,9 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
     if message.partition_bytes:
         bounds.whole("partition_bytes", message.partition_bytes, bounds.SMALLEST_PARTITION, bounds.LARGEST_PARTITION)
     spec = TensorSpec(
-        message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec
-    )
+        message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
+        details=message.details,
+    )  # fmt: skip
     bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
     return spec
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from byteps_like.control.bounds import LONGEST_DETAILS
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.slot import Slot
 from byteps_like.worker.api import Declared, TensorSpec
@@ -86,6 +87,13 @@ def specs_of(label: str, code: DType, layout: Layout, codec: str, apart: bool, f
 
 def signature_of(label: str, slots: Sequence[Slot]) -> TensorSpec:
     """An empty tensor whose shape is a checksum of all names and shapes: ranks with other models don't match."""
-    text = repr([(slot.name, tuple(slot.parameter.shape)) for slot in slots])
-    shape = (0, len(slots), zlib.crc32(text.encode()))
-    return TensorSpec(f"{label}.(0, parameters, checksum of their names and shapes)", DType.UINT8, shape)
+    return signature(label, [(slot.name, slot.parameter.shape) for slot in slots])
+
+
+def signature(label: str, parameters: Sequence[tuple[str, Sequence[int]]]) -> TensorSpec:
+    """The same of names and shapes, in the order of backward."""
+    lines = [f"parameter {name!r} {list(shape)}" for name, shape in reversed(parameters)]
+    text = "\n".join(lines)
+    shape = (0, len(parameters), zlib.crc32(text.encode()))
+    name = f"{label}.(0, parameters, checksum of their names and shapes)"
+    return TensorSpec(name, DType.UINT8, shape, details=text[:LONGEST_DETAILS])

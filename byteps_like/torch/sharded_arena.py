@@ -7,7 +7,6 @@ their way (CoCoNet, ASPLOS'22; ZeRO, SC'20).
 from __future__ import annotations
 
 import queue
-import zlib
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
-from byteps_like.torch.arena_parts import Named, Scaling
+from byteps_like.torch.arena_parts import Named, Scaling, signature
 from byteps_like.torch.flown import park
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.sharded_chunk import Chunk, Staging
@@ -65,14 +64,11 @@ class ShardArena:
 
     def _lay_out(self) -> ShardLayout:
         """Asks the ranks whether they have the same parameters, and the job for the size of its partitions."""
-        text = repr([(slot.name, tuple(slot.parameter.shape)) for slot in self.slots])
-        shape = (0, len(self.slots), zlib.crc32(text.encode()))
-        name = f"{self.label}.(0, parameters, checksum of their names and shapes)"
         sizes = [slot.parameter.numel() for slot in self.slots]
         total = lay_out_shards(sizes, self.code.itemsize, 1 << 62, self.size).total
-        specs = [TensorSpec(name, DType.UINT8, shape), TensorSpec(self.label, self.code, (total,))]
-        signature, cut = self._route.declare(specs)
-        self._route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
+        same = signature(self.label, [(slot.name, slot.parameter.shape) for slot in self.slots])
+        declared, cut = self._route.declare([same, TensorSpec(self.label, self.code, (total,))])
+        self._route.push_pull(declared, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         chunk_bytes = cut.partitions[0].nbytes if cut.partitions else 1
         return lay_out_shards(sizes, self.code.itemsize, chunk_bytes, self.size)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import zlib
+from itertools import zip_longest
 
 from byteps_like.collectives.api import CallOptions, Group, Keeper, Traffic
 from byteps_like.dtypes import DType
@@ -14,14 +15,19 @@ WORDS_BYTES = 128
 """Sent by each rank to all: a checksum of the words, and as much of them as there is room for."""
 
 
-class Agreement:
-    """One comparison in flight. `words` is what this rank means by `what`.
+_DETAILS_SECONDS = 5.0
+"""For which the others' details are awaited: who has refused a call beside this one doesn't send any."""
 
-    On the wire: an all-gather of WORDS_BYTES per rank.
+
+class Agreement:
+    """One comparison in flight. `words` is what this rank means by `what`; `details` say it line by line, where there
+    are too many for all.
+
+    On the wire: an all-gather of WORDS_BYTES per rank; where they differ, two more, of the details.
     """
 
-    def __init__(self, group: Group, what: str, words: str) -> None:
-        self._group, self._what = group, what
+    def __init__(self, group: Group, what: str, words: str, details: str = "") -> None:
+        self._group, self._what, self._details = group, what, details
         text = words.encode()
         self._own = ctypes.create_string_buffer(
             f"{zlib.crc32(text):08x}".encode() + text[: WORDS_BYTES - 9], WORDS_BYTES
@@ -52,11 +58,44 @@ class Agreement:
         raw = self._all.raw
         found = [raw[start : start + WORDS_BYTES].rstrip(b"\0") for start in range(0, len(raw), WORDS_BYTES)]
         if len(set(found)) > 1:
+            told = self._gathered_details() or [words[8:] for words in found]
             raise MismatchError(
-                f"{self._what}: the ranks disagree: {_listed(self._group.ranks, found)}; all ranks must make the same"
+                f"{self._what}: the ranks disagree: {_listed(self._group.ranks, told)}; all ranks must make the same"
                 " calls with the same arguments",
                 key=self._what.strip("'"),
             )
+
+    def _gathered_details(self) -> list[bytes]:
+        """Of each rank the first line in which it differs from rank 0, or rank 0 from the first other one; none if
+        there are no details, or they don't come."""
+        try:
+            texts = [text.decode(errors="replace") for text in _gathered(self._group, self._details.encode())]
+        except BytePSLikeError:
+            return []
+        odd = next((text for text in texts if text != texts[0]), "")
+        number = _first_difference(texts[0], odd)
+        lines = [text.splitlines()[number : number + 1] or ["nothing more"] for text in texts]
+        return [line[0].encode() for line in lines] if odd else []
+
+
+def _gathered(group: Group, own: bytes) -> list[bytes]:
+    size, options = group.size, CallOptions(timeout=_DETAILS_SECONDS, traffic=Traffic.CONTROL)
+    length = (ctypes.c_uint64 * 1)(len(own))
+    lengths = (ctypes.c_uint64 * size)()
+    group.all_gather(ctypes.addressof(length), ctypes.addressof(lengths), [8] * size, DType.UINT8, options).wait()
+    source, target = (
+        ctypes.create_string_buffer(own, max(len(own), 1)),
+        ctypes.create_string_buffer(max(sum(lengths), 1)),
+    )
+    counts = list(lengths)
+    group.all_gather(ctypes.addressof(source), ctypes.addressof(target), counts, DType.UINT8, options).wait()
+    starts = [sum(counts[:rank]) for rank in range(size)]
+    return [target.raw[start : start + count] for start, count in zip(starts, counts, strict=True)]
+
+
+def _first_difference(one: str, other: str) -> int:
+    lines = enumerate(zip_longest(one.splitlines(), other.splitlines()))
+    return next((number for number, (mine, theirs) in lines if mine != theirs), 0)
 
 
 def _listed(ranks: tuple[int, ...], found: list[bytes]) -> str:
@@ -65,6 +104,6 @@ def _listed(ranks: tuple[int, ...], found: list[bytes]) -> str:
         who.setdefault(words, []).append(str(rank))
     return ", ".join(
         f"rank{'s' if len(some) > 1 else ''} {', '.join(some)} {'have' if len(some) > 1 else 'has'}"
-        f" {words[8:].decode(errors='replace')}"
+        f" {words.decode(errors='replace')}"
         for words, some in who.items()
     )

@@ -7,7 +7,7 @@ Implemented by `worker.native.NativeWorker` (the C++ engine), `portable.Portable
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from byteps_like.collectives.api import Group
@@ -34,6 +34,8 @@ class TensorSpec:
 
     says_all: bool = False
     """The name says what is here: who uses it means the same, and nothing needs to be compared."""
+    details: str = field(default="", compare=False, repr=False)
+    """A line for each thing that the shape is a checksum of. Where shapes differ, the first that does is named."""
 
     @property
     def codec_spec(self) -> str:

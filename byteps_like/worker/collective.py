@@ -161,7 +161,7 @@ class CollectiveWorker:
         spec = declared.spec
         lane = self._agreement_lane(declared)
         kind = f"{spec.dtype.name.lower()} {list(spec.shape)}" + (f" by codec {spec.codec}" if spec.codec else "")
-        return [Agreement(lane, repr(spec.name), kind)]
+        return [Agreement(lane, repr(spec.name), kind, spec.details)]
 
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """Some of its ranks (in its own numbers), for collectives. See worker.api.Worker.group."""

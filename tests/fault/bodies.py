@@ -39,8 +39,23 @@ def other_gradients(bps: Any, rank: int, size: int) -> Seen:
     model = torch.nn.Linear(512 if rank == 1 else 256, 1, bias=False)
 
     def step() -> None:
-        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        parameters = model.named_parameters()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=parameters)
         model(torch.ones(1, model.in_features)).sum().backward()
+        optimizer.step()
+
+    return _watch_together(bps, step)
+
+
+def more_gradients(bps: Any, rank: int, size: int) -> Seen:
+    """A model with one parameter more."""
+    layers = [torch.nn.Linear(4, 4, bias=False), *([torch.nn.Linear(4, 1, bias=False)] if rank == 1 else [])]
+    model = torch.nn.Sequential(*layers)
+
+    def step() -> None:
+        parameters = model.named_parameters()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=parameters)
+        model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
 
     return _watch_together(bps, step)

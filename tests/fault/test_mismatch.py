@@ -22,13 +22,17 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (bodies.other_gradients, ["gradients", "[272]", "[528]", "rank 1"]),
+        (bodies.other_gradients, ["gradients", "'weight' [1, 256]", "rank 1 ", "'weight' [1, 512]"]),
+        (bodies.more_gradients, ["gradients", "nothing more", "rank 1 ", "'1.weight' [1, 4]"]),
         (bodies.other_order, ["first", "second"]),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_disagreement_is_named_on_every_rank(pool: Pool, body: Callable[..., Any], words: list[str]) -> None:
-    with job(3, 2) as cluster:
+@pytest.mark.parametrize("servers", [2, 0])
+def test_disagreement_is_named_on_every_rank(
+    pool: Pool, body: Callable[..., Any], words: list[str], servers: int
+) -> None:
+    with job(3, servers) as cluster:
         for name, text, seconds in pool.run(cluster, body):
             assert name == "MismatchError", text
             assert all(word in text for word in words), text

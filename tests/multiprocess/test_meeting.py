@@ -219,16 +219,14 @@ def _told(ranks: list[Rank], culprit: int, why: str) -> None:
 def test_a_rank_that_cannot_start_is_named_by_the_scheduler(
     culprit: int, setting: str, value: object, why: str
 ) -> None:
-    with job(3, 0, join_timeout=120.0) as cluster:
+    with job(3, 0) as cluster:
         known = {
             f"BYTEPS_LIKE_{name.upper()}": value for name, value in cluster.rank_settings(0).items() if name != "rank"
         }
         environments: list[dict[str, Any]] = [known | {"BYTEPS_LIKE_RANK": rank} for rank in range(3)]
         environments[culprit] |= {setting: value, "BYTEPS_LIKE_TRACE": "/tmp"}
-        begun = time.monotonic()
         with started(meet, environments) as ranks:
             _told(ranks, culprit, why)
-        assert time.monotonic() - begun < 30, "they waited for it"
 
 
 SCHEDULER = {"BYTEPS_LIKE_SCHEDULER": f"127.0.0.1:{free_port()}", "BYTEPS_LIKE_SECRET": "s" * 32}
