@@ -92,7 +92,7 @@ def push_pull(server: core.Server, rank: int, secret: bytes) -> str:
     shards = [(0, shard, list(server.urls), SERVER) for shard in range(2)]
     try:
         engine = core.Engine(
-            "job", secret, INCARNATION, 1, rank, MEMBERS[rank], 2, shards, 1 << 17, 1 << 20, 1.0, 1.0, 3.0
+            "job", secret, INCARNATION, 1, rank, MEMBERS[rank], 2, shards, 1 << 17, 1 << 20, 1.0, 0.5, 1.0
         )
     except BytePSLikeError as error:
         return f"{type(error).__name__}: {error}"
@@ -119,7 +119,7 @@ def job(transport: str) -> list[str]:
         server = core.Server("job", secret, [f"{transport}://{place}"], 2)
     except BytePSLikeError as error:
         return [f"{type(error).__name__}: {error}"]
-    server.set_world(INCARNATION, 1, MEMBERS, SERVER, 1.0, 3.0, 0)
+    server.set_world(INCARNATION, 1, MEMBERS, SERVER, 0.5, 1.0, 0)
     ended = list(ready.map(lambda rank: push_pull(server, rank, secret), range(2)))
     server.stop()
     return ended
