@@ -324,6 +324,7 @@ void ExchangeCore::OnAbort(uint32_t peer, const Header& header, std::string text
   CallRecord* const record = HeardOf(peer, IdIn(header), flow);
   const bool kept = record != nullptr && record->failed.ok();
   if (kept && !Charge(*flow, text.size())) return;
+  if (text.empty()) text = NameOf(peer) + " failed it, and did not say why";
   const Status why(CodeFrom(header.aux), std::move(text));
   if (record != nullptr) FailLater(*record, why, false);
   const bool known = record != nullptr || lanes_.contains(header.key);

@@ -111,7 +111,8 @@ void PointImpl::OnData(WayTo from, const Header& header) {
 }
 
 void PointImpl::OnAbort(WayTo from, const Header& header, const std::string& text) {
-  const Status why(CodeFrom(header.aux), text);
+  const Status why(CodeFrom(header.aux),
+                   text.empty() ? core_.NameOf(from.peer) + " failed it, and did not say why" : text);
   const Name name = NameOf(header.key, from.peer, header.root, header.round);
   if (header.total == 0) {  // the receiver does not take our message
     if (sends_.contains(name)) {
