@@ -32,17 +32,20 @@ std::byte* PointImpl::PlaceFor(WayTo from, const Header& header) {
   if (arrival == nullptr) return kAnywhere;
   const bool fits = from == arrival->from && header.offset == arrival->arrived &&
                     MessageLength(header) == arrival->length && header.offset + header.length <= arrival->length;
-  if (!fits) core_.Violation(from.peer, "bytes of a message out of order");
+  if (!fits) {
+    core_.Violation(from.peer, "bytes of a message out of order");
+    return kAnywhere;
+  }
   if (!arrival->in_turn && !arrival->dropped) TakeTurns(*arrival);
+  if (!arrival->dropped && !arrival->receive && !IsEager(header)) {
+    core_.Violation(from.peer, "data of a message that nobody has asked for");
+    return kAnywhere;
+  }
   arrival->landing = header.length;
-  if (!fits || arrival->dropped) return kAnywhere;
+  if (arrival->dropped) return kAnywhere;
   if (arrival->receive && arrival->stash.empty()) {
     arrival->direct = true;
     return arrival->receive->place + header.offset;
-  }
-  if (!arrival->receive && !IsEager(header)) {
-    core_.Violation(from.peer, "data of a message that nobody has asked for");
-    return kAnywhere;
   }
   Block block;
   block.bytes = std::make_unique_for_overwrite<std::byte[]>(header.length);
@@ -98,7 +101,8 @@ void PointImpl::OnData(WayTo from, const Header& header) {
     return;
   }
   Arrival& arrival = *found->second;
-  arrival.landing = 0;
+  // What was not due has no place and counts for nothing, or the message could look whole without it.
+  if (from != arrival.from || std::exchange(arrival.landing, 0) == 0) return;
   arrival.arrived += header.length;
   if (arrival.dropped) {
     if (IsEager(header)) core_.ReturnCredit(from, header.length);
@@ -164,10 +168,19 @@ void PointImpl::OnPeerLost(uint32_t peer, const Status& why) {
     if (name.peer == peer) sends.push_back(name);
   }
   for (const Name& name : sends) EndSend(name, why);
+  std::vector<Name> cut_short;  // no receive of later may wait for the rest
   for (auto& [name, arrival] : arrivals_) {
-    if (name.peer == peer) arrival->landing = 0;
-    if (name.peer == peer && arrival->receive && !IsWhole(*arrival)) FailReceive(*arrival, why);
+    if (name.peer != peer) continue;
+    arrival->landing = 0;
+    if (IsWhole(*arrival)) continue;
+    if (arrival->receive) {
+      FailReceive(*arrival, why);
+    } else {
+      DropArrival(*arrival);
+    }
+    cut_short.push_back(name);
   }
+  for (const Name& name : cut_short) Erase(name);
   const bool left = core_.lost(peer).code() == Code::kClosed;
   for (auto& [id, lane] : lanes_) {
     for (auto at = lane.posted.begin(); at != lane.posted.end();) {

@@ -84,7 +84,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
     bool empty_came = false;  // the frame of a message without bytes
     bool wants_clear = false;
     bool dropped = false;  // nobody takes it; what still comes is thrown away
-    uint32_t landing = 0;  // bytes of the payload that comes right now, and
+    uint32_t landing = 0;  // bytes of the payload that comes right now, if they were due, and
     bool direct = false;   // it goes into place
     std::list<Block> stash;
     std::optional<Posted> receive;

@@ -1,6 +1,8 @@
 // Sends and receives between two ranks: order, any source, early messages, lengths, deadlines, death.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <optional>
 #include <random>
 
 #include "collectives/communicator.h"
@@ -46,6 +48,55 @@ struct World {
 bool Done(const std::shared_ptr<Completion>& completion, Code code = Code::kOk) {
   return completion->Wait(In(10)) && completion->status().code() == code;
 }
+
+// Rank 0 of two, to which the test says what a rank 1 would that breaks the protocol.
+struct Victim {
+  Victim() {
+    TestCall call(ranks[0], {1, 0}, {0, 1}, "a link"), other(ranks[1], {1, 0}, {0, 1}, "a link");
+    call.Send(1, 0, Bytes(1));
+    other.Receive(0, 0, 1);
+    call.Begin();
+    other.Begin();
+    if (!call.Wait() || !other.Wait()) throw std::runtime_error("there is no link");
+    ranks[0].Do([this] { points.emplace(ranks[0].core); });
+  }
+  ~Victim() {
+    ranks[0].Do([this] { points.reset(); });
+  }
+  std::shared_ptr<Completion> Receive(Bytes& place) {
+    PointOptions options;
+    options.lane = 5;
+    options.ranks = {0, 1};
+    options.timeout = 60;
+    return points->Receive(std::move(options), 1, place.data(), place.size());
+  }
+  // `bytes` from `offset` on of rank 1's first message of `length`; `mark`: kEagerMark, or none.
+  void Hear(FrameType type, uint64_t offset, uint32_t bytes, uint32_t length, uint32_t mark) {
+    ranks[0].Do([&] {
+      Header header;
+      header.type = type;
+      header.member = NumberOf(1);
+      header.key = 5 | kPointLane;
+      header.offset = offset;
+      header.length = bytes;
+      header.aux = type == FrameType::kLaunch ? 1 : length;
+      header.total = mark;
+      std::byte* const place = ranks[0].core.PlaceFor(1, header);
+      if (place != kAnywhere && place != nullptr) std::fill_n(place, bytes, std::byte{1});
+      ranks[0].core.OnFrame(1, header, place);
+    });
+  }
+  bool Lost() {
+    bool lost = false;
+    for (const Deadline end = In(10); !lost && Clock::now() < end;) {
+      ranks[0].Do([&] { lost = !ranks[0].core.lost(1).ok(); });
+    }
+    return lost;
+  }
+
+  Ranks ranks{2, "inproc"};
+  std::optional<PointImpl> points;
+};
 
 bool Names(const std::shared_ptr<Completion>& completion, const std::string& text) {
   return completion->status().message().find(text) != std::string::npos;
@@ -348,6 +399,31 @@ TEST_CASE("point to point: wrong arguments are the completion's status") {
   receive->NotifyTo(queue, 42);
   world.Send(1, 0, place);
   CHECK(queue->Pop(In(5)) == 42);
+}
+
+TEST_CASE("point to point: bytes that were not due make no message whole") {
+  for (const uint32_t mark : {kEagerMark, 0u}) {
+    Victim victim;
+    Bytes place(64);
+    auto receive = victim.Receive(place);
+    for (int twice = 0; twice < 2; ++twice) victim.Hear(FrameType::kData, 0, 32, 64, mark);
+    CHECK(victim.Lost());
+    CHECK(receive->Wait(In(10)));
+    CHECK(!receive->status().ok());
+    CHECK(Names(receive, "out of order"));
+  }
+}
+
+TEST_CASE("point to point: nobody waits for the rest of what a lost peer had begun to send") {
+  for (const bool announced : {true, false}) {
+    Victim victim;
+    if (announced) victim.Hear(FrameType::kLaunch, 64, 0, 64, 0);
+    if (!announced) victim.Hear(FrameType::kData, 0, 32, 64, kEagerMark);
+    victim.Hear(FrameType::kData, 1, 32, 64, kEagerMark);
+    REQUIRE(victim.Lost());
+    Bytes place(64);
+    CHECK(Done(victim.Receive(place), Code::kPeerLost));
+  }
 }
 
 }  // namespace byteps_like::testing
