@@ -158,7 +158,7 @@ def test_cleared_gradients_and_new_groups_while_tuning():
 
 def test_a_saved_setting_is_used_from_the_second_step_on(tmp_path):
     path = tmp_path / "tuned.json"
-    save(path, Setting("server", 2048, 1 << 16))
+    save(path, Setting("server", 8192, 1 << 16))
 
     def body(bps, rank, size):
         model, seen = mlp(), []
@@ -171,7 +171,7 @@ def test_a_saved_setting_is_used_from_the_second_step_on(tmp_path):
 
 def test_the_setting_of_the_job_tunes_the_first_optimizer_only(tmp_path):
     path = tmp_path / "tuned.json"
-    save(path, Setting("server", 2048))
+    save(path, Setting("server", 8192))
 
     def body(bps, rank, size):
         bps.runtime.current().tune = str(path)
@@ -181,13 +181,13 @@ def test_the_setting_of_the_job_tunes_the_first_optimizer_only(tmp_path):
         train(bps, rank, plain, second, 2)
         return tuned.tuned, plain.tuned
 
-    assert run_world(2, body) == [(Setting("server", 2048), None)] * 2
+    assert run_world(2, body) == [(Setting("server", 8192), None)] * 2
 
 
 def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
     """An elastic job may begin with one worker, whose optimizer stays."""
     path = tmp_path / "tuned.json"
-    save(path, Setting("server", 2048))
+    save(path, Setting("server", 8192))
 
     def body(bps, rank, size):
         model = mlp()
@@ -202,7 +202,7 @@ def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
         train(bps, rank, optimizer, model, 3)
         return optimizer.tuned
 
-    assert run_world(2, body) == [Setting("server", 2048)] * 2
+    assert run_world(2, body) == [Setting("server", 8192)] * 2
 
 
 def test_what_is_found_is_saved(tmp_path, monkeypatch):
