@@ -64,8 +64,9 @@ class Plugin:
     def pytest_enter_pdb(self) -> None:
         self._watchdog.expect(0)
 
-    def pytest_unconfigure(self) -> None:
-        self._watchdog.expect(ENDING, "the end of the run")
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        # A worker of pytest-xdist that has done its part waits until the last of them has.
+        self._watchdog.expect(0 if hasattr(config, "workerinput") else ENDING, "the end of the run")
 
 
 def timeout_of(item: pytest.Item) -> float:
