@@ -13,9 +13,6 @@ from byteps_like.worker.local import check_codec, check_same
 _PLACES_NAMED = 3
 """That a tensor has moved to: errors of other ranks may speak of the one before."""
 
-_GONE_NAMED = 1024
-"""Names that are used no more: a timeline may still show them."""
-
 Declare = Callable[[list[TensorSpec]], list[Declared]]
 
 
@@ -27,7 +24,6 @@ class Catalogue:
         self._lock = threading.Lock()
         self._known: dict[str, Declared] = {}
         self._names: dict[int, str] = {}
-        self._gone: deque[Declared] = deque(maxlen=_GONE_NAMED)
         self._moved: dict[str, deque[int]] = {}  # tensor ids of the newest places of names that have moved
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -48,7 +44,6 @@ class Catalogue:
         """The name is not used any more; texts may still speak of its keys for a while."""
         with self._lock:
             self._known.pop(declared.spec.name, None)
-            self._gone.append(declared)
             for number in (declared.tensor_id, *self._moved.pop(declared.spec.name, ())):
                 self._names.pop(number, None)
 
@@ -67,7 +62,7 @@ class Catalogue:
 
     def partitions(self) -> dict[int, tuple[str, int]]:
         """Name and number of each partition by its key. Never blocks."""
-        known = [*self._gone.copy(), *self._known.copy().values()]
+        known = list(self._known.values())
         return {part.key: (item.spec.name, number) for item in known for number, part in enumerate(item.partitions)}
 
     def _check(self, spec: TensorSpec) -> None:

@@ -95,7 +95,7 @@ def records() -> Counts:
         "points": len(now.names._points),
         "declared": len(now.route.names),
         "known": len(worker._catalogue._known),
-        "groups": len(base._communicator._groups),
+        "groups": len(base._communicator.lanes()),
         "tensors": len(getattr(worker, "_tensors", ())),
         "descriptors": held(os.getpid())[0],
         "mappings": held(os.getpid())[1],
