@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -21,14 +20,6 @@ class _Entry:
     declared: Declared
     """As it was placed at first, which is where every rank begins."""
     ranks: list[int] = field(default_factory=list)
-    moved: deque[int] = field(default_factory=deque)
-    """Tensor ids of the newest places that it has moved to."""
-    parts: int = 0
-    """At the newest of all places."""
-
-
-_PLACES_NAMED = 3
-"""That a tensor has moved to: while ranks move one after the other, texts may speak of the one before."""
 
 
 class Declarations:
@@ -39,7 +30,7 @@ class Declarations:
         self._entries: dict[str, _Entry] = {}
         self._parts = 0
         self._names: dict[int, str] = {}
-        """By tensor id, those of the last places that tensors have left included."""
+        """By tensor id, those of places that tensors have left included."""
         self._next_id = 0
 
     def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -52,18 +43,18 @@ class Declarations:
     def replan(self, placer: Placer) -> tuple[Move, ...]:
         """Places all tensors anew, and from now on new ones, by `placer`; ranks move one after the other, in step."""
         self._placer = placer
-        moves = [self._move(entry) for entry in self._entries.values()]
-        return tuple(move for move in moves if move.partitions)
+        return tuple(
+            Move(entry.declared.tensor_id, moved.tensor_id, moved.partitions)
+            for entry in self._entries.values()
+            if (moved := self._place(entry.declared.spec)).partitions
+        )
 
     def retire(self, tensors: Sequence[int]) -> None:
         """A rank won't use the names of these any more; nor will any rank declare them again, or for good reason."""
         for number in tensors:
             name = self._names.pop(number, None)
             if name is not None and name in self._entries and self._entries[name].declared.tensor_id == number:
-                entry = self._entries.pop(name)
-                self._parts -= entry.parts
-                for place in entry.moved:
-                    self._names.pop(place, None)
+                self._parts -= len(self._entries.pop(name).declared.partitions)
 
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""
@@ -78,21 +69,11 @@ class Declarations:
         self._names[number] = spec.name
         return declared
 
-    def _move(self, entry: _Entry) -> Move:
-        moved = self._place(entry.declared.spec)
-        self._parts -= entry.parts
-        entry.parts = len(moved.partitions)
-        entry.moved.append(moved.tensor_id)
-        if len(entry.moved) > _PLACES_NAMED:
-            del self._names[entry.moved.popleft()]
-        return Move(entry.declared.tensor_id, moved.tensor_id, moved.partitions)
-
     def _declare(self, rank: int, spec: TensorSpec) -> Declared:
         self._check(rank, spec)
         entry = self._entries.get(spec.name)
         if entry is None:
-            placed = self._place(spec)
-            entry = _Entry(placed, parts=len(placed.partitions))
+            entry = _Entry(self._place(spec))
             self._entries[spec.name] = entry
         if rank not in entry.ranks:
             entry.ranks.append(rank)

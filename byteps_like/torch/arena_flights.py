@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 from byteps_like.errors import BytePSLikeError
@@ -57,10 +56,13 @@ class ArenaFlights:
         flown, self.flown = self.flown, []
         return flown
 
-    def forget(self, memory: object, then: Callable[[], None] | None = None) -> None:
-        """Those of this round, and with `then` those before. What is still in flight keeps `memory` until it has
-        landed; `then` is called after that."""
-        handles = [handle for _, handle in self.flown] + (self._behind if then is not None else [])
-        if then is not None or not all(handle.done() for handle in handles):
-            park(handles, memory, then)
+    def over(self) -> bool:
+        """Whether nothing is in flight any more."""
+        return all(handle.done() for handle in [*self._behind, *(handle for _, handle in self.flown)])
+
+    def forget(self, memory: object) -> None:
+        """Those of this round; what is still in flight keeps `memory` until it has landed."""
+        handles = [handle for _, handle in self.flown]
+        if not all(handle.done() for handle in handles):
+            park(handles, memory)
         self.flown = []

@@ -5,9 +5,6 @@ they are begun. What a rank means by a call (its kind, shape, element type, redu
 name under which the data travels, so calls that differ never meet, and nothing has to be compared on the way: who
 waits for longer than a moment says so, and hears whether the others mean something else, or have begun something else
 in its place (lookout.py, control/meetings.py). Then that one call fails, on all ranks.
-
-What a name stands for is kept from its second use on. Of one that was used once only that is known, so programs that
-make up new names all the time hold nothing but these.
 """
 
 from __future__ import annotations
@@ -79,18 +76,11 @@ class Claim:
     error: BytePSLikeError | None = None
     """The ranks disagree on it, or one takes no part in it."""
     released: bool = False
-    once: bool = False
-    """Nobody knows yet whether its point will be used again: nothing is kept for that."""
 
     @property
     def over(self) -> bool:
         """Whether nothing of it is in flight; it may not have been synchronized."""
         return self.released or (self.handle is not None and self.handle.done())
-
-    @property
-    def over_on_device(self) -> bool:
-        """Whether nothing of it is in flight, even if it was synchronized by a stream only."""
-        return self.handle is None or self.handle.done()
 
     @property
     def place(self) -> MeetingPlace:
@@ -138,19 +128,12 @@ class _Point:
         self.failed = {use: failed for use, failed in self.failed.items() if use >= first}
         self.passed = {use for use in self.passed if use >= first}
 
-    @property
-    def holds_nothing(self) -> bool:
-        """Whether there is nothing to know of it but how often it was used."""
-        return not self.names and not self.failed and not self.passed and self.newest is None
-
     def clear(self) -> None:
         while self.names:
             self.forget(self.names.popitem()[1])
 
     def remember(self, claim: Claim) -> None:
         """It was begun: on this rank, hence on all."""
-        if claim.once:
-            return
         self.names[claim.says] = claim.name
         self.names.move_to_end(claim.says)
         while len(self.names) > self.kept:
@@ -180,10 +163,6 @@ class NameTable:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._points: dict[str, _Point] = {}
-        self._once: set[str] = set()
-        """Points that have been used once in this generation, and have no entry above."""
-        self._passing: list[tuple[Claim, Forget]] = []
-        """Operations of such points that have been synchronized, but may still be in flight on a device."""
         self._unnamed: dict[str, int] = {}
         self._in_flight: dict[str, Claim] = {}
         self._generation = 0
@@ -271,7 +250,6 @@ class NameTable:
         says = f"{call.kind} {call.says}".rstrip()
         name = point.names.get(says) or f"{stable} {call.says}{version}@{use}"
         claim = Claim(place, use, name, stable, what + among.called, says, call.kind, among.ranks)
-        claim.once = use == self._first and call.name is not None
         point.uses += 1
         point.newest = self._in_flight[place] = claim
         return claim
@@ -282,11 +260,7 @@ class NameTable:
         return self._generation << _GENERATION
 
     def _point(self, name: str) -> _Point:
-        known = self._points.get(name)
-        if known is None:
-            known = self._points[name] = _Point(uses=self._first + (name in self._once))
-            self._once.discard(name)
-        return known
+        return self._points.setdefault(name, _Point(uses=self._first))
 
     def _check_not_failed(self, point: _Point, use: int) -> None:
         failed = point.failed.pop(use, None)
@@ -325,18 +299,6 @@ class NameTable:
             if point is not None and point.newest is claim:
                 point.settle()
                 point.newest = None  # it holds the operation's memory
-            if point is not None and claim.once:
-                self._passing.append((claim, point.forget))
-                if point.holds_nothing and point.uses == self._first + 1:
-                    del self._points[claim.point]
-                    self._once.add(claim.point)
-            self._let_go()
-
-    def _let_go(self) -> None:
-        over = [one for one in self._passing if one[0].over_on_device]
-        self._passing = [one for one in self._passing if one not in over]
-        for claim, forget in over:
-            forget(claim.name)
 
     def _drop(self, claim: Claim) -> None:
         claim.released = True
@@ -350,7 +312,7 @@ class NameTable:
         they travel that are given up."""
         with self._changed:
             begun = [place for place in places if self._has_begun(place)]
-            newest = [self._point(point).newest for point, _ in begun]
+            newest = [self._points[point].newest for point, _ in begun]
             found = [claim for claim in newest if claim is not None and claim.place in begun]
             for claim in found:
                 claim.error = error
@@ -375,8 +337,6 @@ class NameTable:
 
     def _has_begun(self, place: MeetingPlace) -> bool:
         point, use = place
-        if point in self._once:
-            return use <= self._first
         return point in self._points and use < self._points[point].uses
 
     def _pass_over(self, places: Sequence[MeetingPlace]) -> None:
@@ -434,21 +394,10 @@ class NameTable:
                 return []
             return [wait[0] for wait in found if wait is not None]
 
-    def end(self, prefix: str) -> None:
-        """The process set of that prefix is no more; nothing of it is in flight."""
-        with self._changed:
-            self._points = {place: point for place, point in self._points.items() if not place.startswith(prefix)}
-            self._once = {place for place in self._once if not place.startswith(prefix)}
-            self._passing = [one for one in self._passing if not one[0].point.startswith(prefix)]
-            self._unnamed.pop(prefix, None)
-
     def begin_anew(self) -> None:
         """A new generation: uses are counted from another number, on all ranks at a moment at which nothing is in
         flight on any. Other ranks may have begun before, and failed in what this one is about to come to."""
         with self._changed:
-            self._passing += [(one, self._points[one.point].forget) for one in self._in_flight.values() if one.once]
-            self._let_go()
-            self._once.clear()
             self._generation += 1
             for point in self._points.values():
                 point.begin_anew(self._first)

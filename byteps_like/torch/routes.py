@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.device_flight import DeviceFlight
 from byteps_like.torch.devices import Device
 from byteps_like.torch.place import Place
-from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, Tunable, UsesGpu, Worker
+from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
 from byteps_like.worker.local import check_same
 
 logger = logging.getLogger(__name__)
@@ -58,7 +56,6 @@ class Route:
         self.why = why or _WHY[worker.route]
         self.observer: Observer | None = None
         self._declared: dict[str, Declared] = {}
-        self._left: deque[str] = deque()
         self._carries: dict[str, bool] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -66,8 +63,6 @@ class Route:
 
         Raises MismatchError if a name was declared with another dtype or shape, here or on another rank.
         """
-        while self._left:
-            self._forget(self._left.popleft())
         known = self._declared
         fresh = [spec for spec in specs if spec.name not in known]
         if fresh:
@@ -87,22 +82,10 @@ class Route:
         names = [name] if name in self._declared else []
         names += [one for one in self._declared if one.startswith(f"{name}.")]
         for one in names:
-            self._forget(one)
+            declared = self._declared.pop(one)
+            if isinstance(self.worker, Forgets):
+                self.worker.forget(declared)
         return names
-
-    def _forget(self, name: str) -> None:
-        declared = self._declared.pop(name, None)
-        if declared is not None and isinstance(self.worker, Forgets):
-            self.worker.forget(declared)
-
-    def leave(self, names: Sequence[Declared]) -> None:
-        """No rank will use these again, and nothing of them is in flight here. Takes no lock: destructors call this, on
-        any thread and at any time. What is held for them is freed, their names with the next `declare`."""
-        for declared in names:
-            with suppress(BytePSLikeError):  # the job has ended, or nothing can be freed in it (portable)
-                if isinstance(self.worker, Tunable):
-                    self.worker.retire(declared)
-            self._left.append(declared.spec.name)
 
     def push_pull(self, declared: Declared, address: int, op: Op, how: Request = Request()) -> Handle:
         """See worker.api.Worker.push_pull."""
@@ -177,12 +160,6 @@ class Scope:
         if name in self.lanes:
             self.lanes.remove(name)
             self.base.group(f"name/{self.number}/{name}", self.ranks).end()
-
-    def end(self) -> None:
-        """Nothing goes over these ranks any more, and nothing is in flight: of a process set."""
-        for name in list(self.lanes):
-            self.end_lane(name)
-        self.route.worker.close()
 
     def root(self, root: int) -> int:
         """The place of world rank `root`. Raises InvalidArgumentError if it has none."""

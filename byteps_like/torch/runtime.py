@@ -140,7 +140,7 @@ class Runtime:
     def _forget(self, scope: Scope, name: str) -> None:
         """No data will travel under `name` any more."""
         scope.end_lane(name)
-        for retired in {name, *scope.route.retire(name)}:
+        for retired in scope.route.retire(name):
             if self.joiner is not None:
                 self.joiner.forget(retired)
 
@@ -236,12 +236,8 @@ class Runtime:
         return Scope(number, ranks, ranks.index(self.worker.rank), route, self.worker)
 
     def remove_scope(self, number: int) -> bool:
-        """Forgets a process set, and all that was held for it; whether there was one."""
-        ranks, scope = self._scopes.pop(number, ((), None))
-        if scope is not None:
-            self.names.end(scope.prefix)
-            scope.end()
-        return bool(ranks)
+        """Forgets a process set; whether there was one."""
+        return self._scopes.pop(number, None) is not None
 
     def count(self, kind: str) -> int:
         """0, 1, 2, ... for each kind: the same on all ranks if these make their things in the same order."""

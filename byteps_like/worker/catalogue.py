@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from byteps_like.control.declarations import name_keys
 from byteps_like.worker.api import Declared, TensorSpec
 from byteps_like.worker.local import check_codec, check_same
-
-_PLACES_NAMED = 3
-"""That a tensor has moved to: errors of other ranks may speak of the one before."""
 
 Declare = Callable[[list[TensorSpec]], list[Declared]]
 
@@ -24,7 +20,6 @@ class Catalogue:
         self._lock = threading.Lock()
         self._known: dict[str, Declared] = {}
         self._names: dict[int, str] = {}
-        self._moved: dict[str, deque[int]] = {}  # tensor ids of the newest places of names that have moved
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """The entries of `specs`, in order; one round trip for all that are new.
@@ -44,17 +39,12 @@ class Catalogue:
         """The name is not used any more; texts may still speak of its keys for a while."""
         with self._lock:
             self._known.pop(declared.spec.name, None)
-            for number in (declared.tensor_id, *self._moved.pop(declared.spec.name, ())):
-                self._names.pop(number, None)
+            self._names.pop(declared.tensor_id, None)
 
     def rename(self, moved: Declared) -> None:
         """The tensor's keys are those of `moved` from now on; errors may speak of them."""
         with self._lock:
             self._names[moved.tensor_id] = moved.spec.name
-            places = self._moved.setdefault(moved.spec.name, deque())
-            places.append(moved.tensor_id)
-            if len(places) > _PLACES_NAMED:
-                del self._names[places.popleft()]
 
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: the core knows keys only."""

@@ -71,8 +71,7 @@ class Moves:
             tensor = self._tensors.pop(first, None)
             self._next.pop(first, None)
             now = declared if tensor is None else tensor.now
-            for place in [place for place, origin in self._first_id.items() if origin == first]:
-                del self._first_id[place]
+            self._first_id.pop(now.tensor_id, None)
             return now
 
     def has_moved(self, declared: Declared) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch import flown, runtime
+from byteps_like.torch import runtime
 from byteps_like.worker.api import TensorSpec
 from tests.scenarios.models import mlp
 from tests.scenarios.optimizers import backward
@@ -81,89 +81,3 @@ def optimizers(bps: Any, rank: int, size: int, server: int, turns: int) -> tuple
         gc.collect()
 
     return watched(bps, server, turns, one)
-
-
-Counts = dict[str, int]
-
-
-def records() -> Counts:
-    """What this process holds for names and groups."""
-    now: Any = runtime.current()
-    worker = getattr(now.worker, "_worker", now.worker)
-    base = getattr(worker, "_base", worker)
-    return {
-        "points": len(now.names._points),
-        "declared": len(now.route.names),
-        "known": len(worker._catalogue._known),
-        "groups": len(base._communicator.lanes()),
-        "tensors": len(getattr(worker, "_tensors", ())),
-        "descriptors": held(os.getpid())[0],
-        "mappings": held(os.getpid())[1],
-    }
-
-
-def counted(bps: Any, turns: int, turn_of: Callable[[int], None]) -> tuple[Counts, Counts]:
-    """What is held after the first few turns, and after the last."""
-    for turn in range(4):
-        turn_of(turn)
-    calm_down(bps)
-    first = records()
-    for turn in range(4, turns):
-        turn_of(turn)
-    calm_down(bps)
-    settled(os.getpid(), (first["descriptors"], first["mappings"]))
-    return first, records()
-
-
-def calm_down(bps: Any) -> None:
-    """What is in flight lands, and what can be let go of then is."""
-    end = time.monotonic() + 10.0
-    while flown._parked and time.monotonic() < end:
-        flown.release()
-        time.sleep(0.01)
-    for _ in range(3):
-        bps.push_pull(torch.zeros(1), name="calm")
-    bps.barrier()
-
-
-def names(bps: Any, rank: int, size: int, server: int, turns: int) -> tuple[Counts, Counts]:
-    """Ever new names."""
-    tensor = torch.zeros(64)
-
-    def one(turn: int) -> None:
-        total = bps.push_pull(tensor.fill_(turn + rank), name=f"name.{turn}", average=False)
-        assert total.eq(size * turn + sum(range(size))).all()
-
-    return counted(bps, turns, one)
-
-
-def process_sets(bps: Any, rank: int, size: int, server: int, turns: int) -> tuple[Counts, Counts]:
-    """Process sets of which some names are reduced, with and without a name, and that are removed again."""
-
-    def one(turn: int) -> None:
-        ranks = bps.add_process_set([0, 1])
-        if rank in (0, 1):
-            for name in (None, f"one.{turn}", "two", "two"):
-                assert bps.push_pull(torch.full((8,), turn), name=name, average=False, process_set=ranks)[0] == 2 * turn
-        bps.remove_process_set(ranks)
-
-    return counted(bps, turns, one)
-
-
-def arenas_in_flight(bps: Any, rank: int, size: int, server: int, turns: int) -> tuple[Counts, Counts]:
-    """Optimizers that are dropped with a round in flight, which lands afterwards."""
-
-    def one(turn: int) -> None:
-        model = mlp()
-        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        backward(model, 0, rank, size)
-        optimizer.step()
-        if rank == 0:
-            bps.push_pull(torch.zeros(1), name="rank 0 is ahead")
-        backward(model, 1, rank, size)
-        del optimizer, model
-        gc.collect()
-        if rank != 0:
-            bps.push_pull(torch.zeros(1), name="rank 0 is ahead")
-
-    return counted(bps, turns, one)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from byteps_like.control import declarations
 from byteps_like.control.barriers import Barriers
 from byteps_like.control.declarations import Declarations, name_keys
 from byteps_like.control.placement import Placer
@@ -56,19 +55,6 @@ def test_reuse_of_a_name_on_one_rank() -> None:
     table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,))])
     with pytest.raises(MismatchError, match="use another name"):
         table.declare(0, [TensorSpec("w", DType.FLOAT32, (4,))])
-
-
-def test_tensors_that_move_for_days_cost_no_more_than_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declarations, "MOST_NAMES", 16)
-    monkeypatch.setattr(declarations, "MOST_PARTS", 16)
-    table, specs = Declarations(Placer([1], 4096)), [TensorSpec(name, DType.INT8, (8000,)) for name in "ab"]
-    placed = table.declare(0, specs)
-    for number in range(100):
-        moves = table.replan(Placer([1], 4096 * (1 + number % 2)))
-        assert table.name_keys(f"key {moves[1].new_id << 16}") == "'b' (partition 0)"
-    assert len(table._names) <= 8
-    table.retire([item.tensor_id for item in placed])
-    assert (table._names, table._parts) == ({}, 0)
 
 
 def test_barriers() -> None:
