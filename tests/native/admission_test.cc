@@ -114,7 +114,7 @@ TEST_CASE("admission: members get in past 1,500 strangers a second, who cost lit
             ResidentKiB() - resident, " KiB");
     CHECK(seconds[98] <= 1.0);
     CHECK(most - descriptors <= 320);
-    CHECK(ResidentKiB() - resident <= 32u << 10);
+    if (kSlow == 1) CHECK(ResidentKiB() - resident <= 32u << 10);  // sanitizers keep what was freed
     CHECK(in == 101);
   }
   SetLogSink({});
