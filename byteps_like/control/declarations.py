@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placement import Placer
 from byteps_like.control.types import Move
 from byteps_like.errors import MismatchError
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
-from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.api import Declared, TensorSpec, first_difference
 
 
 @dataclass
@@ -106,23 +105,16 @@ def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:
     others = f"rank{'s' if len(entry.ranks) > 1 else ''} {', '.join(map(str, sorted(entry.ranks)))}"
     alone = entry.ranks == [rank]
     hint = "use another name for the other tensor" if alone else "give one tensor one name on all ranks"
-    own, theirs = where_differ(spec.details, first.details)
-    if own != theirs:
-        own, theirs, hint = f"{own} there", f"{theirs} there", "all ranks must have the same parameters"
-    else:
-        own, theirs = _show(spec), _show(first)
+    own, theirs = _show(spec), _show(first)
+    if differing := first_difference([spec.details, first.details]):
+        own, theirs = (f"{line} there" for line in differing)
+        hint = "all ranks must have the same parameters"
     return MismatchError(
         f"tensor {spec.name!r}: rank {rank} declared {own}, but {others} declared {theirs}; {hint}",
         rank=rank,
         key=spec.name,
         operation="declare",
     )
-
-
-def where_differ(one: str, other: str) -> tuple[str, str]:
-    """The first lines in which these differ; "nothing more" where one has ended; nothing if they are the same."""
-    lines = zip_longest(one.splitlines(), other.splitlines(), fillvalue="nothing more")
-    return next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
 
 
 def _show(spec: TensorSpec) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import sys
 import zlib
-from itertools import zip_longest
 
 from byteps_like.collectives.api import CallOptions, Group, Keeper, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, MismatchError
+from byteps_like.worker.api import first_difference
 
 WORDS_BYTES = 128
 """Sent by each rank to all: a checksum of the words, and as much of them as there is room for."""
@@ -58,24 +58,20 @@ class Agreement:
         raw = self._all.raw
         found = [raw[start : start + WORDS_BYTES].rstrip(b"\0") for start in range(0, len(raw), WORDS_BYTES)]
         if len(set(found)) > 1:
-            told = self._gathered_details() or [words[8:] for words in found]
+            told = self._gathered_details() or [words[8:].decode(errors="replace") for words in found]
             raise MismatchError(
                 f"{self._what}: the ranks disagree: {_listed(self._group.ranks, told)}; all ranks must make the same"
                 " calls with the same arguments",
                 key=self._what.strip("'"),
             )
 
-    def _gathered_details(self) -> list[bytes]:
-        """Of each rank the first line in which it differs from rank 0, or rank 0 from the first other one; none if
-        there are no details, or they don't come."""
+    def _gathered_details(self) -> list[str]:
+        """Of each rank the first line in which they differ; none if there are no details, or they don't come."""
         try:
-            texts = [text.decode(errors="replace") for text in _gathered(self._group, self._details.encode())]
+            texts = _gathered(self._group, self._details.encode())
         except BytePSLikeError:
             return []
-        odd = next((text for text in texts if text != texts[0]), "")
-        number = _first_difference(texts[0], odd)
-        lines = [text.splitlines()[number : number + 1] or ["nothing more"] for text in texts]
-        return [line[0].encode() for line in lines] if odd else []
+        return first_difference([text.decode(errors="replace") for text in texts])
 
 
 def _gathered(group: Group, own: bytes) -> list[bytes]:
@@ -83,27 +79,19 @@ def _gathered(group: Group, own: bytes) -> list[bytes]:
     length = (ctypes.c_uint64 * 1)(len(own))
     lengths = (ctypes.c_uint64 * size)()
     group.all_gather(ctypes.addressof(length), ctypes.addressof(lengths), [8] * size, DType.UINT8, options).wait()
-    source, target = (
-        ctypes.create_string_buffer(own, max(len(own), 1)),
-        ctypes.create_string_buffer(max(sum(lengths), 1)),
-    )
     counts = list(lengths)
+    source = ctypes.create_string_buffer(own, max(len(own), 1))
+    target = ctypes.create_string_buffer(max(sum(counts), 1))
     group.all_gather(ctypes.addressof(source), ctypes.addressof(target), counts, DType.UINT8, options).wait()
     starts = [sum(counts[:rank]) for rank in range(size)]
     return [target.raw[start : start + count] for start, count in zip(starts, counts, strict=True)]
 
 
-def _first_difference(one: str, other: str) -> int:
-    lines = enumerate(zip_longest(one.splitlines(), other.splitlines()))
-    return next((number for number, (mine, theirs) in lines if mine != theirs), 0)
-
-
-def _listed(ranks: tuple[int, ...], found: list[bytes]) -> str:
-    who: dict[bytes, list[str]] = {}
+def _listed(ranks: tuple[int, ...], found: list[str]) -> str:
+    who: dict[str, list[str]] = {}
     for rank, words in zip(ranks, found, strict=True):
         who.setdefault(words, []).append(str(rank))
     return ", ".join(
-        f"rank{'s' if len(some) > 1 else ''} {', '.join(some)} {'have' if len(some) > 1 else 'has'}"
-        f" {words.decode(errors='replace')}"
+        f"rank{'s' if len(some) > 1 else ''} {', '.join(some)} {'have' if len(some) > 1 else 'has'} {words}"
         for words, some in who.items()
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Protocol, runtime_checkable
 
 from byteps_like.collectives.api import Group
@@ -54,6 +55,12 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Bytes of the whole tensor."""
         return self.numel * self.dtype.itemsize
+
+
+def first_difference(details: Sequence[str]) -> list[str]:
+    """Of each the first line in which not all are the same, "nothing more" where one has ended; none if all are."""
+    lines = zip_longest(*(text.splitlines() for text in details), fillvalue="nothing more")
+    return next((list(some) for some in lines if len(set(some)) > 1), [])
 
 
 @dataclass(frozen=True)

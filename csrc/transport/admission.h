@@ -82,8 +82,7 @@ class Admission {
     Admitted admitted;
   };
   using Visitors = std::list<Visitor>;
-  // Accepted and not seen by the loop yet. All others wait in the kernel, should they come faster than it looks at
-  // them.
+  // Accepted and not seen by the loop yet: whoever comes faster than it looks at them waits in the kernel.
   static constexpr int kMostUnseen = 32;
 
   Admission(Options options, handshake::Keys keys) : options_(std::move(options)), keys_(std::move(keys)) {}

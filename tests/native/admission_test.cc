@@ -64,17 +64,34 @@ size_t ResidentKiB() {
   return 0;
 }
 
-// A member's way in, as engines and meshes go: again and again, with pauses. How long it took.
-double SecondsToGetIn(const std::string& url, const Credentials& credentials, const Introduction& who) {
-  const auto begin = Clock::now();
-  for (auto pause = std::chrono::milliseconds(2); Clock::now() - begin < std::chrono::seconds(10);) {
-    auto stream = Connect(url, In(2));
-    if (stream.ok() && Meet(**stream, credentials, who, In(2)).status.ok()) break;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(100));
+// Server 9, to which worker 5 alone may come.
+struct Entrance {
+  explicit Entrance(std::function<void(std::unique_ptr<Stream>, const Admitted&)> admit) {
+    auto opened = Admission::Open({"tcp://127.0.0.1:0"}, {recorded.job, recorded.secret, 1, std::move(admit)});
+    if (!opened.ok()) throw std::runtime_error(opened.status().message());
+    admission = std::move(*opened);
+    incarnation.fill(static_cast<std::byte>('i'));
+    admission->SetWorld({incarnation, recorded.view, {Role::kServer, 9}, 0, {5}});
   }
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+  std::string url() const { return admission->urls().front(); }
+  // The member's way in, as engines and meshes go: again and again, with pauses. How long it took.
+  double SecondsToGetIn() const {
+    const Credentials credentials{recorded.job, recorded.secret, recorded.view, incarnation};
+    const Introduction who{{Role::kWorker, 5}, {Role::kServer, 9}, 0};
+    const auto begin = Clock::now();
+    for (auto pause = std::chrono::milliseconds(2); Clock::now() - begin < std::chrono::seconds(10);) {
+      auto stream = Connect(url(), In(2));
+      if (stream.ok() && Meet(**stream, credentials, who, In(2)).status.ok()) break;
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::milliseconds(100));
+    }
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  const RawHello recorded;
+  Incarnation incarnation;
+  std::unique_ptr<Admission> admission;
+};
 
 }  // namespace
 
@@ -82,28 +99,19 @@ TEST_CASE("admission: members get in past 1,500 strangers a second, who cost lit
   SetLogSink([](LogLevel, std::string_view) {});
   for (const uint32_t addresses : {1u, 40u}) {
     CAPTURE(addresses);
-    const RawHello recorded;
     std::atomic<int> in{0};
-    Admission::Options options{recorded.job, recorded.secret, 1,
-                               [&](std::unique_ptr<Stream>, const Admitted&) { ++in; }};
-    auto admission = Admission::Open({"tcp://127.0.0.1:0"}, std::move(options));
-    REQUIRE(admission.ok());
-    Incarnation incarnation;
-    incarnation.fill(static_cast<std::byte>('i'));
-    (*admission)->SetWorld({incarnation, recorded.view, {Role::kServer, 9}, 0, {5}});
-    const std::string url = (*admission)->urls().front();
-    const Credentials credentials{recorded.job, recorded.secret, recorded.view, incarnation};
-    const Introduction who{{Role::kWorker, 5}, {Role::kServer, 9}, 0};
-    SecondsToGetIn(url, credentials, who);  // what the first one costs is paid
+    Entrance entrance([&](std::unique_ptr<Stream>, const Admitted&) { ++in; });
+    const std::string url = entrance.url();
+    entrance.SecondsToGetIn();  // what the first one costs is paid
     const size_t descriptors = Descriptors(), resident = ResidentKiB();
     const auto port = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
     const pid_t strangers = ::fork();
-    if (strangers == 0) BeStrangers(port, recorded.bytes(), addresses);
+    if (strangers == 0) BeStrangers(port, entrance.recorded.bytes(), addresses);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     std::vector<double> seconds;
     size_t most = 0;
     for (int tries = 0; tries < 100; ++tries) {
-      seconds.push_back(SecondsToGetIn(url, credentials, who));
+      seconds.push_back(entrance.SecondsToGetIn());
       most = std::max(most, Descriptors());
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -121,24 +129,16 @@ TEST_CASE("admission: members get in past 1,500 strangers a second, who cost lit
 }
 
 TEST_CASE("admission: whoever comes faster than it looks at them waits in the kernel") {
-  const RawHello recorded;
   std::promise<void> looking, go_on;
-  Admission::Options options{recorded.job, recorded.secret, 1, [&](std::unique_ptr<Stream>, const Admitted&) {
-                               looking.set_value();
-                               go_on.get_future().wait();
-                             }};
-  auto admission = Admission::Open({"tcp://127.0.0.1:0"}, std::move(options));
-  REQUIRE(admission.ok());
-  Incarnation incarnation;
-  incarnation.fill(static_cast<std::byte>('i'));
-  (*admission)->SetWorld({incarnation, recorded.view, {Role::kServer, 9}, 0, {5}});
-  const std::string url = (*admission)->urls().front();
-  SecondsToGetIn(url, {recorded.job, recorded.secret, recorded.view, incarnation},
-                 {{Role::kWorker, 5}, {Role::kServer, 9}, 0});
+  Entrance entrance([&](std::unique_ptr<Stream>, const Admitted&) {
+    looking.set_value();
+    go_on.get_future().wait();
+  });
+  entrance.SecondsToGetIn();
   looking.get_future().wait();
   const size_t before = Descriptors();
   std::vector<std::unique_ptr<Stream>> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(std::move(*Connect(url, In(5))));
+  for (int i = 0; i < 100; ++i) silent.push_back(std::move(*Connect(entrance.url(), In(5))));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   CHECK(Descriptors() - before - silent.size() <= 32);
   go_on.set_value();
