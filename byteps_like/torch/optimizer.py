@@ -169,7 +169,7 @@ class DistributedOptimizerMixin(Twin):
         return None if tuning is None else tuning.setting
 
     def compression_report(self) -> list[CodecReport]:
-        """How gradients that have a codec travel, and what was seen of them: see docs/compression.md, "Selective"."""
+        """How encoded gradients are sent, and what monitoring found: docs/compression.md, "Automatic selection"."""
         return report(self._distribution.reducer)
 
     def close(self) -> None:
