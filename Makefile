@@ -149,7 +149,7 @@ bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped 
 	@$(PYTHON) bench/training.py
 	@$(PYTHON) bench/training_gpt.py
 
-bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training with them, on a lab (root; half an hour): docs/compression-measured.md
+bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training with them, on a lab (root; half an hour): docs/reference/compression-measured.md
 	@$(PYTHON) bench/compression.py --rates none
 	@$(PYTHON) bench/compression.py --plot docs/images/compression.png
 	@$(PYTHON) bench/compression.py --route allreduce --servers 0 --rates 400mbit
@@ -171,7 +171,7 @@ bench-rdma:  ## RDMA links against perftest's ib_write_bw and ib_send_lat, in th
 	@$(PYTHON) bench/rdma.py
 
 docs: setup  ## regenerates the generated parts of docs/
-	@$(PYTHON) -m byteps_like.config > docs/config.md
+	@$(PYTHON) -m byteps_like.config > docs/reference/config.md
 
 wheel: setup  ## wheel and sdist in dist/
 	@rm -rf build/lib.* build/bdist.*

@@ -1,4 +1,4 @@
-"""Makes docs/compression-measured.md of what the benchmarks of compression have left in out/.
+"""Makes docs/reference/compression-measured.md of what the benchmarks of compression have left in out/.
 
     python bench/compression_page.py
 
@@ -18,7 +18,7 @@ import compression_training
 import report
 from compression_plan import DATA, FP32
 
-PAGE = report.ROOT / "docs" / "compression-measured.md"
+PAGE = report.ROOT / "docs" / "reference" / "compression-measured.md"
 RATES = {"100mbit": "100 Mb/s", "400mbit": "400 Mb/s", "1gbit": "1 Gb/s", "none": "one host"}
 Row = dict[str, Any]
 
@@ -107,7 +107,7 @@ def page(folder: Path) -> str:
                 reductions(rows),
             ]
     if codecs:
-        parts.append("![Time against error](images/compression.png)\n")
+        parts.append("![Time against error](../images/compression.png)\n")
     sparse = [row for row in newest(folder / "blocksparse.jsonl", "servers", "density", "contender") if row["servers"]]
     if sparse:
         what = f"{sparse[0]['workers']} workers, {sparse[0]['servers']} servers, links of {sparse[0]['rate']}"
@@ -123,7 +123,7 @@ def page(folder: Path) -> str:
         ]
         for task in dict.fromkeys(row["task"] for row in trained):
             parts += [f"### {task}\n", training([row for row in trained if row["task"] == task], task)]
-        parts.append("![Loss by step and by time](images/compression-training.png)\n")
+        parts.append("![Loss by step and by time](../images/compression-training.png)\n")
     return "\n".join(parts)
 
 

@@ -41,7 +41,7 @@ PROCESSOR = {1000: 1.6e-9, 700: 3e-9}
 """Line's rate -> seconds of a core for each byte that a worker moves, kernel and runtime; below OF_SINGLE_PACKETS."""
 OF_SINGLE_PACKETS = 9e-9
 """Below 500 Mb/s, when the lab's buckets still cut packets (decision 0032). Now it is less, but the configurations are
-those of docs/planner.md."""
+those of docs/how-to/planner.md."""
 MOST_PROCESSOR = 0.82
 COLUMNS = (
     "n", "k", "Mb/s", "slowest", "model", "MB", "comm/comp", "partition", "order", "barrier", "predicted", "measured",

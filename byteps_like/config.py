@@ -1,7 +1,7 @@
 """Every setting of a process, in one frozen dataclass: argument > environment > default.
 
 The environment is read here and nowhere else; C++ reads none of it.
-`python -m byteps_like.config` prints docs/config.md.
+`python -m byteps_like.config` prints docs/reference/config.md.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Config:
     )
     tune: str = _setting(
         "off",
-        "Tunes how gradients travel while training runs: off, on, or the path of a saved setting (docs/tuner.md).",
+        "Tunes how gradients travel during training: off, on, or the path of a saved setting (docs/how-to/tuner.md).",
     )
     compression: str = _setting(
         "",

@@ -4,7 +4,7 @@
 
 Trains a network on scikit-learn's digits with each `compression=` below and compares what was sent with plain fp32.
 Weights of the layers are encoded; biases, and matrices under 64 KiB like the last one, stay raw unless a rule names
-them (docs/compression.md).
+them (docs/how-to/compression.md).
 """
 
 import argparse

@@ -5,7 +5,7 @@
 Trains the same network on scikit-learn's digits twice, with step() waiting for all gradients and with cross_barrier,
 and compares: the weights are the same, bit for bit. What differs is where the waiting is done. On one host there is
 little to wait for; where the network is what training waits for, forward goes on while gradients of late layers are on
-their way (docs/scheduler.md).
+their way (docs/explanation/scheduler.md).
 """
 
 import argparse

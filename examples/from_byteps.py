@@ -1,4 +1,4 @@
-"""A BytePS script after its migration: the import line is changed, nothing else (see docs/migration.md).
+"""A BytePS script after its migration: the import line is changed, nothing else (see docs/how-to/migration.md).
 
 byteps-like run -n 2 -s 1 -- python examples/from_byteps.py --epochs 3
 """

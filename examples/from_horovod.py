@@ -1,4 +1,4 @@
-"""A Horovod script after its migration: the import line is changed, nothing else (see docs/migration.md).
+"""A Horovod script after its migration: the import line is changed, nothing else (see docs/how-to/migration.md).
 
 byteps-like run -n 2 -s 1 -- python examples/from_horovod.py --epochs 3
 """

@@ -3,7 +3,7 @@
     byteps-like run -n 2 -s 0 -- python examples/sharded_optimizer.py
 
 Prints what a rank keeps, clips by the optimizer's own method (gradients are in shards), and continues the training
-in a plain AdamW from the gathered state_dict. See docs/sharding.md.
+in a plain AdamW from the gathered state_dict. See docs/how-to/sharding.md.
 """
 
 import argparse

@@ -16,7 +16,7 @@ _EXAMPLES = """
 
   byteps-like run -n 4 -s 2 --env BYTEPS_LIKE_STALL_TIMEOUT=30 --log-dir logs -- python train.py
 
-  byteps-like run -n 4 -s auto -- python train.py   (here: one server. On a cluster see docs/placement.md)
+  byteps-like run -n 4 -s auto -- python train.py   (here: one server. On a cluster see docs/how-to/placement.md)
 
 The exit code is that of the process that failed first (128 + signal if a signal ended it), 124 after --timeout,
 130 after Ctrl-C. Ctrl-C once ends the workers in order (SIGINT), twice at once. Workers find their place in the

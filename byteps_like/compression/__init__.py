@@ -1,1 +1,1 @@
-"""Codecs: fewer bytes per gradient, and how such bytes are summed. See docs/compression.md."""
+"""Codecs: fewer bytes per gradient, and how such bytes are summed. See docs/how-to/compression.md."""

@@ -40,7 +40,7 @@ def kernels() -> Row:
     """Whether they can be compiled, and where they are kept."""
     if why := why_not():
         what, _, fix = why.partition(": ")
-        return Row("GPU kernels", State.WARN, f"{what}: codecs run on the CPU", fix or "see docs/gpu.md")
+        return Row("GPU kernels", State.WARN, f"{what}: codecs run on the CPU", fix or "see docs/how-to/gpu.md")
     packages = importlib.metadata.packages_distributions().get("cupy", ["cupy"])
     version = importlib.metadata.version(packages[0])
     text = f"{len(sources())} sources, {packages[0]} {version}, {len(cached())} compiled in {cache()}"
@@ -62,7 +62,9 @@ def waits(opened: Callable[[], Any]) -> Row:
     try:
         why = opened().why_no_waits
     except (ImportError, AttributeError, BytePSLikeError) as error:
-        return Row("GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/gpu.md")
+        return Row(
+            "GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/how-to/gpu.md"
+        )
     what, _, fix = why.partition("; ")
     text = f"hosts wait in their place: {what}" if why else "wait for gradients, hosts don't"
     return judged("GPU streams", not why, text, fix)

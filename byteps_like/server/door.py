@@ -1,7 +1,7 @@
 """The portable door: lets workers in pure Python reach this server's native store over ZeroMQ.
 
 A bridge, not a second store: for each portable rank and shard it opens a native link within the process and passes
-frames both ways (docs/protocol.md, "The portable door"). One thread, asleep in a poller while nothing happens.
+frames both ways (docs/reference/protocol.md, "The portable door"). One thread, asleep in a poller when idle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of all processes as one trace, on one clock: the scheduler's.
 
 Events are dicts as Perfetto and Chrome read them: ph "X", ts and dur in microseconds from the first event, pid the
-member (records.py). Categories and what their args hold are in docs/timeline.md.
+member (records.py). Categories and what their args hold are in docs/how-to/timeline.md.
 """
 
 from __future__ import annotations

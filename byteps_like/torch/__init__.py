@@ -123,7 +123,7 @@ if not TYPE_CHECKING:  # else every name would be taken to be here
     def __getattr__(name: str) -> object:
         if name == "elastic":
             raise AttributeError(
-                "byteps_like.torch has no elastic yet: see 'Horovod' in docs/migration.md for what to do instead"
+                "byteps_like.torch has no elastic yet: see 'Horovod' in docs/how-to/migration.md for what to do instead"
             )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -52,7 +52,7 @@ class Auto:
 
 
 AUTO_CANDIDATES = "bf16,int8,thc4"
-"""In the order of their errors; none has done harm to training (see docs/compression.md)."""
+"""In the order of their errors; none has done harm to training (see docs/how-to/compression.md)."""
 
 Kind = Codec | LowRank | ByRows | Auto | type[Compressor]
 

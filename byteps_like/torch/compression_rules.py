@@ -119,7 +119,7 @@ def way_of(compression: object) -> Compress:
     if is_own(compression):
         raise InvalidArgumentError(
             f"compression={compression!r} has a compress() of its own, which is for single tensors, allreduce and"
-            " reducescatter; gradients take Compression.none, .fp16, .bf16 or a codec (docs/compression.md)"
+            " reducescatter; gradients take Compression.none, .fp16, .bf16 or a codec (docs/how-to/compression.md)"
         )
     if isinstance(compression, Codec | LowRank | ByRows | Auto) or is_cast(compression):
         return Compress(compression)  # type: ignore[arg-type]

@@ -90,9 +90,9 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Blocks until the operation is over and returns its result: a tensor, for a grouped operation a list of them.
 
-    An in-place operation returns its tensor, `alltoall_async` with splits a pair. Of a tensor on a GPU that the worker
-    copies by itself (docs/gpu.md) the current stream waits, not the host, from the second operation of its name on:
-    what fails then is raised by the next one, as by any call once the job has failed.
+    An in-place operation returns its tensor, `alltoall_async` with splits a pair. If the worker copies a GPU's tensor
+    by itself (docs/how-to/gpu.md), from the second operation of that name on the current stream waits, not the host:
+    the next operation raises what has failed, as any call does once the job has failed.
 
     None for a handle that was synchronized before, as in BytePS and Horovod.
 

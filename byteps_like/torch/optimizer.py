@@ -135,7 +135,7 @@ class DistributedOptimizerMixin(Twin):
         self._distribution.reducer.refresh()
 
     def state_dict(self) -> dict[str, Any]:
-        """The plain optimizer's, and under "byteps_like" what codecs remember: see docs/compression.md."""
+        """The plain optimizer's, and under "byteps_like" what codecs remember: see docs/how-to/compression.md."""
         state: dict[str, Any] = super().state_dict()
         memory = saved(self._distribution.reducer)
         return {**state, MEMORY: memory} if memory else state
@@ -169,7 +169,7 @@ class DistributedOptimizerMixin(Twin):
         return None if tuning is None else tuning.setting
 
     def compression_report(self) -> list[CodecReport]:
-        """How encoded gradients are sent, and what monitoring found: docs/compression.md, "Automatic selection"."""
+        """How encoded gradients are sent, and what was measured: docs/how-to/compression.md, "Automatic selection"."""
         return report(self._distribution.reducer)
 
     def close(self) -> None:
@@ -202,18 +202,20 @@ def DistributedOptimizer(
     touch `p.grad` between backward and `synchronize()`, nor keep it over the next backward: its memory is used again.
 
     `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16, a
-    codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or rules by names: docs/compression.md; "rows"
-    for embeddings. None: as the setting says.
+    codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or rules by names; "rows" for embeddings. None:
+    as the setting says. See docs/how-to/compression.md.
     `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
     `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
     by size()/f after it. `process_set`: averages over its ranks only; the others' optimizers stay as they are.
     `num_groups`, `groups`: Horovod's, not needed.
     `sparse_as_dense`: see ReducerOptions. `route`: "server", "allreduce" (among the workers), or "auto": servers if the
     job has any; the optimizer's `route` and `route_why` say what it came to.
-    `cross_barrier`: step() returns at once, each module of `model` waits for its own parameters: docs/scheduler.md.
-    `shard="optimizer"`: each rank keeps and updates its share of the state only (ZeRO-2's memory): docs/sharding.md.
-    `tune`: "on", or a path to save to or to read, finds the best settings while training: docs/tuner.md.
-    `sufficient_factors`: "auto" or True sends gradients of Linear weights as factors: docs/sufficient-factors.md.
+    `cross_barrier`: step() returns at once, and each module of `model` waits for its own parameters
+    (docs/explanation/scheduler.md).
+    `shard="optimizer"`: each rank keeps and updates only its share of the state, as ZeRO-2 (docs/how-to/sharding.md).
+    `tune`: "on", or a path to save to or to read, finds the best settings while training (docs/how-to/tuner.md).
+    `sufficient_factors`: "auto" or True sends gradients of Linear weights as factors
+    (docs/how-to/sufficient-factors.md).
 
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), two elements per parameter, up and down. Raises InvalidArgumentError for options that don't go together

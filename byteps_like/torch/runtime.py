@@ -493,7 +493,7 @@ def stats() -> dict[str, float]:
     """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
 
     Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
-    compression_clamped, compression_residual, compression_raw (see docs/compression.md, "Automatic selection").
+    compression_clamped, compression_residual, compression_raw (see docs/how-to/compression.md, "Automatic selection").
     """
     return current().stats()
 

@@ -26,7 +26,9 @@ class ShardReducer(GradientReducer):
     unused. Arenas die with their runtime, since the other ranks' shares of the state do.
     """
 
-    on_host_only = "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/c10d.md)"
+    on_host_only = (
+        "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/how-to/c10d.md)"
+    )
     _arenas: list[ShardArena]  # type: ignore[assignment]
 
     @property

@@ -166,9 +166,9 @@ def follow_recorder() -> None:
 def trace(path: str, steps: int) -> None:
     """Records the next `steps` steps of all ranks and servers into a timeline in `path`.
 
-    `path` is a directory, or a .json file, on each host; see docs/timeline.md for what becomes of it. Call it between
-    steps, on rank 0 or, to begin with the same step everywhere, on all. A step ends with an optimizer's `step()`.
-    Does nothing while a timeline is being recorded already.
+    `path` is a directory, or a .json file, on each host; docs/how-to/timeline.md says what becomes of it. Call it
+    between steps, on rank 0 or, to begin with the same step everywhere, on all. A step ends with an optimizer's
+    `step()`. Does nothing while a timeline is being recorded already.
     Raises InvalidArgumentError for fewer than one step.
     """
     if steps < 1:

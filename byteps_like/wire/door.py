@@ -1,6 +1,6 @@
 """Messages of the portable door: how frames travel over ZeroMQ between a pure-Python worker and a server.
 
-A message is an 8-byte envelope and up to two more parts (docs/protocol.md, "The portable door"):
+A message is an 8-byte envelope and up to two more parts (docs/reference/protocol.md, "The portable door"):
 
     HELLO    envelope, Hello                  worker -> door, first on every connection
     WELCOME  envelope, Welcome                door -> worker

@@ -1,4 +1,7 @@
-"""The frame header: 64 little-endian bytes before every payload; mirrors csrc/wire/frame.h (docs/protocol.md)."""
+"""The frame header: 64 little-endian bytes before every payload. Mirrors csrc/wire/frame.h.
+
+The fields are in docs/reference/protocol.md.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class FrameType(IntEnum):
-    """What a frame says; docs/protocol.md has the meaning of each."""
+    """What a frame says; docs/reference/protocol.md has the meaning of each."""
 
     PUSH = 1
     RESULT = 2

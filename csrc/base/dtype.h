@@ -6,7 +6,7 @@
 
 namespace byteps_like {
 
-// Append only; mirrored in byteps_like/dtypes.py and docs/protocol.md.
+// Append only; mirrored in byteps_like/dtypes.py and docs/reference/protocol.md.
 enum class DType : uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,

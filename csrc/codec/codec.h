@@ -1,5 +1,5 @@
 // What a codec is to the engine and the server: how a partition of fp32 becomes fewer bytes, how such bytes are summed
-// without becoming fp32 again where that is possible, and back. docs/compression.md says what each codec does;
+// without becoming fp32 again where that is possible, and back. docs/how-to/compression.md says what each codec does;
 // compression/registry.h makes them. A codec is immutable: all methods are const, thread-safe, allocate nothing, and
 // are pure functions of their arguments (the same bits on every CPU), so that all memory is the caller's.
 //

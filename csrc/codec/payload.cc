@@ -7,7 +7,7 @@
 namespace byteps_like {
 namespace {
 
-// Places of the fields; docs/compression.md has the same table.
+// Places of the fields; docs/how-to/compression.md has the same table.
 enum Place : size_t { kCodecAt = 0, kVersionAt = 1, kCountAt = 2, kNumelAt = 4, kSpecAt = 8, kZeroAt = 12 };
 
 Status Corrupt(const std::string& what) { return Status(Code::kCorrupt, "encoded payload: " + what); }

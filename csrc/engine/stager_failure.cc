@@ -24,7 +24,7 @@ void Stager::Look(Lock& lock) {
             "rank " + std::to_string(engine_.rank()) + ": GPU " + std::to_string(gpu().info().ordinal) +
                 " has not got to key " + std::to_string(slot->staging->part->key) +
                 " yet: what the program has queued before it is not over. Where that waits for this operation by a "
-                "queue that they share, CUDA_DEVICE_MAX_CONNECTIONS=32 parts them (docs/gpu.md)");
+                "queue that they share, CUDA_DEVICE_MAX_CONNECTIONS=32 parts them (docs/how-to/gpu.md)");
       lock.unlock();
       const auto done = slot->lane->stream().Done();
       lock.lock();
@@ -47,7 +47,7 @@ bool Stager::Watch() {
                  std::to_string(gpu().info().ordinal) + ", which has not queued key " +
                  std::to_string(slot->staging->part->key) +
                  " yet: does another thread free memory of the device, or unlock memory of the host, while streams wait"
-                 " for the network? (docs/gpu.md)";
+                 " for the network? (docs/how-to/gpu.md)";
   }
   if (!told.empty()) engine_.options_.on_event(Code::kStalled, told, false);
   return busy;

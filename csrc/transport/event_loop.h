@@ -1,4 +1,4 @@
-// One thread's epoll loop. Sleeps when there is nothing to do: no polling, no spinning (see docs/threads.md).
+// One thread's epoll loop. Sleeps when there is nothing to do: no polling, no spinning (docs/explanation/threads.md).
 //
 // A thread that waits for something the loop is to do may drive it meanwhile: it takes the loop over from the loop's
 // own thread, which keeps away for a millisecond after the last driver. So a sequence of short blocking calls pays

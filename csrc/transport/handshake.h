@@ -7,8 +7,8 @@
 //
 // The MAC in HELLO keeps strangers away at the cost of one hash; a fresh server nonce makes a recorded exchange
 // worthless; the link key is made of the secret and the incarnation, so another start of the same job has another one.
-// MACs and random bytes are OpenSSL's, comparison is constant-time. Messages have fixed sizes; docs/protocol.md has the
-// bytes.
+// MACs and random bytes are OpenSSL's, comparison is constant-time. Messages have fixed sizes, which are in
+// docs/reference/protocol.md.
 #pragma once
 
 #include <array>

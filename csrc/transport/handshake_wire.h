@@ -1,5 +1,5 @@
-// The bytes of the handshake's messages; docs/protocol.md has the same tables. Sizes are fixed: nothing that a stranger
-// sends decides how much memory is taken.
+// The bytes of the handshake's messages; docs/reference/protocol.md has the same tables. Sizes are fixed: nothing that
+// a stranger sends decides how much memory is taken.
 #pragma once
 
 #include <array>

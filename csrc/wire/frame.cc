@@ -6,7 +6,7 @@
 namespace byteps_like {
 namespace {
 
-// Places of the fields; docs/protocol.md has the same table.
+// Places of the fields; docs/reference/protocol.md has the same table.
 enum Place : size_t {
   kMagicAt = 0,
   kTypeAt = 4,

@@ -1,4 +1,4 @@
-// The frame: a 64-byte little-endian header and `length` bytes of payload. See docs/protocol.md.
+// The frame: a 64-byte little-endian header and `length` bytes of payload. See docs/reference/protocol.md.
 #pragma once
 
 #include <cstddef>

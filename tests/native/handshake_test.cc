@@ -1,4 +1,5 @@
-// The handshake on the wire: a real admission on tcp, the other end ours, or built by hand from docs/protocol.md.
+// The handshake on the wire: a real admission on tcp, the other end ours, or built by hand from
+// docs/reference/protocol.md.
 #include "csrc/transport/handshake.h"
 
 #include <doctest/doctest.h>
@@ -162,7 +163,7 @@ TEST_CASE(
   CHECK(host.Logs("tcp 127.0.0.1:"));
 }
 
-TEST_CASE("handshake: the bytes are those of docs/protocol.md") {
+TEST_CASE("handshake: the bytes are those of docs/reference/protocol.md") {
   Host host;
   RawClient raw(host.url());
   const RawHello hello;

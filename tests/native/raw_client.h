@@ -1,4 +1,5 @@
-// A client of the handshake, built by hand from docs/protocol.md: nothing of ours lies between it and the server.
+// A client of the handshake, built by hand from docs/reference/protocol.md: none of our code lies between it and the
+// server.
 #pragma once
 
 #include <arpa/inet.h>

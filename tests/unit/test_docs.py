@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from byteps_like.cli.main import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+GLOSSARY = DOCS / "reference" / "glossary.md"
 CODE = ("*.py", "*.cc", "*.h", "*.proto", "*.toml")
 
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -58,7 +60,7 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 
 def test_every_page_is_reached_from_the_index() -> None:
     linked: set[Path] = set()
-    waiting = [ROOT / "README.md", ROOT / "docs" / "index.md"]
+    waiting = [ROOT / "README.md", DOCS / "index.md"]
     while waiting:
         page = waiting.pop()
         if page in linked or not page.is_file():
@@ -96,7 +98,7 @@ def test_the_table_of_settings_is_the_generated_one() -> None:
     made = subprocess.run(
         [sys.executable, "-m", "byteps_like.config"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
     ).stdout
-    assert (ROOT / "docs" / "config.md").read_text() == made, "run `make docs`"
+    assert (DOCS / "reference" / "config.md").read_text() == made, "run `make docs`"
 
 
 def test_the_example_in_the_readme_trains_alone() -> None:
@@ -130,7 +132,7 @@ def source() -> str:
 
 def test_names_in_the_glossary_are_names_in_the_code() -> None:
     text = source()
-    rows = re.findall(r"^\| \*\*.*\| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| \*\*.*\| (.*) \|$", GLOSSARY.read_text(), flags=re.MULTILINE)
     assert len(rows) > 30
     for row in rows:
         for name in re.findall(r"`([^`]+)`", row):
@@ -149,7 +151,7 @@ GLOSSARY_WORDS = {
 
 
 def test_the_glossary_has_the_words_of_the_code() -> None:
-    terms = ", ".join(re.findall(r"^\| (\*\*.*?) \|", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE))
+    terms = ", ".join(re.findall(r"^\| (\*\*.*?) \|", GLOSSARY.read_text(), flags=re.MULTILINE))
     known = set(re.findall(r"[a-z_]+", terms))
     assert known >= GLOSSARY_WORDS, GLOSSARY_WORDS - known
     messages = re.findall(r"^message (\w+?)(?:Request|Reply)? \{", source(), flags=re.MULTILINE)
@@ -162,12 +164,12 @@ def test_every_error_is_explained() -> None:
         (ROOT / "byteps_like" / "errors.py").read_text(),
         re.MULTILINE,
     )
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "errors.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "errors.md").read_text(), flags=re.MULTILINE)
     assert sorted(kinds) == sorted(rows)
 
 
 def test_threads_that_are_started_are_explained() -> None:
-    page = (ROOT / "docs" / "threads.md").read_text()
+    page = (DOCS / "explanation" / "threads.md").read_text()
     started = re.findall(r"threading\.Thread\([^\n]*name=\"([^\"]+)\"", source())
     assert started
     for name in started:
@@ -176,7 +178,7 @@ def test_threads_that_are_started_are_explained() -> None:
 
 @pytest.mark.parametrize(("script", "original"), [("from_byteps", "byteps"), ("from_horovod", "horovod")])
 def test_migration_changes_one_line(script: str, original: str) -> None:
-    page = (ROOT / "docs" / "migration.md").read_text()
+    page = (DOCS / "how-to" / "migration.md").read_text()
     (removed, added) = re.search(rf"b/examples/{script}\.py\n-(.*)\n\+(.*)\n", page).groups()  # type: ignore[union-attr]
     lines = (ROOT / "examples" / f"{script}.py").read_text().splitlines()
     assert lines.count(added) == 1

@@ -76,7 +76,7 @@ def test_priorities_across_the_barrier(name: str, least: float) -> None:
     [(512 * KIB, 1, 1.97), (512 * KIB, 512 * KIB, 1.68), (32 * KIB, MIB, 1.40), (16 * MIB, 32 * MIB, 1.40)],
 )
 def test_wrong_partitions_and_credit_cost(partition: int, credit: int, times: float) -> None:
-    """The figures of docs/planner.md, where a credit of 1 MiB is the best."""
+    """The figures of docs/how-to/planner.md, where a credit of 1 MiB is the best."""
     best = predict(BYTESCHEDULER, trace("vgg16"), scheduled(512 * KIB, MIB)).step
     assert predict(BYTESCHEDULER, trace("vgg16"), scheduled(partition, credit)).step / best == pytest.approx(
         times, rel=0.02

@@ -1,4 +1,4 @@
-"""`byteps-like schedule`, the pictures, and that docs/algorithms.md says what there is."""
+"""`byteps-like schedule`, the pictures, and that docs/reference/algorithms.md says what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from byteps_like.collectives.check import check
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "algorithms.md"
 
 
 def run(*words: str) -> str:

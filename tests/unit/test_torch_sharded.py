@@ -49,7 +49,7 @@ def test_bytes_are_those_of_an_all_reduce(size):
     for results in runs:
         for sent, received, _ in results:
             assert expected <= sent < expected * 1.004 + 512 and expected <= received < expected * 1.004 + 512
-    # Of two ranks sums have one order only; of more, this is said in docs/sharding.md.
+    # Of two ranks sums have one order only; of more, this is said in docs/how-to/sharding.md.
     plain, ours = (torch.tensor([result[2] for result in results]) for results in runs)
     assert torch.equal(ours, ours[:1].expand_as(ours))
     torch.testing.assert_close(ours, plain, rtol=0 if size == 2 else 1e-5, atol=0 if size == 2 else 1e-7)
