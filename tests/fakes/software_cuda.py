@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import threading
 import weakref
@@ -180,9 +181,25 @@ class _InStreamOrder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@functools.cache
+def _make_operators() -> None:
+    """Has torch make the Python objects of all its operators, which `in_stream_order` is called with.
+
+    Else torch makes each when a mode is first called with it, and keeps its address but no reference. Of two threads
+    that do so at once one puts its object in the place of the other's, which is freed: the process crashes there, or
+    with the next call of that operator.
+    """
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, operator = name.partition("::")
+        packet, _, overload = operator.partition(".")
+        with contextlib.suppress(AttributeError):  # those that modes are never called with
+            getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
 def software_control() -> ctypes.CDLL:
     """The stand-in, begun anew."""
     control = ctypes.CDLL(str(DRIVER))
+    _make_operators()  # before there are ranks, which are threads
     gc.collect()  # or what is left of another test would give back what is ours, by the same handles
     control.software_gpu_reset()
     control.software_gpu_misuse.restype = ctypes.c_char_p
