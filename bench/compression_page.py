@@ -1,14 +1,15 @@
-"""Makes docs/reference/compression-measured.md of what the benchmarks of compression have left in out/.
+"""Makes docs/reference/compression-measured.md from the results of the compression benchmarks in out/.
 
     python bench/compression_page.py
 
-Of each contender the newest row counts. What has not been measured is left out.
+The newest row of each contender is used. Rows that have not been measured are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """In Markdown; the first column to the left, the others to the right."""
     head = [f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 1)]
     return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+
+def paragraph(text: str) -> str:
+    """`text` in lines of at most 120 columns."""
+    return textwrap.fill(text, 120, break_on_hyphens=False) + "\n"
 
 
 def where(rows: Sequence[Row]) -> str:
@@ -85,25 +91,27 @@ def reduction(name: str, rates: Sequence[str], by: dict[tuple[str, str], Row]) -
 
 def training(rows: list[Row], task: str) -> str:
     """Final losses and times of steps."""
-    columns = ("codec", "final loss", "less exact's", "1 % + 2 sd", "within", "step")
+    columns = ("codec", "final loss", "minus exact", "1 % + 2 sd", "within", "step")
     return table(columns, compression_training.summary(rows, task))
 
 
 def page(folder: Path) -> str:
     """All of it."""
     parts = [
-        "# Compression, measured\n",
-        "Made by `make bench-compression`; [compression](compression.md) says what to make of it.\n",
+        "# Compression benchmarks\n",
+        "Made by `make bench-compression`; [compression](../how-to/compression.md) interprets these results.\n",
     ]
     codecs = newest(folder / "compression.jsonl", "route", "rate", "contender")
-    for route, title in (("server", "By servers"), ("allreduce", "In two hops, without servers")):
+    for route, title in (("server", "Through servers"), ("allreduce", "In two hops, without servers")):
         rows = [row for row in codecs if row["route"] == route and row["rate"] in RATES]
         if rows:
             parts += [
                 f"## {title}\n",
-                f"One reduction of {report.show_bytes(rows[0]['bytes'])} of fp32, from the last start to the last"
-                " end, median; in brackets how many times as fast as fp32. Bytes sent and received are a worker's,"
-                f" headers and what was sent again included, over the tensor's. {setup(rows)} {where(rows)}",
+                paragraph(
+                    f"One reduction of {report.show_bytes(rows[0]['bytes'])} of fp32, from the last start to the last"
+                    " end, median; the speedup over fp32 in brackets. Bytes sent and received are one worker's, with"
+                    f" headers and retransmissions, relative to the tensor's. {setup(rows)} {where(rows)}"
+                ),
                 reductions(rows),
             ]
     if codecs:
@@ -117,9 +125,11 @@ def page(folder: Path) -> str:
         config = trained[-1]["config"]
         parts += [
             "## Training\n",
-            f"Final loss (mean of the last tenth of {config['steps']} steps), mean and standard deviation of"
-            f" {config['seeds']} seeds; {config['workers']} workers, {config['servers']} servers at"
-            f" {config['rate']}. {where(trained)}",
+            paragraph(
+                f"Final loss (mean of the last tenth of {config['steps']} steps), mean and standard deviation of"
+                f" {config['seeds']} seeds; {config['workers']} workers, {config['servers']} servers at"
+                f" {config['rate']}. {where(trained)}"
+            ),
         ]
         for task in dict.fromkeys(row["task"] for row in trained):
             parts += [f"### {task}\n", training([row for row in trained if row["task"] == task], task)]

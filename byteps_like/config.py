@@ -32,10 +32,10 @@ class Config:
     scheduler: str = _setting("", "Address host:port of the job's scheduler; empty: none runs outside this process.")
     secret: str = _setting("", "The job's secret; never on a command line. Beats secret_file.", secret=True)
     secret_file: str = _setting("", "File with the job's secret, readable by its owner only.")
-    rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler gives one.")
+    rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler assigns it.")
     world_size: int = _setting(1, "Number of workers in the job.")
-    local_rank: int = _setting(-1, "Rank among this host's workers; -1: found out as the world forms.")
-    local_size: int = _setting(0, "Number of workers on this host; 0: found out as the world forms.")
+    local_rank: int = _setting(-1, "Rank among this host's workers; -1: detected when the world forms.")
+    local_size: int = _setting(0, "Number of workers on this host; 0: detected when the world forms.")
     num_servers: int = _setting(
         -1, "Number of servers; 0: workers reduce among themselves; -1: one, or none for a world of one."
     )
@@ -45,41 +45,44 @@ class Config:
     )
     interface: str = _setting("", "Network interface whose address is `host`.")
     link_gbps: float = _setting(
-        0.0, "Rate of this host's network card, each way, by which servers are weighted; 0: what the kernel says of it."
+        0.0, "Rate of this host's network card, each way, used to weight servers; 0: the kernel's value."
     )
     replan: bool = _setting(
-        False,
-        "The scheduler weights servers anew when hosts' cards turn out slower or faster than they were said to be.",
+        False, "The scheduler changes servers' weights when hosts' cards are slower or faster than declared."
     )
     port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
     rendezvous_host: str = _setting(
-        "", "MASTER_ADDR: rank 0's host, where the ranks meet, and rank 0 embeds a scheduler, if none is named."
+        "", "MASTER_ADDR: rank 0's host, where ranks meet if no scheduler is named; rank 0 then runs one."
     )
-    rendezvous_port: int = _setting(0, "MASTER_PORT: of the store at which they meet, which rank 0 keeps.")
-    rendezvous_store: bool = _setting(False, "torchrun's agent keeps that store.")
+    rendezvous_port: int = _setting(0, "MASTER_PORT: port of the store at which they meet, run by rank 0.")
+    rendezvous_store: bool = _setting(False, "torchrun's agent runs that store.")
     rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
     default_backend: str = _setting(
         "",
-        "Devices, such as cpu or cpu,cuda, for which init_process_group() and init_device_mesh() take 'byteps' where a"
+        "Devices, such as cpu or cpu,cuda, for which init_process_group() and init_device_mesh() use 'byteps' if a"
         " script names no backend.",
     )
-    partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled by itself.", job_wide=True)
-    segment_bytes: int = _setting(128 << 10, "Largest single write to a link; what preempts.", job_wide=True)
+    partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled as a unit.", job_wide=True)
+    segment_bytes: int = _setting(
+        128 << 10, "Largest single write to a link; urgent data can overtake after each.", job_wide=True
+    )
     credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
     kernel_queue_bytes: int = _setting(
-        64 << 10, "What of a TCP link may lie unsent in the kernel, where no priority counts; 0: as much as it likes."
+        64 << 10, "Unsent bytes of a TCP link in the kernel's queue, where priorities have no effect; 0: no limit."
     )
-    codec_threads: int = _setting(1, "Threads of a worker that encode and decode what goes to servers.")
+    codec_threads: int = _setting(1, "Threads of a worker that encode and decode partitions for servers.")
     shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")
-    stall_warning: float = _setting(5.0, "A round that waits for longer is logged: who waits for whom.", job_wide=True)
+    stall_warning: float = _setting(
+        5.0, "A round that waits for longer is logged, with the ranks it waits for.", job_wide=True
+    )
     stall_timeout: float = _setting(120.0, "A round that waits for longer fails the job (StalledError).", job_wide=True)
     join_timeout: float = _setting(60.0, "How long a member waits for the world to form.")
     step_period: float = _setting(
-        0.0, "Steps of DistributedOptimizer begin in slots of this length (`byteps-like plan shift`); 0: when they can."
+        0.0, "Steps of DistributedOptimizer begin in slots of this length (`byteps-like plan shift`); 0: no slots."
     )
     start_offset: float = _setting(0.0, "When a slot begins, in the epoch's time modulo `step_period`.")
-    heartbeat_interval: float = _setting(1.0, "Time between two signs of life to the scheduler.")
+    heartbeat_interval: float = _setting(1.0, "Time between two heartbeats to the scheduler.")
     peer_grace: float = _setting(0.7, "How long a member whose connection broke may take to come back.")
     transport: str = _setting(
         "auto",
@@ -87,58 +90,58 @@ class Config:
         " template.",
     )
     rdma: str = _setting(
-        "auto", "RDMA between hosts: auto (where both have it), off, or require (an error, with the reason, else)."
+        "auto", "RDMA between hosts: auto (if both ends have it), off, or require (otherwise an error with the reason)."
     )
     rdma_devices: str = _setting(
         "", "RDMA devices of this host to use, each a rail: mlx5_0,mlx5_1; empty: that of `host`, else the first."
     )
-    rdma_gid_index: int = _setting(-1, "Which GID of a port to use, as `show_gids` numbers them; -1: as routes say.")
+    rdma_gid_index: int = _setting(-1, "GID of a port, as numbered by `show_gids`; -1: chosen by routes.")
     collective_algorithm: str = _setting(
         "", "Forces algorithms: ring, or all_reduce=ring,all_to_all=2dh; empty: by size and layout."
     )
     tune: str = _setting(
         "off",
-        "Tunes how gradients travel during training: off, on, or the path of a saved setting (docs/how-to/tuner.md).",
+        "Tunes how gradients are sent: off, on, or the path of a saved setting (docs/how-to/tuner.md).",
     )
     compression: str = _setting(
         "",
-        "How gradients travel where nobody says: a cast, a codec, auto, rules 'embed* -> topk; * -> thc4'; empty: raw.",
+        "Default compression: a cast, a codec, auto, or rules 'embed* -> topk; * -> thc4'; empty: none.",
     )
     min_compress_bytes: int = _setting(
-        64 << 10, "Parameters of fewer bytes in float32 take no codec, unless a rule names them."
+        64 << 10, "Parameters of fewer bytes in float32 are not compressed, unless a rule names them."
     )
     local_shares: str = _setting(
         "off",
-        "Gradients on GPUs: off (each rank moves all of its own between hosts, or to servers), or each of a host's"
-        " ranks an equal share, after they have reduced among themselves by CUDA IPC: auto (where it can be) or ipc.",
+        "Gradients on GPUs: off (each rank sends all of its own), or each of a host's ranks sends an equal share,"
+        " after they have reduced among themselves by CUDA IPC: auto (if available) or ipc.",
         job_wide=True,
     )
     compression_check: str = _setting(
         "auto",
-        "Whether steps with codecs are timed against steps without them, and slower codecs switched off: auto (those"
-        " that compression=auto has chosen), on (all) or off.",
+        "Times steps with and without codecs, and switches slower codecs off: auto (those chosen by compression=auto),"
+        " on (all) or off.",
         job_wide=True,
     )
     compression_monitor: int = _setting(
         50,
-        "Rounds from one look at what codecs do to gradients, which go raw if it is too much, to the next; 0: none.",
+        "Rounds between two checks of codecs' errors; gradients with large errors are sent uncompressed; 0: none.",
         job_wide=True,
     )
-    collective_table: str = _setting("", "File that `byteps-like tune collectives` has written; empty: none.")
+    collective_table: str = _setting("", "File written by `byteps-like tune collectives`; empty: none.")
     door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
     metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
     worker_metrics_port: int = _setting(0, "The same of a worker, plus its local rank; 0: none.")
     metrics_host: str = _setting(
-        "127.0.0.1", "Address at which metrics are served to whoever asks; 0.0.0.0 or ::: all of this host's."
+        "127.0.0.1", "Address at which metrics are served, without authentication; 0.0.0.0 or ::: all of this host's."
     )
     trace: str = _setting("", "Directory, or .json file, for a timeline of all ranks and servers; empty: none.")
     trace_steps: str = _setting(
-        "", "Which steps it shows: 10:19, or the first so many; empty: all, while there is room."
+        "", "Steps to record: 10:19, or a number of first steps; empty: all, while there is room."
     )
     trace_root: str = _setting(
         "",
-        "Directory below which this process also records what other members or `byteps-like timeline record` order;"
-        " besides trace, the working directory and the temporary one.",
+        "Directory below which this process also writes timelines that other members or `byteps-like timeline record`"
+        " order; besides trace, the working directory and the temporary one.",
     )
     log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
     explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False, metadata={"internal": True})
@@ -275,10 +278,10 @@ _AT_MOST = {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue
 
 _PAGE = """# Settings
 
-Every setting is a field of `byteps_like.config.Config`. An argument beats the environment, the environment beats the
-default; among several variables of one setting the first in its row counts. An unknown `BYTEPS_LIKE_*` name is an
-error that names the nearest known one; names of BytePS that have no meaning here are ignored, and logged.
-Sizes are in bytes and take `KiB`, `MiB`, `GiB`; times are in seconds. This page is generated: `make docs`.
+Every setting is a field of `byteps_like.config.Config`. An argument overrides the environment, which overrides
+the default. If several variables of one setting are set, the first in its row applies. An unknown `BYTEPS_LIKE_*` name
+is an error that suggests the nearest known one; BytePS names without a meaning here are ignored, and logged. Sizes are
+in bytes and accept `KiB`, `MiB`, `GiB`; times are in seconds. This page is generated: `make docs`.
 
 """
 
