@@ -180,7 +180,7 @@ def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], An
     import torch
 
     import byteps_like.torch as bps
-    from byteps_like.torch import runtime
+    from byteps_like.torch import runtime, sparse
 
     current = runtime.current()
     cards, current.cards = current.cards, current.cards if way.asks_servers else None
@@ -204,10 +204,11 @@ def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], An
         seconds.append(time.perf_counter() - start)
         bps.barrier()
         moved = _moved(bps) - before
-    went = [seen.way.value for seen in current.sparse_seen.values()]
+    sums = current.of(sparse.SparseSums)
+    went = [seen.way.value for seen in sums.seen.values()]
     optimizer.close()
     current.cards = cards
-    current.sparse_seen.clear()
+    sums.seen.clear()
     found = {"seconds": seconds[UNCOUNTED:], "bytes": moved, "touched": touched, "went": ", ".join(went) or "dense"}
     return found, table.weight.detach()
 
@@ -224,7 +225,7 @@ def measure_sums(arguments: argparse.Namespace) -> tuple[float, float, dict[str,
     shape = (arguments.words, arguments.width)
     rows = torch.sparse_coo_tensor(words[None], torch.ones(len(words), arguments.width), shape, check_invariants=False)
     bps.push_pull(rows, op=bps.Sum, name="sum")
-    seen = runtime.current().sparse_seen["sparse_push_pull.sum"]
+    seen = runtime.current().of(sparse.SparseSums).seen["sparse_push_pull.sum"]
     believed = sparse_choice.times(Rows.of(rows), bps.size(), seen, runtime.current().cards)
     found: dict[str, Any] = {}
     chooses = sparse.choose

@@ -32,10 +32,10 @@ from byteps_like.torch.backend import create_process_group, use_as_default
 from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.compression import Compression
-from byteps_like.torch.crossing import CrossBarrier
 from byteps_like.torch.ddp import DistributedDataParallel
 from byteps_like.torch.deferred import DeferredBackward
 from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
+from byteps_like.torch.factory import CrossBarrier, DistributedOptimizer
 from byteps_like.torch.fsdp import compress_fsdp, ranks_per_host
 from byteps_like.torch.gathering import (
     allgather,
@@ -80,25 +80,13 @@ from byteps_like.torch.horovod import (
 from byteps_like.torch.join import join
 from byteps_like.torch.objects import allgather_object, broadcast_object
 from byteps_like.torch.onebit_adam import OnebitAdam
-from byteps_like.torch.ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    broadcast_async,
-    broadcast_async_,
-    declare,
-    push_pull_async,
-    push_pull_async_inplace,
-)
+from byteps_like.torch.ops import broadcast_async, broadcast_async_, declare, push_pull_async, push_pull_async_inplace
 from byteps_like.torch.ops import push_pull_async_inplace as byteps_push_pull
-from byteps_like.torch.optimizer import DistributedOptimizer
 from byteps_like.torch.pacing import StepPacer
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
 from byteps_like.torch.pipeline import compress_pipeline
 from byteps_like.torch.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from byteps_like.torch.reductions import Adasum, Average, Max, Min, Product, Sum
 from byteps_like.torch.runtime import (
     barrier,
     init,

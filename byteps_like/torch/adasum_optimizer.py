@@ -17,7 +17,7 @@ from byteps_like.torch.arena_parts import Named
 from byteps_like.torch.casts import Compressor
 from byteps_like.torch.grouped import grouped_allreduce_async
 from byteps_like.torch.handles import synchronize
-from byteps_like.torch.ops import Adasum
+from byteps_like.torch.reductions import Adasum
 from byteps_like.torch.twin import Twin
 
 Closure = Callable[[], Any]

@@ -16,7 +16,7 @@ from byteps_like.torch.arena_memory import ArenaMemory
 from byteps_like.torch.arena_parts import Named, Parts, Scaling, signature_of, specs_of
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.slot import Slot

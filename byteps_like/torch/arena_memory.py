@@ -8,7 +8,7 @@ import torch
 
 from byteps_like.torch import devices
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.devices import Device, Stream
+from byteps_like.torch.device_api import Device, Stream
 from byteps_like.torch.local_arenas import ArenaShares, find, may_share
 from byteps_like.torch.place import Place
 from byteps_like.torch.routes import Route

@@ -11,7 +11,7 @@ import torch
 from byteps_like.compression.feedback import Compensation
 from byteps_like.torch import devices
 from byteps_like.torch.compress import Compress
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.rescaling import Rates, Rescaling
 from byteps_like.torch.slot import Slot
 from byteps_like.worker.api import Declared, Feedback, UsesGpu, Worker

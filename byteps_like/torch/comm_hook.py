@@ -207,11 +207,8 @@ ddp_hook.__annotations__ = {}
 
 
 def _default_state() -> DDPHookState:
-    runtime = _runtime.current()
-    if runtime.hook_state is None:
-        runtime.hook_state = DDPHookState()
-    state: DDPHookState = runtime.hook_state
-    return state
+    """Of hooks that were registered without one."""
+    return _runtime.current().of(DDPHookState)
 
 
 class _Waiter:

@@ -1,7 +1,7 @@
 """`import byteps_like.torch.cross_barrier as bps`: BytePS's module of that name, for scripts that import it."""
 
 from byteps_like.torch.compression import Compression
-from byteps_like.torch.crossing import CrossBarrier
+from byteps_like.torch.factory import CrossBarrier
 from byteps_like.torch.handles import poll, synchronize
 from byteps_like.torch.ops import push_pull_async_inplace as byteps_push_pull
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters

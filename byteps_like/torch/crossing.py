@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,16 +14,15 @@ from byteps_like.torch.cross_barrier_guards import Guards
 from byteps_like.torch.cross_barrier_step import PartialStep, check_class, check_hooks, checked
 from byteps_like.torch.optimizer import (
     Closure,
-    DistributedOptimizer,
     DistributedOptimizerMixin,
-    _Distribution,
+    Distribution,
 )
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer
 from byteps_like.torch.twin import Twin, twin_of
 
 
-class Crossing(_Distribution):
+class Crossing(Distribution):
     """What an optimizer that crosses the barrier has beside the plain one's own attributes."""
 
     def __init__(self, reducer: GradientReducer, guards: Guards) -> None:
@@ -174,23 +172,3 @@ def crossing(
     """The twin of `optimizer` that crosses the barrier."""
     guards = Guards(model, (item for group in optimizer.param_groups for item in group["params"]))
     return twin_of(optimizer, CrossBarrierMixin, Crossing(reducer, guards), names)
-
-
-def CrossBarrier(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    named_parameters: Iterable[tuple[str, torch.Tensor]] | int | None = None,
-    compression: object = None,
-    backward_passes_per_step: int = 1,
-    num_steps: int | None = None,
-    **options: Any,
-) -> Any:
-    """BytePS's spelling of `DistributedOptimizer(optimizer, ..., cross_barrier=True, model=model)`, with its `options`.
-
-    `num_steps`, here or in third place, is accepted and not needed: nothing has to be told when training ends.
-    """
-    del num_steps
-    named = None if isinstance(named_parameters, int) else named_parameters
-    return DistributedOptimizer(
-        optimizer, named, compression, backward_passes_per_step, cross_barrier=True, model=model, **options
-    )

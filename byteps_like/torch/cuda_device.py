@@ -13,7 +13,7 @@ import torch
 
 from byteps_like.cuda.device import connections
 from byteps_like.errors import BytePSLikeError, SystemCallError
-from byteps_like.torch.devices import Event, Gate, Stream
+from byteps_like.torch.device_api import Event, Gate, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,11 @@ _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices of this p
 
 
 class CudaEvent:
-    """See devices.Event. Threads of ours ask on its device: on number 0, which is theirs, CUDA's runtime would make a
-    context that nobody uses."""
+    """See device_api.Event.
+
+    Threads of ours ask on its device: on number 0, which is theirs, CUDA's runtime would make a context that nobody
+    uses.
+    """
 
     def __init__(self, event: Any, device: torch.device) -> None:
         self.event, self._device = event, device
@@ -41,7 +44,7 @@ class CudaEvent:
 
 
 class CudaStream:
-    """See devices.Stream."""
+    """See device_api.Stream."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -60,7 +63,7 @@ class CudaStream:
 
 
 class CudaDevice:
-    """See devices.Device."""
+    """See device_api.Device."""
 
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)

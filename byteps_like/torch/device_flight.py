@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from byteps_like.errors import BytePSLikeError
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.flown import call_all, park
 from byteps_like.worker.api import Handle
 

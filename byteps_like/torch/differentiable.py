@@ -14,16 +14,8 @@ from byteps_like.torch.compress import RAW
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_rules import check_compression, way_of
 from byteps_like.torch.handles import synchronize
-from byteps_like.torch.ops import (
-    Reduction,
-    broadcast_async_,
-    copied,
-    encoded,
-    push_pull_async_inplace,
-    resolve,
-    start,
-    start_copied,
-)
+from byteps_like.torch.ops import broadcast_async_, copied, push_pull_async_inplace, start, start_copied
+from byteps_like.torch.reductions import Reduction, encoded, resolve
 from byteps_like.torch.tensors import check_strided
 
 

@@ -18,4 +18,4 @@ def follow(reducer: GradientReducer, tune: Tune | None) -> None:
     runtime = reducer.runtime
     if not attach(reducer, tune):
         probe(reducer)
-    watch(reducer, runtime.compression_monitor)
+    watch(reducer, runtime.config.compression_monitor)

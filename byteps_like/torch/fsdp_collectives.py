@@ -20,9 +20,11 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.torch.coded_slots import Bytes, SlotCodec
 from byteps_like.torch.fsdp_hosts import TYPES, Hops, crosses_hosts, gather_options, hops_of, ours, warn_raw
 from byteps_like.torch.fsdp_secondary import Secondary
-from byteps_like.torch.group_tensors import CODES, premultiplied, reduction
+from byteps_like.torch.group_devices import premultiplied
+from byteps_like.torch.group_tensors import reduction
 from byteps_like.torch.opaque import opaque
 from byteps_like.torch.process_group import ProcessGroup
+from byteps_like.torch.tensors import WIRE_DTYPES
 from byteps_like.torch.work import Followed, Work
 
 
@@ -138,7 +140,7 @@ class TwoHopReduceScatter(_Seam):
             staged = staged if self._within is None else staged.to(self._within)
             total = torch.empty(counts[hops.place], dtype=staged.dtype, device="cpu")
             hops.within.reduce_scatter(
-                staged.data_ptr(), total.data_ptr(), counts, CODES[staged.dtype], Op.SUM, group.defaults.default
+                staged.data_ptr(), total.data_ptr(), counts, WIRE_DTYPES[staged.dtype], Op.SUM, group.defaults.default
             ).wait()
         return _floats(total).view(-1, chunks.shape[1])
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from byteps_like.torch import devices
-from byteps_like.torch.devices import Device, Stream
+from byteps_like.torch.device_api import Device, Stream
 
 logger = logging.getLogger(__name__)
 

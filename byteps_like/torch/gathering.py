@@ -17,7 +17,7 @@ from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_rules import check_compression, check_gathered
 from byteps_like.torch.gathers import Rows, shares, start_allgather, start_alltoall, start_reducescatter
 from byteps_like.torch.handles import synchronize
-from byteps_like.torch.ops import Average, Reduction, resolve
+from byteps_like.torch.reductions import Average, Reduction, resolve
 
 Tensors = Sequence[torch.Tensor]
 

@@ -22,7 +22,8 @@ from byteps_like.torch.gathers_coded import Travelling, travellers
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.headers import Headers
 from byteps_like.torch.naming import Call
-from byteps_like.torch.ops import Reduction, scale_in_place, scaled_once
+from byteps_like.torch.ops import scale_in_place
+from byteps_like.torch.reductions import Reduction, scaled_once
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.staged import All, Staged, Step
 from byteps_like.torch.tensors import check_strided, wire_dtype, wire_op

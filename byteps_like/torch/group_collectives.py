@@ -14,6 +14,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.group_devices import premultiplied
 from byteps_like.torch.group_launch import Launching, Tensors
 from byteps_like.torch.group_tensors import (
     even_count,
@@ -21,8 +22,6 @@ from byteps_like.torch.group_tensors import (
     movable,
     one,
     parts,
-    premultiplied,
-    reducible,
     reduction,
     same_type,
     split_counts,
@@ -30,6 +29,7 @@ from byteps_like.torch.group_tensors import (
 )
 from byteps_like.torch.opaque import opaque
 from byteps_like.torch.routing import collective
+from byteps_like.torch.tensors import reducible
 from byteps_like.torch.work import Work
 
 

@@ -17,8 +17,9 @@ import torch
 from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import devices
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.futures import callback_depth
+from byteps_like.torch.group_tensors import is_premultiplied, usable
 from byteps_like.torch.passage import Copy, Passage, Stage
 
 _READ = ("allreduce", "broadcast", "reduce", "send")
@@ -46,8 +47,6 @@ class Load:
 
     def taken(self, argument: Any, first: bool) -> Any:
         """`argument`, with each tensor in it replaced by the one that stands for it. Raises InvalidArgumentError."""
-        from byteps_like.torch.group_tensors import usable  # which asks `later` below
-
         if isinstance(argument, list | tuple):
             return [self.taken(item, first) for item in argument]
         if not isinstance(argument, torch.Tensor):
@@ -153,6 +152,19 @@ class DeviceCalls:
 def current_load() -> Load | None:
     """That of the call that this thread is making."""
     return _thread.load
+
+
+def premultiplied(opts: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or its product with the factor of a PREMUL_SUM."""
+    if not is_premultiplied(opts):
+        return tensor
+    op = getattr(opts, "reduceOp", opts)
+    load = current_load()
+    if load is None:
+        return torch.mul(tensor, op.factor)
+    product = torch.empty_like(tensor)
+    load.later(lambda: torch.mul(tensor, op.factor, out=product))
+    return product
 
 
 def first_tensor(arguments: Any) -> torch.Tensor | None:

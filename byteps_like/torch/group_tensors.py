@@ -10,28 +10,7 @@ import torch.distributed as dist
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.group_devices import current_load
-
-CODES: dict[torch.dtype, DType] = {
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.float16: DType.FLOAT16,
-    torch.bfloat16: DType.BFLOAT16,
-    torch.int8: DType.INT8,
-    torch.uint8: DType.UINT8,
-    torch.int16: DType.INT16,
-    torch.uint16: DType.UINT16,
-    torch.int32: DType.INT32,
-    torch.uint32: DType.UINT32,
-    torch.int64: DType.INT64,
-    torch.uint64: DType.UINT64,
-    torch.bool: DType.BOOL,
-    torch.complex64: DType.COMPLEX64,
-    torch.complex128: DType.COMPLEX128,
-    torch.float8_e4m3fn: DType.FLOAT8_E4M3FN,
-    torch.float8_e5m2: DType.FLOAT8_E5M2,
-}
-"""Element types that can be reduced. Others (float8_e8m0fnu, ...) are moved as bytes."""
+from byteps_like.torch.tensors import WIRE_DTYPES
 
 _RED_OPS: Any = dist.ReduceOp.RedOpType
 OPS: dict[int, Op] = {
@@ -83,18 +62,9 @@ def _reason(tensor: object) -> str:
     return "is a lazily conjugated or negated view; pass tensor.resolve_conj().resolve_neg()"
 
 
-def reducible(tensor: torch.Tensor, operation: str) -> DType:
-    """The code under which `tensor` is reduced. Raises InvalidArgumentError for an element type without one."""
-    code = CODES.get(tensor.dtype)
-    if code is None:
-        known = ", ".join(str(item).removeprefix("torch.") for item in CODES)
-        raise InvalidArgumentError(f"{operation}: {tensor.dtype} can't be reduced; these can: {known}")
-    return code
-
-
 def movable(tensor: torch.Tensor) -> tuple[DType, int]:
     """The code under which elements of `tensor` travel, and how many of that code each is."""
-    code = CODES.get(tensor.dtype)
+    code = WIRE_DTYPES.get(tensor.dtype)
     return (DType.UINT8, tensor.element_size()) if code is None else (code, 1)
 
 
@@ -111,7 +81,7 @@ def reduction(opts: Any, tensor: torch.Tensor, operation: str) -> Op:
         return code
     if code is None:
         raise InvalidArgumentError(f"{operation}: there is no reduction {op}", operation=operation)
-    if not code.supports(CODES.get(tensor.dtype, DType.UINT8)):
+    if not code.supports(WIRE_DTYPES.get(tensor.dtype, DType.UINT8)):
         raise InvalidArgumentError(f"{operation}: {code.name} means nothing for {tensor.dtype}", operation=operation)
     return code
 
@@ -119,19 +89,6 @@ def reduction(opts: Any, tensor: torch.Tensor, operation: str) -> Op:
 def is_premultiplied(opts: Any) -> bool:
     """Whether the reduction in `opts` is a PREMUL_SUM."""
     return hash(getattr(opts, "reduceOp", opts)) == _PREMUL
-
-
-def premultiplied(opts: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`, or its product with the factor of a PREMUL_SUM."""
-    if not is_premultiplied(opts):
-        return tensor
-    op = getattr(opts, "reduceOp", opts)
-    load = current_load()
-    if load is None:
-        return torch.mul(tensor, op.factor)
-    product = torch.empty_like(tensor)
-    load.later(lambda: torch.mul(tensor, op.factor, out=product))
-    return product
 
 
 def one(tensors: torch.Tensor | Sequence[torch.Tensor], operation: str, argument: str) -> torch.Tensor:

@@ -14,7 +14,8 @@ from byteps_like.torch.compression import Compression
 from byteps_like.torch.compression_rules import check_compression
 from byteps_like.torch.differentiable import push_pull
 from byteps_like.torch.handles import Operation, synchronize, table
-from byteps_like.torch.ops import Reduction, resolve, start
+from byteps_like.torch.ops import start
+from byteps_like.torch.reductions import Reduction, resolve
 from byteps_like.torch.tensors import check_strided
 
 Tensors = Sequence[torch.Tensor]

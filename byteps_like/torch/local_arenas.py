@@ -18,9 +18,9 @@ import torch
 from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.flown import Flights
-from byteps_like.torch.local_peers import AUTO_IPC
+from byteps_like.torch.local_peers_choice import AUTO_IPC
 from byteps_like.torch.local_shares import Ground, LocalShares, Move, even_places
 from byteps_like.torch.place import Place
 from byteps_like.torch.runtime import Runtime
@@ -84,7 +84,7 @@ class ArenaShares:
 def may_share(runtime: Runtime, worker: Worker, device: Device | None) -> bool:
     """Whether `find` is to be asked: somebody wants it (Config.local_shares), and `worker` could. Raises
     InvalidArgumentError where it can't, and "ipc" was asked for."""
-    if device is None or runtime.local_shares == "off" or worker.route == "none":
+    if device is None or runtime.config.local_shares == "off" or worker.route == "none":
         return False
     if worker.route == "allreduce" or (isinstance(worker, MovesShares) and worker.moves_shares()):
         return True
@@ -102,8 +102,8 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
     def lane(name: str, ranks: Sequence[int]) -> Group:
         return worker.group(f"local/{label}/{name}", ranks)
 
-    wanted = "ipc" if runtime.local_shares == "ipc" else AUTO_IPC
-    shares = LocalShares(device, places, worker.rank, Ground(lane, _no_backend, runtime.stall_timeout), wanted)
+    wanted = "ipc" if runtime.config.local_shares == "ipc" else AUTO_IPC
+    shares = LocalShares(device, places, worker.rank, Ground(lane, _no_backend, runtime.config.stall_timeout), wanted)
     if not shares.usable:
         shares.close()
         return None
@@ -112,7 +112,7 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
 
 
 def _missing(runtime: Runtime, why: str) -> bool:
-    if runtime.local_shares == "ipc":
+    if runtime.config.local_shares == "ipc":
         raise InvalidArgumentError(f"local_shares='ipc' can't be: {why}; 'auto' goes without where it can't be")
     return False
 

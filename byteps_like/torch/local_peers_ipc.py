@@ -12,7 +12,7 @@ import torch
 
 from byteps_like.collectives.api import Group
 from byteps_like.errors import BytePSLikeError, ShutdownError
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.local_peers import exchange
 from byteps_like.torch.tensors import wire_dtype
 

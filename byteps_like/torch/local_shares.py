@@ -22,10 +22,11 @@ from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError
-from byteps_like.torch.devices import Device, Event
-from byteps_like.torch.group_tensors import reducible
-from byteps_like.torch.local_peers import LocalPeers, exchange, make_peers
+from byteps_like.torch.device_api import Device, Event
+from byteps_like.torch.local_peers import LocalPeers, exchange
+from byteps_like.torch.local_peers_choice import make_peers
 from byteps_like.torch.passage import Passage, Stage
+from byteps_like.torch.tensors import reducible
 from byteps_like.worker.shares import slice_of
 
 _SUMMED = (Op.SUM, Op.AVERAGE)

@@ -10,8 +10,9 @@ import torch
 
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import synchronize, table
-from byteps_like.torch.ops import Reduction, Sum, start
+from byteps_like.torch.ops import start
 from byteps_like.torch.packed import broadcast_packed
+from byteps_like.torch.reductions import Reduction, Sum
 from byteps_like.torch.routes import Scope
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.sealed import MAC_BYTES, Seal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,82 +11,13 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import adasum, devices
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compress import Compress
 from byteps_like.torch.handles import Operation, table
 from byteps_like.torch.naming import Call, Claim
+from byteps_like.torch.reductions import Reduction, resolve, scaled_once
 from byteps_like.torch.routes import Request, Scope
+from byteps_like.torch.sparse import start_sparse
 from byteps_like.torch.tensors import check_in_place, check_strided, mark_changed, spec_of, wire_dtype, wire_op
 from byteps_like.worker.api import Handle
-
-Average = Op.AVERAGE
-Sum = Op.SUM
-Min = Op.MIN
-Max = Op.MAX
-Product = Op.PRODUCT
-
-
-class Adasum:
-    """Horovod's name for the operation of torch/adasum.py: for `allreduce`, on a power of two of ranks."""
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How one tensor is reduced. `root`, a world rank, counts for Op.BROADCAST; larger `priority` goes first, 0 says
-    nothing: then it is that of `declare`."""
-
-    op: Op
-    priority: int = 0
-    root: int = 0
-    prescale: float = 1.0
-    postscale: float = 1.0
-    adasum: bool = False
-    codec: str = ""
-    """TensorSpec.codec."""
-    purpose: str = ""
-    """What else all ranks must mean by it."""
-
-    @property
-    def kind(self) -> str:
-        """First part of the operation's name."""
-        return "broadcast" if self.op is Op.BROADCAST else "push_pull"
-
-
-def resolve_op(average: bool | None, op: object) -> Op:
-    """The reduction that BytePS's `average=` or Horovod's `op=` asks for; Average by default."""
-    if op is None:
-        return Op.SUM if average is False else Op.AVERAGE
-    if average is not None:
-        raise InvalidArgumentError("give average= or op=, not both")
-    if not isinstance(op, Op) or op is Op.BROADCAST:
-        named = getattr(op, "__name__", repr(op))
-        raise InvalidArgumentError(f"op={named} is not supported; use Average, Sum, Min, Max or Product")
-    return op
-
-
-def resolve(
-    average: bool | None, op: object, priority: int = 0, prescale: float = 1.0, postscale: float = 1.0
-) -> Reduction:
-    """The reduction a caller asked for. Raises InvalidArgumentError for contradictions and unknown operations."""
-    if op is Adasum and average is None:
-        return Reduction(Op.SUM, priority, prescale=prescale, postscale=postscale, adasum=True)
-    return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
-
-
-def encoded(reduction: Reduction, way: Compress) -> Reduction:
-    """`reduction`, by the codec of `way`. Raises InvalidArgumentError for what single tensors can't have."""
-    if not way.is_coded:
-        return reduction
-    if reduction.adasum or reduction.op not in (Op.SUM, Op.AVERAGE):
-        named = "Adasum" if reduction.adasum else reduction.op.name
-        raise InvalidArgumentError(
-            f"{way.name} can be summed and averaged; op={named} needs compression=Compression.none"
-        )
-    if way.feedback or way.momentum or way.clip or way.warmup:
-        raise InvalidArgumentError(
-            f"{way}: what a codec remembers belongs to a parameter's gradient; leave out feedback, momentum, clip and"
-            " warm-up, or use DistributedOptimizer"
-        )
-    return replace(reduction, codec=way.text(0))
 
 
 def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object = None) -> int:
@@ -148,20 +79,6 @@ def _start_adasum(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scop
     return place.stage.start([copy], [copy[::-1]], partial(adasum.begin, scope.lane(claim.name), place.host))
 
 
-def scaled_once(reduction: Reduction, dtype: torch.dtype, size: int) -> Reduction:
-    """`reduction` of tensors of `dtype` over `size` ranks, which rounds integers once, after the sum.
-
-    Raises InvalidArgumentError for factors on booleans.
-    """
-    if reduction.prescale == reduction.postscale == 1.0 or dtype.is_floating_point or dtype.is_complex:
-        return reduction
-    if dtype is torch.bool:
-        raise InvalidArgumentError("prescale and postscale factors need numbers, not torch.bool")
-    if reduction.op is Op.AVERAGE and reduction.postscale != 1.0:
-        return replace(reduction, op=Op.SUM, postscale=reduction.postscale / size)
-    return reduction
-
-
 def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
     """Multiplies `tensor`: integers in float64, rounded towards zero, as in Horovod."""
     if factor == 1.0:
@@ -204,8 +121,6 @@ def push_pull_async(
 def start_copied(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object) -> int:
     """Starts `reduction` of a copy of `tensor`, which may be sparse, and returns its handle."""
     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and reduction.op is not Op.BROADCAST:
-        from byteps_like.torch.sparse import start_sparse  # not at the top: it stands on this module
-
         return start_sparse(tensor, name, reduction, process_set)
     return start(copied(tensor, reduction.kind), name, reduction, process_set)
 

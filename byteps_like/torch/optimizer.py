@@ -1,32 +1,21 @@
-"""DistributedOptimizer: the user's optimizer, with gradients averaged over all ranks before each step."""
+"""The methods of a distributed optimizer, and what it has beside the plain one's own attributes."""
 
 from __future__ import annotations
 
 import functools
-import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
-from byteps_like.torch.arena_parts import Scaling
 from byteps_like.torch.coding_state import MEMORY, restore, saved
-from byteps_like.torch.compression_rules import Rules, check_compression, rules_of
-from byteps_like.torch.following import follow
-from byteps_like.torch.onebit_adam import OnebitAdam
-from byteps_like.torch.ops import Adasum, Average, resolve_op
-from byteps_like.torch.optimizer_choices import Choices, check_passes, check_plain
-from byteps_like.torch.outsider import OutsiderMixin
-from byteps_like.torch.parameter_names import ParameterNames
-from byteps_like.torch.reducer import GradientReducer, ReducerOptions
-from byteps_like.torch.twin import Twin, twin_of
+from byteps_like.torch.optimizer_choices import check_passes
+from byteps_like.torch.reducer import GradientReducer
+from byteps_like.torch.twin import Twin
 from byteps_like.torch.watching import CodecReport, report
 from byteps_like.tuner.setting import Setting
 from byteps_like.worker.api import TensorSpec
@@ -34,7 +23,7 @@ from byteps_like.worker.api import TensorSpec
 Closure = Callable[[], Any]
 
 
-class _Distribution:
+class Distribution:
     """What a distributed optimizer has beside the plain one's own attributes."""
 
     def __init__(self, reducer: GradientReducer) -> None:
@@ -45,10 +34,12 @@ class _Distribution:
         self.loss_name = ""
 
     def synchronize(self, by_scaler: bool = False) -> None:
+        """Blocks until gradients are averaged. `by_scaler`: GradScaler has asked for it, not the user."""
         self.reducer.synchronize()
         self.synchronized, self.by_scaler = True, by_scaler
 
     def restart(self) -> None:
+        """The next step() synchronizes again."""
         self.synchronized = self.by_scaler = False
 
     def needs_synchronize(self) -> bool:
@@ -69,7 +60,7 @@ class _Distribution:
 class DistributedOptimizerMixin(Twin):
     """The methods that a distributed optimizer adds to, or changes in, the class of the plain one."""
 
-    _distribution: _Distribution
+    _distribution: Distribution
 
     def step(self, closure: Closure | None = None) -> Any:
         """One step of the plain optimizer with averaged gradients; with `closure`, after each call of it.
@@ -88,7 +79,7 @@ class DistributedOptimizerMixin(Twin):
     def _synchronized_loss(self, closure: Closure) -> Any:
         loss = closure()
         self._distribution.reducer.synchronize()
-        return _averaged(loss, self._distribution)
+        return averaged(loss, self._distribution)
 
     def synchronize(self) -> None:
         """Averages all gradients over the ranks; blocks until every `p.grad` is the average.
@@ -177,123 +168,7 @@ class DistributedOptimizerMixin(Twin):
         self._distribution.reducer.close()
 
 
-def DistributedOptimizer(
-    optimizer: torch.optim.Optimizer,
-    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: object = None,
-    backward_passes_per_step: int = 1,
-    op: Any = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    sparse_as_dense: bool = False,
-    process_set: Any = None,
-    *,
-    route: str = "auto",
-    cross_barrier: bool = False,
-    model: torch.nn.Module | None = None,
-    shard: str = "",
-    tune: str | os.PathLike[str] | None = None,
-    sufficient_factors: bool | str = False,
-) -> Any:
-    """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
-
-    Gradients live in one buffer per element type, are sent from within backward, and waited for by `step()`. Don't
-    touch `p.grad` between backward and `synchronize()`, nor keep it over the next backward: its memory is used again.
-
-    `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16, a
-    codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or rules by names; "rows" for embeddings. None:
-    as the setting says. See docs/how-to/compression.md.
-    `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
-    `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
-    by size()/f after it. `process_set`: averages over its ranks only; the others' optimizers stay as they are.
-    `num_groups`, `groups`: Horovod's, not needed.
-    `sparse_as_dense`: see ReducerOptions. `route`: "server", "allreduce" (among the workers), or "auto": servers if the
-    job has any; the optimizer's `route` and `route_why` say what it came to.
-    `cross_barrier`: step() returns at once, and each module of `model` waits for its own parameters
-    (docs/explanation/scheduler.md).
-    `shard="optimizer"`: each rank keeps and updates only its share of the state, as ZeRO-2 (docs/how-to/sharding.md).
-    `tune`: "on", or a path to save to or to read, finds the best settings while training (docs/how-to/tuner.md).
-    `sufficient_factors`: "auto" or True sends gradients of Linear weights as factors
-    (docs/how-to/sufficient-factors.md).
-
-    Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
-    float32), two elements per parameter, up and down. Raises InvalidArgumentError for options that don't go together
-    (see optimizer_choices), MismatchError if the ranks' models differ, NotInitializedError.
-    """
-    del num_groups, groups
-    check_plain(optimizer)
-    names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    whole = op is Adasum or bool(shard or sufficient_factors)
-    rules = _rules(optimizer, compression, whole)
-    choices = Choices(
-        op, gradient_predivide_factor, route, model, cross_barrier, shard, tune, sufficient_factors, rules
-    )
-    choices.check(optimizer, backward_passes_per_step)
-    if not _runtime.current().includes(process_set):
-        return twin_of(optimizer, OutsiderMixin, process_set, names)
-    if op is Adasum:
-        steps = StepReducer(names, check_compression(compression), process_set)
-        return twin_of(optimizer, AdasumOptimizerMixin, steps, names)
-    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
-    options = ReducerOptions(rules, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
-    if isinstance(optimizer, OnebitAdam):
-        options = replace(options, transform=optimizer.to_momentum)
-    return _made(optimizer, names, options, choices, backward_passes_per_step)
-
-
-def _made(
-    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, choices: Choices, passes: int
-) -> Any:
-    # Not at the top: what few need, and what builds upon this module.
-    if choices.shard:
-        from byteps_like.torch.sharded_optimizer import sharded
-
-        return sharded(optimizer, names, options, passes)
-    if choices.cross_barrier:
-        from byteps_like.torch.crossing import check_crossing, crossing
-
-        model = check_crossing(optimizer, choices.model)
-    reducer = _reducer(names, options, choices)
-    reducer.passes_per_step = passes
-    if choices.cross_barrier:
-        return crossing(optimizer, reducer, model, names)
-    return twin_of(optimizer, DistributedOptimizerMixin, _Distribution(reducer), names)
-
-
-def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -> GradientReducer:
-    if choices.sufficient_factors:
-        from byteps_like.torch.factors_reducer import factor_reducer
-
-        return factor_reducer(names, options, choices.model, choices.sufficient_factors)
-    options.rules.check_names(name for name, _ in names())
-    reducer = GradientReducer(names, options)
-    if options.transform is None:
-        reducer.take_rates(names.rates)
-    follow(reducer, choices.tune)
-    return reducer
-
-
-def _rules(optimizer: object, compression: object, whole: bool) -> Rules:
-    """What was asked for, else the setting: of gradients that go by themselves, not `whole` in another way."""
-    runtime = _runtime.current()
-    if isinstance(optimizer, OnebitAdam):
-        compression = optimizer.way(compression)
-    elif compression is None and not whole:
-        compression = runtime.compression
-    plain = isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD)
-    return rules_of(compression, plain=plain, min_bytes=runtime.min_compress_bytes)
-
-
-def _scaling(op: Op, predivide: float) -> Scaling:
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise InvalidArgumentError(f"gradients can't be reduced with op={op.name}; use Average or Sum")
-    if predivide <= 0.0 or (predivide != 1.0 and op is not Op.AVERAGE):
-        raise InvalidArgumentError(f"gradient_predivide_factor={predivide} must be positive, and needs op=Average")
-    return Scaling(op, predivide)
-
-
-def _averaged(loss: Any, own: _Distribution) -> Any:
+def averaged(loss: Any, own: Distribution) -> Any:
     """The mean of `loss` over the ranks, in the type it came in; what is no number is returned as it is."""
     is_tensor = isinstance(loss, torch.Tensor)
     if not (isinstance(loss, float) or (is_tensor and loss.numel() == 1)):

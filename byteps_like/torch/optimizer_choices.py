@@ -9,7 +9,7 @@ import torch
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compression_rules import Rules
-from byteps_like.torch.ops import Adasum
+from byteps_like.torch.reductions import Adasum
 from byteps_like.torch.tuning import OFF, Tune, check_tune
 from byteps_like.torch.twin import Twin
 

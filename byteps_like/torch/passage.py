@@ -17,7 +17,7 @@ import torch
 
 from byteps_like.collectives.together import Waitable
 from byteps_like.errors import BytePSLikeError, DeadlineError, ShutdownError, timed_out
-from byteps_like.torch.devices import Device, Event, Gate
+from byteps_like.torch.device_api import Device, Event, Gate
 
 logger = logging.getLogger(__name__)
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.pipeline_edges import Choice, Edges, check_alike, codecs_by_edge, epilogue
+from byteps_like.torch.pipeline_stage import encode_sends
 
 SMALLEST = 64 << 10
-
-Edge = tuple[int, int]
-Choice = object | Mapping[Edge | str, object]
-"""A codec for all edges, or by edge: {(0, 1): "int4", "*": "int8"}."""
 
 
 def compress_pipeline(
@@ -53,10 +50,6 @@ def compress_pipeline(
     Song et al., "Optimus-CC: Efficient Large NLP Model Training with 3D Parallelism Aware Communication Compression"
     (ASPLOS 2023).
     """
-    # Need the native core.
-    from byteps_like.torch.pipeline_edges import Edges, check_alike, codecs_by_edge, epilogue
-    from byteps_like.torch.pipeline_stage import encode_sends
-
     stages = _stages(schedule)
     edges = Edges(
         gradients=codecs_by_edge(gradients, "gradients", stages[0].num_stages),

@@ -8,9 +8,11 @@ from enum import Enum
 from typing import Any
 
 from byteps_like.errors import InvalidArgumentError, MismatchError
-from byteps_like.torch.pipeline import Choice
 from byteps_like.torch.pipeline_coders import Kind, described, is_biased, kind_of
 
+Edge = tuple[int, int]
+Choice = object | Mapping[Edge | str, object]
+"""A codec for all edges, or by edge: {(0, 1): "int4", "*": "int8"}."""
 Codecs = tuple[Kind | None, ...]
 """By edge: the one between stages s and s + 1 is at s."""
 Sends = frozenset[tuple[int, int]]

@@ -36,7 +36,7 @@ class Probing(Tuning):
 
     def _decide(self, reducer: GradientReducer, last: bool) -> None:
         """Whether there is anything to time is asked after the first round, when all ranks have the same arenas."""
-        check = reducer.runtime.compression_check
+        check = reducer.runtime.config.compression_check
         asked = check == "on" or (check == "auto" and reducer.selects)
         if self.setting is None and not (asked and reducer.switchable):
             self.done = True

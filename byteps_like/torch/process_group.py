@@ -15,16 +15,16 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from byteps_like.collectives.api import Group
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch import devices
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.device_work import DeviceWork
-from byteps_like.torch.devices import Device
 from byteps_like.torch.futures import Callbacks
 from byteps_like.torch.group_collectives import Collectives
-from byteps_like.torch.group_devices import DeviceCalls
+from byteps_like.torch.group_devices import DeviceCalls, premultiplied
 from byteps_like.torch.group_lanes import Lanes
 from byteps_like.torch.group_options import CallDefaults, GroupOptions
 from byteps_like.torch.group_p2p import PointToPoint
 from byteps_like.torch.group_sparse import SparseSums
-from byteps_like.torch.group_tensors import one, premultiplied, reduction
+from byteps_like.torch.group_tensors import one, reduction
 from byteps_like.torch.inner import InnerBackends, backend
 from byteps_like.torch.local_shares import Ground, LocalShares, even_places
 from byteps_like.torch.monitored import MonitoredBarrier

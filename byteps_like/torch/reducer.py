@@ -22,6 +22,7 @@ from byteps_like.torch.arena_parts import Named, Scaling
 from byteps_like.torch.coding import Memory
 from byteps_like.torch.compress import RAW, Compress
 from byteps_like.torch.compression_rules import Rules
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.low_rank import LowRankArena
 from byteps_like.torch.rescaling import Rates
 from byteps_like.torch.routes import Route
@@ -169,7 +170,7 @@ class GradientReducer:
         return [item for item in self._source() if item[1] not in self._sparse] if self._sparse else self._source()
 
     def _add(self, named: list[Named]) -> None:
-        groups: dict[tuple[torch.dtype, devices.Device | None, Compress], list[Named]] = {}
+        groups: dict[tuple[torch.dtype, Device | None, Compress], list[Named]] = {}
         for name, parameter in reversed(named):
             way = self._options.rules.of(name, parameter)
             self._claim(name, parameter, way)

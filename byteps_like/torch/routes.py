@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.device_flight import DeviceFlight
-from byteps_like.torch.devices import Device
 from byteps_like.torch.place import Place
 from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
 from byteps_like.worker.local import check_same

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 import torch
@@ -23,8 +23,8 @@ from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch import devices
 from byteps_like.torch.beginning import at_group, begin
+from byteps_like.torch.device_api import Device
 from byteps_like.torch.device_flight import Behind
-from byteps_like.torch.devices import Device
 from byteps_like.torch.flown import release
 from byteps_like.torch.lookout import Lookout
 from byteps_like.torch.naming import Among, Call, Claim, NameTable
@@ -32,7 +32,6 @@ from byteps_like.torch.passage import Stage
 from byteps_like.torch.place import Place
 from byteps_like.torch.routes import ROUTES, Route, Scope
 from byteps_like.torch.shadows import PACKED
-from byteps_like.torch.sparse_choice import Seen
 from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
@@ -40,6 +39,8 @@ from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.meeting import Seat
 
 logger = logging.getLogger(__name__)
+
+State = TypeVar("State")
 
 _PARTITION_BYTES = 4 << 20
 _KEPT = 4  # meanings of a name to remember where a new one costs no message
@@ -49,24 +50,14 @@ class Runtime:
     """A worker, and what belongs to its membership of one epoch: declared names, names in flight, counters."""
 
     def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES, config: Config | None = None) -> None:
-        settings = config or Config()
+        self.config = config or Config()
         self.worker = worker
-        self.tune = settings.tune
-        """Config.tune: what optimizers that aren't told do. So is `compression`."""
-        self.compression = settings.compression
-        self.min_compress_bytes = settings.min_compress_bytes
-        self.compression_check = settings.compression_check
-        self.compression_monitor = settings.compression_monitor
-        self.local_shares = settings.local_shares
-        self.stall_timeout = settings.stall_timeout
         self.shares: WeakSet[Any] = WeakSet()
         """Gradients that the ranks of a host share among them (local_shares.LocalShares)."""
         self.clock: Callable[[], float] = time.monotonic
         """Seconds, by which steps are timed."""
-        self.selections: dict[Any, Any] = {}
-        """What was measured for compression="auto" (selecting.Selection), by route and candidates."""
-        self.figures: dict[str, dict[str, float]] = {}
-        """What codecs do to gradients, by optimizer: see watching."""
+        self.gauges: dict[str, dict[str, float]] = {}
+        """More of what `stats` says, by who has measured it; the greatest counts."""
         self.route = Route(worker)
         self.names = NameTable()
         self.priorities: dict[str, int] = {}
@@ -81,14 +72,9 @@ class Runtime:
         """Single tensors that streams wait for."""
         self.joiner: Any = None
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
-        self.hook_state: Any = None
-        """Of DDP hooks that were registered without a state (see comm_hook)."""
-        self.sparse_seen: dict[str, Seen] = {}
-        """By name, the last sum of a sparse tensor."""
-        self.sparse_twins: dict[str, Any] = {}
-        """By name, what goes through servers (sparse_twin.Twin), while no round of it is in flight."""
         self.cards: Cards | None = getattr(worker, "cards", None)
         """Network cards that gradients travel between; None where that isn't known."""
+        self._states: dict[type, Any] = {}
         self._stages: dict[str, Stage] = {}
         self._paced: Any = None
         self._stop_serving: Callable[[], None] | None = None
@@ -175,7 +161,7 @@ class Runtime:
 
     def barrier(self, scope: Scope, timeout: float | None) -> None:
         """See the function of that name."""
-        end = time.monotonic() + (self.stall_timeout if timeout is None else timeout)
+        end = time.monotonic() + (self.config.stall_timeout if timeout is None else timeout)
         if self.joiner is not None and scope.size > 1:  # first, that none of them has joined
             self.joiner.check("barrier", scope.ranks)
             name = _barrier_of(scope, self.generation)
@@ -239,6 +225,14 @@ class Runtime:
         """Forgets a process set; whether there was one."""
         return self._scopes.pop(number, None) is not None
 
+    def of(self, kind: type[State]) -> State:
+        """What a feature keeps for as long as this runtime: the one instance of its class `kind`."""
+        with self._lock:
+            if kind not in self._states:
+                self._states[kind] = kind()
+            found: State = self._states[kind]
+            return found
+
     def count(self, kind: str) -> int:
         """0, 1, 2, ... for each kind: the same on all ranks if these make their things in the same order."""
         with self._lock:
@@ -269,7 +263,7 @@ class Runtime:
     def stats(self) -> dict[str, float]:
         """See the function of that name."""
         found: dict[str, float] = {**self.worker.stats()}
-        for figures in list(self.figures.values()):  # Prometheus asks from a thread of its own
+        for figures in list(self.gauges.values()):  # Prometheus asks from a thread of its own
             found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
         return found
 

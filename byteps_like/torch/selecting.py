@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,17 +66,23 @@ class Selection:
         return chosen, _rounded(-(-4 * numel // found.pieces))
 
 
+@dataclass
+class Selections:
+    """Those of a runtime, by route and candidates."""
+
+    known: dict[tuple[Route, Auto], Selection] = field(default_factory=dict)
+
+
 def selected(
     runtime: Runtime, route: Route, label: str, way: Compress, parameters: Sequence[torch.Tensor]
 ) -> tuple[Compress, int]:
     """How the gradients of `parameters`, which go one `way`, travel: see Selection.choose. What was measured once for a
     route and its ranks counts for all; `label`: of who asks first."""
     assert way.auto is not None
-    known, key = runtime.selections, (route, way.auto)
+    known, key = runtime.of(Selections).known, (route, way.auto)
     if key not in known:
         known[key] = select(route, way.auto, f"{label}.auto{len(known)}", runtime.clock)
-    selection: Selection = known[key]
-    return selection.choose(way, parameters[0].dtype, sum(parameter.numel() for parameter in parameters))
+    return known[key].choose(way, parameters[0].dtype, sum(parameter.numel() for parameter in parameters))
 
 
 def select(route: Route, auto: Auto, name: str, clock: Callable[[], float]) -> Selection:

@@ -15,7 +15,7 @@ import torch
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.objects import allgather_object
-from byteps_like.torch.optimizer import DistributedOptimizerMixin, _averaged, _Distribution
+from byteps_like.torch.optimizer import DistributedOptimizerMixin, Distribution, averaged
 from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import ReducerOptions
 from byteps_like.torch.sharded_reducer import ShardReducer
@@ -36,7 +36,7 @@ class ShardMemory:
     """Gradients on their way to the network, and free buffers for them."""
 
 
-class _Sharding(_Distribution):
+class _Sharding(Distribution):
     """What a sharded optimizer has beside the plain one's own attributes."""
 
     reducer: ShardReducer
@@ -68,7 +68,7 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         own.reducer.step(own.slices.update)
         own.slices.end()
         own.restart()
-        return loss if closure is None else _averaged(loss, own)
+        return loss if closure is None else averaged(loss, own)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clips the norm of all gradients as one vector, as torch.nn.utils.clip_grad_norm_; returns the norm.

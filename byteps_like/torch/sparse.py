@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -12,7 +12,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import Operation, synchronize, table
 from byteps_like.torch.naming import Call
-from byteps_like.torch.ops import Average, Reduction, resolve_op
+from byteps_like.torch.reductions import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.sparse_choice import Seen, Way, choose, codec_for
 from byteps_like.torch.sparse_exchange import Exchange, Place
@@ -26,6 +26,15 @@ KIND = "sparse_push_pull"
 
 Started = tuple[Handle, Callable[[], tuple[Rows, int]]]
 """What is in flight; and, once it has landed, the sum and how many entries all ranks had."""
+
+
+@dataclass
+class SparseSums:
+    """Those that a runtime has made, by name. `seen`: the last one; `twins`: what goes through servers, while no round
+    of it is in flight."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    twins: dict[str, Twin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,14 +95,14 @@ def start_sparse(
         seen, generation = _seen(full, rows.form), runtime.generation
         way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
         if way is not Way.SERVERS:
-            runtime.sparse_twins.pop(full, None)
+            runtime.of(SparseSums).twins.pop(full, None)
         begin = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
         step, finish = begin(_Sum(rows, full, claim.name, reduction, scope, seen, way, partition_bytes))
         runtime.names.begun(claim, step)
 
     def result() -> torch.Tensor:
         total, entries = finish()
-        runtime.sparse_seen[full] = Seen(entries, total.count, way, generation, rows.form)
+        runtime.of(SparseSums).seen[full] = Seen(entries, total.count, way, generation, rows.form)
         return total.scaled(reduction.postscale).tensor().to(home)
 
     return table.add(Operation(runtime, claim, step, result))
@@ -108,7 +117,7 @@ def is_dense(name: str, process_set: object = None) -> bool:
 def forget(name: str, process_set: object = None) -> None:
     """The next sum of that name goes as the first one did. On all ranks alike."""
     runtime = _runtime.current()
-    runtime.sparse_seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
+    runtime.of(SparseSums).seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
 
 
 def _seen(full: str, form: Form | None = None) -> Seen | None:
@@ -117,7 +126,7 @@ def _seen(full: str, form: Form | None = None) -> Seen | None:
     None after all ranks have joined: who did so first has not seen the others' last.
     """
     runtime = _runtime.current()
-    seen = runtime.sparse_seen.get(full)
+    seen = runtime.of(SparseSums).seen.get(full)
     if seen is None or seen.generation != runtime.generation:
         return None
     return seen if form in (None, seen.form) else None
@@ -136,7 +145,7 @@ def _start_exchange(wanted: _Sum) -> Started:
 
 
 def _start_servers(wanted: _Sum) -> Started:
-    rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().sparse_twins
+    rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().of(SparseSums).twins
     assert wanted.seen is not None
     means = Means(wanted.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
     twin: Twin | None = twins.pop(wanted.stable, None)  # held again when all is well

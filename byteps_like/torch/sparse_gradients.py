@@ -16,8 +16,8 @@ from byteps_like.dtypes import Op
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.arena_parts import Named
 from byteps_like.torch.handles import synchronize
-from byteps_like.torch.ops import Reduction
-from byteps_like.torch.sparse import KIND, forget, is_dense, start_sparse
+from byteps_like.torch.reductions import Reduction
+from byteps_like.torch.sparse import KIND, SparseSums, forget, is_dense, start_sparse
 from byteps_like.torch.sparse_choice import RETURN
 from byteps_like.torch.sparse_rows import Rows
 
@@ -33,7 +33,7 @@ class SparseGradients:
         self.partition_bytes = 0
         """Of those that go through servers, on all ranks alike; 0: of the job's size."""
         self._label, self._op, self._process_set = label, op, process_set
-        self._twins = _runtime.current().sparse_twins
+        self._twins = _runtime.current().of(SparseSums).twins
         self._known: dict[int, Named] = {}
         self._stays_dense: set[int] = set()
         self._flights: list[int] = []

@@ -10,7 +10,7 @@ from torch.nn import functional
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.differentiable import push_pull
 from byteps_like.torch.gathering import allgather
-from byteps_like.torch.ops import Sum
+from byteps_like.torch.reductions import Sum
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):

@@ -11,7 +11,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import devices
-from byteps_like.torch.devices import Device
+from byteps_like.torch.device_api import Device
 from byteps_like.worker.api import SharedMemory, TensorSpec
 
 WIRE_DTYPES: dict[torch.dtype, DType] = {
@@ -33,7 +33,7 @@ WIRE_DTYPES: dict[torch.dtype, DType] = {
     torch.float8_e4m3fn: DType.FLOAT8_E4M3FN,
     torch.float8_e5m2: DType.FLOAT8_E5M2,
 }
-"""Element types that can be summed."""
+"""Element types that can be reduced. Others (float8_e8m0fnu, ...) can only be moved, as bytes."""
 
 
 def wire_dtype(dtype: torch.dtype) -> DType:
@@ -43,6 +43,15 @@ def wire_dtype(dtype: torch.dtype) -> DType:
     except KeyError:
         known = ", ".join(str(item).removeprefix("torch.") for item in WIRE_DTYPES)
         raise InvalidArgumentError(f"tensors of {dtype} can't be reduced; supported are {known}") from None
+
+
+def reducible(tensor: torch.Tensor, operation: str) -> DType:
+    """The code under which `tensor` is reduced. Raises InvalidArgumentError for an element type without one."""
+    code = WIRE_DTYPES.get(tensor.dtype)
+    if code is None:
+        known = ", ".join(str(item).removeprefix("torch.") for item in WIRE_DTYPES)
+        raise InvalidArgumentError(f"{operation}: {tensor.dtype} can't be reduced; these can: {known}")
+    return code
 
 
 def wire_op(op: Op, dtype: torch.dtype) -> Op:

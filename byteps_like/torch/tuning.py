@@ -175,7 +175,7 @@ class Tuning:
 def attach(reducer: GradientReducer, tune: Tune | None) -> bool:
     """Tunes `reducer`, if that is asked for. One optimizer of a process is tuned: links are common to all."""
     runtime = reducer.runtime
-    wanted = runtime.tune if tune is None else tune
+    wanted = runtime.config.tune if tune is None else tune
     if wanted == OFF:
         return False
     if runtime.count("tuned"):

@@ -170,7 +170,7 @@ class Watching:
 
     def _publish(self, reducer: GradientReducer) -> None:
         seen = [item.seen[-1] for item in self._known.values() if item.seen]
-        self._runtime.figures[reducer.label] = {
+        self._runtime.gauges[reducer.label] = {
             "compression_nmse": max((one.nmse for one in seen), default=0.0),
             "compression_clamped": max((one.clamp for one in seen), default=0.0),
             "compression_residual": max((one.ratio for one in seen), default=0.0),

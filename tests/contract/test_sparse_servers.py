@@ -10,6 +10,7 @@ import torch
 
 import byteps_like.torch as bps
 from byteps_like.torch import runtime
+from byteps_like.torch.sparse import SparseSums
 from byteps_like.torch.sparse_choice import Way
 from tests.contract.mixed_job import MixedJob, in_threads, native_worker
 
@@ -47,7 +48,7 @@ def entries(rank: int, dtype: torch.dtype, sparse: tuple[int, ...], dense: tuple
 
 
 def way_of(name: str) -> Way:
-    return runtime.current().sparse_seen[f"sparse_push_pull.{name}"].way
+    return runtime.current().of(SparseSums).seen[f"sparse_push_pull.{name}"].way
 
 
 SHAPES = [((500,), (24,)), ((30, 20), (3, 5)), ((4000,), ()), ((300,), (100,))]
@@ -65,7 +66,7 @@ def test_sums_are_those_of_torch(everybody: Any, shape: Any) -> None:
             values = expected.values() / RANKS if op is bps.Average else expected.values()
             assert total.is_coalesced() and total.shape == expected.shape
             assert torch.equal(total.indices(), expected.indices()) and torch.equal(total.values(), values)
-            seen = runtime.current().sparse_seen[f"sparse_push_pull.exact.{shape}"]
+            seen = runtime.current().of(SparseSums).seen[f"sparse_push_pull.exact.{shape}"]
             assert (seen.way is Way.SERVERS) == (turn > 0)
             assert seen.entries == sum(one.coalesce()._nnz() for one in everyone)
 
@@ -106,7 +107,7 @@ def test_bytes_are_rows_and_a_bit_for_each_there_may_be(everybody: Any) -> None:
         before = bps.stats()
         bps.push_pull(tensor, op=bps.Sum, name="bytes")
         moved = [bps.stats()[kind] - before[kind] for kind in ("payload_sent", "payload_received")]
-        return *moved, runtime.current().sparse_twins["sparse_push_pull.bytes"]._declared.partitions
+        return *moved, runtime.current().of(SparseSums).twins["sparse_push_pull.bytes"]._declared.partitions
 
     found = everybody(body)
     row, parts = 4 * width, found[0][2]
@@ -135,7 +136,9 @@ def test_gradients_are_rerouted_while_the_touched_share_drifts(everybody: Any) -
                 model(words).sum().div(1 if model is table else RANKS).backward()
                 optimizer.step()
             torch.testing.assert_close(table.weight, plain.weight, rtol=0, atol=1e-6)
-            ways.append([seen.way for name, seen in runtime.current().sparse_seen.items() if "gradients" in name])
+            ways.append(
+                [seen.way for name, seen in runtime.current().of(SparseSums).seen.items() if "gradients" in name]
+            )
         ours.close()
         return [way for step in ways for way in step]
 
@@ -165,7 +168,7 @@ def test_partitions_follow_the_tuner(everybody: Any) -> None:
         return counts
 
     def twins() -> Any:
-        return runtime.current().sparse_twins.items()
+        return runtime.current().of(SparseSums).twins.items()
 
     found = everybody(body)
     assert found.count(found[0]) == RANKS

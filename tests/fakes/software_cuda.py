@@ -26,7 +26,7 @@ from tests.fakes.software_driver import DRIVER
 
 
 class StreamEvent:
-    """See torch.devices.Event."""
+    """See torch.device_api.Event."""
 
     def __init__(self, event: Any) -> None:
         self.event = event
@@ -39,7 +39,7 @@ class StreamEvent:
 
 
 class DriverStream:
-    """See torch.devices.Stream."""
+    """See torch.device_api.Stream."""
 
     def __init__(self, gpu: Any) -> None:
         self._gpu, self.stream = gpu, gpu.stream()
@@ -55,7 +55,7 @@ class DriverStream:
 
 
 class SoftwareCuda:
-    """See torch.devices.Device. Each thread has a stream of its own."""
+    """See torch.device_api.Device. Each thread has a stream of its own."""
 
     def __init__(self, control: ctypes.CDLL, ordinal: int = 0) -> None:
         self.name, self.ordinal, self.control = f"software:{ordinal}", ordinal, control

@@ -22,7 +22,7 @@ DEADLINE = 20.0
 
 
 class SoftwareEvent:
-    """See torch.devices.Event."""
+    """See torch.device_api.Event."""
 
     def __init__(self) -> None:
         self._happened = threading.Event()
@@ -38,7 +38,7 @@ class SoftwareEvent:
 
 
 class Program:
-    """The program's stream: what has been called is done. See torch.devices.Stream."""
+    """The program's stream: what has been called is done. See torch.device_api.Stream."""
 
     handle = 1
 
@@ -55,7 +55,7 @@ class Program:
 
 
 class SoftwareGate:
-    """See torch.devices.Gate."""
+    """See torch.device_api.Gate."""
 
     def __init__(self, device: SoftwareDevice) -> None:
         self._device, self._event = device, SoftwareEvent()
@@ -70,7 +70,7 @@ class SoftwareGate:
 
 
 class SideStream:
-    """A thread that does what is queued. See torch.devices.Stream."""
+    """A thread that does what is queued. See torch.device_api.Stream."""
 
     def __init__(self, device: SoftwareDevice, number: int) -> None:
         self.handle = 100 + number
@@ -102,7 +102,7 @@ class SideStream:
 
 
 class SoftwareDevice:
-    """See torch.devices.Device."""
+    """See torch.device_api.Device."""
 
     def __init__(self, name: str = "software:0") -> None:
         self.name, self.ordinal = name, 0

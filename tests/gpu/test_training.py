@@ -13,6 +13,7 @@ import torch
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime
 from tests.fakes.native_job import run_native_job
+from tests.fakes.settings import configure
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import device_training as scenarios
@@ -56,7 +57,7 @@ def test_what_comes_of_gradients_has_the_bits_of_the_cpu(compression):
     """By DDP's hook, called with the same gradients on both; with feedback, rounds depend on those before."""
 
     def body(bps, rank, size, device):
-        runtime.current().min_compress_bytes = 0
+        configure(runtime.current(), min_compress_bytes=0)
         is_cast = compression in (None, "bf16", "fp16")
         state = bps.DDPHookState(compression=compression if is_cast else bps.Compress(compression, feedback=True))
         parameters, found = [torch.zeros(700, 64, device=device)], []

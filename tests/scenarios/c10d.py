@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.dtypes import Op
-from byteps_like.torch.group_tensors import CODES, OPS
+from byteps_like.torch.group_tensors import OPS
+from byteps_like.torch.tensors import WIRE_DTYPES
 
 REDUCED = {
     dist.ReduceOp.SUM: lambda stack: stack.sum(0),
@@ -40,7 +41,7 @@ def _check(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def all_reduce(group: Any, rank: int, size: int) -> None:
-    for dtype in CODES:
+    for dtype in WIRE_DTYPES:
         for op in REDUCED:
             if dtype.is_complex and op in (dist.ReduceOp.MAX, dist.ReduceOp.MIN):
                 continue
@@ -66,7 +67,7 @@ def all_reduce_premultiplied(group: Any, rank: int, size: int) -> None:
 def all_reduce_bits(group: Any, rank: int, size: int) -> None:
     if Op.__members__.get("BXOR") is None:
         return
-    for dtype in (kind for kind in CODES if not kind.is_floating_point and not kind.is_complex):
+    for dtype in (kind for kind in WIRE_DTYPES if not kind.is_floating_point and not kind.is_complex):
         numbers = [1, 1, 1] if dtype is torch.bool else [12 + rank, 7 << (rank % 2), 1 << rank]
         everything = [[1, 1, 1] if dtype is torch.bool else [12 + r, 7 << (r % 2), 1 << r] for r in range(size)]
         for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
@@ -112,7 +113,7 @@ def reduce_scatter_single(group: Any, rank: int, size: int) -> None:
 
 
 def broadcast(group: Any, rank: int, size: int) -> None:
-    for dtype in [*CODES, torch.float8_e8m0fnu]:
+    for dtype in [*WIRE_DTYPES, torch.float8_e8m0fnu]:
         for root in range(size):
             tensor = _mine(rank, torch.float32).to(dtype)
             dist.broadcast(tensor, group_src=root, group=group)
@@ -120,7 +121,7 @@ def broadcast(group: Any, rank: int, size: int) -> None:
 
 
 def all_gather(group: Any, rank: int, size: int) -> None:
-    for dtype in CODES:
+    for dtype in WIRE_DTYPES:
         outputs = [torch.empty(5, dtype=dtype) for _ in range(size)]
         dist.all_gather(outputs, _mine(rank, dtype), group=group)
         for other, output in enumerate(outputs):

@@ -15,6 +15,7 @@ from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
 from tests.fakes.codec_rounds import by_reference
+from tests.fakes.settings import configure
 from tests.scenarios.checks import same_everywhere
 from tests.scenarios.models import distance, fill
 
@@ -127,7 +128,8 @@ def left_out_at_times(bps: Any, rank: int, size: int) -> None:
     """Gradients whose codec is left out for some rounds, and watched: what was applied and what is left adds up."""
     shape, steps = (32, 40), 10
     runtime = bps.runtime.current()
-    runtime.compression_monitor, usual = 2, runtime.compression_monitor
+    usual = runtime.config.compression_monitor
+    configure(runtime, compression_monitor=2)
     model = Given({"w": shape})
     begin, inner = model.w.detach().double(), torch.optim.SGD(model.parameters(), lr=0.5)
     rules = {"w": Compress("randomk:ratio=0.1", feedback=True)}
@@ -146,5 +148,5 @@ def left_out_at_times(bps: Any, rank: int, size: int) -> None:
     same_everywhere(bps, model.w.detach())
     (seen,) = optimizer.compression_report()
     assert seen.figures is not None and 0.8 < seen.figures.nmse < 1.0
-    runtime.compression_monitor = usual
+    configure(runtime, compression_monitor=usual)
     optimizer.close()

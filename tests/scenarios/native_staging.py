@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from byteps_like.torch import runtime
+from tests.fakes.settings import configure
 
 ROUNDS = 4
 SHAPES = ((64, 48), (25, 40), (7, 33))
@@ -27,7 +28,7 @@ class Sums:
     """Parameters whose gradients are `gradient`'s."""
 
     def __init__(self, bps: Any, rank: int, device: torch.device, compression: Any) -> None:
-        runtime.current().min_compress_bytes = 0
+        configure(runtime.current(), min_compress_bytes=0)
         self._rank, self._device = rank, device
         self.parameters = [nn.Parameter(torch.zeros(shape, device=device)) for shape in SHAPES]
         plain = torch.optim.SGD(self.parameters, lr=0.1)

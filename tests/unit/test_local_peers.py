@@ -13,12 +13,13 @@ import torch.distributed as dist
 from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch import devices, runtime
 from byteps_like.torch.group_options import GroupOptions
-from byteps_like.torch.local_peers import Means, choose
+from byteps_like.torch.local_peers_choice import Means, choose
 from byteps_like.torch.local_peers_group import Turns
 from byteps_like.torch.local_peers_ipc import IpcPeers
 from byteps_like.torch.local_shares import even_places
 from byteps_like.worker.shares import slice_of
 from tests.fakes.native_groups import run_native_groups, sent_across
+from tests.fakes.settings import configure
 from tests.fakes.software_cuda import SoftwareCuda, software_control
 from tests.fakes.software_driver import needs_software_driver
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
@@ -166,7 +167,7 @@ def test_shares_that_were_asked_for_and_can_t_be_are_an_error(played, servers):
 
     def body(bps, rank, size):
         places.device = played[rank]
-        runtime.current().local_shares = "ipc"
+        configure(runtime.current(), local_shares="ipc")
         model = mlp().float()
         with pytest.raises(InvalidArgumentError, match="hosts with equally many ranks, at least two"):
             bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -186,7 +187,7 @@ def test_optimizers_move_shares_of_partitions(played, hosts, servers):
 
     def body(bps, rank, size):
         device = places.device = played[rank]
-        runtime.current().local_shares = "ipc"
+        configure(runtime.current(), local_shares="ipc")
         model, reference = mlp().float(), mlp().float()
         with device.in_stream_order():
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -222,7 +223,7 @@ def test_partitions_go_in_one_order_whatever_that_of_backward(played, servers):
 
     def body(bps, rank, size):
         device = places.device = played[rank]
-        runtime.current().local_shares = "auto"
+        configure(runtime.current(), local_shares="auto")
         layers = [torch.nn.Linear(16, 16, bias=False) for _ in range(4)]
         x = torch.full((1, 16), rank + 1.0)
         found = []
@@ -252,7 +253,7 @@ def test_the_hook_of_ddp_moves_shares(played, hosts, servers):
 
     def body(bps, rank, size):
         device = places.device = played[rank]
-        runtime.current().local_shares = "ipc"
+        configure(runtime.current(), local_shares="ipc")
         state, found = bps.DDPHookState(), []
         with device.in_stream_order():
             for step in range(3):

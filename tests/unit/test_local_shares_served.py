@@ -16,6 +16,7 @@ from byteps_like.worker.api import Declared, Partition, Share, TensorSpec
 from byteps_like.worker.shares import shared
 from tests.contract.mixed_job import DEADLINE, MixedJob, native_worker
 from tests.fakes.native_job import run_native_job
+from tests.fakes.settings import configure
 from tests.fakes.software_cuda import SoftwareCuda, software_control
 from tests.fakes.software_driver import needs_software_driver
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
@@ -55,7 +56,7 @@ def test_each_gradient_of_a_host_crosses_once():
 
     def body(bps, rank, size):
         device = places.device = played[rank]
-        runtime.current().local_shares = "ipc"
+        configure(runtime.current(), local_shares="ipc")
         model, reference = mlp().float(), mlp().float()
         with device.in_stream_order():
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))

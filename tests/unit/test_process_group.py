@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, ShutdownError
 from byteps_like.torch.futures import Callbacks, Future
-from byteps_like.torch.group_tensors import CODES
 from byteps_like.torch.process_group import ProcessGroup
+from byteps_like.torch.tensors import WIRE_DTYPES
 from tests.fakes.thread_process_groups import run_groups
 from tests.scenarios import c10d
 
@@ -315,7 +315,7 @@ def test_abort_ends_what_is_in_flight() -> None:
 
 
 def test_every_element_type_of_the_core_has_one_of_torch() -> None:
-    assert all(torch.empty(0, dtype=kind).element_size() == code.itemsize for kind, code in CODES.items())
+    assert all(torch.empty(0, dtype=kind).element_size() == code.itemsize for kind, code in WIRE_DTYPES.items())
 
 
 def test_options_are_checked() -> None:

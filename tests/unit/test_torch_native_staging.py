@@ -15,6 +15,7 @@ from byteps_like.errors import DeviceError, PeerLostError
 from byteps_like.torch import runtime
 from byteps_like.worker.embedded import Owning, Services
 from tests.fakes.native_job import run_native_job
+from tests.fakes.settings import configure
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_driver import needs_software_driver
 from tests.scenarios.models import batch, fill, flat, loss_of, share
@@ -52,7 +53,7 @@ class Training:
     """One rank's."""
 
     def __init__(self, bps, rank, size, **options):
-        runtime.current().min_compress_bytes = 0
+        configure(runtime.current(), min_compress_bytes=0)
         self.model, self.rank, self.size = weights(), rank, size
         plain = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.optimizer = bps.DistributedOptimizer(plain, self.model.named_parameters(), **options)
@@ -244,7 +245,7 @@ def lose_server(device):
 def hook(bps, rank, size, compression, meeting, around=lambda step, start: start()):
     """Three rounds of one bucket. `around(step, start)` starts each, and returns its future. One thread of the process
     waits for both ranks' buckets, in the order in which they came: none comes before all of a round."""
-    runtime.current().min_compress_bytes = 0
+    configure(runtime.current(), min_compress_bytes=0)
     state = bps.DDPHookState(compression=compression)
     parameters, found = [torch.zeros(40, 5), torch.zeros(10, 7)], []
     generator = torch.Generator().manual_seed(rank)

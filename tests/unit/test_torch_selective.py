@@ -29,6 +29,7 @@ from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
 from byteps_like.worker.local import LocalWorker
+from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.compression import Given
 from tests.scenarios.models import distance
@@ -55,7 +56,7 @@ def gradient(step, rank, heavy=False):
 def steps(bps, rank, size, compression, count, check="off", every=0, heavy=False, rates=(1.0,), tune=None, **options):
     """Weights, the optimizer, and after each step whether gradients are encoded."""
     runtime = bps.runtime.current()
-    runtime.compression_check, runtime.compression_monitor = check, every
+    configure(runtime, compression_check=check, compression_monitor=every)
     if hasattr(runtime.worker, "world"):
         world = runtime.worker.world
         runtime.clock = lambda: world.now
@@ -131,14 +132,14 @@ def test_who_was_alone_and_who_comes_agree_that_nothing_is_left_to_time():
         table = torch.nn.Embedding(50, 4, sparse=True)
 
         def made():
-            bps.runtime.current().compression_check = "on"
+            configure(bps.runtime.current(), compression_check="on")
             sgd = torch.optim.SGD(table.parameters(), lr=1.0)
             return bps.DistributedOptimizer(sgd, table.named_parameters(), compression={"weight": "int8"})
 
         if rank == 0:
             with bps_runtime.bound(LocalWorker()):
                 optimizer = made()
-        bps.runtime.current().compression_check = "on"
+        configure(bps.runtime.current(), compression_check="on")
         if rank == 1:
             optimizer = made()
         for _ in range(4):
@@ -228,7 +229,7 @@ def test_prometheus_gets_them_from_a_worker():
     config = Config(worker_metrics_port=port)
     runtime = Runtime(LocalWorker(), config=config)
     runtime.serve(config)
-    runtime.figures = {"a": {"compression_nmse": 0.25}, "b": {"compression_nmse": 0.5}}
+    runtime.gauges = {"a": {"compression_nmse": 0.25}, "b": {"compression_nmse": 0.5}}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     runtime.close()
@@ -253,7 +254,7 @@ def test_looks_agree_after_a_join(cross_barrier):
 
     def body(bps, rank, size):
         runtime = bps.runtime.current()
-        runtime.compression_check, runtime.compression_monitor = "off", 4
+        configure(runtime, compression_check="off", compression_monitor=4)
         model = Given({"w": SHAPE})
         options = {"cross_barrier": True, "model": model} if cross_barrier else {}
         sgd = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -283,7 +284,7 @@ def test_what_is_usual_is_said_by_rank_0(monkeypatch):
 
 def test_looks_keep_no_arena_that_is_gone():
     def body(bps, rank, size):
-        bps.runtime.current().compression_monitor = 1
+        configure(bps.runtime.current(), compression_monitor=1)
         model = Given({"0": SHAPE})
         reducer = GradientReducer(model.named_parameters, ReducerOptions(Rules([("*", Compress("int8"))], min_bytes=0)))
         watch(reducer, 1)

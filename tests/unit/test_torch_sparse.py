@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from byteps_like.torch import runtime
+from byteps_like.torch.sparse import SparseSums
 from byteps_like.torch.sparse_choice import Way
 from byteps_like.torch.sparse_rows import SUMMED, Rows
 from tests.fakes.native_world import run_native_world
@@ -135,7 +136,7 @@ def drifting(bps, rank, size):
             (model(words) * torch.arange(1.0, 5.0)).square().sum().div(1 if model is table else size).backward()
             optimizer.step()
         assert step == 0 or table.weight.grad.is_sparse
-        ways.append([seen.way for seen in runtime.current().sparse_seen.values()])
+        ways.append([seen.way for seen in runtime.current().of(SparseSums).seen.values()])
         torch.testing.assert_close(table.weight, plain.weight, rtol=0, atol=1e-12)
     return ways
 

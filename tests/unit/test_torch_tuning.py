@@ -12,6 +12,7 @@ from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting, load, save
 from byteps_like.worker.local import LocalWorker
+from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, flat, loss_of, mlp
 from tests.scenarios.tuned import GRID, PACE, STEPS
@@ -174,7 +175,7 @@ def test_the_setting_of_the_job_tunes_the_first_optimizer_only(tmp_path):
     save(path, Setting("server", 8192))
 
     def body(bps, rank, size):
-        bps.runtime.current().tune = str(path)
+        configure(bps.runtime.current(), tune=str(path))
         first, second = mlp(), mlp(seed=1)
         tuned, plain = make(bps, first), make(bps, second)
         train(bps, rank, tuned, first, 2)
@@ -196,7 +197,7 @@ def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
                 alone.tune = str(path)
                 optimizer = make(bps, model)
                 train(bps, rank, optimizer, model, 1)
-        bps.runtime.current().tune = str(path)
+        configure(bps.runtime.current(), tune=str(path))
         if rank == 1:
             optimizer = make(bps, model)
         train(bps, rank, optimizer, model, 3)
