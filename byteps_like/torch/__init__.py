@@ -77,7 +77,7 @@ from byteps_like.torch.horovod import (
     nccl_built,
     rocm_built,
 )
-from byteps_like.torch.join import join
+from byteps_like.torch.membership import barrier, init, join, resume, shutdown, stats, suspend
 from byteps_like.torch.objects import allgather_object, broadcast_object
 from byteps_like.torch.onebit_adam import OnebitAdam
 from byteps_like.torch.ops import broadcast_async, broadcast_async_, declare, push_pull_async, push_pull_async_inplace
@@ -88,19 +88,13 @@ from byteps_like.torch.pipeline import compress_pipeline
 from byteps_like.torch.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from byteps_like.torch.reductions import Adasum, Average, Max, Min, Product, Sum
 from byteps_like.torch.runtime import (
-    barrier,
-    init,
     initialized,
-    is_initialized,
     local_rank,
     local_size,
     rank,
-    resume,
-    shutdown,
     size,
-    stats,
-    suspend,
 )
+from byteps_like.torch.runtime import initialized as is_initialized
 from byteps_like.torch.shared import empty_shared
 from byteps_like.torch.sparse import sparse_allreduce_async
 from byteps_like.torch.sync_batch_norm import SyncBatchNorm

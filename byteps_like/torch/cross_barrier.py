@@ -3,9 +3,10 @@
 from byteps_like.torch.compression import Compression
 from byteps_like.torch.factory import CrossBarrier
 from byteps_like.torch.handles import poll, synchronize
+from byteps_like.torch.membership import init, shutdown
 from byteps_like.torch.ops import push_pull_async_inplace as byteps_push_pull
 from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
-from byteps_like.torch.runtime import init, local_rank, local_size, rank, shutdown, size
+from byteps_like.torch.runtime import local_rank, local_size, rank, size
 
 __all__ = [
     "Compression",

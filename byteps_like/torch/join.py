@@ -27,7 +27,6 @@ from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
 from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
-from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.naming import NameTable
 from byteps_like.torch.routes import Request, Route
 from byteps_like.torch.shadows import Message, Shadows, is_for_joined
@@ -287,26 +286,3 @@ def _joined(what: str, rank: int) -> InvalidArgumentError:
         f"{what} can't be made: rank {rank} has joined (join()), and takes part in allreduce only; make it after all"
         " ranks have joined"
     )
-
-
-def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
-    """This rank has run out of batches: adds zeros to the others' reductions until all ranks have joined. Blocks.
-
-    Returns the last rank that joined, from which to broadcast parameters. While a rank has joined, others may make
-    allreduce, push_pull and optimizer steps (which go on dividing by size()), over all ranks; anything else raises
-    InvalidArgumentError, on who makes it only, also if it was in flight. Zeros are also what joined ranks bring to Min,
-    Max and Product. `device` is Horovod's.
-    Raises PeerLostError if a rank dies meanwhile, InvalidArgumentError where there are no collectives (portable).
-    """
-    runtime = _runtime.current()
-    runtime.finish_updates()
-    if runtime.shares:
-        raise InvalidArgumentError("join() while ranks of a host share gradients: set local_shares=off for it")
-    if runtime.worker.size == 1:
-        return 0
-    if runtime.joiner is None:
-        runtime.worker.group("join")  # says why there are none
-        raise InvalidArgumentError("join() needs collectives among the workers")
-    last: int = runtime.joiner.join()
-    runtime.begin_anew()
-    return last

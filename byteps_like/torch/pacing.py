@@ -15,7 +15,7 @@ from byteps_like.config import Config
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.twin import after_steps_of_twins
+from byteps_like.torch.after_steps import after_steps
 from byteps_like.worker.pace import TOLERANCE, Pace
 
 
@@ -74,7 +74,7 @@ class PacedSteps:
         self.pacer = StepPacer(config.start_offset, config.step_period)
         self._runtime = weakref.ref(runtime)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
-        self._handle: RemovableHandle = after_steps_of_twins(self._stepped)
+        self._handle: RemovableHandle = after_steps(self._stepped)
 
     def close(self) -> None:
         """Steps begin when they can again."""
@@ -87,3 +87,9 @@ class PacedSteps:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is optimizer:
             self.pacer.step()
+
+
+def pace(runtime: _runtime.Runtime) -> None:
+    """Has steps begin in slots, if the settings say so."""
+    if runtime.config.step_period > 0.0:
+        runtime.closing.callback(PacedSteps(runtime, runtime.config).close)

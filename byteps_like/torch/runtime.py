@@ -1,15 +1,14 @@
-"""This process's place in the job: init, shutdown, suspend, resume, and the runtime that all other calls use."""
+"""What a process has for as long as it is a member of a job: the runtime that all calls use."""
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +21,10 @@ from byteps_like.collectives.api import CallOptions, Traffic
 from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch import devices
-from byteps_like.torch.beginning import at_group, begin
 from byteps_like.torch.device_api import Device
 from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.flown import release
+from byteps_like.torch.join import Joiner
 from byteps_like.torch.lookout import Lookout
 from byteps_like.torch.naming import Among, Call, Claim, NameTable
 from byteps_like.torch.passage import Stage
@@ -36,7 +35,6 @@ from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
-from byteps_like.worker.meeting import Seat
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +68,14 @@ class Runtime:
         """Steps whose updates may not be made yet (cross_barrier_flight.Flight)."""
         self.behind = Behind()
         """Single tensors that streams wait for."""
-        self.joiner: Any = None
+        self.joiner: Joiner | None = None
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
         self.cards: Cards | None = getattr(worker, "cards", None)
         """Network cards that gradients travel between; None where that isn't known."""
         self._states: dict[type, Any] = {}
         self._stages: dict[str, Stage] = {}
-        self._paced: Any = None
-        self._stop_serving: Callable[[], None] | None = None
+        self.closing = ExitStack()
+        """What ends with it, before it leaves the job."""
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes
         self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)
@@ -88,8 +86,6 @@ class Runtime:
         self._listen_for_joins()
 
     def _listen_for_joins(self) -> None:
-        from byteps_like.torch.join import Joiner
-
         if self.worker.size > 1:
             with suppress(InvalidArgumentError):  # the portable worker has no collectives, so no join()
                 self.joiner = Joiner(self._world.lane("join"), self.names, self._follow)
@@ -107,7 +103,7 @@ class Runtime:
     @property
     def generation(self) -> int:
         """How often all ranks have joined (see join)."""
-        return 0 if self.joiner is None else int(self.joiner.generation)
+        return 0 if self.joiner is None else self.joiner.generation
 
     @contextmanager
     def claimed(self, scope: Scope, call: Call) -> Iterator[Claim]:
@@ -253,28 +249,12 @@ class Runtime:
         for flight in list(self.flights):
             flight.land()
 
-    def pace(self, config: Config) -> None:
-        """Has steps begin in slots, if the settings say so."""
-        if config.step_period > 0.0:
-            from byteps_like.torch.pacing import PacedSteps
-
-            self._paced = PacedSteps(self, config)
-
     def stats(self) -> dict[str, float]:
         """See the function of that name."""
         found: dict[str, float] = {**self.worker.stats()}
         for figures in list(self.gauges.values()):  # Prometheus asks from a thread of its own
             found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
         return found
-
-    def serve(self, config: Config) -> None:
-        """Answers Prometheus, if the settings say so."""
-        if config.worker_metrics_port:
-            from byteps_like.server.metrics import serve_metrics
-
-            labels = {"job": config.job, "worker": str(self.worker.rank)}
-            port = config.worker_metrics_port + self.worker.local_rank
-            self._stop_serving = serve_metrics(config.metrics_host, port, self.stats, labels)
 
     def stage(self, device: Device) -> Stage:
         """Through which tensors on `device` travel."""
@@ -301,13 +281,10 @@ class Runtime:
 
     def close(self) -> None:
         """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
-        if self._paced is not None:
-            self._paced.close()
+        if os.getpid() == self._pid:
+            self.closing.close()
         if self._lookout is not None:
             self._lookout.close()
-        if self._stop_serving is not None and os.getpid() == self._pid:
-            stop, self._stop_serving = self._stop_serving, None
-            stop()
         if not self.closed and os.getpid() == self._pid:
             try:
                 self.finish_updates()
@@ -323,8 +300,8 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class _Left:
-    """Where a suspended process stood."""
+class Standing:
+    """Where a process stands in its job, or stood before it was suspended."""
 
     rank: int
     size: int
@@ -337,8 +314,7 @@ def _barrier_of(scope: Scope, generation: int) -> str:
 
 
 _process: Runtime | None = None
-_suspended: _Left | None = None
-_lock = threading.Lock()
+_suspended: Standing | None = None
 _bound: ContextVar[Runtime | None] = ContextVar("byteps_like_runtime", default=None)
 
 
@@ -371,60 +347,11 @@ def using(runtime: Runtime) -> Iterator[None]:
         _bound.reset(token)
 
 
-def init(
-    lazy: object = True, process_sets: object = None, *, config: Config | None = None, **settings: Any
-) -> None:  # fmt: skip
-    """Joins the job that the environment (or `config`, or `settings` by their names in Config) describes.
-
-    Without any, this process is a world of one. Where no scheduler is named the ranks meet at the store of torch's
-    default process group, whose rank and size count then, or at MASTER_ADDR and MASTER_PORT as torch's `env://` does.
-    Blocks until all members have joined. A second call without a
-    `shutdown()` in between does nothing. `process_sets` is Horovod's: a list of ProcessSets, or of lists of ranks, to
-    begin with. `lazy` is BytePS's and ignored; Horovod's `comm`, which stands in its place, is refused unless it means
-    all ranks: None or an empty list.
-    Raises ConfigError, RefusedError (who refused, or can't start, and why), DeadlineError (who is missing).
-    """
+def install(runtime: Runtime | None, suspended: Standing | None = None) -> Runtime | None:
+    """Makes `runtime` that of the process; returns the one before. `suspended`: what to say while there is none."""
     global _process, _suspended
-    # Not at the top: process sets look up the current runtime themselves.
-    from byteps_like.torch.process_sets import prepared, register
-    from byteps_like.torch.tracing import follow_recorder
-
-    sets = prepared(process_sets or ())
-    if any(given not in (None, True, False, []) for given in (lazy, settings.pop("comm", None))):
-        raise InvalidArgumentError("init(comm=...) is not supported: the world comes from the launcher")
-    with _lock:
-        if _process is None and _bound.get() is None:
-            found, seat = begin(settings) if config is None else at_group(config, vars(config))
-            _process = Runtime(_connect(found, seat), found.partition_bytes, found)
-            _process.pace(found)
-            _process.serve(found)
-            _suspended = None
-            follow_recorder()
-            # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
-            atexit.unregister(shutdown)
-            atexit.register(shutdown)
-    for item in sets:
-        if not current().has_scope(item.process_set_id or -1, item.ranks):
-            register(current(), item)
-
-
-def _connect(config: Config, seat: Seat | None) -> Worker:
-    if config.servers == 0 and config.world_size == 1:
-        return LocalWorker(config.partition_bytes)
-    # Not at the top: a world of one needs neither the control plane nor the native core.
-    from byteps_like.worker.session import connect
-
-    return connect(config, seat)
-
-
-def shutdown() -> None:
-    """Leaves the job; outstanding handles fail with ShutdownError. Does nothing when not initialized."""
-    global _process, _suspended
-    with _lock:
-        leaving, _process = _process, None
-        _suspended = None
-    if leaving is not None:
-        leaving.close()
+    before, _process, _suspended = _process, runtime, suspended
+    return before
 
 
 def initialized() -> bool:
@@ -432,31 +359,8 @@ def initialized() -> bool:
     return (_bound.get() or _process) is not None
 
 
-is_initialized = initialized
-
-
-def suspend() -> None:
-    """Leaves the job so that it can be resumed with another world; names are agreed on again then.
-
-    Until then `rank()`, `size()`, `local_rank()` and `local_size()` say what they were, as BytePS's do.
-    """
-    global _suspended
-    standing = _standing()
-    left = _Left(standing.rank, standing.size, standing.local_rank, standing.local_size)
-    shutdown()
-    with _lock:
-        _suspended = left
-
-
-def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: object = None) -> None:  # noqa: ARG001
-    """Joins again, as rank `global_rank` of `num_workers` with `num_servers` servers. `context` is ignored.
-
-    Optimizers and DistributedDataParallel modules made before go on in the new world.
-    """
-    init(world_size=num_workers, num_servers=num_servers, rank=global_rank)
-
-
-def _standing() -> Worker | _Left:
+def standing() -> Worker | Standing:
+    """The worker, or where it stood, between suspend() and resume(). Raises NotInitializedError."""
     runtime = _bound.get() or _process
     if runtime is None and _suspended is not None:
         return _suspended
@@ -465,34 +369,19 @@ def _standing() -> Worker | _Left:
 
 def rank() -> int:
     """This worker's rank, 0 to size() - 1."""
-    return _standing().rank
+    return standing().rank
 
 
 def size() -> int:
     """Number of workers."""
-    return _standing().size
+    return standing().size
 
 
 def local_rank() -> int:
     """This worker's rank among those on its host."""
-    return _standing().local_rank
+    return standing().local_rank
 
 
 def local_size() -> int:
     """Number of workers on this host."""
-    return _standing().local_size
-
-
-def stats() -> dict[str, float]:
-    """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
-
-    Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
-    compression_clamped, compression_residual, compression_raw (see docs/how-to/compression.md, "Automatic selection").
-    """
-    return current().stats()
-
-
-def barrier(process_set: object = None, timeout: float | None = None) -> None:
-    """Blocks until all workers (of `process_set`) have called it. Raises DeadlineError after `timeout` seconds."""
-    runtime = current()
-    runtime.barrier(runtime.scope(process_set), timeout)
+    return standing().local_size

@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-from byteps_like.torch.twin import Twin, after_steps_of_twins
+from byteps_like.torch.after_steps import after_steps
+from byteps_like.torch.twin import Twin
 
 
 class StepListener:
@@ -25,7 +26,7 @@ class StepListener:
         self._call = weakref.WeakMethod(call)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self._handles: list[RemovableHandle] = [
-            after_steps_of_twins(self._stepped),
+            after_steps(self._stepped),
             register_optimizer_step_post_hook(self._plain_stepped),
         ]
 

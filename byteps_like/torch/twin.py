@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.after_steps import tell
 from byteps_like.torch.parameter_names import ParameterNames
 
 
@@ -63,22 +62,11 @@ def twin_of(
     return twin
 
 
-_after_step: dict[int, Callable[[torch.optim.Optimizer], None]] = OrderedDict()
-
-
-def after_steps_of_twins(call: Callable[[torch.optim.Optimizer], None]) -> RemovableHandle:
-    """Calls `call` with a twin whenever its step() has returned, whatever that made of the plain optimizer's steps."""
-    handle = RemovableHandle(_after_step)
-    _after_step[handle.id] = call
-    return handle
-
-
 def _told(plain_step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain_step)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = plain_step(self, *args, **kwargs)
-        for call in list(_after_step.values()):
-            call(self)
+        tell(self)
         return result
 
     # Else load_state_dict() would have torch wrap it, and hooks, which the plain step runs already, run twice.

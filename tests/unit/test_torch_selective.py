@@ -20,6 +20,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as bps_runtime
 from byteps_like.torch.compress import Auto, Compress
 from byteps_like.torch.compression_rules import Rules
+from byteps_like.torch.membership import serve
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.runtime import Runtime
 from byteps_like.torch.tuning import Tuning
@@ -228,7 +229,7 @@ def test_prometheus_gets_them_from_a_worker():
         port = probe.getsockname()[1]
     config = Config(worker_metrics_port=port)
     runtime = Runtime(LocalWorker(), config=config)
-    runtime.serve(config)
+    serve(runtime)
     runtime.gauges = {"a": {"compression_nmse": 0.25}, "b": {"compression_nmse": 0.5}}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
