@@ -15,6 +15,7 @@ from byteps_like.torch.compress import RAW, Compress, LowRank
 from byteps_like.torch.compression_params import from_attributes
 from byteps_like.torch.compression_rules import rules_of, way_of
 from byteps_like.worker.local import LocalWorker
+from tests.fakes.settings import configure
 
 BIG, SMALL, BIAS = torch.empty(256, 64), torch.empty(255, 64), torch.empty(1 << 20)
 ONEBIT = codec_of("onebit")
@@ -153,7 +154,7 @@ def test_the_setting_is_for_who_says_nothing():
     assert (config.compression, config.min_compress_bytes) == ("onebit", 16)
     model = torch.nn.Linear(9, 9)
     with runtime.bound(LocalWorker()) as bound:
-        bound.compression, bound.min_compress_bytes = config.compression, config.min_compress_bytes
+        configure(bound, compression=config.compression, min_compress_bytes=config.min_compress_bytes)
         for given, wanted in (({}, True), ({"compression": "none"}, False), ({"shard": "optimizer"}, False)):
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **given)
             assert bool(optimizer._distribution.reducer.coded) is wanted

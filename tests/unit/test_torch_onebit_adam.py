@@ -9,6 +9,7 @@ import torch
 import byteps_like.torch as bps
 from byteps_like.compression.onebit import Onebit
 from byteps_like.torch import runtime
+from tests.fakes.settings import configure
 from tests.fakes.thread_world import run_world
 from tests.scenarios import compression as scenario
 
@@ -81,7 +82,7 @@ def small_ones_too(monkeypatch):
 
     def init(self, *arguments):
         plain(self, *arguments)
-        self.min_compress_bytes = 0
+        configure(self, min_compress_bytes=0)
 
     monkeypatch.setattr(runtime.Runtime, "__init__", init)
 

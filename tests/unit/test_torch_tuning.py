@@ -194,7 +194,7 @@ def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
         model = mlp()
         if rank == 0:
             with bound(LocalWorker()) as alone:
-                alone.tune = str(path)
+                configure(alone, tune=str(path))
                 optimizer = make(bps, model)
                 train(bps, rank, optimizer, model, 1)
         configure(bps.runtime.current(), tune=str(path))
