@@ -128,12 +128,18 @@ class Communicator:
         layout = Layout(tuple(hosts[self._peers[rank].host_id] for rank in ranks))
         return NativeGroup(
             self._core, self._notifier, self._selector, name, lane_id(name), ranks, self._rank, layout,
-            self._shares(), self._config.stall_timeout, self._forget,
+            self._apart(), self._config.stall_timeout, self._forget,
         )  # fmt: skip
 
-    def _shares(self) -> bool:
-        """Whether groups on one host use its shared memory; more ranks than this has room for use links."""
-        return self._config.transport in ("auto", "shm") and len(self.local) <= _core.MOST_HOST_RANKS
+    def _apart(self) -> str:
+        """Why groups of one host do not use its shared memory, but links; "" if they use it."""
+        if self._config.transport not in ("auto", "shm"):
+            return f"shared memory is not for transport={self._config.transport}"
+        if len(self.local) > _core.MOST_HOST_RANKS:
+            return (
+                f"{len(self.local)} ranks are on this host, and its shared memory has room for {_core.MOST_HOST_RANKS}"
+            )
+        return ""
 
     def lanes(self) -> dict[int, str]:
         """The name of each group by the number of its lane."""

@@ -34,7 +34,7 @@ class NativeGroup:
 
     def __init__(
         self, core: Any, notifier: Notifier, selector: Selector, name: str, lane: int, ranks: tuple[int, ...],
-        world_rank: int, layout: Layout, shares: bool, timeout: float, forget: Callable[[str], None],
+        world_rank: int, layout: Layout, apart: str, timeout: float, forget: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._forget = forget
         self.name, self.ranks, self.lane, self.layout = name, ranks, lane, layout
@@ -47,7 +47,7 @@ class NativeGroup:
         self._given = ctypes.addressof(self._token)
         self._known: dict[tuple[tuple[Any, ...], CallOptions], _Known] = {}
         self._plans: dict[tuple[tuple[Any, ...], str, str, int], Plan] = {}
-        self._planner = Planner(core, selector, lane, ranks, self.rank, layout, shares)
+        self._planner = Planner(core, selector, lane, ranks, self.rank, layout, apart)
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT

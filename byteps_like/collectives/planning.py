@@ -79,11 +79,11 @@ class Planner:
     """Makes the plans of one group. Thread-safe."""
 
     def __init__(
-        self, core: Any, selector: Selector, lane: int, ranks: tuple[int, ...], rank: int, layout: Layout, shares: bool
+        self, core: Any, selector: Selector, lane: int, ranks: tuple[int, ...], rank: int, layout: Layout, apart: str
     ) -> None:
         self._core, self._selector, self._lane, self._ranks, self._rank = core, selector, lane, ranks, rank
         self._layout = layout
-        self._shares = shares
+        self._apart = apart
         self._host: Any = None
         self._lock = threading.Lock()
 
@@ -95,11 +95,15 @@ class Planner:
     def explain(self, shape: Shape, options: CallOptions) -> str:
         """The algorithm for calls of this shape, and why, beside the others."""
         return self._selector.explain(
-            shape.kind, shape.nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm
-        )
+            shape.kind, shape.nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm,
+            limits=self._limits(shape, scattered=False),
+        )  # fmt: skip
+
+    def _limits(self, shape: Shape, *, scattered: bool) -> Limits:
+        return Limits(self._apart, known_sizes=shape.uniform, one_run=not scattered)
 
     def _choose(self, shape: Shape, options: CallOptions, *, scattered: bool) -> Choice:
-        limits = Limits(shared=self._shares, known_sizes=shape.uniform, one_run=not scattered)
+        limits = self._limits(shape, scattered=scattered)
         # What no two ranks need have in common can't decide.
         nbytes = shape.nbytes if shape.uniform else _UNEVEN
         return self._selector.choose(

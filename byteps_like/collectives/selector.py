@@ -32,8 +32,8 @@ class Choice:
 class Limits:
     """What this call can't have. All ranks must come to the same limits."""
 
-    shared: bool = True
-    """The group's ranks have shared memory with one another if they share a host."""
+    apart: str = ""
+    """Why ranks of one host have no shared memory with one another; "" if they have."""
     known_sizes: bool = True
     """Every rank knows the sizes of all sections; not so in an all-to-all with a list of counts."""
     one_run: bool = True
@@ -147,7 +147,7 @@ def _refused(kind: Kind, name: str, layout: Layout, limits: Limits) -> str:
     if name == SHARED:
         if len(layout.members) > 1 or layout.size == 1:
             return "its ranks are on several hosts" if layout.size > 1 else "there is but one rank"
-        return "" if limits.shared else "the ranks have no shared memory"
+        return limits.apart
     if not limits.known_sizes and library.find(kind, name).relays:
         return "it relays blocks whose sizes only two ranks know"
     reason = _why_not(kind, name, layout)

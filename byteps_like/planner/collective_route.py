@@ -60,7 +60,7 @@ class CollectiveRoute:
 
     def _choice(self, nbytes: int) -> Choice:
         forced = self._settings.algorithm or ("" if self._layout.size > 1 and self._exact else "ring")
-        limits = Limits(shared=False)
+        limits = Limits("nothing is exchanged but by cards")
         return Selector().choose(Kind.ALL_REDUCE, nbytes, self._layout, algorithm=forced, limits=limits)
 
     def _connect(self, rank: int, peer: int) -> Outbox:

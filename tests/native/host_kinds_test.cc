@@ -221,9 +221,9 @@ size_t Try(HostKind kind, const Case& c, HostRank me, HostGroup& group) {
   }
 }
 
-void CheckEveryKind(const std::vector<Case>& cases) {
+void CheckEveryKind(const std::vector<Case>& cases, size_t region_bytes = 48u << 20) {
   const uint32_t ranks = cases.front().ranks;
-  HostWorld world(ranks, 48u << 20);
+  HostWorld world(ranks, region_bytes);
   world.Run([&](HostRank me) {
     auto group = me.area.Group(1, world.everybody());
     REQUIRE(group.ok());
@@ -264,6 +264,15 @@ TEST_CASE("host: every kind with elements of 1, 2 and 8 bytes") {
     }
   }
   CheckEveryKind(cases);
+}
+
+TEST_CASE("host: every kind with as many ranks as an area is for, which no area is for more of") {
+  std::vector<Case> cases;
+  for (const Memory memory : {Memory::kPrivate, Memory::kShared, Memory::kMixed})
+    cases.push_back({kMostHostRanks, DType::kFloat32, memory, 17});
+  CheckEveryKind(cases, 64u << 10);
+  HostWorld world(kMostHostRanks + 1);
+  CHECK(HostArea::Attach({world.area(), 0, RankNames(kMostHostRanks + 1), nullptr}).status().code() == Code::kInvalid);
 }
 
 TEST_CASE("host: a large tensor, 2 and 3 ranks") {

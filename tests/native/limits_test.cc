@@ -1,4 +1,5 @@
-// A process that has no descriptors left: that is said, by name, and is over when there are some again.
+// A process that has no descriptors left: that is said, by name, and is over when there are some again. And how members
+// of large jobs go easy on one another.
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7,11 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 #include "csrc/base/log.h"
 #include "csrc/transport/admission.h"
 #include "tests/native/cluster_fixture.h"
 #include "tests/native/mesh_fixture.h"
+#include "tests/native/server_handshake.h"
 
 namespace byteps_like::testing {
 namespace {
@@ -105,6 +109,64 @@ class Listening final : public MeshHandler {  // who is lost, and how many frame
   std::atomic<bool> said_{false};
 };
 
+// For how many milliseconds each connected TCP socket of this process may wait for an answer; 0: as the kernel likes.
+std::vector<int> SilenceLimits() {
+  std::vector<int> limits;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_in peer{};
+    socklen_t size = sizeof(peer);
+    const bool connected = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+    if (!connected || peer.sin_family != AF_INET) continue;
+    size = sizeof(int);
+    ::getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limits.emplace_back(), &size);
+  }
+  return limits;
+}
+
+// Shards that let nobody in: they hold the first few who come until all of these are there, then refuse everybody.
+class ClosedShards {
+ public:
+  ClosedShards(uint32_t count, uint32_t first) : first_(first) {
+    for (uint32_t shard = 0; shard < count; ++shard) {
+      listeners_.push_back(std::move(*Listen(FreshUrl("inproc"))));
+      threads_.emplace_back([this, shard] { Refuse(shard); });
+    }
+  }
+  ~ClosedShards() {
+    for (auto& listener : listeners_) listener->Close();
+    for (auto& thread : threads_) thread.join();
+  }
+  std::vector<ShardAddress> addresses() const {
+    std::vector<ShardAddress> addresses;
+    for (const auto& listener : listeners_)
+      addresses.push_back({0, static_cast<uint32_t>(addresses.size()), {listener->url()}, ServerNumberOf(0)});
+    return addresses;
+  }
+  const std::set<uint32_t>& first() const { return came_; }  // at which shards they were, once all have been refused
+
+ private:
+  void Refuse(uint32_t shard) {
+    for (;;) {
+      auto stream = listeners_[shard]->Accept(In(60));
+      if (!stream.ok()) return;
+      std::unique_lock lock(mutex_);
+      if (came_.size() < first_) came_.insert(shard);
+      changed_.notify_all();
+      changed_.wait_until(lock, In(20), [this] { return came_.size() == first_; });
+      lock.unlock();
+      CHECK_FALSE(ServerHandshake(**stream, {"another job", std::string(32, 's'), 1}, In(5)).ok());
+    }
+  }
+
+  const size_t first_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<uint32_t> came_;
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace
 
 TEST_CASE("limits: without descriptors a worker goes on trying to reach another, and does when there are some") {
@@ -194,6 +256,42 @@ TEST_CASE("limits: a connection counts as broken only after its peer would have 
   socklen_t size = sizeof(milliseconds);
   ::getsockopt(streams.client->fds().front(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &size);
   CHECK(milliseconds == 4'505'000);
+}
+
+TEST_CASE("limits: both ends of every link between workers and servers have that limit, by the job's settings") {
+  Cluster cluster({.workers = 2, .servers = 2, .scheme = "tcp", .stall_warning = 3, .stall_timeout = 40});
+  cluster.Everybody([&](uint32_t rank) {
+    Tensor<float> tensor(cluster, rank, 10'000, DType::kFloat32, 1);
+    CHECK(tensor.Run(Op::kSum).ok());
+  });
+  CHECK(SilenceLimits() == std::vector<int>(8, 53'000));
+}
+
+TEST_CASE("limits: both ends of a link between workers have that limit") {
+  Listening one(FreshUrl("tcp"), 5), other(FreshUrl("tcp"), 5);
+  const std::vector<std::vector<std::string>> urls{one.mesh->urls(), other.mesh->urls()};
+  one.mesh->SetWorld(WorldOf(0, urls, 1));
+  other.mesh->SetWorld(WorldOf(1, urls, 1));
+  one.mesh->loop().Post([&] { one.mesh->Kick(1); });
+  REQUIRE(other.Await([&] { return other.frames == 1; }, 5));
+  CHECK(SilenceLimits() == std::vector<int>(2, 155'000));
+}
+
+TEST_CASE("limits: each of a thousand workers begins to dial at a shard of its own turn") {
+  constexpr uint32_t kShards = 32, kAtOnce = 16;
+  for (const uint32_t rank : {0u, 250u, 500u, 999u}) {
+    CAPTURE(rank);
+    const uint32_t turn = kShards * rank / 1000;
+    std::set<uint32_t> expected;
+    for (uint32_t i = 0; i < kAtOnce; ++i) expected.insert((turn + i) % kShards);
+    ClosedShards shards(kShards, kAtOnce);
+    EngineOptions options;
+    options.credentials = {"job", std::string(32, 's'), 1};
+    options.rank = rank;
+    options.world_size = 1000;
+    CHECK(Engine::Start(std::move(options), shards.addresses()).status().code() == Code::kRefused);
+    CHECK(shards.first() == expected);
+  }
 }
 
 }  // namespace byteps_like::testing

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 
 from byteps_like import _core
+from byteps_like.collectives.communicator import Communicator
+from byteps_like.collectives.schedule import Kind
+from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError, PeerLostError, ShutdownError, from_code
+from tests.fault.worlds import Threads
 
 RANKS = 2
 FLOAT32, SUM = 0, 0
@@ -156,3 +160,28 @@ def _view(address: int, count: int) -> np.ndarray:
 
 def _copy(address: int, values: np.ndarray) -> None:
     _view(address, values.size)[:] = values
+
+
+@pytest.mark.parametrize(
+    ("room", "why"),
+    [
+        (2, "  shared: 3 ranks are on this host, and its shared memory has room for 2"),
+        (3, "because all ranks share one host's memory"),
+    ],
+)
+def test_more_ranks_than_a_hosts_memory_has_room_for_use_links(
+    monkeypatch: pytest.MonkeyPatch, room: int, why: str
+) -> None:
+    assert _core.MOST_HOST_RANKS == 128
+    monkeypatch.setattr(_core, "MOST_HOST_RANKS", room)
+
+    def body(communicator: Communicator) -> tuple[float, str]:
+        group = communicator.group("all")
+        values = np.full(1000, communicator.rank + 1.0, np.float32)
+        group.all_reduce(values.ctypes.data, values.ctypes.data, 1000, DType.FLOAT32, Op.SUM).wait(20.0)
+        return float(values[999]), group.explain(Kind.ALL_REDUCE, 1000, DType.FLOAT32)
+
+    with Threads(3, "shm") as world:
+        for total, told in world.run(body):
+            assert total == 6.0
+            assert why in told.splitlines()

@@ -192,6 +192,16 @@ def test_silence_alone_is_mentioned_but_no_reason_to_fail(job: Job) -> None:
     assert job.state is JobState.RUNNING
 
 
+def test_many_members_may_be_silent_for_longer(job: Job) -> None:
+    for rank in range(1000):
+        job.worker(rank, world_size=1000, num_servers=0)
+    assert job.state is JobState.RUNNING
+    job.wait(14.9)
+    assert job.events("w0", EventKind.WARNING) == []
+    job.wait(0.2)
+    assert len(job.events("w0", EventKind.WARNING)) == 1
+
+
 def test_a_host_that_goes_takes_its_members_in_one_message(job: Job) -> None:
     job.form()
     job.do("broken", "w0")

@@ -69,6 +69,13 @@ def test_it_waits_until_all_have_reported() -> None:
     assert not any(rates.observe(id, CardReport(0.25, 1.0, SETTLE + 1.0)) for id in HOSTS[:-1])
 
 
+@pytest.mark.parametrize(("workers", "found"), [(4, False), (996, True)])
+def test_reports_of_many_members_count_for_longer(workers: int, found: bool) -> None:
+    rates = CardRates(world("abcd" * (workers // 4), "wxyz"), 0.0)
+    reports = [CardReport(0.25, 0.95, SETTLE), *(CardReport(1.0, 0.25, SETTLE + 1.5 * i) for i in range(1, 8))]
+    assert [rates.observe(id, report) for id, report in zip("wxyzabcd", reports, strict=True)][-1] is found
+
+
 def test_the_meter_counts_what_a_card_carries(tmp_path: Path) -> None:
     folder = tmp_path / "eth9" / "statistics"
     folder.mkdir(parents=True)

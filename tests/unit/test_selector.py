@@ -32,14 +32,14 @@ def chosen(kind: Kind, nbytes: int, layout: Layout, **options: object) -> str:
     st.sampled_from(list(Kind)),
     st.integers(0, 1 << 31),
     st.lists(st.integers(0, 5), min_size=1, max_size=20),
-    st.builds(Limits, st.booleans(), st.booleans(), st.booleans()),
+    st.builds(Limits, st.sampled_from(["", "they have none"]), st.booleans(), st.booleans()),
 )
 def test_every_call_gets_what_it_can_have(kind: Kind, nbytes: int, hosts: list[int], limits: Limits) -> None:
     layout = Layout(tuple(hosts))
     choice = Selector().choose(kind, nbytes, layout, limits=limits)
     assert 0 < choice.segment_bytes <= 256 << 10
     if choice.algorithm == SHARED:
-        assert limits.shared and len(set(hosts)) == 1
+        assert not limits.apart and len(set(hosts)) == 1
     else:
         assert library.why_not(kind, choice.algorithm, layout) == ""
         assert limits.known_sizes or not library.find(kind, choice.algorithm).relays

@@ -1,0 +1,99 @@
+"""When a member says that it lives, and how long it waits for a scheduler out of reach, on a clock of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+
+import pytest
+
+from byteps_like.config import Config
+from byteps_like.control import session, wire
+from byteps_like.control.rpc import UnreachableError
+from byteps_like.control.seats import Claim
+from byteps_like.control.session import Session
+from byteps_like.control.types import Event, Member, MemberRole, World
+from byteps_like.errors import PeerLostError
+
+
+class Slept:
+    """The pauses of a session, which take no time, and its clock, which they move; `until` ends it."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, one: Session, until: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.pauses: list[float] = []
+        self.now = 100.0
+        self._one, self._until = one, until
+        monkeypatch.setattr(session, "asyncio", SimpleNamespace(sleep=self.sleep))
+        monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    async def sleep(self, seconds: float) -> None:
+        """Moves the clock."""
+        self.pauses.append(seconds)
+        self.now += seconds
+        self._one.closed = self._until()
+
+
+def a_session(events: list[Event], **settings: float) -> Session:
+    """Of worker 0 of a world that has not formed."""
+    claim = Claim("w0", Member(MemberRole.WORKER, 0, "boot", "here", 1), 2, 0, {}, 1.0)
+    config = Config(job="session", scheduler="127.0.0.1:1", **settings)  # type: ignore[arg-type]
+    return Session(config, b"s" * 32, claim, events.append, dict)
+
+
+@pytest.mark.parametrize(("workers", "pause"), [(8, 1.0), (1000, 5.0)])
+def test_a_member_says_less_often_that_it_lives_the_more_there_are(
+    monkeypatch: pytest.MonkeyPatch, workers: int, pause: float
+) -> None:
+    one = a_session([])
+    members = tuple(Member(MemberRole.WORKER, rank, "boot", "here", 1) for rank in range(workers))
+    message = wire.to_watch(World("session", 1, members, ()), [f"w{rank}" for rank in range(workers)])
+    one._take_world(message.world)
+    said: list[str] = []
+
+    async def post(name: str, request: object) -> None:
+        said.append(name)
+
+    monkeypatch.setattr(one, "post", post)
+    slept = Slept(monkeypatch, one, lambda: len(said) == 3)
+    asyncio.run(one._heartbeat())
+    assert said[:3] == ["Heartbeat"] * 3
+    assert set(slept.pauses) == {pause}
+
+
+@pytest.mark.parametrize(("grace", "patience"), [(0.1, 1.0), (0.7, 1.05), (4.0, 6.0)])
+def test_a_scheduler_may_be_out_of_reach_for_half_as_long_again_as_a_member(
+    monkeypatch: pytest.MonkeyPatch, grace: float, patience: float
+) -> None:
+    events: list[Event] = []
+    one = a_session(events, peer_grace=grace)
+    slept = Slept(monkeypatch, one)
+
+    async def read_stream() -> None:
+        """A stream that breaks at once, at first after a message each time."""
+        if slept.now < 110.0:
+            one._seen += 1
+        raise UnreachableError("connection reset")
+
+    monkeypatch.setattr(one, "_read_stream", read_stream)
+    asyncio.run(one._watch())
+    (event,) = events
+    assert isinstance(event.error, PeerLostError) and "died or can't be reached any more" in event.text
+    assert patience <= slept.now - 110.0 <= patience + 0.2
+
+
+def test_a_scheduler_that_no_longer_knows_the_member_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Event] = []
+    one = a_session(events)
+    slept = Slept(monkeypatch, one)
+
+    async def stream(name: str, request: object) -> AsyncIterator[object]:
+        raise PeerLostError("not a member")
+        yield
+
+    monkeypatch.setattr(one, "_caller", SimpleNamespace(stream=stream), raising=False)
+    asyncio.run(one._watch())
+    (event,) = events
+    assert "no longer knows this member: not a member" in event.text and slept.pauses == []
