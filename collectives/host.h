@@ -105,6 +105,7 @@ struct HostOptions {
   uint32_t index = 0;                       // of this process in it
   std::vector<std::string> names;           // by index, for messages: "rank 3 (host x, pid 123)"
   std::shared_ptr<RegionResolver> regions;  // none: all memory is private
+  double lock_timeout = 10;                 // seconds that another rank may take to make or leave a group
 };
 
 // Address space: pages are taken when they are first used.

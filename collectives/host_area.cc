@@ -20,7 +20,6 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);
-constexpr auto kLockTimeout = std::chrono::seconds(10);
 
 uint64_t PidSpace() {
   struct stat about{};
@@ -108,7 +107,8 @@ void LocalArea::CheckLives(std::span<const uint32_t> ranks) {
 // as what it guards is changed by single stores.
 Status LocalArea::Lock() {
   auto& lock = layout_.header().lock;
-  const Deadline deadline = Clock::now() + kLockTimeout;
+  const std::chrono::duration<double> patience(options_.lock_timeout);
+  const Deadline deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   for (uint32_t turn = 1;; ++turn) {
     uint32_t owner = 0;
     if (lock.compare_exchange_strong(owner, index() + 1)) return {};

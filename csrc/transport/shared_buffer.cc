@@ -15,9 +15,22 @@ constexpr size_t kHugePage = 2u << 20;
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
 
+struct Limit {
+  explicit Limit(decltype(RLIMIT_AS) resource) { ::getrlimit(resource, &limit); }
+  std::string Says(const char* name) const {
+    return limit.rlim_cur == RLIM_INFINITY ? ""
+                                           : std::string(", where ") + name + " is " + std::to_string(limit.rlim_cur);
+  }
+  rlimit limit{};
+};
+
 Result<std::byte*> MapMemory(int fd, size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return SystemError("map " + std::to_string(bytes) + " bytes of shared memory", errno);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    const std::string what = "map " + std::to_string(bytes) + " bytes of shared memory";
+    return SystemError(what + (error == ENOMEM ? Limit(RLIMIT_AS).Says("RLIMIT_AS") : ""), error);
+  }
   if (bytes >= kHugePage) ::madvise(data, bytes, MADV_HUGEPAGE);  // only a wish: the kernel may forbid them
   return static_cast<std::byte*>(data);
 }
@@ -44,10 +57,8 @@ Result<std::shared_ptr<SharedBuffer>> SharedBuffer::Create(size_t bytes) {
 Result<std::shared_ptr<SharedBuffer>> SharedBuffer::CreateSparse(size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalid, "a shared buffer of 0 bytes");
   // Beyond the limit ftruncate would raise a signal.
-  if (rlimit limit{}; ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
-    return SystemError(
-        "shared memory of " + std::to_string(bytes) + " bytes, where RLIMIT_FSIZE is " + std::to_string(limit.rlim_cur),
-        EFBIG);
+  if (const Limit files(RLIMIT_FSIZE); bytes > files.limit.rlim_cur) {
+    return SystemError("shared memory of " + std::to_string(bytes) + " bytes" + files.Says("RLIMIT_FSIZE"), EFBIG);
   }
   Fd fd(::memfd_create("byteps_like", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return SystemError("memfd_create", errno);

@@ -1,5 +1,4 @@
 // What goes wrong among ranks of one host: they disagree, don't come, or die; and what they may do at the same time.
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 
 #include "collectives/host_layout.h"
 #include "tests/native/host_fixture.h"
+#include "tests/native/resource_limits.h"
 
 namespace byteps_like::testing {
 namespace {
@@ -444,36 +444,95 @@ TEST_CASE("host: a rank that changes its post after it was compared harms nobody
   }
 }
 
-TEST_CASE("host: a lock that no rank has, or that a rank keeps, is an error and not waited for without end") {
-  HostWorld world(2);
-  const HostLayout layout(world.area()->data(), 2, HostGroupsIn(world.area()->size(), 2));
-  layout.header().lock.store(77);
-  world.Be(0, [&](HostRank me) {
-    const auto begin = Clock::now();
-    CHECK(me.area.Group(1, {0, 1}).status().code() == Code::kCorrupt);
-    CHECK(SecondsSince(begin) < 5);
+namespace {
+
+// What rank 0 is told when it makes a group while the lock's word is `word`. Rank 1 is this process as well, rank 2 one
+// that has ended, and rank 3 never came.
+Status GroupUnderLock(uint32_t word, const std::function<void(HostHeader&)>& meanwhile = {}) {
+  HostWorld world(4);
+  const HostLayout layout(world.area()->data(), 4, HostGroupsIn(world.area()->size(), 4));
+  CHECK(InChild([&] {
+          std::ignore = new auto(HostArea::Attach({world.area(), 2, RankNames(4), nullptr}));  // it does not leave
+          return 0;
+        }) == 0);
+  auto one = HostArea::Attach({world.area(), 1, RankNames(4), nullptr});
+  auto area = HostArea::Attach({world.area(), 0, RankNames(4), nullptr, 0.3});
+  REQUIRE((one.ok() && area.ok()));
+  layout.header().lock.store(word);
+  std::thread other([&] {
+    if (meanwhile) meanwhile(layout.header());
   });
+  const Status told = (*area)->Group(1, {0, 1}).status();
+  other.join();
+  CHECK(((*area)->Group(1, {0, 1}).ok()) == told.ok());
+  layout.header().lock.store(0);
+  CHECK((*area)->Group(1, {0, 1}).ok());
+  return told;
 }
 
-TEST_CASE("host: under a limit of file sizes there is room for fewer groups, and none is an error by name") {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    rlimit limit{1ull << 30, 1ull << 30};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    auto area = MakeHostArea(8);
-    if (!area.ok() || HostGroupsIn((*area)->size(), 8) < kLeastHostGroups) ::_exit(1);
-    auto attached = HostArea::Attach({*area, 0, RankNames(8), nullptr});
-    std::vector<float> tensor(10, 1);
-    if (!attached.ok() || !(*(*attached)->Group(1, {0}))->Run(SumOf(tensor)).ok()) ::_exit(2);
-    limit.rlim_cur = 4096;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    const Status none = MakeHostArea(8).status();
-    if (none.code() != Code::kCapacity || !Says(none, "RLIMIT_FSIZE")) ::_exit(3);
-    ::_exit(0);
+}  // namespace
+
+TEST_CASE("host: a lock that a living rank keeps is an error that names it, and waited for no longer than is said") {
+  for (const uint32_t owner : {1u, 3u}) {
+    const Status told = GroupUnderLock(owner + 1);
+    CHECK(told.code() == Code::kTimeout);
+    CHECK(Says(told, "rank " + std::to_string(owner) + " keeps its lock"));
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("host: a lock that belongs to no rank is an error") {
+  for (const uint32_t word : {5u, 77u, ~0u}) {
+    const Status told = GroupUnderLock(word);
+    CHECK(told.code() == Code::kCorrupt);
+    CHECK(Says(told, "belongs to no rank"));
+  }
+}
+
+TEST_CASE("host: a lock is taken from a rank that has died, and when it is let go") {
+  CHECK(GroupUnderLock(3).ok());
+  CHECK(GroupUnderLock(2, [](HostHeader& header) {
+          ::usleep(20'000);
+          header.lock.store(0);
+        }).ok());
+}
+
+TEST_CASE("host: a rank that lies about the lock holds up nobody who leaves, but their place stays taken") {
+  HostWorld world(2);
+  const HostLayout layout(world.area()->data(), 2, HostGroupsIn(world.area()->size(), 2));
+  auto one = HostArea::Attach({world.area(), 1, RankNames(2), nullptr});
+  auto area = HostArea::Attach({world.area(), 0, RankNames(2), nullptr, 0.05});
+  auto group = (*area)->Group(1, {0});
+  REQUIRE(group.ok());
+  layout.header().lock.store(2);
+  group->reset();
+  layout.header().lock.store(0);
+  CHECK(layout.lane(0).load() != 0);
+  CHECK((*area)->Group(2, {0}).ok());
+}
+
+namespace {
+
+// Which step went wrong in a process with little of a resource; 0: none.
+int WorkUnder(Resource resource, const char* name) {
+  Allow(resource, 1ull << 30);
+  auto area = MakeHostArea(8);
+  if (!area.ok()) return 1;
+  const uint32_t groups = HostGroupsIn((*area)->size(), 8);
+  if (groups < kLeastHostGroups || groups >= kMostHostGroups) return 2;
+  auto attached = HostArea::Attach({*area, 0, RankNames(8), nullptr});
+  std::vector<float> tensor(10, 1);
+  if (!attached.ok() || !(*(*attached)->Group(1, {0}))->Run(SumOf(tensor)).ok()) return 3;
+  Allow(resource, 1u << 20);
+  for (const Status& none : {MakeHostArea(8).status(), SharedBuffer::Create(8u << 20).status()})
+    if (none.code() != Code::kCapacity || !Says(none, name)) return 4;
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("host: under a limit of file sizes or address space there is room for fewer groups; none is told by name") {
+  CHECK(InChild([] { return WorkUnder(RLIMIT_FSIZE, "RLIMIT_FSIZE"); }) == 0);
+  if (kMapsAtWill) CHECK(InChild([] { return WorkUnder(RLIMIT_AS, "RLIMIT_AS"); }) == 0);
 }
 
 TEST_CASE("host: a lane has one set of members") {

@@ -6,6 +6,7 @@
 
 #include "collectives/communicator.h"
 #include "tests/native/mesh_fixture.h"
+#include "tests/native/resource_limits.h"
 
 namespace byteps_like::testing {
 namespace {
@@ -131,6 +132,32 @@ TEST_CASE("host side: ranks whose link shares no memory are told so at once") {
     if (rank == 1) CHECK(group.status().code() == Code::kSystem);
     if (rank == 1) CHECK(group.status().message().find("can't share memory with rank 1") != std::string::npos);
   });
+}
+
+TEST_CASE("host side: a host with more ranks than its shared memory is for has no groups there, and says so") {
+  for (const uint32_t more : {0u, 1u}) {
+    auto communicator = std::move(*Communicator::Listen(OptionsFor({FreshUrl("shm")})));
+    std::vector<std::vector<std::string>> urls(kMostHostRanks + more);
+    urls[0] = communicator->urls();
+    communicator->SetWorld(WorldOf(0, urls));
+    const auto group = communicator->Group(1, {0}, In(20));
+    CHECK(group.ok() == (more == 0));
+    if (more == 0) continue;
+    CHECK(group.status().code() == Code::kCapacity);
+    CHECK(group.status().message().find("for 128 ranks of one host, there are 129") != std::string::npos);
+  }
+}
+
+TEST_CASE("host side: a rank that has no room for the host's shared memory says which limit it has met") {
+  if (!kMapsAtWill) return;
+  CHECK(InChild([] {
+          HostCommunicators world(2);
+          if (!world.all[0]->Group(1, {0}, In(20)).ok()) return 1;
+          Allow(RLIMIT_AS, 256u << 20);
+          const Status none = world.all[1]->Group(1, {0, 1}, In(20)).status();
+          if (none.code() != Code::kCapacity) return 2;
+          return none.message().find("RLIMIT_AS") != std::string::npos ? 0 : 3;
+        }) == 0);
 }
 
 TEST_CASE("host side: calls of a group that outlives its communicator fail") {
