@@ -19,7 +19,7 @@ uint32_t Tag(uint32_t first, uint32_t count) { return (first & 0xffff) | (count 
 }  // namespace
 
 LinkSender::LinkSender(Link& link, Endpoint& endpoint, MemoryKeys& keys, LinkHandler& handler)
-    : link_(link), endpoint_(endpoint), keys_(keys), handler_(handler) {
+    : link_(link), endpoint_(endpoint), keys_(keys), handler_(handler), peer_offers_(endpoint.peer()) {
   endpoint_.SetUser(this);
 }
 
@@ -37,9 +37,8 @@ Result<bool> LinkSender::Send(size_t budget, const bool& stop) {
 
 // One message; false: nothing to send, or no room.
 Result<bool> LinkSender::Step() {
-  if (!answers_.empty() && !(in_pieces_ && !has_header_)) {
-    to_announce_.insert(to_announce_.end(), answers_.begin(), answers_.end());
-    answers_.clear();
+  if (peer_offers_.owes() && !(in_pieces_ && !has_header_)) {
+    for (const Notice& answer : peer_offers_.TakeAnswers()) to_announce_.push_back(answer);
   }
   blocked_ = !endpoint_.may_send() || (in_pieces_ && !has_header_ && !has_notices() && !endpoint_.may_send(piece_));
   if (blocked_) return false;
@@ -57,7 +56,7 @@ Status LinkSender::SendNotice() {
     announced_ = 0;
   }
   if (kind == Kind::kOffer) offers_sent_.Add(1);
-  if (kind == Kind::kWithdrawn) --answers_due_;
+  if (kind == Kind::kWithdrawn) peer_offers_.Answered();
   return endpoint_.SendEager({.kind = kind}, sizeof(PlaceOffer), kNoTag);
 }
 
@@ -65,7 +64,7 @@ bool LinkSender::Begin() {
   next_ = Outgoing{};
   if (!handler_.NextFrame(link_, next_)) return false;
   if (next_.header.type == FrameType::kForget) {  // the peer may free what it has offered for this key
-    for (const uint64_t parity : {0, 1}) peer_offers_.erase({FrameType::kPush, next_.header.key, parity});
+    for (const uint64_t parity : {0, 1}) peer_offers_.Forget({FrameType::kPush, next_.header.key, parity});
   }
   next_.header.payload_crc = 0;  // the device checks what it carries (docs/decisions/0034)
   Frame& frame = frames_[begun_++ % kFrames];
@@ -99,9 +98,9 @@ void LinkSender::Aim() {
 
 void LinkSender::FindOffer() {
   const Header& header = next_.header;
-  const auto found = peer_offers_.find(OfferIdOf(header));
-  if (found == peer_offers_.end()) return;
-  const PlaceOffer& offer = found->second;
+  const PlaceOffer* const found = peer_offers_.Find(OfferIdOf(header));
+  if (found == nullptr) return;
+  const PlaceOffer& offer = *found;
   const bool encoded = (header.flags & kEncoded) != 0;
   if (encoded != (offer.encoded != 0) || header.offset + header.length > offer.bytes) return;
   generation_ = offer.generation;
@@ -109,7 +108,7 @@ void LinkSender::FindOffer() {
   std::copy_n(offer.keys, kMaxQueuePairs, peer_keys_.begin());
   piece_.peer_keys = peer_keys_.data();
   const bool last = header.type == FrameType::kData && header.offset + header.length == offer.bytes;
-  if (last) peer_offers_.erase(found);
+  if (last) peer_offers_.Forget(OfferIdOf(header));
 }
 
 // As many small frames as there are and fit, up to a large one's header.
@@ -187,30 +186,6 @@ void LinkSender::Report(const bool& stop) {
     sent_goodbye_ = header.type == FrameType::kGoodbye;
     handler_.OnSent(link_, header);
   }
-}
-
-Status LinkSender::Take(const PlaceOffer& offer) {
-  const OfferId id{offer.type, offer.key, offer.which};
-  if (offer.bytes == 0) {
-    peer_offers_.erase(id);
-    return {};
-  }
-  if (offer.generation == 0 || offer.address == 0 || peer_offers_.size() >= kMostOffers) {
-    return Status(Code::kCorrupt, link_.peer() + ": it offers what makes no sense, or too much");
-  }
-  peer_offers_[id] = offer;
-  return {};
-}
-
-// An honest peer waits for the answer before it makes another offer of that name: no more are due than it may offer.
-Status LinkSender::Withdraw(const PlaceOffer& offer) {
-  if (++answers_due_ > kMostOffers / 2) {
-    return Status(Code::kCorrupt, link_.peer() + ": it takes back more than it can have offered");
-  }
-  const auto found = peer_offers_.find({offer.type, offer.key, offer.which});
-  if (found != peer_offers_.end() && found->second.generation == offer.generation) peer_offers_.erase(found);
-  answers_.push_back({Kind::kWithdrawn, offer});
-  return {};
 }
 
 // Of the frame at hand, what is not sent. False: it can't be copied.

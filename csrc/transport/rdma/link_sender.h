@@ -5,12 +5,12 @@
 
 #include <array>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "csrc/transport/counter.h"
 #include "csrc/transport/link.h"
 #include "csrc/transport/rdma/link_receiver.h"
+#include "csrc/transport/rdma/peer_offers.h"
 
 namespace byteps_like::rdma {
 
@@ -27,14 +27,15 @@ class LinkSender final : private Endpoint::User {
   void Announce(const Notice& notice) { to_announce_.push_back(notice); }  // before all frames sent from now on
   // The link's first: the peer writes nowhere before it.
   void Open(const PlaceOffer& slots) { to_announce_.insert(to_announce_.begin(), {Kind::kOpen, slots}); }
-  Status Take(const PlaceOffer& offer);      // the peer's
-  Status Withdraw(const PlaceOffer& offer);  // the peer takes it back: it is answered once no piece goes by it any more
+  Status Take(const PlaceOffer& offer) { return peer_offers_.Take(offer); }
+  // It is answered once no piece goes by it any more.
+  Status Withdraw(const PlaceOffer& offer) { return peer_offers_.Withdraw(offer); }
 
   // Copies what of payloads is not sent, and waits a little for what the device reads right now; false if that takes
   // too long.
   [[nodiscard]] bool Keep();
 
-  bool unfinished() const { return has_header_ || in_pieces_ || has_notices() || !answers_.empty(); }
+  bool unfinished() const { return has_header_ || in_pieces_ || has_notices() || peer_offers_.owes(); }
   bool blocked() const { return blocked_; }
   bool sent_goodbye() const { return sent_goodbye_; }
   const Traffic& traffic() const { return traffic_; }          // any thread
@@ -82,10 +83,8 @@ class LinkSender final : private Endpoint::User {
   uint32_t generation_ = 0;
   uint64_t target_ = 0;  // where its payload goes at the peer; 0: to slots
 
-  std::unordered_map<OfferId, PlaceOffer, OfferHash> peer_offers_;
+  PeerOffers peer_offers_;
   std::array<uint32_t, kMaxQueuePairs> peer_keys_;
-  std::vector<Notice> answers_;  // of withdrawals: to be announced behind the payload at hand
-  size_t answers_due_ = 0;       // these and those in to_announce_
   std::vector<Notice> to_announce_;
   size_t announced_ = 0;
   bool blocked_ = false;
