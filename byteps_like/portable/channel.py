@@ -146,7 +146,9 @@ class Channel:
         if trouble is not Trouble.DISCONNECTED:
             self._failed_handshakes += 1
             if trouble is Trouble.KEY_REFUSED or self._failed_handshakes >= _HANDSHAKES:
-                self._fail(RefusedError(self._text("refused our key: we don't hold the same secret")))
+                self._fail(
+                    RefusedError(self._text("refused our key: it is of another secret, or of another start of the job"))
+                )
                 return
         self._break("disconnected" if trouble is Trouble.DISCONNECTED else "the handshake failed")
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from control_processes import Cluster
 
+from tests.fakes.firewall import Firewall
+
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
@@ -92,6 +94,34 @@ def test_kill_of_a_member_is_named_and_the_others_start_again(cluster: Cluster) 
         member.ask("leave") if member is not again else None
         member.send("join", rank=rank)
     assert [member.outcome()["epoch"] for member in (first, again, third)] == [2, 2, 2]
+
+
+def test_a_straggler_of_an_earlier_start_is_no_member_of_the_next(cluster: Cluster) -> None:
+    """Stopped in the first start of a job, which is killed; it goes on when the next one runs at the same address."""
+    wall, again = Firewall(cluster.address), None
+    try:
+        gone, straggler = cluster.workers(2, scheduler=wall.address)
+        straggler.kill(signal.SIGSTOP)
+        cluster.scheduler.end()
+        gone.end()
+        again = Cluster()
+        wall.point_to(again.address)
+        members = again.workers(2, scheduler=wall.address)
+        straggler.kill(signal.SIGCONT)
+        event = straggler.hear("event")
+        assert event["error"] == "PeerLostError" and "no longer knows this member" in event["text"]
+        assert straggler.ask("barrier", name="a")["error"] == "PeerLostError"
+        assert straggler.ask("declare", name="w", shape=[9])["error"] == "PeerLostError"
+        straggler.ask("leave")
+        assert straggler.ask("join", rank=1)["error"] == "RefusedError"
+        members[0].send("barrier", name="a")
+        assert members[1].ask("barrier", name="a")["answer"] == "barrier"
+        assert members[0].outcome()["answer"] == "barrier"
+        assert members[0].ask("status")["members"] == ["running"] * 2
+    finally:
+        wall.close()
+        if again is not None:
+            again.end()
 
 
 def test_kill_of_the_scheduler_is_named(cluster: Cluster) -> None:
