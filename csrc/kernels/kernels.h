@@ -27,7 +27,7 @@ void Reduce(Op op, DType dtype, void* a, const void* b, size_t count);
 void Widen(DType dtype, void* accumulator, const void* source, size_t count);
 void Accumulate(Op op, DType dtype, void* accumulator, const void* source, size_t count);
 
-// destination[i] = narrowed(accumulator[i] / divisor), divisor >= 1; integers by floor division, bool not at all;
+// destination[i] = narrowed(accumulator[i] / divisor), divisor >= 1; integers towards zero, bool not at all;
 // 16-bit and 8-bit floats are rounded once, to nearest even. destination may be the accumulator itself.
 void Finalize(DType dtype, void* destination, const void* accumulator, size_t count, uint32_t divisor);
 
