@@ -15,13 +15,22 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 
 VERSION = "0.28.1"
 """Of Horovod, whose interface this is."""
+
+
+def run(*_arguments: object, **_settings: object) -> NoReturn:
+    """Horovod's starter of processes, which libraries import beside `horovod.torch`. Raises InvalidArgumentError."""
+    raise InvalidArgumentError(
+        "horovod.run() starts no processes here; start the script by"
+        " `byteps-like run -n RANKS -- python -m byteps_like.horovod SCRIPT.py`"
+    )
+
 
 _SAME = ("torch", "torch.mpi_ops", "torch.functions", "torch.compression", "torch.optimizer", "torch.sync_batch_norm")
 """Modules below `horovod` whose names are all those of byteps_like.torch."""
@@ -48,7 +57,8 @@ def as_horovod() -> ModuleType:
     from byteps_like.torch import casts
 
     modules = {"horovod": ModuleType("horovod", __doc__)}
-    modules |= {f"horovod.{name}": ModuleType(f"horovod.{name}", ours.__doc__) for name in ("common", *_SAME, *_COMMON)}
+    others = ("common", "runner", *_SAME, *_COMMON)
+    modules |= {f"horovod.{name}": ModuleType(f"horovod.{name}", ours.__doc__) for name in others}
     for name, module in modules.items():
         vars(module).update(_loaded(name, modules))
     for name in _SAME:
@@ -57,6 +67,8 @@ def as_horovod() -> ModuleType:
         _take(modules[f"horovod.{name}"], ours, names)
     for kind in (casts.Compressor, casts.NoneCompressor, casts.FP16Compressor):
         setattr(modules["horovod.torch.compression"], kind.__name__, kind)
+    for name in ("horovod", "horovod.runner"):
+        vars(modules[name])["run"] = run
     for name, module in modules.items():
         parent, _, last = name.rpartition(".")
         if parent:

@@ -81,8 +81,5 @@ class AdasumOptimizerMixin(Twin):
         """Raises InvalidArgumentError."""
         raise InvalidArgumentError("op=Adasum reduces steps, not gradients: leave out skip_synchronize()")
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Does nothing: gradients are added up until `step()` is called."""
-
     def close(self) -> None:
         """Does nothing: there are no hooks."""

@@ -29,7 +29,7 @@ from byteps_like.torch.parameter_names import ParameterNames
 from byteps_like.torch.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.sharded_optimizer import sharded
-from byteps_like.torch.twin import twin_of
+from byteps_like.torch.twin import Asked, Twin, twin_of
 
 
 def DistributedOptimizer(
@@ -81,27 +81,39 @@ def DistributedOptimizer(
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
     whole = op is Adasum or bool(shard or sufficient_factors)
     rules = _rules(optimizer, compression, whole)
-    choices = Choices(
-        op, gradient_predivide_factor, route, model, cross_barrier, shard, tune, sufficient_factors, rules
-    )
-    choices.check(optimizer, backward_passes_per_step)
-    if not _runtime.current().includes(process_set):
-        return twin_of(optimizer, OutsiderMixin, process_set, names)
-    if op is Adasum:
-        steps = StepReducer(names, check_compression(compression), process_set)
+    asked = Asked(op, gradient_predivide_factor, backward_passes_per_step, sparse_as_dense, process_set)
+    choices = Choices(asked, route, model, cross_barrier, shard, tune, sufficient_factors, rules)
+    choices.check(optimizer)
+    twin = _distributed(optimizer, names, choices, compression)
+    twin._asked = asked
+    return twin
+
+
+def _distributed(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, choices: Choices, compression: object
+) -> Twin:  # fmt: skip
+    asked = choices.asked
+    if not _runtime.current().includes(asked.process_set):
+        return twin_of(optimizer, OutsiderMixin, asked.process_set, names)
+    if asked.op is Adasum:
+        steps = StepReducer(names, check_compression(compression), asked.process_set)
         return twin_of(optimizer, AdasumOptimizerMixin, steps, names)
-    scaling = _scaling(resolve_op(None, op), gradient_predivide_factor)
-    options = ReducerOptions(rules, scaling, route, process_set, sparse_as_dense, crossing=cross_barrier)
+    scaling = _scaling(resolve_op(None, asked.op), asked.gradient_predivide_factor)
+    options = ReducerOptions(
+        choices.rules, scaling, choices.route, asked.process_set, asked.sparse_as_dense, crossing=choices.cross_barrier
+    )
     if isinstance(optimizer, OnebitAdam):
         options = replace(options, transform=optimizer.to_momentum)
-    return _made(optimizer, names, options, choices, backward_passes_per_step)
+    return _by_gradients(optimizer, names, options, choices)
 
 
-def _made(
-    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, choices: Choices, passes: int
-) -> Any:
+def _by_gradients(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, choices: Choices
+) -> Twin:  # fmt: skip
+    passes = choices.asked.backward_passes_per_step
     if choices.shard:
-        return sharded(optimizer, names, options, passes)
+        twin: Twin = sharded(optimizer, names, options, passes)
+        return twin
     if choices.cross_barrier:
         model = check_crossing(optimizer, choices.model)
     reducer = _reducer(names, options, choices)

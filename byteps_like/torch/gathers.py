@@ -151,6 +151,8 @@ def check_splits(tensor: torch.Tensor, splits: object, scope: Scope) -> list[int
                 " ranks; give splits="
             )
         return [rows // scope.size] * scope.size
+    if given.dim() > 1:
+        raise InvalidArgumentError(f"alltoall: splits must be a list of numbers, not of shape {tuple(given.shape)}")
     if given.is_floating_point() or given.is_complex() or given.dtype is torch.bool:
         raise InvalidArgumentError(f"alltoall: splits must be whole numbers, not of {given.dtype}")
     counts = [int(item) for item in given.reshape(-1)]

@@ -97,7 +97,13 @@ def cross_rank() -> int:
     return _runtime.rank() // _runtime.local_size()
 
 
-def _not_built() -> bool:
+def is_homogeneous() -> bool:
+    """Whether all hosts have equally many workers. Raises InvalidArgumentError for portable workers, who can't tell."""
+    hosts = _runtime.current().scope(None).lane("hosts").hosts
+    return len({hosts.count(host) for host in hosts}) == 1
+
+
+def _not_built(verbose: bool = False) -> bool:  # noqa: ARG001 - Horovod's
     """False: nothing here stands on MPI, NCCL or gloo."""
     return False
 

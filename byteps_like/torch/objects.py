@@ -42,7 +42,6 @@ def broadcast_object(
 def allgather_object(
     obj: Any,
     name: str | None = None,  # noqa: ARG001 - Horovod's
-    *,
     process_set: object = None,
 ) -> list[Any]:
     """The objects of all ranks, in the order of ranks; the own one is not copied. Blocks. See `broadcast_object`."""

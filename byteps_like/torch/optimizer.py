@@ -13,7 +13,6 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.coding_state import MEMORY, restore, saved
-from byteps_like.torch.optimizer_choices import check_passes
 from byteps_like.torch.reducer import GradientReducer
 from byteps_like.torch.twin import Twin
 from byteps_like.torch.watching import CodecReport, report
@@ -99,6 +98,15 @@ class DistributedOptimizerMixin(Twin):
             self._distribution.skipping = False
 
     @property
+    def _should_synchronize(self) -> bool:
+        """Horovod's: whether `step()` synchronizes. Callbacks of scripts set it, in place of `skip_synchronize()`."""
+        return not self._distribution.skipping
+
+    @_should_synchronize.setter
+    def _should_synchronize(self, should: bool) -> None:
+        self._distribution.skipping = not should
+
+    @property
     def _step_supports_amp_scaling(self) -> bool:
         """What torch's GradScaler asks in its step(), before it looks at the gradients: they must be averaged by then.
 
@@ -138,9 +146,9 @@ class DistributedOptimizerMixin(Twin):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Gradients are sent by the `passes`-th backward after a step. Call it between steps."""
-        check_passes(passes)
         if self._distribution.reducer.active:
             raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
+        super().set_backward_passes_per_step(passes)
         self._distribution.reducer.passes_per_step = passes
 
     @property

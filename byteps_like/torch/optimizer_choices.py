@@ -11,7 +11,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compression_rules import Rules
 from byteps_like.torch.reductions import Adasum
 from byteps_like.torch.tuning import OFF, Tune, check_tune
-from byteps_like.torch.twin import Twin
+from byteps_like.torch.twin import Asked, Twin, check_passes
 
 CONFLICTS = (
     ("cross_barrier", "op=Adasum", "Adasum needs all gradients"),
@@ -38,8 +38,7 @@ CONFLICTS = (
 class Choices:
     """What a user has asked of DistributedOptimizer beside what every optimizer has. See there."""
 
-    op: object
-    predivide: float
+    asked: Asked
     route: str
     model: torch.nn.Module | None
     cross_barrier: bool
@@ -48,9 +47,9 @@ class Choices:
     sufficient_factors: bool | str
     rules: Rules
 
-    def check(self, optimizer: torch.optim.Optimizer, passes: int) -> None:
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raises InvalidArgumentError for what can't be, alone or together."""
-        check_passes(passes)
+        check_passes(self.asked.backward_passes_per_step)
         if self.shard not in ("", "optimizer"):
             raise InvalidArgumentError(f"shard={self.shard!r} must be '' or 'optimizer'")
         check_tune(self.tune)
@@ -62,8 +61,8 @@ class Choices:
     def _chosen(self, optimizer: torch.optim.Optimizer) -> set[str]:
         ways = [way for _, way in self.rules.ways]
         asked = {
-            "op=Adasum": self.op is Adasum,
-            "gradient_predivide_factor": self.predivide != 1.0,
+            "op=Adasum": self.asked.op is Adasum,
+            "gradient_predivide_factor": self.asked.gradient_predivide_factor != 1.0,
             "route='server'": self.route == "server",
             "cross_barrier": self.cross_barrier,
             "shard": bool(self.shard),
@@ -83,9 +82,3 @@ def check_plain(optimizer: object) -> None:
     """Raises InvalidArgumentError for what is no optimizer, or a distributed one."""
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
         raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")
-
-
-def check_passes(passes: object) -> None:
-    """Raises InvalidArgumentError for what is no number of backwards."""
-    if not isinstance(passes, int) or passes < 1:
-        raise InvalidArgumentError(f"backward_passes_per_step={passes!r} must be at least 1")

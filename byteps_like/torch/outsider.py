@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from byteps_like.torch.optimizer_choices import check_passes
 from byteps_like.torch.twin import Twin
 
 
@@ -28,10 +27,6 @@ class OutsiderMixin(Twin):
     def skip_synchronize(self) -> Iterator[None]:
         """Changes nothing."""
         yield
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Does nothing: gradients are added up until `step()` is called."""
-        check_passes(passes)
 
     def compression_report(self) -> list[Any]:
         """Empty."""

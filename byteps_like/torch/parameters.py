@@ -13,6 +13,7 @@ from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.coding_state import without_residuals
 from byteps_like.torch.objects import allgather_bytes, broadcast_bytes
 from byteps_like.torch.packed import broadcast_packed
+from byteps_like.torch.process_sets import ProcessSet
 from byteps_like.torch.sealed import flatten, unflatten
 
 Parameters = Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]] | Iterable[torch.Tensor]
@@ -21,20 +22,21 @@ Parameters = Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]] | Iterable[t
 def broadcast_parameters(
     params: Parameters,
     root_rank: int = 0,
-    prefix: str = "Parameter.",  # noqa: ARG001 - BytePS's
-    *,
+    prefix: object = "Parameter.",
     process_set: object = None,
 ) -> None:
     """Overwrites tensors with those of rank `root_rank`, in place. Blocks.
 
     `params` is a `state_dict()` (buffers included), `named_parameters()`, a list of pairs or of tensors. What is no
-    tensor, such as a module's extra state, is left alone. `prefix` is BytePS's and ignored.
+    tensor, such as a module's extra state, is left alone. `prefix` is BytePS's and ignored, but Horovod's third
+    argument is `process_set`.
 
     The root, then names, shapes and dtypes are compared over the ranks first. Raises MismatchError on every rank,
     saying which rank differs from the others, or from the root and where. On the wire: the tensors' bytes up from the
     root and down to the others.
     """
     runtime = _runtime.current()
+    process_set = prefix if isinstance(prefix, ProcessSet) else process_set
     scope = runtime.scope(process_set)
     scope.root(root_rank)
     runtime.finish_updates()
@@ -91,9 +93,9 @@ def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int = 0,
     prefix: object = "Parameter.",
+    process_set: object = None,
     *,
     model: torch.nn.Module | None = None,
-    process_set: object = None,
 ) -> None:
     """Gives every rank the state and the hyper-parameters of the optimizer of `root_rank`. Blocks.
 

@@ -1,7 +1,7 @@
 """The distributed twin of a user's optimizer: another object of a subclass, with the same `__dict__`.
 
 So state, parameter groups, hooks and what a scheduler has attached are the same before and after, whichever of the two
-is asked. Only `_distribution` and `_names` are the twin's own.
+is asked. Only `_asked`, `_distribution` and `_names` are the twin's own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -18,11 +19,42 @@ from byteps_like.torch.after_steps import tell
 from byteps_like.torch.parameter_names import ParameterNames
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What DistributedOptimizer was asked for, under Horovod's names. See there."""
+
+    op: object
+    gradient_predivide_factor: float
+    backward_passes_per_step: int
+    sparse_as_dense: bool
+    process_set: object
+
+
 class Twin(torch.optim.Optimizer):
     """Base of the methods that twins add to, or change in, the class of the plain optimizer."""
 
     _distribution: Any
     _names: ParameterNames
+    _asked: Asked
+
+    op = property(lambda self: self._asked.op, doc="As DistributedOptimizer was told; Horovod's, as the next ones.")
+    gradient_predivide_factor = property(lambda self: self._asked.gradient_predivide_factor)
+    sparse_as_dense = property(lambda self: self._asked.sparse_as_dense)
+    process_set = property(lambda self: self._asked.process_set)
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Horovod's. Setting it is `set_backward_passes_per_step`."""
+        return self._asked.backward_passes_per_step
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes nothing but the attribute: gradients are added up until `step()` is called."""
+        check_passes(passes)
+        self._asked = replace(self._asked, backward_passes_per_step=passes)
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
@@ -34,6 +66,12 @@ class Twin(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InvalidArgumentError(_NO_COPY)
+
+
+def check_passes(passes: object) -> None:
+    """Raises InvalidArgumentError for what is no number of backwards."""
+    if not isinstance(passes, int) or passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step={passes!r} must be at least 1")
 
 
 _NO_COPY = (
@@ -48,7 +86,7 @@ def twin_of(
     """The twin of `optimizer`, with `methods` over its own."""
     plain = type(optimizer)
     members: dict[str, Any] = {
-        "__slots__": ("_distribution", "_names"),
+        "__slots__": ("_asked", "_distribution", "_names"),
         "__doc__": plain.__doc__,
         "step": _told(methods.step),
     }

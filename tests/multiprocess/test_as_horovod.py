@@ -17,6 +17,7 @@ import horovod
 import horovod.torch as hvd
 import torch
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod import run
 from horovod.common.util import nccl_built
 from horovod.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 from horovod.torch.functions import broadcast_parameters
@@ -28,12 +29,20 @@ assert horovod.torch is hvd and horovod.__version__ >= "0.28" and sys.argv[1:] =
 assert int(os.environ["HOROVOD_RANK"]) == hvd.rank() and int(os.environ["HOROVOD_LOCAL_SIZE"]) == hvd.local_size()
 assert Compression.fp16 is FP16Compressor and issubclass(NoneCompressor, Compressor)
 assert synchronize(hvd.allreduce_async(torch.ones(2), op=Average)).tolist() == [1.0, 1.0]
-for text in ("import horovod.tensorflow", "from horovod.torch import elastic", "import horovod.torch.elastic"):
+absent = ("tensorflow", "torch.elastic", "run.runner", "spark")
+for text in ("from horovod.torch import elastic", *(f"import horovod.{name}" for name in absent)):
     try:
         exec(text)
     except ImportError:
         continue
     raise AssertionError(text)
+try:
+    run(print, np=2)
+except ValueError as error:
+    assert "byteps-like run" in str(error)
+else:
+    raise AssertionError("run")
+assert nccl_built(verbose=True) is False and horovod.runner.run is run
 try:
     hvd.allgather(torch.ones(2, 2 + hvd.rank()))
 except HorovodInternalError:

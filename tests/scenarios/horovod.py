@@ -261,6 +261,12 @@ def in_horovods_places(bps: Any, value: torch.Tensor, root: int, mine: Any) -> N
     found = [bps.broadcast(value, root, None, mine), bps.broadcast_(value.clone(), root, "in place", mine)]
     assert all(item.tolist() == [float(root)] * 2 for item in [*found, *map(bps.synchronize, handles)])
     assert bps.broadcast_object(int(value[0]), root, "object", mine) == root
+    assert bps.allgather_object(int(value[0]), "objects", mine) == mine.ranks
+    weight = torch.nn.Parameter(value.clone())
+    optimizer = torch.optim.SGD([weight], lr=float(value[0]))
+    bps.broadcast_parameters({"weight": weight.data}, root, mine)
+    bps.broadcast_optimizer_state(optimizer, root, None, mine)
+    assert weight.tolist() == [float(root)] * 2 and optimizer.param_groups[0]["lr"] == float(root)
 
 
 def trains(bps: Any, rank: int, mine: Any) -> None:
@@ -304,6 +310,12 @@ def names_for_handlers(bps: Any, rank: int, size: int) -> None:
     raises(AttributeError, lambda: bps.no_such_name, "no_such_name")
     if size > 1:
         raises(bps.HorovodInternalError, lambda: bps.allgather(torch.ones(2, 3 + rank)), "disagree")
+
+
+def equal_hosts(bps: Any, rank: int, size: int) -> None:
+    """All ranks of these worlds are on one host."""
+    assert bps.is_homogeneous() is True
+    assert (bps.cross_size(), bps.cross_rank()) == (1, 0)
 
 
 def outside_nothing_is_sent(bps: Any, rank: int, size: int) -> None:
@@ -356,6 +368,7 @@ def refused(bps: Any, rank: int, size: int) -> None:
         lambda: bps.reducescatter(ones > 0, op=bps.Sum, prescale_factor=2.0),
         lambda: bps.reducescatter(ones, op=bps.Adasum),
         lambda: bps.alltoall(ones, torch.full((size,), 2.0)),
+        lambda: bps.alltoall(ones, torch.ones(1, size, dtype=torch.int32)),
         lambda: bps.reducescatter(ones, compression=1),
         lambda: bps.grouped_allreduce([ones, 1]),
         lambda: bps.allgather(ones, process_set=7),
@@ -435,6 +448,6 @@ def overs(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     gathers, coded_gathers, alltoalls, alltoall_keeps_rows_beyond_its_splits, reducescatters, grouped,
     own_compressors, overs, order_is_free, differentiable, sparse, adasum, process_sets, barriers,
-    names_for_handlers, outside_nothing_is_sent, refused, mismatches,
+    names_for_handlers, equal_hosts, outside_nothing_is_sent, refused, mismatches,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

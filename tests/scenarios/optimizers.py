@@ -270,6 +270,46 @@ def names_of_parameters(bps: Any, rank: int, size: int) -> None:
     assert sorted(optimizer._parameter_names.values()) == expected
 
 
+def attributes_of_horovods(bps: Any, rank: int, size: int) -> None:
+    """What scripts of Horovod's read from the optimizer, whatever kind it is."""
+    model = mlp()
+    kinds: list[dict[str, Any]] = [
+        {}, {"op": bps.Sum, "sparse_as_dense": True}, {"gradient_predivide_factor": 2.0, "backward_passes_per_step": 3},
+        {"cross_barrier": True, "model": model}, {"shard": "optimizer"},
+    ]  # fmt: skip
+    for options in [*kinds, {"op": bps.Adasum}] if size & (size - 1) == 0 else kinds:
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **options)
+        assert optimizer.op is options.get("op", bps.Average)
+        assert optimizer.gradient_predivide_factor == options.get("gradient_predivide_factor", 1.0)
+        assert optimizer.sparse_as_dense is options.get("sparse_as_dense", False)
+        assert optimizer.process_set is None
+        assert optimizer.backward_passes_per_step == options.get("backward_passes_per_step", 1)
+        optimizer.set_backward_passes_per_step(2)
+        assert optimizer.backward_passes_per_step == 2
+        raises(
+            bps.InvalidArgumentError, lambda one=optimizer: setattr(one, "backward_passes_per_step", 0), "at least 1"
+        )
+        optimizer.close()
+
+
+def attributes_that_scripts_set(bps: Any, rank: int, size: int) -> None:
+    """`backward_passes_per_step` is a method's twin, `_should_synchronize` a block's."""
+    model, optimizer, reference, plain = pair(bps)
+    optimizer.backward_passes_per_step = 2
+    for part in range(2):
+        backward(model, part, rank, size)
+        backward(reference, part)
+    optimizer.synchronize()
+    assert optimizer._should_synchronize
+    optimizer._should_synchronize = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    optimizer._should_synchronize = True
+    plain.step()
+    matches(bps, model, reference)
+
+
 def step_after_synchronize_warns(bps: Any, rank: int, size: int) -> None:
     model, optimizer, _, _ = pair(bps, op=bps.Sum)
     backward(model, 0, rank, size)
@@ -379,6 +419,7 @@ def step_hooks_run_once(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     every_class, zeroed_in_place, gradients_never_cleared, accumulation, closures, lbfgs, float_loss_closure,
     state_dict_both_ways, schedulers, compression, sums_and_predivision, synchronize_clip_step, grad_scaler,
-    step_after_synchronize_warns, names_of_parameters, not_to_be_copied, adasum, convolutions, step_hooks_run_once,
+    step_after_synchronize_warns, names_of_parameters, attributes_of_horovods, attributes_that_scripts_set,
+    not_to_be_copied, adasum, convolutions, step_hooks_run_once,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
