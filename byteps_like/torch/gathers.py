@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.gathers_coded import Travelling, travellers
-from byteps_like.torch.handles import Operation, table
+from byteps_like.torch.handles import Operation, enter
 from byteps_like.torch.headers import Headers
 from byteps_like.torch.naming import Call
 from byteps_like.torch.ops import scale_in_place
@@ -46,12 +47,17 @@ def launch(call: Call, process_set: object, begin: Launch) -> int:
     scope = runtime.scope(process_set)
     if runtime.joiner is not None:
         runtime.joiner.check(call.kind, scope.ranks)
+    return enter(call, runtime, scope.prefix, partial(_begin, call, scope, begin))
+
+
+def _begin(call: Call, scope: Scope, begin: Launch) -> Operation:
+    runtime = _runtime.current()
     with runtime.claimed(scope, call) as claim:
         step, finish = begin(scope.lane(claim.name))
         runtime.names.begun(claim, step)
         if runtime.joiner is not None:
             runtime.joiner.watch(claim.name, step, scope.ranks)
-    return table.add(Operation(runtime, claim, step, finish))
+    return Operation(runtime, claim, step, finish)
 
 
 def _called(kind: str, name: str | None) -> str:

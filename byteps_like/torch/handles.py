@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
-from byteps_like.torch.naming import Claim, explained
+from byteps_like.torch.naming import Call, Claim, explained
 from byteps_like.torch.runtime import Runtime
 from byteps_like.worker.api import Handle
 
@@ -41,6 +41,20 @@ class Operation:
             if self.claim is not None:
                 self.runtime.names.release(self.claim, failure)
         return self.finish()
+
+
+def enter(call: Call, runtime: Runtime, prefix: str, begin: Callable[[], Operation], *, here: bool = False) -> int:
+    """The handle of the operation among the ranks of `prefix` that `begin` begins.
+
+    One without a name may have to wait for a lane: then it is begun by another thread, and what that raises is raised
+    by `synchronize`; or, if only this thread can begin it (`here`), this call blocks.
+    """
+    later = None
+    if call.name is None and here:
+        runtime.backlog.finish(prefix)
+    elif call.name is None:
+        later = runtime.backlog.put(prefix, begin)
+    return table.add(begin() if later is None else Operation(runtime, None, later, later.result))
 
 
 class HandleTable:

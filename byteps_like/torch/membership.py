@@ -126,6 +126,7 @@ def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
     """
     runtime = _runtime.current()
     runtime.finish_updates()
+    runtime.backlog.finish()
     if runtime.shares:
         raise InvalidArgumentError("join() while ranks of a host share gradients: set local_shares=off for it")
     if runtime.worker.size == 1:

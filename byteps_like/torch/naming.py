@@ -20,7 +20,8 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchEr
 from byteps_like.worker.api import OUT_OF_STEP, Handle, Meeting, MeetingPlace
 
 LANES = 32
-"""Operations without a name that may be in flight at a time: the next one waits until the first of them has ended."""
+"""Operations without a name that may be in flight at a time: the next one begins when the first of them has ended. What
+waits for that is in a backlog, but for tensors on a device: there the caller waits."""
 
 KEPT = 8
 """Meanings of one name that are remembered, so that to alternate between them costs nothing."""
@@ -207,6 +208,12 @@ class NameTable:
             else:
                 return number
 
+    def has_lane(self, prefix: str) -> bool:
+        """Whether the lane of the next operation without a name is free."""
+        with self._changed:
+            busy = self._in_flight.get(prefix + _lane(self._unnamed.get(prefix, 0)))
+            return busy is None or busy.over
+
     def _await(self, claim: Claim) -> None:
         if claim.handle is None:
             self._changed.wait()
@@ -228,6 +235,18 @@ class NameTable:
             yield
         finally:
             self._waits[thread] = None
+
+    @contextmanager
+    def rests(self) -> Iterator[None]:
+        """Within the block this thread waits for a call that another thread is to make, and makes none."""
+        thread = threading.get_ident()
+        with self._changed:
+            self._waits.pop(thread, None)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waits[thread] = None
 
     def _claim(self, among: Among, label: str, what: str, call: Call) -> Claim:
         prefix = among.prefix

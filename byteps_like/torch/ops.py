@@ -11,7 +11,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import adasum, devices
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.handles import Operation, table
+from byteps_like.torch.handles import Operation, enter
 from byteps_like.torch.naming import Call, Claim
 from byteps_like.torch.reductions import Reduction, resolve, scaled_once
 from byteps_like.torch.routes import Request, Scope
@@ -26,23 +26,35 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
     reduction = scaled_once(reduction, tensor.dtype, scope.size)
-    joiner = runtime.joiner if reduction.adasum or scope.number else None  # joined ranks have no part in it then
-    if joiner is not None:
-        joiner.check("op=Adasum" if reduction.adasum else reduction.kind, scope.ranks)
-    with runtime.claimed(scope, Call(reduction.kind, name, _meaning(tensor, reduction))) as claim:
+    if runtime.joiner is not None and _apart(reduction, scope):
+        runtime.joiner.check("op=Adasum" if reduction.adasum else reduction.kind, scope.ranks)
+    call = Call(reduction.kind, name, _meaning(tensor, reduction))
+    begin = partial(_begin, call, tensor, reduction, scope)
+    on_device = devices.of(tensor) is not None  # whose streams are this thread's
+    return enter(call, runtime, scope.prefix, begin, here=on_device)
+
+
+def _begin(call: Call, tensor: torch.Tensor, reduction: Reduction, scope: Scope) -> Operation:
+    runtime = _runtime.current()
+    with runtime.claimed(scope, call) as claim:
         begin = _start_adasum if reduction.adasum else _start_push_pull
         runtime.behind.catch_up(claim.stable)
         handle = runtime.behind.follow(claim.stable, begin(tensor, claim, reduction, scope))
         runtime.names.begun(claim, handle)
-        if joiner is not None:
-            joiner.watch(claim.name, handle, scope.ranks)
+        if runtime.joiner is not None and _apart(reduction, scope):
+            runtime.joiner.watch(claim.name, handle, scope.ranks)
 
     def finish() -> torch.Tensor:
         mark_changed(tensor)
         scale_in_place(tensor, reduction.postscale)
         return tensor
 
-    return table.add(Operation(runtime, claim, handle, finish))
+    return Operation(runtime, claim, handle, finish)
+
+
+def _apart(reduction: Reduction, scope: Scope) -> bool:
+    """Whether ranks that have joined take no part in it."""
+    return reduction.adasum or bool(scope.number)
 
 
 def _meaning(tensor: torch.Tensor, reduction: Reduction) -> str:

@@ -21,6 +21,7 @@ from byteps_like.collectives.api import CallOptions, Traffic
 from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch import devices
+from byteps_like.torch.backlog import Backlog
 from byteps_like.torch.device_api import Device
 from byteps_like.torch.device_flight import Behind
 from byteps_like.torch.flown import release
@@ -58,6 +59,7 @@ class Runtime:
         """More of what `stats` says, by who has measured it; the greatest counts."""
         self.route = Route(worker)
         self.names = NameTable()
+        self.backlog = Backlog(self.names)
         self.priorities: dict[str, int] = {}
         """Of push_pulls, by name, as declared."""
         self._lookout = Lookout(self.names, worker, self._given_up) if isinstance(worker, Meets) else None

@@ -10,7 +10,7 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.handles import Operation, synchronize, table
+from byteps_like.torch.handles import Operation, enter, synchronize
 from byteps_like.torch.naming import Call
 from byteps_like.torch.reductions import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
@@ -90,22 +90,28 @@ def start_sparse(
     scope = runtime.scope(process_set)
     home = tensor.device
     rows = _checked(tensor.cpu(), reduction).scaled(reduction.prescale)
-    with runtime.claimed(scope, Call(KIND, name, _signature(rows, reduction))) as claim:
-        full = claim.stable
-        seen, generation = _seen(full, rows.form), runtime.generation
-        way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
-        if way is not Way.SERVERS:
-            runtime.of(SparseSums).twins.pop(full, None)
-        begin = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
-        step, finish = begin(_Sum(rows, full, claim.name, reduction, scope, seen, way, partition_bytes))
-        runtime.names.begun(claim, step)
+    call = Call(KIND, name, _signature(rows, reduction))
 
-    def result() -> torch.Tensor:
-        total, entries = finish()
-        runtime.of(SparseSums).seen[full] = Seen(entries, total.count, way, generation, rows.form)
-        return total.scaled(reduction.postscale).tensor().to(home)
+    def begin() -> Operation:
+        with runtime.claimed(scope, call) as claim:
+            full = claim.stable
+            seen, generation = _seen(full, rows.form), runtime.generation
+            way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
+            if way is not Way.SERVERS:
+                runtime.of(SparseSums).twins.pop(full, None)
+            start = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
+            step, finish = start(_Sum(rows, full, claim.name, reduction, scope, seen, way, partition_bytes))
+            runtime.names.begun(claim, step)
 
-    return table.add(Operation(runtime, claim, step, result))
+        def result() -> torch.Tensor:
+            total, entries = finish()
+            runtime.of(SparseSums).seen[full] = Seen(entries, total.count, way, generation, rows.form)
+            return total.scaled(reduction.postscale).tensor().to(home)
+
+        return Operation(runtime, claim, step, result)
+
+    # Here: what was seen of the last sum is noted when this thread synchronizes it, and must be the same on all ranks.
+    return enter(call, runtime, scope.prefix, begin, here=True)
 
 
 def is_dense(name: str, process_set: object = None) -> bool:

@@ -24,7 +24,8 @@ from tests.scenarios import (
 SERVERS = [0, 1]
 HOROVOD = [
     *horovod.SCENARIOS, *routes.SCENARIOS, *normalization.SCENARIOS, operations.gradients_flow,
-    operations.integers_are_scaled, operations.integer_average_truncates, optimizers.adasum,
+    operations.integers_are_scaled, operations.integer_average_truncates, operations.hundreds_without_a_name,
+    operations.a_call_that_others_make_first, optimizers.adasum,
     optimizers.names_of_parameters, optimizers.step_after_synchronize_warns, replicas.optimizer_state_of_any_kind,
 ]  # fmt: skip
 

@@ -114,6 +114,35 @@ def many_in_flight(bps: Any, rank: int, size: int) -> None:
     bps.synchronize(handle)
 
 
+def hundreds_without_a_name(bps: Any, rank: int, size: int) -> None:
+    """Begun at once, of several kinds, and synchronized in another order on each rank."""
+    sums = [torch.full((4,), float(rank + k)) for k in range(200)]
+    handles = [bps.push_pull_async_inplace(tensor, average=False) for tensor in sums]
+    gathers = [bps.allgather_async(torch.tensor([rank, k])) for k in range(100)]
+    last = bps.push_pull_async(torch.tensor([rank]), op=bps.Max)
+    assert bps.push_pull(torch.tensor([rank]), op=bps.Min).tolist() == [0]
+    order = range(100) if rank % 2 else reversed(range(100))
+    for k in order:
+        assert bps.synchronize(handles[2 * k]) is sums[2 * k]
+        assert bps.synchronize(gathers[k]).tolist() == [word for one in range(size) for word in (one, k)]
+        assert bps.synchronize(handles[2 * k + 1]) is sums[2 * k + 1]
+    assert bps.synchronize(last).tolist() == [size - 1] and bps.synchronize(last) is None
+    assert [tensor.tolist() for tensor in sums] == [[float(sum(r + k for r in range(size)))] * 4 for k in range(200)]
+
+
+def a_call_that_others_make_first(bps: Any, rank: int, size: int) -> None:
+    """However many without a name are in flight, a rank comes to the call with a name that the others wait in."""
+    handles = []
+    for number in range(2):
+        if rank == size - 1:
+            assert bps.push_pull(torch.ones(2), average=False, name=f"first.{number}").tolist() == [float(size)] * 2
+        handles += [bps.push_pull_async(torch.full((2,), float(k)), average=False) for k in range(50)]
+        if rank < size - 1:
+            assert bps.push_pull(torch.ones(2), average=False, name=f"first.{number}").tolist() == [float(size)] * 2
+    for k, handle in enumerate(handles):
+        assert bps.synchronize(handle).tolist() == [float(size * (k % 50))] * 2
+
+
 def rounds_of_one_name(bps: Any, rank: int, size: int) -> None:
     for number in range(20):
         result = bps.push_pull(torch.full((3,), float(number * (rank + 1))), average=False, name="again")
@@ -235,7 +264,8 @@ def wrong_arguments(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     every_type_and_op, wider_types, integer_average_truncates, bool_is_any_or_all, out_of_place_leaves_input,
-    in_place_returns_its_tensor, empty_and_scalar, strided_input, many_in_flight, rounds_of_one_name, broadcasts,
-    gradients_flow, compressed, scaled, integers_are_scaled, horovod_names, objects, wrong_arguments,
+    in_place_returns_its_tensor, empty_and_scalar, strided_input, many_in_flight, hundreds_without_a_name,
+    a_call_that_others_make_first, rounds_of_one_name, broadcasts, gradients_flow, compressed, scaled,
+    integers_are_scaled, horovod_names, objects, wrong_arguments,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
