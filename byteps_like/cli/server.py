@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from byteps_like.config import Config
-
 app = typer.Typer(add_completion=False)
 _EPILOG = """
 Start one per node, on spare CPU machines or beside the workers. Job and secret come from the environment
@@ -26,7 +24,7 @@ def server(
     shards: Annotated[int | None, typer.Option(min=1, help="Threads; by default by cores.")] = None,
 ) -> None:
     """Runs one summation server until its job has ended."""
-    from byteps_like.server.process import run_server
+    from byteps_like.server.process import run_server, server_config
 
-    config = Config.from_env(role="server", scheduler=scheduler, job=job, host=host, port=port, shards=shards)
+    config = server_config(scheduler=scheduler, job=job, host=host, port=port, shards=shards)
     raise typer.Exit(run_server(config))

@@ -281,10 +281,10 @@ def order_record(config: Config, order: Order, timeout: float = 5.0) -> int:
 
 
 def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
-    """Worker `config.rank` can't start: the others, who would wait for it, are told why by the scheduler. Blocks up to
-    `timeout` seconds; never raises what is wrong with the scheduler or the secret."""
-    host = config.host or socket.gethostname()
-    member = Member(MemberRole.WORKER, config.rank, "", host, os.getpid())
+    """This worker or server can't start: the workers, who would wait for it, are told why by the scheduler. Blocks up
+    to `timeout` seconds; never raises what is wrong with the scheduler or the secret."""
+    role = MemberRole.SERVER if config.role == "server" else MemberRole.WORKER
+    member = Member(role, config.rank, "", config.host or socket.gethostname(), os.getpid())
     request = pb.DeclineRequest(member=wire.member_to_wire(member), why=str(error)[: bounds.LONGEST_NAME])
     try:
         control_loop().run(_decline(config, request, timeout))

@@ -67,6 +67,11 @@ class Forming:
         first = next((seat for seat in self.seats() if seat.claim.num_servers >= 0), None)
         return (first.claim.num_servers, describe(first.claim.member)) if first else (-1, "")
 
+    def has_servers(self, wanted: int = -1) -> bool:
+        """Whether as many servers wait as are `wanted`; -1: as it is known how many there must be."""
+        count = self.num_servers()[0] if wanted < 0 else wanted
+        return 0 <= count <= len(self.servers)
+
     def settings(self) -> dict[str, str]:
         """What all agree on so far."""
         agreed = dict(self.terms.settings)

@@ -68,9 +68,9 @@ class Patience:
 
 @dataclass
 class _Declined:
-    """A worker that can't start, and who has been told."""
+    """A member that can't start, and who has been told."""
 
-    rank: int
+    member: Member
     text: str
     told: set[int] = field(default_factory=set)
 
@@ -116,7 +116,7 @@ class Membership:
         """
         if claim.id in self._seats:
             return self._seats[claim.id]
-        self._check_nobody_declined(claim.member)
+        self._check_nobody_declined(claim)
         try:
             self._admit(claim, now)
         except RefusedError as refusal:
@@ -133,10 +133,11 @@ class Membership:
         return seat
 
     def decline(self, member: Member, why: str) -> None:
-        """Worker `member` can't start: others who wait for the next world are refused, who come later once each."""
-        if self.state is not JobState.FORMING:
+        """`member` can't start: workers who wait for the next world are refused, who come later once each."""
+        spare = member.role is MemberRole.SERVER and self.forming.has_servers()
+        if self.state is not JobState.FORMING or spare:
             return
-        self._declined = _Declined(member.rank, f"{describe(member)} can't start: {why}")
+        self._declined = _Declined(member, f"{describe(member)} can't start: {why}")
         for seat in list(self.forming.workers.values()):
             self._declined.told.add(seat.member.rank)
             self._dismiss(seat, RefusedError(self._declined.text, operation="join"))
@@ -300,14 +301,16 @@ class Membership:
             self._lose([waiting], now, "another process has taken its rank")
         self.forming.check(claim)
 
-    def _check_nobody_declined(self, member: Member) -> None:
-        declined = self._declined
-        if declined is None or member.role is not MemberRole.WORKER or member.rank < 0:
+    def _check_nobody_declined(self, claim: Claim) -> None:
+        declined, rank = self._declined, claim.member.rank
+        if declined is None or claim.member.role is not MemberRole.WORKER or rank < 0:
             return
-        if member.rank == declined.rank or member.rank in declined.told:
+        by_server = declined.member.role is MemberRole.SERVER
+        back = self.forming.has_servers(claim.num_servers) if by_server else rank == declined.member.rank
+        if back or rank in declined.told:
             self._declined = None  # they try again
             return
-        declined.told.add(member.rank)
+        declined.told.add(rank)
         raise RefusedError(declined.text, operation="join")
 
     def _evict_excess(self) -> None:

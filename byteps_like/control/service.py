@@ -211,7 +211,7 @@ class SchedulerService:
         return pb.LeaveReply()
 
     async def decline(self, request: pb.DeclineRequest) -> pb.DeclineReply:
-        """A worker can't start."""
+        """A worker or a server can't start."""
         self.membership.decline(wire.member_from_wire(request.member), bounds.short("why", request.why))
         self._after()
         return pb.DeclineReply()

@@ -9,8 +9,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from typing import Protocol
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any, Protocol
 
 import psutil
 
@@ -18,11 +19,11 @@ from byteps_like import log as logs
 from byteps_like.config import Config
 from byteps_like.control.address import own_host
 from byteps_like.control.card import CardMeter, link_gbps, open_meter
-from byteps_like.control.client import ControlClient
+from byteps_like.control.client import ControlClient, decline
 from byteps_like.control.rdma import rdma_listen_url
 from byteps_like.control.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
-from byteps_like.errors import BytePSLikeError, ShutdownError
+from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
 from byteps_like.timeline.orders import Order
@@ -224,12 +225,29 @@ class EmbeddedServer:
             self._thread.join(timeout)
 
 
+def server_config(**given: Any) -> Config:
+    """`Config.from_env` for a server. Raises ConfigError, which the workers that would wait for it hear, too."""
+    try:
+        return Config.from_env(role="server", **given)
+    except ConfigError as error:
+        with suppress(ConfigError):  # where the scheduler is isn't known
+            decline(replace(Config.of_meeting(**given), role="server"), error)
+        raise
+
+
 def run_server(config: Config) -> int:
-    """Runs one server until its job has ended or SIGTERM or SIGINT comes; main thread only. The process's exit code."""
+    """Runs one server until its job has ended or SIGTERM or SIGINT comes; main thread only. The process's exit code.
+
+    Raises as ServerProcess.start does; the workers, who would wait for it, hear of that, too.
+    """
     logs.set_up("server", config.log_level)
     server = ServerProcess(config)
     server.on_rank = lambda rank: logs.set_up(f"server {rank}", config.log_level)
-    server.start()
+    try:
+        server.start()
+    except BytePSLikeError as error:
+        decline(config, error)
+        raise
     done, failures = threading.Event(), []
 
     def serve() -> None:

@@ -60,9 +60,9 @@ class Job:
         self.join(claim(MemberRole.SERVER, rank, id, **changes))
         return id
 
-    def decline(self, rank: int, why: str) -> None:
-        """A worker can't start."""
-        self.membership.decline(claim(MemberRole.WORKER, rank, f"w{rank}").member, why)
+    def decline(self, rank: int, why: str, role: MemberRole = MemberRole.WORKER) -> None:
+        """A worker or a server can't start."""
+        self.membership.decline(claim(role, rank, f"{role.value[0]}{rank}").member, why)
         self.deliver()
 
     def form(self) -> None:

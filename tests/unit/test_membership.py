@@ -70,6 +70,30 @@ def test_after_a_worker_that_could_not_start_all_may_try_again(job: Job, first: 
     assert len(job.worlds("w12")) == 1
 
 
+def test_a_server_that_cannot_start_is_named_to_workers(job: Job) -> None:
+    job.worker(0)
+    job.server("s0")
+    job.decline(-1, "the port is taken", MemberRole.SERVER)
+    assert "server (host" in _refusal(job, "w0") and "can't start: the port is taken" in _refusal(job, "w0")
+    assert job.events("s0", EventKind.FAILED) == []
+    with pytest.raises(RefusedError, match="can't start: the port is taken"):
+        job.worker(1)
+    job.server("s1")  # started again
+    for rank in (2, 1, 0):
+        job.worker(rank, f"w{10 + rank}")
+    job.get_ready("s0", "s1")
+    assert len(job.worlds("w12")) == 1
+
+
+def test_a_server_too_many_that_cannot_start_is_no_matter(job: Job) -> None:
+    job.worker(0)
+    job.server("s0")
+    job.server("s1")
+    job.decline(-1, "the port is taken", MemberRole.SERVER)
+    job.worker(1)
+    assert job.events("w0", EventKind.FAILED) == []
+
+
 def test_a_running_world_does_not_care_who_cannot_start(job: Job) -> None:
     job.form()
     job.decline(1, "unknown setting")
