@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_type_hints
 
 from byteps_like.config_environment import PREFIX, aliases_of, nearest, read_environment, settings_in
-from byteps_like.config_values import parse
+from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.errors import ConfigError
 
 _ROLES = ("worker", "server", "scheduler")
@@ -247,8 +247,9 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _check_ranges(config: Config) -> None:
     at_least = {
-        "world_size": 1, "local_size": 0, "local_rank": -1, "num_servers": -1, "rank": -1, "partition_bytes": 64,
-        "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0, "codec_threads": 1, "shards": 0,
+        "world_size": 1, "local_size": 0, "local_rank": -1, "num_servers": -1, "rank": -1,
+        "partition_bytes": SMALLEST_PARTITION, "segment_bytes": 64, "credit_bytes": 1, "kernel_queue_bytes": 0,
+        "codec_threads": 1, "shards": 0,
         "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "worker_metrics_port": 0, "min_compress_bytes": 0,
         "compression_monitor": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
@@ -274,7 +275,10 @@ _MEETING = (
     "rendezvous_store", "rendezvous_restart", "join_timeout", "secret", "secret_file", "host",
 )  # fmt: skip
 
-_AT_MOST = {"partition_bytes": 1 << 30, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30, "rdma_gid_index": 255}
+_AT_MOST = {
+    "partition_bytes": LARGEST_PARTITION, "segment_bytes": 16 << 20, "kernel_queue_bytes": 1 << 30,
+    "rdma_gid_index": 255,
+}  # fmt: skip
 
 _PAGE = """# Settings
 

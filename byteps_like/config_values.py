@@ -1,4 +1,4 @@
-"""Turns the text of a setting into its type."""
+"""What settings may be: turns their text into their types."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from byteps_like.errors import ConfigError
+
+SMALLEST_PARTITION, LARGEST_PARTITION = 64, 1 << 30
+"""Bytes of a partition, whoever asks for it. The scheduler counts partitions before it makes any, so small ones cost
+only who wants them. They begin at multiples of the smallest."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 
+from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION
 from byteps_like.control import bounds
 from byteps_like.control.optimum import Host, shares
 from byteps_like.control.seats import ranks_text
@@ -46,7 +47,7 @@ def check_replan(world: World, partition_bytes: int, weights: Sequence[float]) -
     if portable:
         raise InvalidArgumentError(f"{ranks_text('worker', portable)}: portable workers can't move tensors")
     if partition_bytes:
-        bounds.whole("partition_bytes", partition_bytes, bounds.SMALLEST_PARTITION, bounds.LARGEST_PARTITION)
+        bounds.whole("partition_bytes", partition_bytes, SMALLEST_PARTITION, LARGEST_PARTITION)
     if not world.servers:
         raise InvalidArgumentError("the job has no servers to place tensors on")
     usable = all(0 <= weight < inf for weight in weights) and 0 < sum(weights) < inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.control import bounds
 from byteps_like.control.seats import Claim, Waiting
 from byteps_like.control.types import Disagreement, Event, EventKind, Member, MemberRole, Move, World
@@ -158,6 +159,8 @@ def claim_from_wire(message: pb.JoinRequest) -> Claim:
     bounds.whole("rank", message.member.rank, -1, bounds.MOST_MEMBERS - 1)
     bounds.whole("shards", message.member.shards, 0, bounds.MOST_SHARDS)
     bounds.finite("gbps", message.member.gbps, bounds.FASTEST_GBPS)
+    if "partition_bytes" in message.settings:
+        _partition_bytes(parse("partition_bytes", message.settings["partition_bytes"], int))
     return Claim(
         id=message.member_id,
         member=member_from_wire(message.member),
@@ -166,6 +169,10 @@ def claim_from_wire(message: pb.JoinRequest) -> Claim:
         settings=dict(message.settings),
         timeout=bounds.finite("timeout_s", message.timeout_s),
     )
+
+
+def _partition_bytes(value: int) -> None:
+    bounds.whole("partition_bytes", value, SMALLEST_PARTITION, LARGEST_PARTITION)
 
 
 def waiting_to_wire(waiting: Waiting) -> pb.Waiting:
@@ -226,7 +233,7 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
     if any(extent < 0 for extent in message.shape):
         raise InvalidArgumentError(f"tensor {message.name!r} has shape {list(message.shape)}")
     if message.partition_bytes:
-        bounds.whole("partition_bytes", message.partition_bytes, bounds.SMALLEST_PARTITION, bounds.LARGEST_PARTITION)
+        _partition_bytes(message.partition_bytes)
     spec = TensorSpec(
         message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
         details=message.details,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from byteps_like.control.bounds import SMALLEST_PARTITION
+from byteps_like.config_values import SMALLEST_PARTITION
 from byteps_like.errors import ConfigError
 
 _KIB = 1 << 10

@@ -24,7 +24,7 @@ from byteps_like.control.types import Event, EventKind, Member, MemberRole, Worl
 from byteps_like.control.v1.server_admin_pb2 import DrainRequest
 from byteps_like.control.weights import check_replan
 from byteps_like.dtypes import DType
-from byteps_like.errors import CapacityError, DeadlineError, InvalidArgumentError, RefusedError
+from byteps_like.errors import CapacityError, ConfigError, DeadlineError, InvalidArgumentError, RefusedError
 from byteps_like.server.admin import AdminServer, _ask
 from byteps_like.worker.api import Declared, TensorSpec
 
@@ -51,6 +51,7 @@ def claim(**changes: Any) -> Claim:
         ({"member": Member(MemberRole.SERVER, 0, "b", "h", 1, gbps=NAN)}, "gbps=nan"),
         ({"member": Member(MemberRole.SERVER, -7, "b", "h", 1)}, "rank=-7"),
         ({"member": Member(MemberRole.SERVER, 0, "b", "h" * 100_000, 1)}, "bytes of the request="),
+        ({"settings": {"partition_bytes": "63"}}, "partition_bytes=63 is not 64"),
         ({"settings": {str(number): "x" for number in range(20_000)}}, "bytes of the request="),
     ],
 )
@@ -73,6 +74,25 @@ def test_claims_that_can_not_be(changes: dict[str, Any], field: str) -> None:
 def test_tensors_that_can_not_be(spec: TensorSpec, field: str) -> None:
     with pytest.raises(InvalidArgumentError, match=field):
         wire.spec_from_wire(wire.spec_to_wire(spec))
+
+
+@pytest.mark.parametrize(("size", "fits"), [(63, False), (64, True), (1 << 30, True), ((1 << 30) + 1, False)])
+def test_partitions_may_be_as_small_and_as_large_by_setting_and_by_tensor(size: int, fits: bool) -> None:
+    spec = wire.spec_to_wire(TensorSpec("w", DType.INT8, (1,), partition_bytes=size))
+    server = Member(MemberRole.SERVER, 0, "boot", "here", 1, shards=1)
+    world = World("job", 1, (MEMBER,), (server,))
+    asks: list[Callable[[], object]] = [
+        lambda: Config.from_env({}, partition_bytes=size),
+        lambda: wire.spec_from_wire(spec),
+        lambda: wire.claim_from_wire(wire.claim_to_wire(claim(settings={"partition_bytes": str(size)}))),
+        lambda: check_replan(world, size, [1.0]),
+    ]
+    for ask in asks:
+        if fits:
+            ask()
+        else:
+            with pytest.raises((ConfigError, InvalidArgumentError), match=f"partition_bytes={size} "):
+                ask()
 
 
 def test_waits_counters_and_weights_are_numbers() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from byteps_like.control.bounds import SMALLEST_PARTITION
+from byteps_like.config_values import SMALLEST_PARTITION
 from byteps_like.errors import ConfigError
 from byteps_like.tuner.log import Log
 from byteps_like.tuner.rounds import Pace, Rounds
@@ -49,8 +49,8 @@ def test_the_smallest_partition_is_the_scheduler_s(tmp_path):
     path = tmp_path / "tuned.json"
     save(path, Setting(partition_bytes=SMALLEST_PARTITION))
     assert load(path).partition_bytes == SMALLEST_PARTITION
-    save(path, Setting(partition_bytes=SMALLEST_PARTITION - 64))
-    with pytest.raises(ConfigError, match="partition_bytes=4032 can't be"):
+    save(path, Setting(partition_bytes=SMALLEST_PARTITION - 1))
+    with pytest.raises(ConfigError, match="partition_bytes=63 can't be"):
         load(path)
 
 
