@@ -105,18 +105,18 @@ class Job:
         if self._options.place is not None:
             return
         if not self._options.quiet:
-            self._say_status()
+            self._say_how_to_attach()
         # Threads only from here on: every process has been forked.
         if self._make_monitor is not None:
             self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
             self._monitor.start()
 
-    def _say_status(self) -> None:
+    def _say_how_to_attach(self) -> None:
         shape = self._shape
-        self._display.note(
-            f"byteps-like: to look at it: BYTEPS_LIKE_SECRET_FILE={shlex.quote(str(shape.secret_file))} byteps-like"
-            f" status --scheduler {shape.scheduler} --job {shlex.quote(shape.job)}"
-        )
+        secret = f"BYTEPS_LIKE_SECRET_FILE={shlex.quote(str(shape.secret_file))}"
+        where = f"--scheduler {shape.scheduler} --job {shlex.quote(shape.job)}"
+        self._display.note(f"byteps-like: to look at it: {secret} byteps-like status {where}")
+        self._display.note(f"byteps-like: to record its steps: {secret} byteps-like timeline record trace {where}")
 
     def _spawn(self, part: Part, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
         base = os.environ | self._options.environment

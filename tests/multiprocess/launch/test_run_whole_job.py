@@ -80,18 +80,29 @@ def test_a_server_that_is_killed_is_named_first_and_its_consequences_after_it(la
     assert launcher.left() == []
 
 
-def test_it_says_how_to_attach_status_and_a_log_holds_no_progress_line(launcher):
-    process = start_summing(launcher)
-    said = b"byteps-like: to look at it: "
-    command = next(line for line in process.stderr if line.startswith(said)).removeprefix(said).decode()
+def said_by(process, opening):
+    """The command on the line that begins so."""
+    return next(line for line in process.stderr if line.startswith(opening)).removeprefix(opening).decode().strip()
+
+
+def outcome_of(command, folder):
+    """What a command prints that was copied into a fresh shell."""
     binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"PATH": binaries, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["sh", "-c", f"{command.strip()} --once"], env=environment, capture_output=True, text=True, timeout=30
+        ["sh", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 0, done.stderr
-    assert "worker 1" in done.stdout and "running" in done.stdout
-    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    return done.stdout
+
+
+def test_it_says_how_to_attach_and_a_log_holds_no_progress_line(launcher, tmp_path):
+    process = start_summing(launcher)
+    status = outcome_of(said_by(process, b"byteps-like: to look at it: ") + " --once", tmp_path)
+    assert "worker 1" in status and "running" in status
+    assert all(len(line) <= 80 for line in status.splitlines())
+    recorded = outcome_of(said_by(process, b"byteps-like: to record its steps: "), tmp_path)
+    assert recorded == f"4 members record 10 steps into {tmp_path / 'trace'}\n"
     time.sleep(3)
     (launcher.files()[0] / "stop").touch()
     result = launcher.finish(process)
