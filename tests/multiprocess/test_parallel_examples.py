@@ -82,7 +82,7 @@ def test_every_example_is_run_and_short() -> None:
         assert re.search(rf"torchrun .*examples/parallel/{name}\.py", text), name
 
 
-def test_the_readme_counts_those_that_are_compared() -> None:
-    readme = (EXAMPLES.parents[1] / "README.md").read_text()
-    counted = re.search(r"train to the weights of one process \| (\d+) examples", readme)
+def test_the_docs_count_those_that_are_compared() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "reference" / "performance.md").read_text()
+    counted = re.search(r"train to the weights of one process \| (\d+) examples", page)
     assert counted is not None and int(counted[1]) == len({case[1] for case in CASES} | FRAMEWORKS.keys())

@@ -6,17 +6,21 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import typer.core
+import typer.main
 from typer.testing import CliRunner
 
 from byteps_like.cli.main import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")), *DOCS.rglob("*.md")])
 GLOSSARY = DOCS / "reference" / "glossary.md"
 CODE = ("*.py", "*.cc", "*.h", "*.proto", "*.toml")
 
@@ -92,6 +96,56 @@ def test_commands_that_are_shown_parse(command: str) -> None:
 
 def test_some_commands_are_shown() -> None:
     assert {command.split()[1] for command in shown_commands()} >= {"run", "scheduler", "server", "config"}
+
+
+def commands(command: Any, path: tuple[str, ...] = ("byteps-like",)) -> Iterator[tuple[str, Any]]:
+    """All commands that do something, "byteps-like plan shift" among them."""
+    if not isinstance(command, typer.core.TyperGroup):
+        yield " ".join(path), command
+        return
+    if command.invoke_without_command:
+        yield " ".join(path), command
+    context = typer.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from commands(found, (*path, name))
+
+
+def options_of(command: Any) -> set[str]:
+    """Those that its help page shows, but for those that all commands have."""
+    shown = [item for item in command.params if isinstance(item, typer.core.TyperOption) and not item.hidden]
+    names = {name for item in shown for name in (*item.opts, *item.secondary_opts)}
+    return names - {"--help", "-h", "--install-completion", "--show-completion"}
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), commands(typer.main.get_command(app)), ids=lambda item: item if isinstance(item, str) else ""
+)
+def test_every_command_is_described_with_its_options(name: str, command: Any) -> None:
+    page = (DOCS / "reference" / "command-line.md").read_text()
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    found = [section for section in sections if section.splitlines()[0] == name]
+    assert len(found) == 1, f"describe `{name}` in docs/reference/command-line.md under the heading '## {name}'"
+    rows = "".join(line.split("|")[1] for line in found[0].splitlines() if line.startswith("| `-"))
+    assert set(re.findall(r"`(--?[a-z][a-z-]*)", rows)) == options_of(command), f"the options of `{name}`"
+    assert re.search(rf"^(?:[A-Z_]+=\S+ )*{name}\b", found[0], flags=re.MULTILINE), f"an example of `{name}`"
+
+
+def test_described_commands_exist() -> None:
+    page = (DOCS / "reference" / "command-line.md").read_text()
+    described = set(re.findall(r"^## (.*)", page, flags=re.MULTILINE))
+    assert described == {name for name, _ in commands(typer.main.get_command(app))}
+
+
+def test_the_page_on_options_knows_which_exclude_each_other() -> None:
+    pytest.importorskip("torch")
+    from byteps_like.torch.optimizer_choices import CONFLICTS
+
+    rows = re.findall(r"^\| `([^`]+)` \| (`.*`) \|$", (DOCS / "how-to" / "choose-options.md").read_text(), re.MULTILINE)
+    told = {frozenset((one, other)) for one, others in rows for other in re.findall(r"`([^`]+)`", others)}
+    refused_elsewhere = {frozenset(("shard", "a codec")), frozenset(("sufficient_factors", "a codec"))}
+    assert told == {frozenset((one, other)) for one, other, _ in CONFLICTS} | refused_elsewhere
 
 
 def test_the_table_of_settings_is_the_generated_one() -> None:

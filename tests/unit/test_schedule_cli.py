@@ -18,7 +18,9 @@ from byteps_like.collectives.check import check
 from byteps_like.collectives.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "algorithms.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "reference" / "algorithms.md"
+GUIDE = DOCS / "how-to" / "add-an-algorithm.md"
 
 
 def run(*words: str) -> str:
@@ -86,8 +88,8 @@ def test_the_page_has_a_row_for_every_algorithm() -> None:
     assert rows == {(str(row.kind), row.name) for row in library.algorithms()}
 
 
-def test_the_pages_example_is_a_whole_algorithm() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+def test_the_guides_example_is_a_whole_algorithm() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
     for size in (1, 2, 5):
