@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-enum Kind { NOTHING, SOCKET, ACCEPT, EPOLL_CREATE, EPOLL_CTL, EVENTFD, MEMFD, MAP, POPULATE, THREAD };
+enum Kind { NOTHING, SOCKET, SOCKETPAIR, ACCEPT, EPOLL_CREATE, EPOLL_CTL, EVENTFD, MEMFD, MAP, POPULATE, THREAD };
 
 static atomic_int armed, before;
 
@@ -30,6 +30,9 @@ static int fails(enum Kind kind, int error) {
 
 int socket(int domain, int type, int protocol) {
   return fails(SOCKET, EMFILE) ? -1 : REAL(socket)(domain, type, protocol);
+}
+int socketpair(int domain, int type, int protocol, int ends[2]) {
+  return fails(SOCKETPAIR, EMFILE) ? -1 : REAL(socketpair)(domain, type, protocol, ends);
 }
 int accept4(int fd, struct sockaddr* address, socklen_t* size, int flags) {
   return fails(ACCEPT, EMFILE) ? -1 : REAL(accept4)(fd, address, size, flags);

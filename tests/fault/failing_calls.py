@@ -24,7 +24,9 @@ from byteps_like.config import Config
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
 
-KINDS = ("socket", "accept", "epoll_create", "epoll_ctl", "eventfd", "memfd", "mmap", "populate", "thread")
+KINDS = (
+    "socket", "socketpair", "accept", "epoll_create", "epoll_ctl", "eventfd", "memfd", "mmap", "populate", "thread"
+)  # fmt: skip
 MOST = 12
 """Calls of a kind that are made to fail, one after the other."""
 COUNT = 50_000
