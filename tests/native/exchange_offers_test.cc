@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/native/linkless_mesh.h"
 #include "tests/native/mesh_fixture.h"
 
 namespace byteps_like::testing {
@@ -11,21 +12,10 @@ namespace {
 constexpr uint64_t kLong = 1u << 20;
 
 // One link that takes offers, whose peer answers withdrawals when the test says so.
-class OfferMesh final : public Mesh {
+class OfferMesh final : public LinklessMesh {
  public:
-  explicit OfferMesh(EventLoop& loop) : loop_(loop) { world_ = WorldOf(0, {{}, {}, {}}, 1, true); }
-  std::vector<std::string> urls() const override { return {}; }
-  void SetWorld(MeshWorld) override {}
-  const MeshWorld& world() const override { return world_; }
-  EventLoop& loop() override { return loop_; }
-  LinkCounters counters() const override { return {}; }
-  LinkCounters counters(uint32_t) const override { return {}; }
-  std::map<std::string, uint32_t> links() const override { return {}; }
-  void Kick(WayTo) override {}
-  void PassRegion(uint32_t, uint32_t, std::shared_ptr<SharedBuffer>) override {}
-  bool SameHost(uint32_t) const override { return false; }
+  explicit OfferMesh(EventLoop& loop) : LinklessMesh(loop, WorldOf(0, {{}, {}, {}}, 1, true)) {}
   void Cut(uint32_t peer, const Status& why) override { cut.emplace_back(peer, why); }
-  void Redirect(WayTo, std::byte*) override {}
   bool TakesOffers(WayTo) override { return true; }
   bool Offer(WayTo from, const Header& about, std::byte* place, uint64_t bytes) override {
     offered.push_back({from, OfferIdOf(about), place, bytes});
@@ -36,10 +26,6 @@ class OfferMesh final : public Mesh {
     withdrawn.emplace_back(from, what);
     return true;
   }
-  void Keep(WayTo) override {}
-  bool KeepShort(WayTo, bool) override { return false; }
-  void Goodbye(std::function<void()> done) override { done(); }
-  void StopListening() override {}
 
   struct Offered {
     WayTo from;
@@ -51,10 +37,6 @@ class OfferMesh final : public Mesh {
   std::vector<std::pair<WayTo, OfferId>> withdrawn;
   std::vector<std::pair<uint32_t, Status>> cut;
   uint32_t without_link = ~0u;
-
- private:
-  EventLoop& loop_;
-  MeshWorld world_;
 };
 
 struct Failing : Call {
