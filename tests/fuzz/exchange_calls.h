@@ -20,7 +20,8 @@
 
 namespace byteps_like::fuzzing {
 
-inline constexpr uint64_t kLanes = 2, kLastLane = 1000;
+inline constexpr uint64_t kLanes = 2;
+inline constexpr uint64_t kLastLane = 1u << 20;  // of the good call at the end: out of reach of floods that count lanes
 inline constexpr uint32_t kCounts[] = {0, 2, 33, 1000, 20000};  // elements of a call
 
 // What all ranks do in a call follows from its number and lane, so that peers can be ahead.
