@@ -234,6 +234,8 @@ void BindEngine(nb::module_& m) {
           nb::arg("tensor"), nb::arg("origin"), "Feedback and scale, from the tensor that it was before it moved.")
       .def(
           "retire", [](PyEngine& self, uint32_t tensor) { self.engine().Retire(tensor); }, nb::arg("tensor"))
+      .def_prop_ro(
+          "tensors", [](PyEngine& self) { return self.engine().tensors(); }, "How many something is held for.")
       .def(
           "register", [](PyEngine& self, std::shared_ptr<SharedBuffer> buffer) { self.engine().Register(buffer); },
           nb::arg("buffer"))

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class Communicator:
         self._selector = Selector.from_settings(config.collective_algorithm, config.collective_table)
         self._lock = threading.Lock()
         self._groups: dict[str, NativeGroup] = {}
+        self._ended: deque[tuple[int, str]] = deque(maxlen=1024)  # a timeline may still show them
         self._peers: tuple[Peer, ...] = ()
         self._rank = -1
 
@@ -144,7 +146,7 @@ class Communicator:
     def lanes(self) -> dict[int, str]:
         """The name of each group by the number of its lane."""
         with self._lock:
-            return {group.lane: name for name, group in self._groups.items()}
+            return {**dict(self._ended), **{group.lane: name for name, group in self._groups.items()}}
 
     def release(self, name: str) -> None:
         """Gives back what group `name` holds, which may be used no more. If it is, its calls are counted on."""
@@ -155,7 +157,8 @@ class Communicator:
 
     def _forget(self, name: str) -> None:
         with self._lock:
-            self._groups.pop(name, None)
+            if self._groups.pop(name, None) is not None:
+                self._ended.append((lane_id(name), name))
 
     def empty_shared(self, nbytes: int) -> SharedMemory:
         """Zero-filled memory that peers on this host map: collectives read and write it in place."""

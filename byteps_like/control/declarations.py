@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,17 @@ from byteps_like.worker.api import Declared, TensorSpec, first_difference
 class _Entry:
     declared: Declared
     """As it was placed at first, which is where every rank begins."""
+    newest: Declared
+    """As it was placed last."""
     ranks: list[int] = field(default_factory=list)
+    retired: set[int] = field(default_factory=set)
+    """Of these, who won't use it any more."""
+    moved: deque[int] = field(default_factory=deque)
+    """Tensor ids of the newest places that it has moved to."""
+
+
+_PLACES_NAMED = 3
+"""That a tensor has moved to: while ranks move one after the other, texts may speak of the one before."""
 
 
 class Declarations:
@@ -29,7 +40,7 @@ class Declarations:
         self._entries: dict[str, _Entry] = {}
         self._parts = 0
         self._names: dict[int, str] = {}
-        """By tensor id, those of places that tensors have left included."""
+        """By tensor id, those of the last places that tensors have left included."""
         self._next_id = 0
 
     def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -42,18 +53,25 @@ class Declarations:
     def replan(self, placer: Placer) -> tuple[Move, ...]:
         """Places all tensors anew, and from now on new ones, by `placer`; ranks move one after the other, in step."""
         self._placer = placer
-        return tuple(
-            Move(entry.declared.tensor_id, moved.tensor_id, moved.partitions)
-            for entry in self._entries.values()
-            if (moved := self._place(entry.declared.spec)).partitions
-        )
+        moves = [self._move(entry) for entry in self._entries.values()]
+        return tuple(move for move in moves if move.partitions)
 
-    def retire(self, tensors: Sequence[int]) -> None:
-        """A rank won't use the names of these any more; nor will any rank declare them again, or for good reason."""
+    def retire(self, rank: int, tensors: Sequence[int]) -> None:
+        """`rank` won't use the names of these any more. What no rank uses any more is let go of."""
         for number in tensors:
-            name = self._names.pop(number, None)
-            if name is not None and name in self._entries and self._entries[name].declared.tensor_id == number:
-                self._parts -= len(self._entries.pop(name).declared.partitions)
+            entry = self._entries.get(self._names.get(number, ""))
+            if entry is None or entry.declared.tensor_id != number:
+                continue
+            entry.retired.add(rank)
+            if entry.retired.issuperset(entry.ranks):
+                self._let_go(entry)
+
+    def _let_go(self, entry: _Entry) -> None:
+        del self._entries[entry.declared.spec.name]
+        self._parts -= len(entry.newest.partitions)
+        self._placer.leave(entry.newest)
+        for number in (entry.declared.tensor_id, *entry.moved):
+            self._names.pop(number, None)
 
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""
@@ -68,14 +86,23 @@ class Declarations:
         self._names[number] = spec.name
         return declared
 
+    def _move(self, entry: _Entry) -> Move:
+        self._parts -= len(entry.newest.partitions)  # to another placer, which knows nothing of it
+        entry.newest = self._place(entry.declared.spec)
+        entry.moved.append(entry.newest.tensor_id)
+        if len(entry.moved) > _PLACES_NAMED:
+            del self._names[entry.moved.popleft()]
+        return Move(entry.declared.tensor_id, entry.newest.tensor_id, entry.newest.partitions)
+
     def _declare(self, rank: int, spec: TensorSpec) -> Declared:
         self._check(rank, spec)
         entry = self._entries.get(spec.name)
         if entry is None:
-            entry = _Entry(self._place(spec))
-            self._entries[spec.name] = entry
+            placed = self._place(spec)
+            entry = self._entries[spec.name] = _Entry(placed, placed)
         if rank not in entry.ranks:
             entry.ranks.append(rank)
+        entry.retired.discard(rank)
         return entry.declared
 
     def _check(self, rank: int, spec: TensorSpec) -> None:

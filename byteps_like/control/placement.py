@@ -78,6 +78,12 @@ class Placer:
             offset += nbytes
         return Declared(spec, tensor_id, tuple(parts))
 
+    def leave(self, placed: Declared) -> None:
+        """Slots don't have these partitions any more, which this placer gave them."""
+        slots = {(slot.server, slot.shard): slot for slot in self._slots}
+        for part in placed.partitions:
+            slots[part.server, part.shard].load -= part.nbytes
+
     @staticmethod
     def _check_count(spec: TensorSpec, count: int, partition_bytes: int) -> None:
         if count > PARTS_PER_TENSOR:

@@ -127,7 +127,7 @@ class SchedulerService:
         """Agrees on tensors; a mismatch fails the epoch for everybody."""
         seat = self._worker(request.member_id)
         specs = [wire.spec_from_wire(spec) for spec in request.specs]
-        self._table().retire(request.retired)
+        self._table().retire(seat.member.rank, request.retired)
         try:
             declared = self._table().declare(seat.member.rank, specs)
         except MismatchError as error:

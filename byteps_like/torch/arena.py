@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -13,7 +14,7 @@ from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.arena_controls import Controls
 from byteps_like.torch.arena_flights import ArenaFlights, Flown
 from byteps_like.torch.arena_memory import ArenaMemory
-from byteps_like.torch.arena_parts import Named, Parts, Scaling, signature_of, specs_of
+from byteps_like.torch.arena_parts import Named, Parts, Piece, Scaling, signature_of, specs_of
 from byteps_like.torch.coding import Coding, Memory
 from byteps_like.torch.compress import Compress
 from byteps_like.torch.device_api import Device
@@ -73,8 +74,8 @@ class Arena:
         specs = specs_of(label, code, layout, text, apart, fine=crossing)
         self._specs = [replace(spec, partition_bytes=partition_bytes) for spec in specs]
         self._memory.follow(route, self.label)
-        *declared, signature = route.declare([*self._specs, signature_of(label, self.slots)])
-        route.push_pull(signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
+        *declared, self._signature = route.declare([*self._specs, signature_of(label, self.slots)])
+        route.push_pull(self._signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         self._departed = self._discarded = False
         self._version = 0
         self.longest = 0
@@ -123,7 +124,7 @@ class Arena:
         moves, self._route, self._worker = route is not self._route, route, route.worker
         self._memory.follow(route, self.label)
         self._cut(route.declare(specs))
-        self._retire(before, left)
+        _retire(before, left)
         if moves:
             self._memory.move(self._worker)
         self._place()
@@ -384,7 +385,7 @@ class Arena:
         spec = TensorSpec(f"{self.label}.order", DType.INT64, (len(order),))
         (declared,) = self._route.declare([spec])
         self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()
-        self._retire(self._worker, [declared])
+        _retire(self._worker, [declared])
         return [int(index) for index in buffer]
 
     def _move(self, order: list[int]) -> None:
@@ -398,20 +399,23 @@ class Arena:
             slot.rebind()
 
     def abandon(self) -> None:
-        """Forgets the arena, whose names are not used again: what is held for them is freed. What is still in flight
-        keeps the memory until it has landed, and its names."""
-        if self._flights.over():
-            with suppress(BytePSLikeError):  # the job has ended
-                if self.coding is not None:
-                    self.coding.detach(self._worker, self._parts.pieces)
-                self._retire(self._worker, [piece.declared for piece in self._parts.pieces])
-        self._forget_flights()
-
-    @staticmethod
-    def _retire(worker: Worker, names: Sequence[Declared]) -> None:
-        if isinstance(worker, Tunable):
-            for declared in names:
-                worker.retire(declared)
+        """Forgets the arena, whose names are not used again: what is held for them is freed, once what is still in
+        flight has landed. Until then that keeps the memory."""
+        then = partial(_leave, self._worker, self.coding, self._parts.pieces, self._signature)
+        self._flights.forget((self._memory.host, self.coding), then)
 
     def _forget_flights(self) -> None:
         self._flights.forget((self._memory.host, self.coding))
+
+
+def _retire(worker: Worker, names: Sequence[Declared]) -> None:
+    if isinstance(worker, Tunable):
+        for declared in names:
+            worker.retire(declared)
+
+
+def _leave(worker: Worker, coding: Coding | None, pieces: Sequence[Piece], signature: Declared) -> None:
+    with suppress(BytePSLikeError):  # the job has ended
+        if coding is not None:
+            coding.detach(worker, pieces)
+        _retire(worker, [*(piece.declared for piece in pieces), signature])

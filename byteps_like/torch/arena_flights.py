@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from byteps_like.errors import BytePSLikeError
@@ -56,13 +57,10 @@ class ArenaFlights:
         flown, self.flown = self.flown, []
         return flown
 
-    def over(self) -> bool:
-        """Whether nothing is in flight any more."""
-        return all(handle.done() for handle in [*self._behind, *(handle for _, handle in self.flown)])
-
-    def forget(self, memory: object) -> None:
-        """Those of this round; what is still in flight keeps `memory` until it has landed."""
-        handles = [handle for _, handle in self.flown]
-        if not all(handle.done() for handle in handles):
-            park(handles, memory)
+    def forget(self, memory: object, then: Callable[[], None] | None = None) -> None:
+        """Those of this round, and with `then` those before. What is still in flight keeps `memory` until it has
+        landed; `then` is called after that."""
+        handles = [handle for _, handle in self.flown] + (self._behind if then is not None else [])
+        if then is not None or not all(handle.done() for handle in handles):
+            park(handles, memory, then)
         self.flown = []

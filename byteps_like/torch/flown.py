@@ -28,18 +28,19 @@ class Flights(Together):
         call_all([getattr(part, "block", part.wait) for part in self._parts])
 
 
-_parked: dict[object, tuple[list[Handle], object]] = {}
+_parked: dict[object, tuple[list[Handle], object, Callable[[], None] | None]] = {}
 """By a key of its own, so that all changes are single steps: destructors park, at any time and on any thread."""
 
 
-def park(handles: list[Handle], data: object) -> None:
-    """Keeps `data` alive until `handles` are done; looked at again with the next that is parked, and by `release`."""
-    _parked[object()] = handles, data
+def park(handles: list[Handle], data: object, then: Callable[[], None] | None = None) -> None:
+    """Keeps `data` alive until `handles` are done, then calls `then`, which must not raise; looked at again with the
+    next that is parked, and by `release`."""
+    _parked[object()] = handles, data, then
     release()
 
 
 def release() -> None:
     """Lets go of what is done with."""
-    for key, (handles, _) in list(_parked.items()):
-        if all(handle.done() for handle in handles):
-            _parked.pop(key, None)
+    for key, (handles, _, then) in list(_parked.items()):
+        if all(handle.done() for handle in handles) and _parked.pop(key, None) is not None and then is not None:
+            then()

@@ -56,7 +56,7 @@ def _begin(call: Call, scope: Scope, begin: Launch) -> Operation:
         step, finish = begin(scope.lane(claim.name))
         runtime.names.begun(claim, step)
         if runtime.joiner is not None:
-            runtime.joiner.watch(claim.name, step, scope.ranks)
+            runtime.joiner.watch(claim, step, scope)
     return Operation(runtime, claim, step, finish)
 
 

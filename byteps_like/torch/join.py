@@ -7,6 +7,9 @@ have answered: so whoever sees a reduction that it had no part in knows that it 
 What a joined rank can't take part in is refused to its caller: at once by a rank that knows, else when the joined rank
 answers that it has missed what was in flight, which is then given up. Of what the callers disagree on the joined rank
 is told by them, and gives it up, too.
+
+What a rank had its part in is behind it when it is told of that: by how often it has used the name; or, as ranks let go
+of names that were used once each when its own part is over, by where these meet (naming.py), which all ranks know.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import json
 import logging
 import queue
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,14 +30,14 @@ from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
 from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
-from byteps_like.torch.naming import NameTable
-from byteps_like.torch.routes import Request, Route
-from byteps_like.torch.shadows import Message, Shadows, is_for_joined
+from byteps_like.torch.naming import Claim, NameTable
+from byteps_like.torch.routes import Request, Route, Scope
+from byteps_like.torch.shadows import Message, Shadows, Uses, is_for_joined, meeting_of
 from byteps_like.worker.api import Declared, Handle
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_BYTES = 1024
+MESSAGE_BYTES = 2048
 _MISSED = -1
 """In place of a route's number: operations in which joined ranks take no part."""
 _EVER = CallOptions(timeout=3e8, traffic=Traffic.CONTROL)
@@ -51,15 +54,22 @@ class _Flight:
 class Joiner:
     """Who has joined, and what is in flight over all ranks: `group` is of them all.
 
-    `on_order(label, order)` is told of an arena's new order that was agreed on while this rank had joined.
+    `on_order(label, order)` is told of an arena's new order that was agreed on while this rank had joined;
+    `has_removed(number)` says whether there was a process set of that number here.
     """
 
-    def __init__(self, group: Group, names: NameTable, on_order: Callable[[str, list[int]], None]) -> None:
+    def __init__(
+        self,
+        group: Group,
+        names: NameTable,
+        on_order: Callable[[str, list[int]], None],
+        has_removed: Callable[[int], bool],
+    ) -> None:
         self._group, self._names = group, names
-        self._on_order = on_order
+        self._on_order, self._has_removed = on_order, has_removed
         self._routes: list[Route] = []
         self._lock = threading.Lock()
-        self._uses: Counter[tuple[int, str, int]] = Counter()
+        self._uses: Uses = defaultdict(Counter)
         self._flights: deque[_Flight] = deque()
         self._generation = 0
         self._given_up: set[str] = set()
@@ -93,11 +103,9 @@ class Joiner:
             notice = {
                 "route": number, "name": name, "dtype": int(declared.spec.dtype), "shape": declared.spec.shape,
                 "codec": declared.spec.codec, "says_all": declared.spec.says_all,
-                "op": int(op), "root": how.root, "parts": [parts.start, parts.stop],
-                "use": self._uses[number, name, parts.start], "from": self._group.rank,
+                "op": int(op), "root": how.root, "parts": [parts.start, parts.stop], "from": self._group.rank,
+                **self._use(how.claim, name, number, parts),
             }  # fmt: skip
-            for part in parts:
-                self._uses[number, name, part] += 1
             handle = route.launch(declared, address, op, how)
             self._remember(_Flight(notice, handle))
         return handle
@@ -108,13 +116,23 @@ class Joiner:
         if gone:
             raise _joined(what, gone[0])
 
-    def watch(self, name: str, handle: Waitable, ranks: tuple[int, ...]) -> None:
-        """An operation of `ranks` in which joined ranks can't take part has been started under `name`."""
+    def _use(self, claim: Claim | None, name: str, number: int, parts: range) -> Message:
+        """Which use of the name this is, for those who have joined; it is counted. With the lock held."""
+        if claim is not None and claim.once:
+            return meeting_of(claim)
+        uses = self._uses[name]
+        use = uses[number, parts.start]
+        for part in parts:
+            uses[number, part] += 1
+        return {"use": use} if claim is None else {"use": use, **meeting_of(claim)}
+
+    def watch(self, what: Claim | str, handle: Waitable, scope: Scope) -> None:
+        """An operation in which joined ranks can't take part has been started, by its claim or its name."""
+        claim, name = (None, what) if isinstance(what, str) else (what, what.name)
         with self._lock:
-            key = (_MISSED, name, 0)
-            notice = {"missed": name, "use": self._uses[key], "from": self._group.rank}
-            self._uses[key] += 1
-            self._remember(_Flight(notice, handle, ranks))
+            notice = {"missed": name, "set": scope.number, "from": self._group.rank}
+            notice |= self._use(claim, name, _MISSED, range(1))
+            self._remember(_Flight(notice, handle, scope.ranks))
 
     def _remember(self, flight: _Flight) -> None:
         # Those that are done hold memory of their tensors; they end in this order, nearly.
@@ -139,8 +157,14 @@ class Joiner:
     def forget(self, name: str) -> None:
         """No rank will use that name any more."""
         with self._lock:
-            for key in [key for key in self._uses if key[1] == name]:
-                del self._uses[key]
+            self._uses.pop(name, None)
+
+    def forget_set(self, prefix: str) -> None:
+        """This rank has removed the process set whose operations' names begin so."""
+        with self._lock:
+            for name in [name for name in self._uses if name.startswith(prefix)]:
+                if all(number == _MISSED for number, _ in self._uses[name]):
+                    del self._uses[name]
 
     # Joining
 
@@ -166,7 +190,7 @@ class Joiner:
 
     def _serve(self) -> int:
         """Takes part in what the others do until all have joined; the last of them."""
-        shadows, last = Shadows(self._routes, self._uses), -1
+        shadows, last = Shadows(self._routes, self._uses, self._names), -1
         later: Iterator[Message | BytePSLikeError] = iter(self._inbox.get, None)
         messages = itertools.chain(self._until_known(), later)
         while last < 0 or len(self._joined.get(self._generation, ())) < self._group.size:
@@ -175,14 +199,24 @@ class Joiner:
                 raise message
             if "given_up" in message:
                 shadows.give_up(message["given_up"])
-            if "missed" in message and self._uses[_MISSED, message["missed"], 0] <= message["use"]:
+            if "missed" in message and not self._is_behind(message):
                 self._refuse(message["missed"], message["from"])
             if "route" in message and not shadows.start(message):
                 self._refuse(message["name"], message["from"])
             last = message.get("last", last)
         for label, order in shadows.finish():
             self._on_order(label, order)
+        for name in shadows.let_go():
+            self.forget(name)
         return last
+
+    def _is_behind(self, message: Message) -> bool:
+        """Whether this rank had its part in what `message` says that it misses."""
+        if self._has_removed(message["set"]):
+            return True  # when all that it made there was over
+        if "once" in message:
+            return self._names.have_begun([tuple(message["once"])])[0]
+        return message["missed"] in self._uses and self._uses[message["missed"]][_MISSED, 0] > message["use"]
 
     def _until_known(self) -> list[Message | BytePSLikeError]:
         """Waits until all others know that this rank has joined; what came meanwhile."""

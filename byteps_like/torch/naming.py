@@ -5,12 +5,17 @@ they are begun. What a rank means by a call (its kind, shape, element type, redu
 name under which the data travels, so calls that differ never meet, and nothing has to be compared on the way: who
 waits for longer than a moment says so, and hears whether the others mean something else, or have begun something else
 in its place (lookout.py, control/meetings.py). Then that one call fails, on all ranks.
+
+What a name stands for is kept from its second use on. Of one that was used once a rank lets go as soon as its own part
+is over, and keeps only a number that says that it was: the second use counts as the second on all ranks, and a rank
+that has joined (join.py) takes no part in the first one again. So programs may make up new names all the time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -77,11 +82,20 @@ class Claim:
     error: BytePSLikeError | None = None
     """The ranks disagree on it, or one takes no part in it."""
     released: bool = False
+    prefix: str = ""
+    """Of its process set."""
+    once: bool = False
+    """Nobody knows yet whether its point will be used again: nothing is kept for that. The same on all ranks."""
 
     @property
     def over(self) -> bool:
         """Whether nothing of it is in flight; it may not have been synchronized."""
         return self.released or (self.handle is not None and self.handle.done())
+
+    @property
+    def over_on_device(self) -> bool:
+        """Whether nothing of it is in flight, even if it was synchronized by a stream only."""
+        return self.handle is None or self.handle.done()
 
     @property
     def place(self) -> MeetingPlace:
@@ -97,6 +111,7 @@ class Claim:
 class _Point:
     forget: Forget = lambda _: None
     kept: int = KEPT
+    prefix: str = ""
     uses: int = 0
     names: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """Under which data travels, by what is meant, the newest last. The same on all ranks: it depends on uses only."""
@@ -129,12 +144,19 @@ class _Point:
         self.failed = {use: failed for use, failed in self.failed.items() if use >= first}
         self.passed = {use for use in self.passed if use >= first}
 
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether there is nothing to know of it but how often it was used."""
+        return not self.names and not self.failed and not self.passed and self.newest is None
+
     def clear(self) -> None:
         while self.names:
             self.forget(self.names.popitem()[1])
 
     def remember(self, claim: Claim) -> None:
         """It was begun: on this rank, hence on all."""
+        if claim.once:
+            return
         self.names[claim.says] = claim.name
         self.names.move_to_end(claim.says)
         while len(self.names) > self.kept:
@@ -164,6 +186,10 @@ class NameTable:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._points: dict[str, _Point] = {}
+        self._once: defaultdict[str, set[int]] = defaultdict(set)
+        """By process set, marks of points that were used once in this generation, and have no entry above."""
+        self._passing: list[tuple[Claim, Forget]] = []
+        """Operations of such points that have been synchronized, but may still be in flight on a device."""
         self._unnamed: dict[str, int] = {}
         self._in_flight: dict[str, Claim] = {}
         self._generation = 0
@@ -185,7 +211,7 @@ class NameTable:
                 claim = self._claim_lane(among, call)
                 kept = kept or UNNAMED_KEPT
             point = self._points[claim.point]
-            point.forget, point.kept = forget, kept
+            point.forget, point.kept, point.prefix = forget, kept, among.prefix
             return claim
 
     def _claim_lane(self, among: Among, call: Call) -> Claim:
@@ -268,7 +294,8 @@ class NameTable:
         self._check_not_failed(point, use)
         says = f"{call.kind} {call.says}".rstrip()
         name = point.names.get(says) or f"{stable} {call.says}{version}@{use}"
-        claim = Claim(place, use, name, stable, what + among.called, says, call.kind, among.ranks)
+        claim = Claim(place, use, name, stable, what + among.called, says, call.kind, among.ranks, prefix=prefix)
+        claim.once = use == self._first and call.name is not None
         point.uses += 1
         point.newest = self._in_flight[place] = claim
         return claim
@@ -279,7 +306,16 @@ class NameTable:
         return self._generation << _GENERATION
 
     def _point(self, name: str) -> _Point:
-        return self._points.setdefault(name, _Point(uses=self._first))
+        known = self._points.get(name)
+        if known is None:
+            known = self._points[name] = _Point(uses=self._first + self._was_used_once(name))
+            for marks in self._once.values():
+                marks.discard(_mark(name))
+        return known
+
+    def _was_used_once(self, point: str) -> bool:
+        mark = _mark(point)
+        return any(mark in marks for marks in self._once.values())
 
     def _check_not_failed(self, point: _Point, use: int) -> None:
         failed = point.failed.pop(use, None)
@@ -318,6 +354,18 @@ class NameTable:
             if point is not None and point.newest is claim:
                 point.settle()
                 point.newest = None  # it holds the operation's memory
+            if point is not None and claim.once and claim.use == self._first:
+                self._passing.append((claim, point.forget))
+                if point.holds_nothing and point.uses == self._first + 1:
+                    del self._points[claim.point]
+                    self._once[claim.prefix].add(_mark(claim.point))
+            self._let_go()
+
+    def _let_go(self) -> None:
+        over = [one for one in self._passing if one[0].over_on_device]
+        self._passing = [one for one in self._passing if one not in over]
+        for claim, forget in over:
+            forget(claim.name)
 
     def _drop(self, claim: Claim) -> None:
         claim.released = True
@@ -331,7 +379,7 @@ class NameTable:
         they travel that are given up."""
         with self._changed:
             begun = [place for place in places if self._has_begun(place)]
-            newest = [self._points[point].newest for point, _ in begun]
+            newest = [self._point(point).newest for point, _ in begun]
             found = [claim for claim in newest if claim is not None and claim.place in begun]
             for claim in found:
                 claim.error = error
@@ -356,7 +404,9 @@ class NameTable:
 
     def _has_begun(self, place: MeetingPlace) -> bool:
         point, use = place
-        return point in self._points and use < self._points[point].uses
+        if point in self._points:
+            return use < self._points[point].uses
+        return use <= self._first and self._was_used_once(point)
 
     def _pass_over(self, places: Sequence[MeetingPlace]) -> None:
         for point, use in places:
@@ -413,16 +463,34 @@ class NameTable:
                 return []
             return [wait[0] for wait in found if wait is not None]
 
+    def end(self, prefix: str) -> bool:
+        """The process set of that prefix is no more. False, and nothing is done: something of it is in flight here."""
+        with self._changed:
+            self._let_go()
+            if any(claim.prefix == prefix for claim in [*self._in_flight.values(), *(one for one, _ in self._passing)]):
+                return False
+            self._points = {place: point for place, point in self._points.items() if point.prefix != prefix}
+            self._once.pop(prefix, None)
+            self._unnamed.pop(prefix, None)
+            return True
+
     def begin_anew(self) -> None:
         """A new generation: uses are counted from another number, on all ranks at a moment at which nothing is in
         flight on any. Other ranks may have begun before, and failed in what this one is about to come to."""
         with self._changed:
+            self._passing += [(one, self._points[one.point].forget) for one in self._in_flight.values() if one.once]
+            self._let_go()
+            self._once.clear()
             self._generation += 1
             for point in self._points.values():
                 point.begin_anew(self._first)
             self._points = {name: point for name, point in self._points.items() if point.failed or point.passed}
             self._unnamed.clear()
             self._in_flight.clear()
+
+
+def _mark(point: str) -> int:
+    return int.from_bytes(hashlib.blake2b(point.encode(), digest_size=8).digest(), "little")
 
 
 def _lane(number: int) -> str:

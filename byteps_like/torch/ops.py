@@ -42,7 +42,7 @@ def _begin(call: Call, tensor: torch.Tensor, reduction: Reduction, scope: Scope)
         handle = runtime.behind.follow(claim.stable, begin(tensor, claim, reduction, scope))
         runtime.names.begun(claim, handle)
         if runtime.joiner is not None and _apart(reduction, scope):
-            runtime.joiner.watch(claim.name, handle, scope.ranks)
+            runtime.joiner.watch(claim, handle, scope)
 
     def finish() -> torch.Tensor:
         mark_changed(tensor)
@@ -78,7 +78,7 @@ def _start_push_pull(tensor: torch.Tensor, claim: Claim, reduction: Reduction, s
     (declared,) = scope.route.declare([spec])
     scale_in_place(tensor, reduction.prescale)
     address, place = _runtime.current().place(tensor)
-    return scope.route.push_pull(declared, address, op, Request(root, None, reduction.priority or None, place))
+    return scope.route.push_pull(declared, address, op, Request(root, None, reduction.priority or None, place, claim))
 
 
 def _start_adasum(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:

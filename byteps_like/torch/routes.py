@@ -13,6 +13,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.device_api import Device
 from byteps_like.torch.device_flight import DeviceFlight
+from byteps_like.torch.naming import Claim
 from byteps_like.torch.place import Place
 from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
 from byteps_like.worker.local import check_same
@@ -38,6 +39,8 @@ class Request:
     priority: int | None = None
     place: Place | None = None
     """Of a tensor on a device; then the address is that of its mirror."""
+    claim: Claim | None = None
+    """Of an operation of a single tensor, whose name the ranks may let go of (see naming)."""
 
 
 class Observer(Protocol):
@@ -80,10 +83,10 @@ class Route:
     def retire(self, name: str) -> list[str]:
         """No rank will use `name` again, nor what was made of it ("name.part"); what was let go of."""
         names = [name] if name in self._declared else []
-        names += [one for one in self._declared if one.startswith(f"{name}.")]
+        names += [one for one in list(self._declared) if one.startswith(f"{name}.")]  # other threads declare meanwhile
         for one in names:
-            declared = self._declared.pop(one)
-            if isinstance(self.worker, Forgets):
+            declared = self._declared.pop(one, None)
+            if declared is not None and isinstance(self.worker, Forgets):
                 self.worker.forget(declared)
         return names
 
@@ -160,6 +163,12 @@ class Scope:
         if name in self.lanes:
             self.lanes.remove(name)
             self.base.group(f"name/{self.number}/{name}", self.ranks).end()
+
+    def end(self) -> None:
+        """Nothing goes over these ranks any more, and nothing is in flight: of a process set."""
+        for name in list(self.lanes):
+            self.end_lane(name)
+        self.route.worker.close()
 
     def root(self, root: int) -> int:
         """The place of world rank `root`. Raises InvalidArgumentError if it has none."""

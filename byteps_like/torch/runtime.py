@@ -90,7 +90,7 @@ class Runtime:
     def _listen_for_joins(self) -> None:
         if self.worker.size > 1:
             with suppress(InvalidArgumentError):  # the portable worker has no collectives, so no join()
-                self.joiner = Joiner(self._world.lane("join"), self.names, self._follow)
+                self.joiner = Joiner(self._world.lane("join"), self.names, self._follow, self._has_removed)
                 self.joiner.observe(self.route)
 
     @property
@@ -123,10 +123,11 @@ class Runtime:
 
     def _forget(self, scope: Scope, name: str) -> None:
         """No data will travel under `name` any more."""
-        scope.end_lane(name)
-        for retired in scope.route.retire(name):
-            if self.joiner is not None:
-                self.joiner.forget(retired)
+        with suppress(BytePSLikeError):  # the job has ended, and holds nothing
+            scope.end_lane(name)
+            for retired in {name, *scope.route.retire(name)}:
+                if self.joiner is not None:
+                    self.joiner.forget(retired)
 
     def _given_up(self, names: Sequence[str]) -> None:
         if self.joiner is not None:
@@ -165,7 +166,7 @@ class Runtime:
             name = _barrier_of(scope, self.generation)
             options = CallOptions(timeout=timeout, traffic=Traffic.CONTROL)
             coming = scope.lane(name).barrier(options)
-            self.joiner.watch(name, coming, scope.ranks)
+            self.joiner.watch(name, coming, scope)
             coming.wait()
         scope.route.worker.barrier(max(end - time.monotonic(), 0.001))
 
@@ -220,8 +221,16 @@ class Runtime:
         return Scope(number, ranks, ranks.index(self.worker.rank), route, self.worker)
 
     def remove_scope(self, number: int) -> bool:
-        """Forgets a process set; whether there was one."""
-        return self._scopes.pop(number, None) is not None
+        """Forgets a process set, and all that was held for it; whether there was one."""
+        ranks, scope = self._scopes.pop(number, ((), None))
+        if scope is not None and self.names.end(scope.prefix):
+            scope.end()
+            if self.joiner is not None:
+                self.joiner.forget_set(scope.prefix)
+        return bool(ranks)
+
+    def _has_removed(self, number: int) -> bool:
+        return 0 < number <= self._counters["process sets"] and number not in self._scopes
 
     def of(self, kind: type[State]) -> State:
         """What a feature keeps for as long as this runtime: the one instance of its class `kind`."""
@@ -277,7 +286,7 @@ class Runtime:
         """All ranks have joined (see join): calls are counted from 0 again, under names that none has used."""
         self.names.begin_anew()
         for scope in [self._world, *(scope for _, scope in self._scopes.values() if scope is not None)]:
-            scope.end_lane(_barrier_of(scope, self.generation - 1))
+            self._forget(scope, _barrier_of(scope, self.generation - 1))
             for name in [name for name in scope.route.names if name.startswith(PACKED)]:
                 self._forget(scope, name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import Any
 
@@ -10,10 +10,14 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError, ShutdownError
+from byteps_like.torch.naming import Claim, NameTable
 from byteps_like.torch.routes import Request, Route
 from byteps_like.worker.api import Declared, Handle, TensorSpec
 
 Message = dict[str, Any]
+Uses = defaultdict[str, Counter[tuple[int, int]]]
+"""How often each partition of a name was used, by the number of its route and its own."""
+
 ORDER = ".order"
 """How the names end under which arenas agree on their layout."""
 TUNE = ".tune"
@@ -30,11 +34,23 @@ def is_for_joined(name: str) -> bool:
     return name.endswith((ORDER, TUNE)) or name.startswith(BUFFERS)
 
 
+def meeting_of(claim: Claim) -> Message:
+    """What a notice says of its name, which is let go of when all ranks have joined, if not before: where ranks meet
+    for it, if it is used once."""
+    return {"once": claim.place} if claim.once else {"claimed": True}
+
+
 class Shadows:
     """This rank's part, in zeros, in reductions that others have started."""
 
-    def __init__(self, routes: list[Route], uses: Counter[tuple[int, str, int]]) -> None:
-        self._routes, self._uses = routes, uses
+    def __init__(self, routes: list[Route], uses: Uses, names: NameTable) -> None:
+        self._routes, self._uses, self._names = routes, uses, names
+        self._once: set[tuple[int, str]] = set()
+        """Names that are used once, and of these:"""
+        self._passing: dict[tuple[int, str], list[int]] = {}
+        """The partitions of those whose use may not be over here."""
+        self._claimed: set[tuple[int, str]] = set()
+        """Names that are used more often, but by nobody once all ranks have joined."""
         self._buffers: dict[tuple[int, str], torch.Tensor] = {}
         self._newest: dict[tuple[int, str, int], Handle] = {}
         self._given_up: set[str] = set()
@@ -44,8 +60,10 @@ class Shadows:
         number, name, op = notice["route"], notice["name"], Op(notice["op"])
         if name in self._given_up:
             return True
-        # What this rank has made itself, or been told of before, is behind it.
-        due = [part for part in range(*notice["parts"]) if self._uses[number, name, part] == notice["use"]]
+        self._let_go_of_ended()
+        due = self._due(notice)
+        if not due and "once" in notice:
+            return True  # this rank may have let go of the name
         if due and op is Op.BROADCAST and not is_for_joined(name):
             return False
         route, spec = self._routes[number], _spec(notice)
@@ -53,14 +71,33 @@ class Shadows:
         buffer = self._buffers.setdefault(
             (number, name), torch.zeros(max(spec.nbytes, 1), dtype=torch.uint8, device="cpu")
         )
+        self._count(notice, due)
         for part in due:
             key = (number, name, part)
-            self._uses[key] += 1
             self._clear(key, declared, buffer)
             parts = range(part, part + 1) if declared.partitions else range(0)
             request = Request(notice["root"], parts, 0)
             self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
         return True
+
+    def _due(self, notice: Message) -> list[int]:
+        """Partitions that this rank has to bring: what it has made itself, or been told of before, is behind it."""
+        number, name, parts = notice["route"], notice["name"], range(*notice["parts"])
+        if "once" in notice:
+            behind = (number, name) in self._once or self._names.have_begun([tuple(notice["once"])])[0]
+            return [] if behind else list(parts)
+        uses = self._uses[name]
+        return [part for part in parts if uses[number, part] == notice["use"]]
+
+    def _count(self, notice: Message, due: list[int]) -> None:
+        number, name = notice["route"], notice["name"]
+        if "once" in notice:
+            self._once.add((number, name))
+            self._passing[number, name] = due
+            return
+        self._uses[name].update((number, part) for part in due)
+        if "claimed" in notice:
+            self._claimed.add((number, name))
 
     def _clear(self, key: tuple[int, str, int], declared: Declared, buffer: torch.Tensor) -> None:
         """Zeros again where the last result landed; the others would not have begun anew before it was complete."""
@@ -86,6 +123,22 @@ class Shadows:
             handle.wait()
         self._routes[number].retire(name)
         return None
+
+    def _let_go_of_ended(self) -> None:
+        for (number, name), parts in list(self._passing.items()):
+            keys = [(number, name, part) for part in parts]
+            if name in self._given_up or not all(self._newest[key].done() for key in keys):
+                continue
+            for key in keys:
+                self._newest.pop(key).wait()
+            del self._passing[number, name], self._buffers[number, name]
+            self._routes[number].retire(name)
+
+    def let_go(self) -> list[str]:
+        """After `finish`, of names that no rank will use again; those that are used more than once."""
+        for number, name in [*self._passing, *self._claimed]:
+            self._routes[number].retire(name)
+        return [name for _, name in self._claimed]
 
     def finish(self) -> list[tuple[str, list[int]]]:
         """Waits for all; the orders of arenas that were agreed on."""

@@ -11,7 +11,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch import runtime as _runtime
 from byteps_like.torch.handles import Operation, enter, synchronize
-from byteps_like.torch.naming import Call
+from byteps_like.torch.naming import Call, Claim
 from byteps_like.torch.reductions import Average, Reduction, resolve_op
 from byteps_like.torch.routes import Request, Scope
 from byteps_like.torch.sparse_choice import Seen, Way, choose, codec_for
@@ -39,11 +39,10 @@ class SparseSums:
 
 @dataclass(frozen=True)
 class _Sum:
-    """One that is to be started. `seen`: the last one of this `stable` name; `name`: under which its data travels."""
+    """One that is to be started. `seen`: the last one of its name."""
 
     rows: Rows
-    stable: str
-    name: str
+    claim: Claim
     reduction: Reduction
     scope: Scope
     seen: Seen | None
@@ -52,7 +51,7 @@ class _Sum:
 
     @property
     def request(self) -> Request:
-        return Request(priority=self.reduction.priority or None)
+        return Request(priority=self.reduction.priority or None, claim=self.claim)
 
 
 def sparse_allreduce_async(
@@ -100,7 +99,7 @@ def start_sparse(
             if way is not Way.SERVERS:
                 runtime.of(SparseSums).twins.pop(full, None)
             start = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
-            step, finish = start(_Sum(rows, full, claim.name, reduction, scope, seen, way, partition_bytes))
+            step, finish = start(_Sum(rows, claim, reduction, scope, seen, way, partition_bytes))
             runtime.names.begun(claim, step)
 
         def result() -> torch.Tensor:
@@ -142,26 +141,26 @@ def _start_exchange(wanted: _Sum) -> Started:
     runtime, scope = _runtime.current(), wanted.scope
     if runtime.joiner is not None:
         runtime.joiner.check("push_pull of a sparse tensor", scope.ranks)
-    lane = scope.lane(wanted.name)
+    lane = scope.lane(wanted.claim.name)
     exchange = Exchange(wanted.rows, wanted.reduction.op, Place(lane, lane), wanted.way is Way.GATHERED)
     step = exchange.start()
     if runtime.joiner is not None:
-        runtime.joiner.watch(wanted.name, step, scope.ranks)
+        runtime.joiner.watch(wanted.claim, step, scope)
     return step, exchange.result
 
 
 def _start_servers(wanted: _Sum) -> Started:
     rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().of(SparseSums).twins
     assert wanted.seen is not None
-    means = Means(wanted.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
-    twin: Twin | None = twins.pop(wanted.stable, None)  # held again when all is well
+    means = Means(wanted.claim.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
+    twin: Twin | None = twins.pop(wanted.claim.stable, None)  # held again when all is well
     if twin is None or not twin.serves(rows, means):
         twin = Twin(rows, means, scope.route)
     held, handle = twin, twin.start(rows, wanted.request)
 
     def finish() -> tuple[Rows, int]:
         total, entries = held.finish()
-        twins[wanted.stable] = held
+        twins[wanted.claim.stable] = held
         return total.divided(wanted.reduction.op, scope.size), entries
 
     return handle, finish
@@ -170,7 +169,7 @@ def _start_servers(wanted: _Sum) -> Started:
 def _start_dense(wanted: _Sum) -> Started:
     rows, scope = wanted.rows, wanted.scope
     dense = rows.dense()
-    (declared,) = scope.route.declare([spec_of(f"{wanted.name}.dense", dense)])
+    (declared,) = scope.route.declare([spec_of(f"{wanted.claim.name}.dense", dense)])
     op = wire_op(wanted.reduction.op, dense.dtype)
     handle = scope.route.push_pull(declared, dense.data_ptr(), op, wanted.request)
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from byteps_like.control.declarations import name_keys
 from byteps_like.worker.api import Declared, TensorSpec
 from byteps_like.worker.local import check_codec, check_same
+
+_PLACES_NAMED = 3
+"""That a tensor has moved to: errors of other ranks may speak of the one before."""
+
+_GONE_NAMED = 1024
+"""Names that are used no more: a timeline may still show them."""
 
 Declare = Callable[[list[TensorSpec]], list[Declared]]
 
@@ -20,6 +27,8 @@ class Catalogue:
         self._lock = threading.Lock()
         self._known: dict[str, Declared] = {}
         self._names: dict[int, str] = {}
+        self._gone: deque[Declared] = deque(maxlen=_GONE_NAMED)
+        self._moved: dict[str, deque[int]] = {}  # tensor ids of the newest places of names that have moved
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """The entries of `specs`, in order; one round trip for all that are new.
@@ -39,12 +48,18 @@ class Catalogue:
         """The name is not used any more; texts may still speak of its keys for a while."""
         with self._lock:
             self._known.pop(declared.spec.name, None)
-            self._names.pop(declared.tensor_id, None)
+            self._gone.append(declared)
+            for number in (declared.tensor_id, *self._moved.pop(declared.spec.name, ())):
+                self._names.pop(number, None)
 
     def rename(self, moved: Declared) -> None:
         """The tensor's keys are those of `moved` from now on; errors may speak of them."""
         with self._lock:
             self._names[moved.tensor_id] = moved.spec.name
+            places = self._moved.setdefault(moved.spec.name, deque())
+            places.append(moved.tensor_id)
+            if len(places) > _PLACES_NAMED:
+                del self._names[places.popleft()]
 
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: the core knows keys only."""
@@ -52,7 +67,7 @@ class Catalogue:
 
     def partitions(self) -> dict[int, tuple[str, int]]:
         """Name and number of each partition by its key. Never blocks."""
-        known = list(self._known.values())
+        known = [*self._gone.copy(), *self._known.copy().values()]
         return {part.key: (item.spec.name, number) for item in known for number, part in enumerate(item.partitions)}
 
     def _check(self, spec: TensorSpec) -> None:

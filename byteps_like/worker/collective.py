@@ -85,6 +85,7 @@ class CollectiveWorker:
         self._label = label
         self._catalogue = Catalogue(partition_bytes)
         self._lanes: dict[int, Group] = {}
+        self._groups: dict[str, Group] = {}  # all that were made for it alone and have not ended
         self._coded = CodedLanes()
         self._agreed: set[int] = set()
         self._lock = threading.Lock()
@@ -144,11 +145,17 @@ class CollectiveWorker:
         lane = self._lanes.get(part.key)
         if lane is None:
             name = f"{self._label}/{declared.spec.name}/{part.key & 0xFFFF}"
-            lane = self._lanes[part.key] = self._base.group(name, self.ranks)
+            lane = self._lanes[part.key] = self._group(name, self.ranks)
         return lane
 
     def _sublane(self, lane: str, name: str, ranks: Sequence[int]) -> Group:
-        return self._base.group(f"{lane}/{name}", [self.ranks[rank] for rank in ranks])
+        return self._group(f"{lane}/{name}", [self.ranks[rank] for rank in ranks])
+
+    def _group(self, name: str, ranks: Sequence[int]) -> Group:
+        group = self._base.group(name, ranks)
+        if not self._owns:
+            self._groups[name] = group
+        return group
 
     def _agreement(self, declared: Declared) -> list[Agreement]:
         """The first use of a name compares its dtype and shape over the ranks."""
@@ -167,7 +174,7 @@ class CollectiveWorker:
         """Some of its ranks (in its own numbers), for collectives. See worker.api.Worker.group."""
         self._check_open()
         chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
-        return self._base.group(f"{self._label}/{name}" if not self._owns else name, chosen)
+        return self._group(f"{self._label}/{name}" if not self._owns else name, chosen)
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
         """`declared`. See worker.api.Worker.placed."""
@@ -198,18 +205,18 @@ class CollectiveWorker:
         """See worker.api.Forgets."""
         self._coded.retire(declared)
         self._catalogue.forget(declared)
-        lanes = [self._lanes.pop(part.key, None) for part in declared.partitions]
+        lanes = [lane for part in declared.partitions if (lane := self._lanes.pop(part.key, None)) is not None]
         with self._lock:
             agreed = declared.tensor_id in self._agreed
             self._agreed.discard(declared.tensor_id)
         if agreed:
             lanes.append(self._agreement_lane(declared))
         for lane in lanes:
-            if lane is not None:
-                lane.end()
+            self._groups.pop(lane.name, None)
+            lane.end()
 
     def _agreement_lane(self, declared: Declared) -> Group:
-        return self._base.group(f"{self._label}/{declared.spec.name}/agreement", self.ranks)
+        return self._group(f"{self._label}/{declared.spec.name}/agreement", self.ranks)
 
     def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """See worker.api.Meets."""
@@ -223,7 +230,7 @@ class CollectiveWorker:
 
     def places(self) -> Places:
         """See worker.api.Placed."""
-        return Places(len(set(self._base.group(f"{self._label}/places", self.ranks).hosts)), 0)
+        return Places(len(set(self._group(f"{self._label}/places", self.ranks).hosts)), 0)
 
     def note_route(self, name: str) -> None:
         """See worker.api.Worker.note_route."""
@@ -242,9 +249,12 @@ class CollectiveWorker:
         return self._base.stats()
 
     def close(self) -> None:
-        """Leaves the job, if it is the world; operations in flight fail with ShutdownError. Idempotent."""
+        """Leaves the job, if it is the world: operations in flight fail with ShutdownError. Else its groups end, and
+        nothing of them may be in flight on this rank. Idempotent."""
         self._closed = True
         self._coded.close()
+        while self._groups:
+            self._groups.popitem()[1].end()
         if self._owns:
             self._base.close()
 

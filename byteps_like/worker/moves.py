@@ -71,7 +71,8 @@ class Moves:
             tensor = self._tensors.pop(first, None)
             self._next.pop(first, None)
             now = declared if tensor is None else tensor.now
-            self._first_id.pop(now.tensor_id, None)
+            for place in [place for place, origin in self._first_id.items() if origin == first]:
+                del self._first_id[place]
             return now
 
     def has_moved(self, declared: Declared) -> bool:

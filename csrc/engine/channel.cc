@@ -179,6 +179,7 @@ void Channel::GiveUp(const Operation& operation) {
 // What is on its way when a link breaks is lost: then the server keeps the key until the epoch ends.
 void Channel::Forget(const Part& part) {
   if (parts_.erase(part.key) == 0) return;
+  Next();  // passes over it, where it was given up and is still the first in the queue
   Header header = HeaderFor(part, FrameType::kForget);
   header.total = 0;
   control_.push_back(header);

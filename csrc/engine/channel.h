@@ -72,6 +72,7 @@ class Channel : private LinkHandler {
   void Install(std::unique_ptr<Stream> stream);
   void Resume(Part& part);
   void Queue(Part& part);
+  void Dequeue();  // its first part
   static const Operation* OperationOf(const Part& part);
   Part* Next();     // what it would send next; nullptr: nothing
   void Announce();  // to the others, whether it has something to send

@@ -69,6 +69,7 @@ const Operation* Channel::OperationOf(const Part& part) {
 void Channel::Queue(Part& part) {
   if (part.queued) return;
   part.queued = true;
+  ++part.waiting;
   queue_.push({part.priority, part.order, &part});
   Announce();
   if (link_) link_->Kick();
@@ -188,10 +189,16 @@ bool Channel::Contributes(const Part& part) const {
 
 Part* Channel::Next() {
   while (!queue_.empty() && (!queue_.top().part->queued || queue_.top().part->resuming)) {
-    queue_.top().part->queued = false;
-    queue_.pop();
+    Dequeue();
   }
   return queue_.empty() ? nullptr : queue_.top().part;
+}
+
+void Channel::Dequeue() {
+  Part& first = *queue_.top().part;
+  first.queued = false;
+  --first.waiting;
+  queue_.pop();
 }
 
 // Shared memory takes nothing from the card that the others share.
@@ -236,8 +243,7 @@ bool Channel::NextPush(Outgoing& next) {
   }
   part.begun = true;
   if (part.sent == part.total) {
-    part.queued = false;
-    queue_.pop();
+    Dequeue();
   }
   Announce();
   engine_.LetGo();
@@ -266,8 +272,7 @@ bool Channel::Refer(Part& part, Outgoing& next) {
   next.header.offset = static_cast<uint64_t>(part.address - region.buffer->data());
   part.sent = part.total;
   part.begun = true;
-  part.queued = false;
-  queue_.pop();
+  Dequeue();
   return true;
 }
 
@@ -303,8 +308,7 @@ bool Channel::Excuse(Part& part, Outgoing& next) {
   next.header.flags |= kAbsent;
   part.sent = part.total;
   part.begun = true;
-  part.queued = false;
-  queue_.pop();
+  Dequeue();
   Announce();
   engine_.LetGo();
   return true;

@@ -97,8 +97,19 @@ Engine::~Engine() {
   channels_.clear();
 }
 
+Engine::Tensor& Engine::Take(uint32_t* id) {
+  if (vacant_.empty()) {
+    *id = static_cast<uint32_t>(tensors_.size());
+    return tensors_.emplace_back();
+  }
+  *id = vacant_.back();
+  vacant_.pop_back();
+  return tensors_[*id];
+}
+
 uint32_t Engine::Add(DType dtype, const std::vector<PartitionSpec>& partitions) {
-  Tensor& tensor = tensors_.emplace_back();
+  uint32_t id = 0;
+  Tensor& tensor = Take(&id);
   for (const PartitionSpec& spec : partitions) {
     auto part = std::make_unique<Part>();
     part->key = spec.key;
@@ -109,7 +120,7 @@ uint32_t Engine::Add(DType dtype, const std::vector<PartitionSpec>& partitions) 
     part->absent = spec.absent;
     tensor.parts.push_back(std::move(part));
   }
-  return static_cast<uint32_t>(tensors_.size() - 1);
+  return id;
 }
 
 uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitions) {
@@ -136,7 +147,23 @@ void Engine::Retire(uint32_t tensor) {
       if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
     }
     ReleaseStaging(tensors_.at(tensor));
+    if (!IsIdle(tensors_.at(tensor))) return;
+    tensors_.at(tensor) = {};
+    vacant_.push_back(tensor);
   });
+}
+
+// Nobody knows its partitions any more: neither a queue, where one that was given up may still be, nor the stager.
+bool Engine::IsIdle(const Tensor& tensor) {
+  return tensor.stagings.empty() && std::ranges::all_of(tensor.parts, [](const auto& part) {
+           const Part* const prelude = part->coding != nullptr ? part->coding->prelude.get() : nullptr;
+           return !part->operation && part->waiting == 0 && (prelude == nullptr || prelude->waiting == 0);
+         });
+}
+
+size_t Engine::tensors() const {
+  std::lock_guard lock(mutex_);
+  return tensors_.size() - vacant_.size();
 }
 
 void Engine::Register(const std::shared_ptr<SharedBuffer>& buffer) {

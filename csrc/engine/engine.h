@@ -99,8 +99,9 @@ class Engine : private MemoryWatcher {
   void Inherit(uint32_t tensor, uint32_t from);  // both from the tensor it was before it moved
 
   // The tensor has moved, or its name is over, and its last round on this rank, too, by its result or by GiveUp:
-  // servers free its keys when all ranks have said so. The id is not for use any more.
+  // servers free its keys when all ranks have said so. The id is not for use any more, and may be that of another soon.
   void Retire(uint32_t tensor);
+  size_t tensors() const;  // that something is held for
 
   // Memory that same-host servers may use in place, as long as somebody else owns it: the engine does not.
   void Register(const std::shared_ptr<SharedBuffer>& buffer);
@@ -182,7 +183,9 @@ class Engine : private MemoryWatcher {
   void BeginStaged(Part& part, UserWork* start);
   uint32_t rank() const { return options_.rank; }
   Status CheckRequest(const Request& request, const Tensor& tensor) const;
-  uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex
+  uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex, as the next two
+  Tensor& Take(uint32_t* id);
+  static bool IsIdle(const Tensor& tensor);
   void Weigh(uint32_t tensor);                                              // so that links keep step by it
   void BeginCoded(Part& part);
   void Hand(Part& part);  // any thread: to its channel
@@ -218,6 +221,7 @@ class Engine : private MemoryWatcher {
   mutable std::mutex mutex_;  // guards what follows; never held while bytes move
   std::condition_variable completed_;
   std::deque<Tensor> tensors_;
+  std::vector<uint32_t> vacant_;  // ids of those that are held no more
   std::vector<Part*> submitted_;  // for the I/O thread to take
   std::deque<CodecUse> codecs_;   // by their numbers on every link
   std::unique_ptr<Coder> coder_;

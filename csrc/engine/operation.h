@@ -62,6 +62,7 @@ struct Part {
   uint32_t expected = 0;  // bytes of the result; encoded: 0 until its first frame
   size_t slot = 0;        // index among its channel's parts in flight
   bool queued = false;    // in its channel's queue
+  uint32_t waiting = 0;   // places that it has in there, of which the queue passes over all but one
   bool begun = false;     // its first frame went out
   bool resuming = false;  // waits for kResumed on a new link
   bool streamed = false;  // its bytes go over the link: not by reference

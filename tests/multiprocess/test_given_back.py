@@ -16,7 +16,7 @@ from tests.scenarios import given_back
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    processes = Pool(2)
+    processes = Pool(3)
     yield processes
     processes.close()
 
@@ -45,3 +45,51 @@ def test_what_has_gone_is_held_by_nobody(pool: Pool, body: Callable[..., Any], t
         assert server_last[1] <= server_first[1]
     assert 0 < keys <= 8
     assert nbytes <= 1 << 20
+
+
+LONG = [(given_back.names, 1000), (given_back.calls, 100), (given_back.names_while_some_have_joined, 20)]
+
+
+@pytest.mark.parametrize(("body", "turns"), LONG)
+@pytest.mark.parametrize("servers", [1, 0])
+def test_names_that_are_used_once_cost_nobody_anything(
+    pool: Pool, body: Callable[..., Any], turns: int, servers: int
+) -> None:
+    with job(3, servers, force_distributed=True) as cluster:
+        answers = pool.run(cluster, body, os.getpid(), turns, together=True)
+        check_held_by_others(cluster)
+    for first, last in answers:
+        assert more(first, last) == {}
+
+
+def check_held_by_others(cluster: Cluster) -> None:
+    """The scheduler and the server, after an epoch with a few names that are kept."""
+    for server in cluster.servers:
+        assert server._server._store.stats()["keys"] <= 32
+        table: Any = cluster._scheduler._service._declarations  # type: ignore[union-attr]
+        assert len(table._entries) <= len(table._names) <= 32
+        assert table._parts <= 32
+        placed = sum(part.nbytes for entry in table._entries.values() for part in entry.newest.partitions)
+        assert sum(table._placer.loads().values()) == placed
+
+
+@pytest.mark.parametrize("servers", [1, 0])
+def test_process_sets_that_are_removed_cost_nobody_anything(pool: Pool, servers: int) -> None:
+    with job(3, servers, force_distributed=True) as cluster:
+        answers = pool.run(cluster, given_back.process_sets, os.getpid(), 50, together=True)
+    for first, last in answers:
+        assert more(first, last) == {}
+
+
+@pytest.mark.parametrize("servers", [1, 0])
+def test_arenas_that_are_dropped_in_flight_hold_only_their_names(pool: Pool, servers: int) -> None:
+    with job(3, servers, force_distributed=True) as cluster:
+        answers = pool.run(cluster, given_back.arenas_in_flight, os.getpid(), 20, together=True)
+        assert all(server._server._store.stats()["keys"] <= 8 for server in cluster.servers)
+    for first, last in answers:
+        assert more(first, last) == {}
+
+
+def more(first: dict[str, int], last: dict[str, int]) -> dict[str, int]:
+    """What more is held at the end than was at the beginning."""
+    return {what: count - first[what] for what, count in last.items() if count > first[what]}

@@ -204,4 +204,29 @@ TEST_CASE("an operation on a tensor that is in flight is refused, and the first 
   });
 }
 
+TEST_CASE("tensors that are retired are held no more, whatever became of their last round") {
+  Cluster cluster({.workers = 2});
+  cluster.Everybody([&](uint32_t rank) {
+    Engine& engine = cluster.engine(rank);
+    size_t most = 0;
+    for (uint32_t number = 0; number < 200; ++number) {
+      Tensor<float> tensor(cluster, rank, 3000, DType::kFloat32, 100 * number);
+      FillWith(tensor, rank, number);
+      REQUIRE(tensor.Run(Op::kSum).ok());
+      CHECK(tensor.data()[2999] == SumOf<float>(2, 2999, number));
+      engine.Retire(tensor.id());
+      most = std::max(most, engine.tensors());
+    }
+    CHECK(most < 20);  // those before, which the I/O thread may not have come to
+    Tensor<float> other(cluster, rank, 3000, DType::kFloat32, 100 * (1000 + rank));
+    auto alone = other.Start(Op::kSum);
+    engine.GiveUp(*alone, Status(Code::kClosed, "the ranks disagree"));
+    CHECK(engine.Wait(**alone, Clock::now() + std::chrono::seconds(10)).code() == Code::kClosed);
+    engine.Retire(other.id());
+    const Deadline end = Clock::now() + std::chrono::seconds(10);
+    while (engine.tensors() > 0 && Clock::now() < end) std::this_thread::yield();
+    CHECK(engine.tensors() == 0);
+  });
+}
+
 }  // namespace byteps_like::testing

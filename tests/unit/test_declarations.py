@@ -2,6 +2,7 @@
 
 import pytest
 
+from byteps_like.control import declarations
 from byteps_like.control.barriers import Barriers
 from byteps_like.control.declarations import Declarations, name_keys
 from byteps_like.control.placement import Placer
@@ -55,6 +56,35 @@ def test_reuse_of_a_name_on_one_rank() -> None:
     table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,))])
     with pytest.raises(MismatchError, match="use another name"):
         table.declare(0, [TensorSpec("w", DType.FLOAT32, (4,))])
+
+
+def test_tensors_that_move_for_days_cost_no_more_than_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declarations, "MOST_NAMES", 16)
+    monkeypatch.setattr(declarations, "MOST_PARTS", 16)
+    table, specs = Declarations(Placer([1], 4096)), [TensorSpec(name, DType.INT8, (8000,)) for name in "ab"]
+    placed = table.declare(0, specs)
+    for number in range(100):
+        moves = table.replan(Placer([1], 4096 * (1 + number % 2)))
+        assert table.name_keys(f"key {moves[1].new_id << 16}") == "'b' (partition 0)"
+    assert len(table._names) <= 8
+    table.retire(0, [item.tensor_id for item in placed])
+    assert (table._names, table._parts) == ({}, 0)
+    assert set(table._placer.loads().values()) == {0}
+
+
+def test_a_name_stays_until_all_that_have_declared_it_are_done_with_it() -> None:
+    table, spec = Declarations(Placer([1, 1], 4096)), TensorSpec("w", DType.INT8, (9000,))
+    (placed,) = table.declare(0, [spec])
+    table.declare(1, [spec])
+    table.retire(0, [placed.tensor_id])
+    assert table.declare(0, [spec]) == [placed]
+    table.retire(1, [placed.tensor_id])
+    assert table.declare(2, [spec]) == [placed]
+    for rank in (0, 2):
+        table.retire(rank, [placed.tensor_id])
+    (again,) = table.declare(1, [spec])
+    assert again.tensor_id != placed.tensor_id
+    assert sum(table._placer.loads().values()) == 9000
 
 
 def test_barriers() -> None:

@@ -269,7 +269,7 @@ def test_memory_in_flight_outlives_model_and_optimizer(step):
     flights = step.worker.flights
     del step.model, step.optimizer
     gc.collect()
-    kept = [handles for handles, _ in flown._parked.values()]
+    kept = [handles for handles, *_ in flown._parked.values()]
     assert any(set(flights) <= set(handles) for handles in kept)
 
 

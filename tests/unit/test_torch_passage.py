@@ -198,9 +198,9 @@ def test_who_leaves_the_job_keeps_nothing_that_is_over():
     operation = Operation()
     with runtime.bound(LocalWorker()):
         flown.park([operation], "memory")
-        assert any(data == "memory" for _, data in flown._parked.values())
+        assert any(data == "memory" for _, data, *_ in flown._parked.values())
         operation.end()
-    assert not any(data == "memory" for _, data in flown._parked.values())
+    assert not any(data == "memory" for _, data, *_ in flown._parked.values())
 
 
 def test_the_end_waits_for_no_device_that_hangs(device, monkeypatch):
