@@ -186,7 +186,7 @@ class Engine : private MemoryWatcher {
   uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex, as the next two
   Tensor& Take(uint32_t* id);
   static bool IsIdle(const Tensor& tensor);
-  void Weigh(uint32_t tensor);                                              // so that links keep step by it
+  void Weigh(uint32_t tensor);  // so that links keep step by it
   void BeginCoded(Part& part);
   void Hand(Part& part);  // any thread: to its channel
   uint32_t NumberOf(const CodecUse& use);

@@ -157,6 +157,24 @@ def what_all_began_is_not_given_up(bps: Any, rank: int, size: int) -> None:
         bps.join()
 
 
+def names_used_once_before_a_join(bps: Any, rank: int, size: int) -> None:
+    """Who joins first has let go of names that the others have in flight when they hear of it: it takes no part again.
+
+    Then of names that are used for the first time while it has joined, and for the second time by some.
+    """
+    for turn in range(20):
+        handles = [
+            bps.allreduce_async(torch.full((3000,), float(rank)), name=f"{turn} {k}", op=bps.Sum) for k in range(8)
+        ]
+        for handle in handles:
+            assert bps.synchronize(handle).eq(sum(range(size))).all()
+        for step in range((rank + turn) % size):
+            there = size - 1 - step
+            for name in (f"{turn} {step}", f"{turn} new {step}"):
+                assert bps.allreduce(torch.ones(3), name=name, op=bps.Sum).tolist() == [float(there)] * 3
+        assert (bps.join() + turn) % size == (size - 1 if size > 1 else 0)
+
+
 def waits_before_a_join_are_no_disagreement(bps: Any, rank: int, size: int) -> None:
     """Ranks say what they wait for; what they said before a join has nothing to do with what others do after it."""
     for turn in range(size + 1):
@@ -205,6 +223,6 @@ def buffers_stay_while_their_rank_has_joined(bps: Any, rank: int, size: int) -> 
 SCENARIOS = [
     gradients_cleared_between, buffers_stay_while_their_rank_has_joined, uneven_batches, training_goes_on,
     many_operations, last_is_named, other_operations_are_errors, in_flight_when_one_joins, parameters_while_one_joins,
-    what_all_began_is_not_given_up, waits_before_a_join_are_no_disagreement,
+    what_all_began_is_not_given_up, waits_before_a_join_are_no_disagreement, names_used_once_before_a_join,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
