@@ -26,8 +26,8 @@ from typing import Any
 import report
 
 from byteps_like.launch.fleet import Fleet
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 
 GLOO, RING = "gloo", "our ring"
@@ -199,7 +199,7 @@ def _contenders(arguments: argparse.Namespace, rank: int, size: int) -> list[Con
     from byteps_like.collectives.api import CallOptions
     from byteps_like.compression.registry import codec_of
     from byteps_like.dtypes import DType, Op
-    from byteps_like.torch import runtime
+    from byteps_like.torch.job import runtime
     from byteps_like.worker.api import TensorSpec
 
     worker: Any = runtime.current().worker

@@ -23,8 +23,8 @@ from compression_plan import BF16, DATA, FP32, GLOO, UNCODED, Plan
 
 from byteps_like.compression.codec import Trait
 from byteps_like.compression.registry import CODECS, SHORT, codec_of
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
 

@@ -27,8 +27,8 @@ from torch import nn
 from torch.nn import functional
 
 import byteps_like.torch as bps
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))

@@ -21,7 +21,7 @@ from compression_plan import BF16, DATA, GLOO, Plan, Result
 
 import byteps_like.torch as bps
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import TensorSpec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))

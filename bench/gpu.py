@@ -24,7 +24,7 @@ import gpu_rates
 from report import OUT, ROOT, write_json_lines
 
 from byteps_like import _core, cuda
-from byteps_like.torch import devices
+from byteps_like.torch.device import devices
 
 PARTS = ("kernels", "staging", "gpt")
 CODECS = ("bf16", "fp16", "fixed", "int8", "onebit", "bitmap", "fp8", "thc4", "topk", "randomk", "blocksparse", "coo")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 
 TIMEOUT = 400.0  # seconds for the whole job

@@ -26,7 +26,7 @@ from byteps_like.bench import world
 from byteps_like.collectives.api import CallOptions, Traffic
 from byteps_like.collectives.group import NativeGroup
 from byteps_like.dtypes import DType, Op
-from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab.hosts import Lab
 
 WAIT, TAG = 60.0, 7
 BULK = CallOptions(algorithm="ring", traffic=Traffic.BULK)

@@ -22,12 +22,12 @@ import grpc.aio
 from report import OUT, context, print_table, write_json_lines
 
 from byteps_like.config import Config
-from byteps_like.control import wire
-from byteps_like.control.loop import control_loop
-from byteps_like.control.rpc import STREAMS, Caller
-from byteps_like.control.scheduler import SERVICE, SchedulerServer
-from byteps_like.control.seats import Claim
-from byteps_like.control.session import open_channel, scheduler_of
+from byteps_like.control.calls import wire
+from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.rpc import STREAMS, Caller
+from byteps_like.control.calls.scheduler import SERVICE, SchedulerServer
+from byteps_like.control.calls.session import open_channel, scheduler_of
+from byteps_like.control.members.seats import Claim
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.control.v1 import scheduler_pb2 as pb
 

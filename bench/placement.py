@@ -4,9 +4,9 @@
     python bench/placement.py --cases spare      one kind: spare, eight, slow
 
 Each host of the lab has its own shaped link; a worker and the server beside it share one. The prediction is the time of
-the busiest card (byteps_like/control/optimum.py) at the line's measured goodput. Every sum is checked. "slow": one
-spare host has a quarter of the rate; the job is told of it, or it is not, which gives all servers equal shares, or it
-has to find out by itself.
+the busiest card (byteps_like/control/placing/optimum.py) at the line's measured goodput. Every sum is checked.
+"slow": one spare host has a quarter of the rate; the job is told of it, or it is not, which gives all servers equal
+shares, or it has to find out by itself.
 Leaves out/placement.jsonl and a PNG.
 """
 
@@ -23,10 +23,10 @@ import push_pull
 import report
 from push_pull_plan import OURS, RING, RIVAL, Plan
 
-from byteps_like.control.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Host, card_time, shares
 from byteps_like.launch.fleet import Fleet, choose
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 
 

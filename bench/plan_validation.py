@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 import report
 
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.planner import workloads
 from byteps_like.planner.cluster import Cluster, Costs, Order, Settings

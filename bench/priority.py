@@ -23,9 +23,9 @@ from typing import Any
 import report
 from priority_worker import Plan, Record
 
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
-from byteps_like.launch.lab_network import parse_rate
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
+from byteps_like.launch.lab.network import parse_rate
 from byteps_like.launch.options import RunOptions
 
 SHORT, LONG = 64 << 10, 0

@@ -27,8 +27,8 @@ import numpy as np
 import report
 from push_pull_plan import OURS, RIVAL, Operation, Plan
 
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
 

@@ -117,7 +117,7 @@ def _segments() -> dict[str, int]:
 
 def session_worker() -> Any:
     """The runtime below byteps_like.torch: the owner of arena memory and of the counters."""
-    from byteps_like.torch import runtime
+    from byteps_like.torch.job import runtime
 
     return runtime.current().worker
 

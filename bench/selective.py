@@ -23,8 +23,8 @@ import torch
 from compression_training import gpt
 
 import byteps_like.torch as bps
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
 from byteps_like.tuner.probe import PACE

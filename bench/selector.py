@@ -21,11 +21,11 @@ import report
 
 from byteps_like.bench import world
 from byteps_like.cli.tune import save
-from byteps_like.collectives.measured_table import MeasuredTable
-from byteps_like.collectives.schedule import Kind, Layout
-from byteps_like.collectives.selector import Selector
-from byteps_like.collectives.tune import Timing, TuneOptions, tune
-from byteps_like.launch.lab import Lab
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection.measured_table import MeasuredTable
+from byteps_like.collectives.selection.selector import Selector
+from byteps_like.collectives.selection.tune import Timing, TuneOptions, tune
+from byteps_like.launch.lab.hosts import Lab
 
 KINDS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"]
 SIZES = [1 << exponent for exponent in range(6, 25, 2)]  # 64 B to 16 MiB
@@ -63,7 +63,7 @@ def measure(arguments: argparse.Namespace, hosts: int, each: int) -> list[dict[s
 
 
 def _table(layout: Layout, seconds: dict[tuple[str, int], dict[str, float]]) -> MeasuredTable:
-    from byteps_like.collectives.measured_table import Point
+    from byteps_like.collectives.selection.measured_table import Point
 
     table = MeasuredTable()
     for kind in dict.fromkeys(kind for kind, _ in seconds):

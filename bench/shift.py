@@ -25,10 +25,10 @@ from typing import Any
 import report
 
 from byteps_like.launch.child import Part
-from byteps_like.launch.lab import INTERFACE, Lab
+from byteps_like.launch.lab.hosts import INTERFACE, Lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
-from byteps_like.planner.shift import Arc, Job, ShiftPlan, plan_shifts
+from byteps_like.planner.shift.plan import Arc, Job, ShiftPlan, plan_shifts
 
 JOBS = "AB"
 LEAD = 15.0  # seconds in which all processes have started

@@ -180,7 +180,8 @@ def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], An
     import torch
 
     import byteps_like.torch as bps
-    from byteps_like.torch import runtime, sparse
+    from byteps_like.torch.job import runtime
+    from byteps_like.torch.sparse import sums as sparse
 
     current = runtime.current()
     cards, current.cards = current.cards, current.cards if way.asks_servers else None
@@ -218,8 +219,10 @@ def measure_sums(arguments: argparse.Namespace) -> tuple[float, float, dict[str,
     import torch
 
     import byteps_like.torch as bps
-    from byteps_like.torch import runtime, sparse, sparse_choice
-    from byteps_like.torch.sparse_rows import Rows
+    from byteps_like.torch.job import runtime
+    from byteps_like.torch.sparse import choice as sparse_choice
+    from byteps_like.torch.sparse import sums as sparse
+    from byteps_like.torch.sparse.rows import Rows
 
     words = Draws(arguments, bps.rank()).words().unique()
     shape = (arguments.words, arguments.width)

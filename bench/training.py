@@ -22,8 +22,8 @@ from typing import Any
 import report
 from training_plan import CONTENDERS, PLAIN, Measured, Plan
 
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 
 MODELS = ["vgg16", "resnet50", "bert-base", "gpt2"]

@@ -24,8 +24,8 @@ from plain_servers import PlainServers
 from training_plan import PLAIN, VARIANTS, Measured, Plan, Variant
 
 import byteps_like.torch as bps
-from byteps_like.torch import runtime
-from byteps_like.torch.routes import Request, Route
+from byteps_like.torch.job import runtime
+from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import Declared, Handle, Links
 
 RATE = 0.5

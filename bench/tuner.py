@@ -22,8 +22,8 @@ import report
 from rich.console import Console
 from tuner_worker import Plan
 
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.tuner.log import Log
 from byteps_like.tuner.search import Trial

@@ -15,7 +15,7 @@ from emulated import emulate
 
 import byteps_like.torch as bps
 from byteps_like.planner.workloads import load
-from byteps_like.torch.tuning import Tuning
+from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.tuner.log import Log
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed

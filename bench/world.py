@@ -20,7 +20,7 @@ import torch.distributed as dist
 from report import OUT, context, print_table, write_json_lines
 
 import byteps_like.collectives.communicator
-import byteps_like.torch.process_group
+import byteps_like.torch.c10d.process_group
 
 TARGET_SECONDS = 5.0
 LIMIT = 120.0  # seconds until a run is given up
@@ -92,5 +92,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     assert byteps_like.collectives.communicator
-    assert byteps_like.torch.process_group
+    assert byteps_like.torch.c10d.process_group
     main()

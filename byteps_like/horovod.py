@@ -54,7 +54,7 @@ def as_horovod() -> ModuleType:
             return known
         raise InvalidArgumentError("horovod has been imported already; call as_horovod() before that")
     import byteps_like.torch as ours
-    from byteps_like.torch import casts
+    from byteps_like.torch.compression import casts
 
     modules = {"horovod": ModuleType("horovod", __doc__)}
     others = ("common", "runner", *_SAME, *_COMMON)

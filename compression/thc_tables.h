@@ -1,4 +1,4 @@
-// Written by `python -m byteps_like.compression.thc_table`, which says what this is.
+// Written by `python -m byteps_like.compression.quantised.thc_table`, which says what this is.
 #pragma once
 
 namespace byteps_like {

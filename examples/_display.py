@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import byteps_like.torch as bps
-from byteps_like.torch.devices import why_not
+from byteps_like.torch.device.devices import why_not
 
 REFRESH_SECONDS = 0.2
 PLAIN_SECONDS = 2.0

@@ -26,7 +26,7 @@ def why_not() -> str:
     """What is missing, as a sentence; "" if all is there."""
     try:
         from byteps_like import _core, cuda
-        from byteps_like.torch import devices
+        from byteps_like.torch.device import devices
     except ImportError as error:
         return f"{error}; `make core` builds the native core, `pip install torch` the rest"
     if why := devices.why_not() or cuda.why_not():

@@ -26,7 +26,7 @@ from byteps_like.bench import report
 from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, OPERATIONS, OURS, Case, Plan
 from byteps_like.bench.start import run_ranks, why_no_mpi
 from byteps_like.errors import ConfigError
-from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab.hosts import Lab
 
 Row = dict[str, Any]
 

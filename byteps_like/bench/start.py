@@ -15,7 +15,7 @@ from pathlib import Path
 
 from byteps_like.bench.plan import MPI, Plan
 from byteps_like.bench.processes import wait_all
-from byteps_like.launch.lab import INTERFACE, Lab
+from byteps_like.launch.lab.hosts import INTERFACE, Lab
 
 _MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 _AGENT = """#!/bin/sh

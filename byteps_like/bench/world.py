@@ -17,7 +17,7 @@ from byteps_like.bench.board import Board
 from byteps_like.bench.processes import wait_all
 from byteps_like.collectives.communicator import Communicator, Peer
 from byteps_like.config import Config
-from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab.hosts import Lab
 
 _RANK, _SIZE, _FOLDER = "BENCH_RANK", "BENCH_SIZE", "BENCH_FOLDER"
 _SECRET = b"a benchmark among processes of one user".ljust(48, b".")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from byteps_like.launch import host, host_cuda, host_gpus, host_network, host_rdma
-from byteps_like.launch.host import Row, State
+from byteps_like.launch.hosts import cuda, gpus, host, network, rdma
+from byteps_like.launch.hosts.host import Row, State
 
 app = typer.Typer(add_completion=False)
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
@@ -24,15 +24,15 @@ def doctor(
     """Shows what this host can do and what to fix."""
     sources: list[Callable[[], Row | Iterable[Row]]] = [
         *host.ROWS,
-        *host_cuda.ROWS,
-        *host_gpus.ROWS,
-        *host_network.ROWS,
-        *host_rdma.ROWS,
+        *cuda.ROWS,
+        *gpus.ROWS,
+        *network.ROWS,
+        *rdma.ROWS,
     ]
     if measure:
-        from byteps_like.launch import host_rates
+        from byteps_like.launch.hosts import rates
 
-        sources += host_rates.ROWS
+        sources += rates.ROWS
     rows = collect(sources)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))

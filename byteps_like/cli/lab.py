@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from byteps_like.errors import BytePSLikeError
-from byteps_like.launch import lab as labs
+from byteps_like.launch.lab import hosts as labs
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,7 +54,7 @@ def run(
     """Runs a job with workers and servers on hosts of their own; otherwise as `byteps-like run`."""
     from byteps_like.cli.run import parse_servers
     from byteps_like.launch.fleet import choose
-    from byteps_like.launch.lab_job import run_in_lab
+    from byteps_like.launch.lab.job import run_in_lab
     from byteps_like.launch.options import RunOptions
 
     count = parse_servers(servers)

@@ -13,7 +13,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.pace import APART, SLACK, Pace
 
 if TYPE_CHECKING:  # NumPy takes its time, and help needs none
-    from byteps_like.planner.shift import Job, ShiftPlan
+    from byteps_like.planner.shift.plan import Job, ShiftPlan
 
 _STEPS = 60
 
@@ -47,8 +47,8 @@ def shift(
     or as a trace that BYTEPS_LIKE_TRACE has recorded. Run each job with the settings of its row:
     BYTEPS_LIKE_STEP_PERIOD and BYTEPS_LIKE_START_OFFSET.
     """
-    from byteps_like.planner.shift import plan_shifts
-    from byteps_like.planner.shift_jobs import parse_job
+    from byteps_like.planner.shift.jobs import parse_job
+    from byteps_like.planner.shift.plan import plan_shifts
 
     found = [parse_job(text, number) for number, text in enumerate(jobs)]
     capacity = _capacities(found, link or [], gbps)
@@ -57,7 +57,7 @@ def shift(
     console.print(_job_table(plan, capacity))
     console.print(_link_table(plan))
     if draw is not None:
-        from byteps_like.planner.shift_draw import draw as draw_plan
+        from byteps_like.planner.shift.draw import draw as draw_plan
 
         draw_plan(plan, draw)
         console.print(f"drawn in {draw}")
@@ -79,7 +79,7 @@ def _capacities(jobs: list[Job], given: list[str], gbps: float) -> dict[str, flo
 
 def _job_table(plan: ShiftPlan, capacity: dict[str, float]) -> Table:
     """Steps are those of a fluid model of links shared fairly, started together and paced."""
-    from byteps_like.planner.shift_fluid import step_times
+    from byteps_like.planner.shift.fluid import step_times
 
     free = step_times(plan.jobs, capacity, _STEPS)
     paces = {name: Pace(shift, plan.periods[name]) for name, shift in plan.shifts.items()}

@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from byteps_like.collectives import count, draw, library, timeline
-from byteps_like.collectives.schedule import Kind, Layout, RankSchedule
-from byteps_like.collectives.timeline import Message
+from byteps_like.collectives import library
+from byteps_like.collectives.planning import draw, timeline
+from byteps_like.collectives.planning.timeline import Message
+from byteps_like.collectives.schedules import count
+from byteps_like.collectives.schedules.schedule import Kind, Layout, RankSchedule
 from byteps_like.errors import InvalidArgumentError
 
 app = typer.Typer(no_args_is_help=True, help="The algorithms of collectives: lists, shows, draws and explains them.")
@@ -81,7 +83,7 @@ def explain(
     hosts: Hosts = "",
 ) -> None:
     """Says which algorithm would be chosen, with this environment's settings, and why."""
-    from byteps_like.collectives.selector import Selector
+    from byteps_like.collectives.selection.selector import Selector
     from byteps_like.config import Config
 
     config = Config.from_env()

@@ -35,7 +35,7 @@ def scheduler(
 
     Exit code 1 if the job failed.
     """
-    from byteps_like.control.scheduler import run_scheduler
+    from byteps_like.control.calls.scheduler import run_scheduler
 
     config = Config.from_env(role="scheduler", job=job, world_size=workers, num_servers=servers)
     config = replace(config, scheduler=listen_on(config.scheduler, host, port))

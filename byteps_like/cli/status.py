@@ -15,7 +15,7 @@ from byteps_like.config import Config
 from byteps_like.errors import DeadlineError, PeerLostError
 
 if TYPE_CHECKING:
-    from byteps_like.control.status import MemberStatus
+    from byteps_like.control.calls.status import MemberStatus
     from byteps_like.launch.monitor import Sample
 
 app = typer.Typer(add_completion=False)

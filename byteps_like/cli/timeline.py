@@ -31,7 +31,7 @@ def record(
     Scheduler, job and secret come from the environment, as for a worker. Members write below their working directory,
     the temporary one and BYTEPS_LIKE_TRACE_ROOT only. Then bring the parts into one directory.
     """
-    from byteps_like.control.client import order_record
+    from byteps_like.control.calls.client import order_record
     from byteps_like.timeline.orders import NEXT, Order
 
     told = order_record(Config.from_env(scheduler=scheduler, job=job), Order(str(directory.absolute()), NEXT, steps))

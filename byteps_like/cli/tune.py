@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from byteps_like.collectives.measured_table import MeasuredTable, canonical
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection.measured_table import MeasuredTable, canonical
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from byteps_like.collectives.tune import Timing
+    from byteps_like.collectives.selection.tune import Timing
 
 app = typer.Typer(no_args_is_help=True, help="Measures on this cluster what the defaults only suppose.")
 
@@ -42,8 +42,8 @@ def collectives(
 
     Rank 0 writes the table, which the setting `collective_table` then names on all ranks.
     """
-    from byteps_like.collectives.tune import SIZES, TuneOptions, layout_of, tune
-    from byteps_like.control.routes import host_id
+    from byteps_like.collectives.selection.tune import SIZES, TuneOptions, layout_of, tune
+    from byteps_like.control.hosts.routes import host_id
     from byteps_like.worker.session import connect
 
     chosen = _kinds(kinds) or TuneOptions.kinds

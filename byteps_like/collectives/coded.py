@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byteps_like.collectives.api import CallOptions, Group, Operation
-from byteps_like.collectives.chunks import Chunk, cut
+from byteps_like.collectives.schedules.chunks import Chunk, cut
 from byteps_like.compression.codec import SERVER_RANK, Floats, Trait
 from byteps_like.compression.feedback import Compensation
 from byteps_like.compression.registry import Coding

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from byteps_like.collectives.api import CallOptions, Group
-from byteps_like.collectives.chunks import cut
 from byteps_like.collectives.coded import CodedPartition, Steps, coded_partition
+from byteps_like.collectives.schedules.chunks import cut
 from byteps_like.compression.codec import Floats, Trait
 from byteps_like.compression.feedback import Compensation
 from byteps_like.compression.registry import Coding

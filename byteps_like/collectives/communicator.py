@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import byteps_like._core as _core
 from byteps_like.collectives.group import NativeGroup
 from byteps_like.collectives.operation import Notifier
-from byteps_like.collectives.schedule import Layout
-from byteps_like.collectives.selector import Selector
+from byteps_like.collectives.schedules.schedule import Layout
+from byteps_like.collectives.selection.selector import Selector
 from byteps_like.config import Config
-from byteps_like.control.address import listen_address, own_host
-from byteps_like.control.rdma import peer_urls, rdma_listen_url
-from byteps_like.control.routes import host_id, listen_urls
+from byteps_like.control.hosts.address import listen_address, own_host
+from byteps_like.control.hosts.rdma import peer_urls, rdma_listen_url
+from byteps_like.control.hosts.routes import host_id, listen_urls
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.limits import raise_open_files
 from byteps_like.worker.api import SharedMemory

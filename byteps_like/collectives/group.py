@@ -9,10 +9,10 @@ from typing import Any
 
 from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, Keeper, Operation, Terms, Traffic
 from byteps_like.collectives.operation import ENDED, Ended, NativeOperation, Notifier, typed
-from byteps_like.collectives.planning import Plan, Planner
-from byteps_like.collectives.schedule import Kind, Layout
-from byteps_like.collectives.selector import Selector
-from byteps_like.collectives.shape import Shape, first_address
+from byteps_like.collectives.planning.planner import Plan, Planner
+from byteps_like.collectives.planning.shape import Shape, first_address
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection.selector import Selector
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 

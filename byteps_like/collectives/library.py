@@ -24,8 +24,8 @@ from byteps_like.collectives.algorithms import (
     two_level,
     two_level_all_to_all,
 )
-from byteps_like.collectives.builder import Cost, Task
-from byteps_like.collectives.schedule import Kind, Layout, RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task
+from byteps_like.collectives.schedules.schedule import Kind, Layout, RankSchedule
 from byteps_like.errors import InvalidArgumentError
 
 

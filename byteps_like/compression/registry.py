@@ -6,27 +6,27 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from byteps_like.compression.bitmap import Bitmap
-from byteps_like.compression.blocksparse import BlockSparse
-from byteps_like.compression.casts import Bf16, Fp16
-from byteps_like.compression.chunktopk import ChunkTopK
 from byteps_like.compression.codec import Codec, Trait
-from byteps_like.compression.coo import Coo
-from byteps_like.compression.dithering import Dithering
-from byteps_like.compression.eden import Eden
-from byteps_like.compression.fixed import Fixed
-from byteps_like.compression.fp8 import Fp8
-from byteps_like.compression.int import Int
-from byteps_like.compression.natural import Natural
-from byteps_like.compression.onebit import Onebit
-from byteps_like.compression.qsgd import Qsgd
-from byteps_like.compression.randomk import RandomK
-from byteps_like.compression.sign import Sign
-from byteps_like.compression.sketch import Sketch
+from byteps_like.compression.quantised.casts import Bf16, Fp16
+from byteps_like.compression.quantised.dithering import Dithering
+from byteps_like.compression.quantised.eden import Eden
+from byteps_like.compression.quantised.fixed import Fixed
+from byteps_like.compression.quantised.fp8 import Fp8
+from byteps_like.compression.quantised.int import Int
+from byteps_like.compression.quantised.natural import Natural
+from byteps_like.compression.quantised.onebit import Onebit
+from byteps_like.compression.quantised.qsgd import Qsgd
+from byteps_like.compression.quantised.sign import Sign
+from byteps_like.compression.quantised.ternary import Ternary
+from byteps_like.compression.quantised.thc import Thc
+from byteps_like.compression.sparse.bitmap import Bitmap
+from byteps_like.compression.sparse.blocksparse import BlockSparse
+from byteps_like.compression.sparse.chunktopk import ChunkTopK
+from byteps_like.compression.sparse.coo import Coo
+from byteps_like.compression.sparse.randomk import RandomK
+from byteps_like.compression.sparse.sketch import Sketch
+from byteps_like.compression.sparse.topk import TopK
 from byteps_like.compression.spec import parse
-from byteps_like.compression.ternary import Ternary
-from byteps_like.compression.thc import Thc
-from byteps_like.compression.topk import TopK
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import TWOWAY
 

@@ -26,7 +26,7 @@ def connections(environ: Mapping[str, str] = os.environ) -> int:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One GPU as the driver describes it; where it is in the host, launch/host_gpus.py reads from the kernel."""
+    """One GPU as the driver describes it; where it is in the host, launch/hosts/gpus.py reads from the kernel."""
 
     index: int
     name: str

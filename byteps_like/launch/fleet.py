@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from byteps_like.control.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Host, card_time, shares
 
 
 @dataclass(frozen=True)

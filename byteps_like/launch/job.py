@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from byteps_like.errors import SystemCallError
-from byteps_like.launch import environment, failure, host_gpus
+from byteps_like.launch import environment, failure
 from byteps_like.launch.child import Child, Output, Part
 from byteps_like.launch.display import Display
+from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
 from byteps_like.launch.options import RunOptions
@@ -144,7 +145,7 @@ class Job:
         if part.role != "worker" or not self._options.pin or self._options.place is not None:
             return frozenset()
         allowed = frozenset(os.sched_getaffinity(0))
-        return host_gpus.cores_for(part.rank, host_gpus.visible(host_gpus.cards(), variables), allowed)
+        return gpus.cores_for(part.rank, gpus.visible(gpus.cards(), variables), allowed)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from byteps_like.control import secret
+from byteps_like.control.calls import secret
 from byteps_like.launch import sweep
 
 _WATCHDOG_EXIT_SECONDS = 10.0

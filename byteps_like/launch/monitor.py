@@ -12,7 +12,7 @@ from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError
 
 if TYPE_CHECKING:
-    from byteps_like.control.status import JobStatus
+    from byteps_like.control.calls.status import JobStatus
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Sample:
 
 def take_sample(config: Config) -> Sample:
     """Asks the scheduler. Raises as `query_status` does."""
-    from byteps_like.control.client import query_status
+    from byteps_like.control.calls.client import query_status
 
     return Sample(query_status(config), time.monotonic())
 

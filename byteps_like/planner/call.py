@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Cluster
 from byteps_like.planner.collective import Exchange, Outbox, steps

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from byteps_like.collectives import compile, dependencies, library
-from byteps_like.collectives.schedule import Buffer, Kind, Layout, Span, StepKind
+from byteps_like.collectives import library
+from byteps_like.collectives.planning import compile
+from byteps_like.collectives.schedules import dependencies
+from byteps_like.collectives.schedules.schedule import Buffer, Kind, Layout, Span, StepKind
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.link import Link, Segment
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from byteps_like.collectives.schedule import Kind, Layout
-from byteps_like.collectives.selector import Choice, Limits, Selector
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection.selector import Choice, Limits, Selector
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Cluster, Settings
 from byteps_like.planner.collective import Exchange, Outbox, steps

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from byteps_like.control.optimum import Host as Machine
-from byteps_like.control.optimum import shares
-from byteps_like.control.placement import Placer
+from byteps_like.control.placing.optimum import Host as Machine
+from byteps_like.control.placing.optimum import shares
+from byteps_like.control.placing.placement import Placer
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Cluster, Settings
 from byteps_like.planner.link import Link

@@ -21,7 +21,7 @@ Operation = tuple[float, int | None]
 
 def backward(workload: Workload, first_k: int | None) -> list[Operation]:
     """Backward in order. With `first_k` the weight gradients, half of a layer's backward, of all but the first k layers
-    that have parameters come after everything else, those nearest to the input first (torch/deferred.py).
+    that have parameters come after everything else, those nearest to the input first (torch/deferred/backward.py).
 
     Oh et al.: Out-of-order backprop. EuroSys 2022, section 4 ("reverse first-k").
     """

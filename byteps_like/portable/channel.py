@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 import zmq
 
-from byteps_like.control.door_keys import DoorKeys
+from byteps_like.control.calls.door_keys import DoorKeys
 from byteps_like.errors import BytePSLikeError, Code, CorruptError, PeerLostError, RefusedError, from_code
 from byteps_like.portable.dealer import Dealer, Trouble
 from byteps_like.portable.flow import Flow

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient
-from byteps_like.control.door_keys import door_keys
-from byteps_like.control.secret import seal_key
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.door_keys import door_keys
+from byteps_like.control.calls.secret import seal_key
 from byteps_like.control.types import Member, World
 from byteps_like.errors import ConfigError
 from byteps_like.portable.worker import PortableOptions, PortableWorker

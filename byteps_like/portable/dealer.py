@@ -7,7 +7,7 @@ from enum import Enum, auto
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from byteps_like.control.door_keys import DoorKeys
+from byteps_like.control.calls.door_keys import DoorKeys
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.frame import MAX_PAYLOAD
 

@@ -7,8 +7,8 @@ import socket
 from dataclasses import replace
 
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient
-from byteps_like.control.routes import host_id
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.hosts.routes import host_id
 from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.portable.connect import connect
 from byteps_like.worker.api import Worker

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from byteps_like.collectives.api import Group
-from byteps_like.control.door_keys import DoorKeys
-from byteps_like.control.seats import Waiting
+from byteps_like.control.calls.door_keys import DoorKeys
+from byteps_like.control.members.seats import Waiting
 from byteps_like.control.types import Event, EventKind
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, ShutdownError, from_code

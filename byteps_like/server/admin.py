@@ -10,13 +10,13 @@ from typing import Any
 import grpc.aio
 
 from byteps_like.config import Config
-from byteps_like.control.address import join_address
 from byteps_like.control.bounds import finite
-from byteps_like.control.listener import SPARE_CONNECTIONS, Listener
-from byteps_like.control.loop import control_loop
-from byteps_like.control.proof import Verifier
-from byteps_like.control.rpc import Callee, Caller, ProvenService, UnreachableError, channel_options
-from byteps_like.control.secret import load
+from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
+from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.proof import Verifier
+from byteps_like.control.calls.rpc import Callee, Caller, ProvenService, UnreachableError, channel_options
+from byteps_like.control.calls.secret import load
+from byteps_like.control.hosts.address import join_address
 from byteps_like.control.v1 import server_admin_pb2 as pb
 from byteps_like.errors import PeerLostError
 

@@ -17,7 +17,7 @@ from typing import cast
 
 import zmq
 
-from byteps_like.control.door_keys import door_keys
+from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.control.types import World
 from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, ShutdownError
 from byteps_like.server.door_session import SEGMENT, WINDOW, FrameLink, LinkOpener, Session

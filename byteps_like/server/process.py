@@ -17,11 +17,11 @@ import psutil
 
 from byteps_like import log as logs
 from byteps_like.config import Config
-from byteps_like.control.address import own_host
-from byteps_like.control.card import CardMeter, link_gbps, open_meter
-from byteps_like.control.client import ControlClient, decline
-from byteps_like.control.rdma import rdma_listen_url
-from byteps_like.control.routes import default_shards, host_id, listen_urls
+from byteps_like.control.calls.client import ControlClient, decline
+from byteps_like.control.hosts.address import own_host
+from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
+from byteps_like.control.hosts.rdma import rdma_listen_url
+from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files

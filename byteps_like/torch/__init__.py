@@ -26,37 +26,19 @@ from byteps_like.errors import (
     StalledError,
     SystemCallError,
 )
-from byteps_like.torch import backend as _backend
 from byteps_like.torch import cross_barrier, parallel
-from byteps_like.torch.backend import create_process_group, use_as_default
-from byteps_like.torch.comm_hook import DDPHookState, ddp_hook
-from byteps_like.torch.compress import Compress
-from byteps_like.torch.compression import Compression
-from byteps_like.torch.ddp import DistributedDataParallel
-from byteps_like.torch.deferred import DeferredBackward
-from byteps_like.torch.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
+from byteps_like.torch.c10d import backend as _backend
+from byteps_like.torch.c10d.backend import create_process_group, use_as_default
+from byteps_like.torch.c10d.options import GroupOptions
+from byteps_like.torch.calls.handles import poll, synchronize
+from byteps_like.torch.calls.reductions import Adasum, Average, Max, Min, Product, Sum
+from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.compression.public import Compression
+from byteps_like.torch.ddp.comm_hook import DDPHookState, ddp_hook
+from byteps_like.torch.ddp.module import DistributedDataParallel
+from byteps_like.torch.deferred.backward import DeferredBackward
 from byteps_like.torch.factory import CrossBarrier, DistributedOptimizer
-from byteps_like.torch.fsdp import compress_fsdp, ranks_per_host
-from byteps_like.torch.gathering import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-)
-from byteps_like.torch.group_options import GroupOptions
-from byteps_like.torch.grouped import (
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-)
-from byteps_like.torch.handles import poll, synchronize
+from byteps_like.torch.fsdp.policy import compress_fsdp, ranks_per_host
 from byteps_like.torch.horovod import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -78,28 +60,52 @@ from byteps_like.torch.horovod import (
     nccl_built,
     rocm_built,
 )
-from byteps_like.torch.membership import barrier, init, join, resume, shutdown, stats, suspend
-from byteps_like.torch.objects import allgather_object, broadcast_object
-from byteps_like.torch.onebit_adam import OnebitAdam
-from byteps_like.torch.ops import broadcast_async, broadcast_async_, declare, push_pull_async, push_pull_async_inplace
-from byteps_like.torch.ops import push_pull_async_inplace as byteps_push_pull
-from byteps_like.torch.pacing import StepPacer
-from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
-from byteps_like.torch.pipeline import compress_pipeline
-from byteps_like.torch.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from byteps_like.torch.reductions import Adasum, Average, Max, Min, Product, Sum
-from byteps_like.torch.runtime import (
+from byteps_like.torch.job.membership import barrier, init, join, resume, shutdown, stats, suspend
+from byteps_like.torch.job.pacing import StepPacer
+from byteps_like.torch.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from byteps_like.torch.job.runtime import (
     initialized,
     local_rank,
     local_size,
     rank,
     size,
 )
-from byteps_like.torch.runtime import initialized as is_initialized
+from byteps_like.torch.job.runtime import initialized as is_initialized
+from byteps_like.torch.job.tracing import start_timeline, stop_timeline, trace
+from byteps_like.torch.ops.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
+from byteps_like.torch.ops.gather_api import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from byteps_like.torch.ops.grouped import (
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from byteps_like.torch.ops.objects import allgather_object, broadcast_object
+from byteps_like.torch.ops.single import (
+    broadcast_async,
+    broadcast_async_,
+    declare,
+    push_pull_async,
+    push_pull_async_inplace,
+)
+from byteps_like.torch.ops.single import push_pull_async_inplace as byteps_push_pull
+from byteps_like.torch.ops.sync_batch_norm import SyncBatchNorm
+from byteps_like.torch.optimizer.broadcasts import broadcast_optimizer_state, broadcast_parameters
+from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
+from byteps_like.torch.pipeline.policy import compress_pipeline
 from byteps_like.torch.shared import empty_shared
-from byteps_like.torch.sparse import sparse_allreduce_async
-from byteps_like.torch.sync_batch_norm import SyncBatchNorm
-from byteps_like.torch.tracing import start_timeline, stop_timeline, trace
+from byteps_like.torch.sparse.sums import sparse_allreduce_async
 
 if not TYPE_CHECKING:  # else every name would be taken to be here
 

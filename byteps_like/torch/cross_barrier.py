@@ -1,12 +1,12 @@
 """`import byteps_like.torch.cross_barrier as bps`: BytePS's module of that name, for scripts that import it."""
 
-from byteps_like.torch.compression import Compression
+from byteps_like.torch.calls.handles import poll, synchronize
+from byteps_like.torch.compression.public import Compression
 from byteps_like.torch.factory import CrossBarrier
-from byteps_like.torch.handles import poll, synchronize
-from byteps_like.torch.membership import init, shutdown
-from byteps_like.torch.ops import push_pull_async_inplace as byteps_push_pull
-from byteps_like.torch.parameters import broadcast_optimizer_state, broadcast_parameters
-from byteps_like.torch.runtime import local_rank, local_size, rank, size
+from byteps_like.torch.job.membership import init, shutdown
+from byteps_like.torch.job.runtime import local_rank, local_size, rank, size
+from byteps_like.torch.ops.single import push_pull_async_inplace as byteps_push_pull
+from byteps_like.torch.optimizer.broadcasts import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
     "Compression",

@@ -14,22 +14,22 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.adasum_optimizer import AdasumOptimizerMixin, StepReducer
-from byteps_like.torch.arena_parts import Scaling
-from byteps_like.torch.compression_rules import Rules, check_compression, rules_of
-from byteps_like.torch.crossing import check_crossing, crossing
-from byteps_like.torch.factors_reducer import factor_reducer
-from byteps_like.torch.following import follow
-from byteps_like.torch.onebit_adam import OnebitAdam
-from byteps_like.torch.optimizer import DistributedOptimizerMixin, Distribution
-from byteps_like.torch.optimizer_choices import Choices, check_plain
-from byteps_like.torch.outsider import OutsiderMixin
-from byteps_like.torch.parameter_names import ParameterNames
-from byteps_like.torch.reducer import GradientReducer, ReducerOptions
-from byteps_like.torch.reductions import Adasum, Average, resolve_op
-from byteps_like.torch.sharded_optimizer import sharded
-from byteps_like.torch.twin import Asked, Twin, twin_of
+from byteps_like.torch.adapt.attach import follow
+from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
+from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
+from byteps_like.torch.crossing.optimizer import check_crossing, crossing
+from byteps_like.torch.factors.reducer import factor_reducer
+from byteps_like.torch.gradients.parts import Scaling
+from byteps_like.torch.gradients.reducer import GradientReducer, ReducerOptions
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.optimizer.adasum import AdasumOptimizerMixin, StepReducer
+from byteps_like.torch.optimizer.choices import Choices, check_plain
+from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin, Distribution
+from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
+from byteps_like.torch.optimizer.outsider import OutsiderMixin
+from byteps_like.torch.optimizer.parameter_names import ParameterNames
+from byteps_like.torch.optimizer.twin import Asked, Twin, twin_of
+from byteps_like.torch.sharded.optimizer import sharded
 
 
 def DistributedOptimizer(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from byteps_like.errors import OperationError
-from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.compression import Compression
-from byteps_like.torch.differentiable import push_pull, push_pull_inplace
-from byteps_like.torch.ops import push_pull_async, push_pull_async_inplace
+from byteps_like.torch.compression.public import Compression
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.ops.differentiable import push_pull, push_pull_inplace
+from byteps_like.torch.ops.single import push_pull_async, push_pull_async_inplace
 
 HorovodInternalError = OperationError
 """Horovod's name for what an operation fails with."""

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import NotInitializedError
-from byteps_like.torch import runtime as _runtime
-from byteps_like.torch.tensors import tensor_over
+from byteps_like.torch.device.tensors import tensor_over
+from byteps_like.torch.job import runtime as _runtime
 
 
 def empty_shared(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -30,7 +30,7 @@ def empty_shared(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tenso
 
 def _default_group() -> Any:
     if dist.is_available() and dist.is_initialized():
-        from byteps_like.torch.process_group import ProcessGroup  # most users make no process group
+        from byteps_like.torch.c10d.process_group import ProcessGroup  # most users make no process group
 
         if isinstance(dist.group.WORLD, ProcessGroup):
             return dist.group.WORLD

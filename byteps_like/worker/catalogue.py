@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from byteps_like.control.declarations import name_keys
+from byteps_like.control.placing.declarations import name_keys
 from byteps_like.worker.api import Declared, TensorSpec
 from byteps_like.worker.local import check_codec, check_same
 

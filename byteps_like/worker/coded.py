@@ -11,7 +11,7 @@ import numpy as np
 from byteps_like.collectives.api import DEFAULT, CallOptions, Group
 from byteps_like.collectives.coded import CodedPartition, Steps, coded_partition
 from byteps_like.collectives.coded_hosts import HostsPartition, MakeGroup, suits
-from byteps_like.collectives.stepper import Flight, Stepper
+from byteps_like.collectives.planning.stepper import Flight, Stepper
 from byteps_like.compression.codec import Floats
 from byteps_like.compression.feedback import Compensation
 from byteps_like.compression.registry import Coding

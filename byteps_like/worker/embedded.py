@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.config import Config
-from byteps_like.control import secret
-from byteps_like.control.address import join_address, own_host
+from byteps_like.control.calls import secret
+from byteps_like.control.hosts.address import join_address, own_host
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, InvalidArgumentError
 from byteps_like.worker.api import (
@@ -130,7 +130,7 @@ class _Hosted:
 
 def _host(config: Config, seat: Seat, services: Services) -> _Hosted:
     """Rank 0: starts scheduler and servers."""
-    from byteps_like.control.scheduler import SchedulerServer
+    from byteps_like.control.calls.scheduler import SchedulerServer
     from byteps_like.server.process import EmbeddedServer
 
     named = config.host or config.interface or not seat.host

@@ -13,14 +13,14 @@ import byteps_like._core as _core
 from byteps_like.collectives.api import Group
 from byteps_like.collectives.communicator import Communicator, Peer
 from byteps_like.config import Config
-from byteps_like.control.address import own_host
-from byteps_like.control.card import open_meter
-from byteps_like.control.client import ControlClient
-from byteps_like.control.rdma import server_urls
-from byteps_like.control.seats import Waiting
-from byteps_like.control.secret import seal_key
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.secret import seal_key
+from byteps_like.control.hosts.address import own_host
+from byteps_like.control.hosts.card import open_meter
+from byteps_like.control.hosts.rdma import server_urls
+from byteps_like.control.members.seats import Waiting
+from byteps_like.control.placing.weights import hosts_of, server_weights
 from byteps_like.control.types import Event, EventKind, Member, World
-from byteps_like.control.weights import hosts_of, server_weights
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder

@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from byteps_like.config import Config
-from byteps_like.control.address import own_host
-from byteps_like.control.card import link_gbps
-from byteps_like.control.client import ControlClient, decline
-from byteps_like.control.routes import host_id
+from byteps_like.control.calls.client import ControlClient, decline
+from byteps_like.control.hosts.address import own_host
+from byteps_like.control.hosts.card import link_gbps
+from byteps_like.control.hosts.routes import host_id
 from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ConfigError
 from byteps_like.timeline.orders import parse_steps

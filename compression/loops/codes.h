@@ -4,7 +4,7 @@
 //   4 bits: vector 2 w + s / 2, from bit 8 m + 4 (s % 2)       2 bits: vector w, from bit 8 m + 2 s
 //   1 bit: the only vector, bit 8 m + 4 w + s                  3 bits: the low two as 2 bits, then the high one as 1
 //   bit
-// byteps_like/compression/codes.py is the same in NumPy. For files in compression/loops only.
+// byteps_like/compression/quantised/codes.py is the same in NumPy. For files in compression/loops only.
 #pragma once
 
 #include "compression/loops/vectors.h"

@@ -14,9 +14,9 @@ import numpy as np
 
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient
-from byteps_like.control.routes import host_id, listen_urls
-from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.scheduler import SchedulerServer
+from byteps_like.control.hosts.routes import host_id, listen_urls
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from byteps_like.control import rates
-from byteps_like.control.routes import host_id
+from byteps_like.control.hosts.routes import host_id
+from byteps_like.control.placing import rates
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import Declared, TensorSpec, Worker
 from tests.contract import mixed_job
 from tests.contract.mixed_job import DEADLINE, MixedJob, in_threads, native_worker

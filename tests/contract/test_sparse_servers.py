@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.torch import runtime
-from byteps_like.torch.sparse import SparseSums
-from byteps_like.torch.sparse_choice import Way
+from byteps_like.torch.job import runtime
+from byteps_like.torch.sparse.choice import Way
+from byteps_like.torch.sparse.sums import SparseSums
 from tests.contract.mixed_job import MixedJob, in_threads, native_worker
 
 RANKS, PART = 4, 64 << 10

@@ -14,7 +14,7 @@ import torch
 
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
-from byteps_like.torch.process_group import Membership, ProcessGroup
+from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
 
 DEADLINE = 60.0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import Worker
 from tests.contract.mixed_job import Maker, MixedJob, in_threads, native_worker
 

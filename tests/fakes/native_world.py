@@ -13,7 +13,7 @@ import torch
 from byteps_like.collectives.api import Group
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import SharedMemory
 from byteps_like.worker.collective import CollectiveWorker
 

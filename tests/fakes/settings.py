@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from byteps_like.torch.runtime import Runtime
+from byteps_like.torch.job.runtime import Runtime
 
 
 def configure(runtime: Runtime, **settings: Any) -> None:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from byteps_like import _core
 from byteps_like.cuda.sources import sources
-from byteps_like.torch import devices, flown
+from byteps_like.torch.device import devices, inflight
 from tests.fakes.software_driver import DRIVER
 
 
@@ -212,5 +212,5 @@ def software_cuda() -> Iterator[SoftwareCuda]:
     device = SoftwareCuda(software_control())
     with devices.replace(lambda tensor: device if device.holds(tensor) else None):
         yield device
-    flown._parked.clear()  # operations of a device that has gone
+    inflight._parked.clear()  # operations of a device that has gone
     assert device.control.software_gpu_misuse() == b""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from byteps_like.torch import devices
+from byteps_like.torch.device import devices
 
 DEADLINE = 20.0
 

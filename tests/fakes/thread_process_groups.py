@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from byteps_like.errors import BytePSLikeError
-from byteps_like.torch.group_options import GroupOptions
-from byteps_like.torch.process_group import Membership, ProcessGroup
+from byteps_like.torch.c10d.options import GroupOptions
+from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
 from byteps_like.worker.local import PrivateMemory
 from tests.fakes.thread_group import DEADLINE, GroupWorld, ThreadGroup
 

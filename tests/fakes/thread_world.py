@@ -18,7 +18,7 @@ import torch
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, ShutdownError, StalledError
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import Declared, Feedback, Links, Places, Share, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import Catalogue, PrivateMemory, check_feedback, check_push_pull, check_same

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from byteps_like.collectives.api import CallOptions
-from byteps_like.collectives.schedule import Kind
+from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.dtypes import DType, Op
 from tests.fault.traffic import Call, start
 from tests.fault.worlds import seen

@@ -265,7 +265,7 @@ def other_thread(bps: Any, rank: int, size: int) -> list[float]:
 
 def alternating(bps: Any, rank: int, size: int, count: int) -> tuple[int, int, bool]:
     """One name, ever other shapes: how many names are known before and after, and whether all sums were right."""
-    from byteps_like.torch import runtime
+    from byteps_like.torch.job import runtime
 
     def known() -> int:
         return len(runtime.current().route._declared)

@@ -19,7 +19,7 @@ import numpy as np
 import byteps_like._core as core
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
-from byteps_like.control.door_keys import door_keys
+from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from byteps_like.collectives.schedule import Layout
+from byteps_like.collectives.schedules.schedule import Layout
 from tests.fault.traffic import Call, draw, start
 from tests.fault.worlds import Forked, Threads
 

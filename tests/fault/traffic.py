@@ -14,8 +14,8 @@ import numpy as np
 
 from byteps_like.collectives import library
 from byteps_like.collectives.api import CallOptions
-from byteps_like.collectives.default_table import SHARED
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection.default_table import SHARED
 from byteps_like.dtypes import DType, Op
 
 TIMEOUT = 20.0

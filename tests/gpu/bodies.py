@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from byteps_like.errors import BytePSLikeError
-from byteps_like.torch import flown
+from byteps_like.torch.device import inflight
 from tests.scenarios.device_training import sgd
 from tests.scenarios.models import mlp
 
@@ -42,8 +42,8 @@ def left(device: torch.device) -> int:
         return 0
     torch.cuda.synchronize()
     limit = time.monotonic() + DEADLINE
-    while flown._parked and time.monotonic() < limit:  # what was under way when its owner went
-        flown.release()
+    while inflight._parked and time.monotonic() < limit:  # what was under way when its owner went
+        inflight.release()
         time.sleep(0.01)
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from byteps_like.torch import devices
+from byteps_like.torch.device import devices
 
 # Ranks are threads of one process here, each with streams of its own and an engine's beside them: in CUDA's 8 queues
 # one that waits for a peer would hold up that peer's copies (decision 0035). Read when the driver is first asked.

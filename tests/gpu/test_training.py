@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure
 from tests.fakes.thread_process_groups import run_groups

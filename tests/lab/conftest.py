@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from byteps_like.launch import lab_network
-from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab import network as lab_network
+from byteps_like.launch.lab.hosts import Lab
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from byteps_like.bench import world
-from byteps_like.collectives.schedule import Kind
-from byteps_like.collectives.shape import Shape
+from byteps_like.collectives.planning.shape import Shape
+from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.dtypes import DType, Op
-from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab.hosts import Lab
 
 pytestmark = pytest.mark.timeout(120)
 MakeLab = Callable[..., Lab]

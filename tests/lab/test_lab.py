@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from byteps_like.errors import ConfigError, DeadlineError, SystemCallError
-from byteps_like.launch import lab_network
-from byteps_like.launch.lab import Lab, sweep
+from byteps_like.launch.lab import network as lab_network
+from byteps_like.launch.lab.hosts import Lab, sweep
 
 pytestmark = pytest.mark.timeout(30)
 MakeLab = Callable[..., Lab]
 
 OWNER = """
 import sys, time
-from byteps_like.launch.lab import Lab
+from byteps_like.launch.lab.hosts import Lab
 lab = Lab(2).open()
 child = lab.hosts[0].popen(["sleep", "60"])
 print(lab.name, child.pid, lab._watchdog.pid, flush=True)

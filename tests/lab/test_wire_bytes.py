@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from byteps_like.launch.fleet import choose
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import run_in_lab
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 
 WORKERS, SERVERS = 2, 2

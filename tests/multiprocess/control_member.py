@@ -12,8 +12,8 @@ import time
 from typing import Any
 
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient, query_status
-from byteps_like.control.scheduler import run_scheduler
+from byteps_like.control.calls.client import ControlClient, query_status
+from byteps_like.control.calls.scheduler import run_scheduler
 from byteps_like.control.types import Event, Member, MemberRole
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, StalledError

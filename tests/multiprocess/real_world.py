@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from byteps_like.config import Config
-from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.server.process import EmbeddedServer
 from tests.multiprocess import warm
 

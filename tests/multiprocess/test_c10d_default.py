@@ -27,7 +27,7 @@ print(*(type(group).__module__ for group in (dist.group.WORLD, mesh.get_group())
 dist.destroy_process_group()
 """
 
-OURS = "byteps_like.torch.process_group byteps_like.torch.process_group [1.0, 1.0, 1.0]"
+OURS = "byteps_like.torch.c10d.process_group byteps_like.torch.c10d.process_group [1.0, 1.0, 1.0]"
 
 
 def _run(before: str, **environment: str) -> str:

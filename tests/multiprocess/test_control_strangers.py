@@ -20,8 +20,8 @@ from control_processes import SECRET, Cluster
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from byteps_like.config import Config
-from byteps_like.control.client import query_status
-from byteps_like.control.listener import WATCHERS
+from byteps_like.control.calls.client import query_status
+from byteps_like.control.calls.listener import WATCHERS
 from byteps_like.errors import BytePSLikeError
 from byteps_like.server.admin import server_stats
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from c10d_pool import C10dPool
 
-from byteps_like.collectives.schedule import Kind
-from byteps_like.collectives.shape import Shape
+from byteps_like.collectives.planning.shape import Shape
+from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.compression.registry import codec_of
 from byteps_like.dtypes import DType
 

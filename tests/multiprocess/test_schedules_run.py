@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from byteps_like import _core
-from byteps_like.collectives import compile, library
+from byteps_like.collectives import library
 from byteps_like.collectives.library import Algorithm
-from byteps_like.collectives.schedule import Kind, Layout, RankSchedule
+from byteps_like.collectives.planning import compile
+from byteps_like.collectives.schedules.schedule import Kind, Layout, RankSchedule
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 

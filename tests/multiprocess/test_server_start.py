@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("byteps_like._core")
 
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient
-from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.errors import RefusedError
 

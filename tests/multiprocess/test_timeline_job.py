@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.client import order_record
+from byteps_like.control.calls.client import order_record
 from byteps_like.dtypes import DType, Op
 from byteps_like.timeline.analysis import Analysis
 from byteps_like.timeline.merge import merge

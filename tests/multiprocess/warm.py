@@ -18,7 +18,7 @@ MODULES = [
     "torch.distributed.tensor.parallel",
     "sklearn.datasets",
     "byteps_like.torch",
-    "byteps_like.torch.process_group",
+    "byteps_like.torch.c10d.process_group",
 ]
 
 

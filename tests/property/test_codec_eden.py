@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from byteps_like.compression.codec import Draw
-from byteps_like.compression.eden import LIMITS, MAGNITUDES, Eden
+from byteps_like.compression.quantised.eden import LIMITS, MAGNITUDES, Eden
 from tests.fakes.codec_rounds import Native
 
 NOTHING = np.zeros(0, np.float32)

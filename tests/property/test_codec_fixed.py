@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import byteps_like._core as _core
 from byteps_like.compression.codec import Draw, Floats
-from byteps_like.compression.fixed import Fixed
+from byteps_like.compression.quantised.fixed import Fixed
 from byteps_like.compression.registry import codec_of
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError

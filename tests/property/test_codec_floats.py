@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from byteps_like.compression.codec import SERVER_RANK, Draw, Floats
-from byteps_like.compression.fp8 import Fp8
+from byteps_like.compression.quantised.fp8 import Fp8
 from byteps_like.compression.registry import codec_of
 from tests.fakes.codec_rounds import Native, natively, nmse
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps_like.compression.chunktopk import ChunkTopK
 from byteps_like.compression.codec import Draw, Floats
-from byteps_like.compression.randomk import RandomK
 from byteps_like.compression.registry import codec_of
-from byteps_like.compression.sketch import Sketch, peel
-from byteps_like.compression.sparse import to_words
-from byteps_like.compression.topk import TopK
+from byteps_like.compression.sparse.chunktopk import ChunkTopK
+from byteps_like.compression.sparse.randomk import RandomK
+from byteps_like.compression.sparse.sketch import Sketch, peel
+from byteps_like.compression.sparse.sparse import to_words
+from byteps_like.compression.sparse.topk import TopK
 from byteps_like.errors import CapacityError, CorruptError
 from tests.fakes.codec_rounds import Native, by_reference, natively
 

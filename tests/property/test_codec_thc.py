@@ -9,11 +9,10 @@ import pytest
 
 import byteps_like._core as _core
 from byteps_like.compression.codec import Draw, Floats
-from byteps_like.compression.codes import pack, sum_order, unpack
-from byteps_like.compression.registry import codec_of
-from byteps_like.compression.rotation import blocks, hadamard, padded
-from byteps_like.compression.thc import Thc
-from byteps_like.compression.thc_table import (
+from byteps_like.compression.quantised.codes import pack, sum_order, unpack
+from byteps_like.compression.quantised.rotation import blocks, hadamard, padded
+from byteps_like.compression.quantised.thc import Thc
+from byteps_like.compression.quantised.thc_table import (
     CLAMPS,
     best_table,
     clamp_cost,
@@ -22,6 +21,7 @@ from byteps_like.compression.thc_table import (
     table_cost,
     table_for,
 )
+from byteps_like.compression.registry import codec_of
 from byteps_like.errors import InvalidArgumentError
 from tests.fakes.codec_rounds import Native, natively
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from byteps_like.control.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Host, card_time, shares
 from byteps_like.errors import InvalidArgumentError
 
 RATES = st.one_of(st.sampled_from([1.0, 0.25, 4.0]), st.floats(0.01, 100.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.torch.sharded_layout import UNIT, lay_out_shards
+from byteps_like.torch.sharded.layout import UNIT, lay_out_shards
 
 
 @given(

@@ -5,10 +5,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from byteps_like.control.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Host, card_time, shares
 from byteps_like.control.types import Member, MemberRole, World
-from byteps_like.torch.sparse_choice import RETURN, Seen, Way, choose, codec_for, detour, payload, times
-from byteps_like.torch.sparse_rows import Rows
+from byteps_like.torch.sparse.choice import RETURN, Seen, Way, choose, codec_for, detour, payload, times
+from byteps_like.torch.sparse.rows import Rows
 from byteps_like.worker.cards import ASSUMED, Card, Cards, alike
 
 MBIT = 1e6 / 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import byteps_like.torch as bps
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from tests.fakes.held_worker import HeldHandle, HeldWorker
 from tests.scenarios.crossing_models import OPTIMIZERS
 from tests.scenarios.models import fill, flat

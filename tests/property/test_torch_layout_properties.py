@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.torch.packed import capacity
+from byteps_like.torch.ops.packed import capacity
 from byteps_like.worker.layout import ALIGNMENT, FINEST, lay_out, partitions_of, pieces, runs
 
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=20)

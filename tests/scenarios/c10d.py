@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.dtypes import Op
-from byteps_like.torch.group_tensors import OPS
-from byteps_like.torch.tensors import WIRE_DTYPES
+from byteps_like.torch.c10d.tensors import OPS
+from byteps_like.torch.device.tensors import WIRE_DTYPES
 
 REDUCED = {
     dist.ReduceOp.SUM: lambda stack: stack.sum(0),

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from byteps_like.compression.codec import Codec
-from byteps_like.torch.compress import Compress
-from byteps_like.torch.tuning import Tuning
+from byteps_like.torch.adapt.tuning import Tuning
+from byteps_like.torch.compression.policy import Compress
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
@@ -127,7 +127,7 @@ def trains_by(bps: Any, rank: int, size: int) -> None:
 def left_out_at_times(bps: Any, rank: int, size: int) -> None:
     """Gradients whose codec is left out for some rounds, and watched: what was applied and what is left adds up."""
     shape, steps = (32, 40), 10
-    runtime = bps.runtime.current()
+    runtime = bps.job.runtime.current()
     usual = runtime.config.compression_monitor
     configure(runtime, compression_monitor=2)
     model = Given({"w": shape})

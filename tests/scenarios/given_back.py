@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch import flown, runtime
+from byteps_like.torch.device import inflight
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import TensorSpec
 from tests.scenarios.models import mlp
 from tests.scenarios.optimizers import backward
@@ -129,10 +130,10 @@ def calm(bps: Any, wanted: Counts | None = None) -> Counts:
         bps.push_pull(torch.zeros(1), name="calm")
     bps.barrier()
     while True:
-        flown.release()
+        inflight.release()
         now = records()
         more = wanted is not None and any(now[what] > most for what, most in wanted.items())
-        if not (flown._parked or more) or time.monotonic() > end:
+        if not (inflight._parked or more) or time.monotonic() > end:
             return now
         time.sleep(0.02)
 

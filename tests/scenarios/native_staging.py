@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from tests.fakes.settings import configure
 
 ROUNDS = 4

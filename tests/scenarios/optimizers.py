@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from byteps_like.torch.adasum import combined
+from byteps_like.torch.ops.adasum import combined
 from tests.scenarios.checks import matches, raises, same_everywhere
 from tests.scenarios.models import batch, distance, fill, flat, loss_of, mlp, share
 

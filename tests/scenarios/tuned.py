@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from byteps_like.config_values import SMALLEST_PARTITION
-from byteps_like.torch.tuning import Tuning
+from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting

@@ -83,7 +83,7 @@ def main() -> int:
     options = parser.parse_args()
     # Registers the backend; and what is imported here isn't in each of some hundred processes.
     import byteps_like.collectives.communicator
-    import byteps_like.torch.process_group  # noqa: F401
+    import byteps_like.torch.c10d.process_group  # noqa: F401
 
     began = time.monotonic()
     excluded = tomllib.loads(EXCLUDED.read_text(encoding="utf-8")).get(str(options.ranks), {})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import zmq
 from fake_store import FIRST, INCARNATION, SECRET, SERVER
 
-from byteps_like.control.door_keys import door_keys
+from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.errors import BytePSLikeError
 from byteps_like.portable.dealer import Dealer
 from byteps_like.wire.door import DoorKind, Envelope, Hello, Welcome, decode_envelope, decode_refusal, decode_welcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from byteps_like.control.forming import Terms
-from byteps_like.control.membership import JobState, Membership, Patience
-from byteps_like.control.seats import Claim
+from byteps_like.control.members.forming import Terms
+from byteps_like.control.members.membership import JobState, Membership, Patience
+from byteps_like.control.members.seats import Claim
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from byteps_like.collectives.compile import Tables
-from byteps_like.collectives.dependencies import build
-from byteps_like.collectives.schedule import Kind, RankSchedule, Span, StepKind
+from byteps_like.collectives.planning.compile import Tables
+from byteps_like.collectives.schedules.dependencies import build
+from byteps_like.collectives.schedules.schedule import Kind, RankSchedule, Span, StepKind
 
 Arrays = list[np.ndarray]
 

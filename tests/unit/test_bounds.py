@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control import bounds, wire
-from byteps_like.control.client import ControlClient
-from byteps_like.control.declarations import Declarations
-from byteps_like.control.forming import Forming, Terms
-from byteps_like.control.loop import control_loop
-from byteps_like.control.placement import Placer
-from byteps_like.control.rpc import Caller
-from byteps_like.control.scheduler import SchedulerServer
-from byteps_like.control.seats import Claim, Seat, Waiting, heartbeat_interval
+from byteps_like.control import bounds
+from byteps_like.control.calls import wire
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.rpc import Caller
+from byteps_like.control.calls.scheduler import SchedulerServer
+from byteps_like.control.members.forming import Forming, Terms
+from byteps_like.control.members.seats import Claim, Seat, Waiting, heartbeat_interval
+from byteps_like.control.placing.declarations import Declarations
+from byteps_like.control.placing.placement import Placer
+from byteps_like.control.placing.weights import check_replan
 from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
 from byteps_like.control.v1.server_admin_pb2 import DrainRequest
-from byteps_like.control.weights import check_replan
 from byteps_like.dtypes import DType
 from byteps_like.errors import CapacityError, ConfigError, DeadlineError, InvalidArgumentError, RefusedError
 from byteps_like.server.admin import AdminServer, _ask
@@ -120,8 +121,8 @@ def test_too_many_partitions_are_refused_before_they_are_made() -> None:
 
 
 def test_names_of_an_epoch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("byteps_like.control.declarations.MOST_NAMES", 3)
-    monkeypatch.setattr("byteps_like.control.declarations.MOST_PARTS", 8)
+    monkeypatch.setattr("byteps_like.control.placing.declarations.MOST_NAMES", 3)
+    monkeypatch.setattr("byteps_like.control.placing.declarations.MOST_PARTS", 8)
     table = Declarations(Placer([1], 4096))
     for number in range(3):
         table.declare(0, [TensorSpec(f"{number}", DType.INT8, (1,))])
@@ -202,10 +203,11 @@ def test_a_model_of_thousands_of_tensors_is_declared_in_batches(
 
     monkeypatch.setattr(Caller, "_body", measured)
     monkeypatch.setattr(
-        "byteps_like.control.service.Declarations.declare", lambda self, rank, specs: [_nowhere(spec) for spec in specs]
+        "byteps_like.control.calls.service.Declarations.declare",
+        lambda self, rank, specs: [_nowhere(spec) for spec in specs],
     )
     monkeypatch.setattr(
-        "byteps_like.control.service.SchedulerService._table", lambda self: Declarations(Placer([1], 64))
+        "byteps_like.control.calls.service.SchedulerService._table", lambda self: Declarations(Placer([1], 64))
     )
     specs = [TensorSpec(f"{number}" + "x" * 1500, DType.FLOAT32, (1,)) for number in range(3000)]
     assert [declared.spec for declared in client.declare(specs)] == specs

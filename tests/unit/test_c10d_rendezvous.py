@@ -14,10 +14,10 @@ import pytest
 import torch.distributed as dist
 
 from byteps_like.config import Config
-from byteps_like.control.secret import create
+from byteps_like.control.calls.secret import create
 from byteps_like.errors import ConfigError, CorruptError, DeadlineError, RefusedError
-from byteps_like.torch import rendezvous
-from byteps_like.torch.rendezvous import config_at, meet, store_address
+from byteps_like.torch.job import rendezvous
+from byteps_like.torch.job.rendezvous import config_at, meet, store_address
 from byteps_like.worker.meeting import Seat
 
 

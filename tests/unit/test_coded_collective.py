@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byteps_like.collectives.chunks import cut
+from byteps_like.collectives.schedules.chunks import cut
 from byteps_like.compression.codec import Codec, Floats, Trait
 from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.dtypes import DType, Op

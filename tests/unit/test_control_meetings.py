@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from byteps_like.control.meetings import Meetings
+from byteps_like.control.members.meetings import Meetings
 from byteps_like.worker.api import Answer, Meeting
 
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control import session, wire
-from byteps_like.control.rpc import UnreachableError
-from byteps_like.control.seats import Claim
-from byteps_like.control.session import Session
+from byteps_like.control.calls import session, wire
+from byteps_like.control.calls.rpc import UnreachableError
+from byteps_like.control.calls.session import Session
+from byteps_like.control.members.seats import Claim
 from byteps_like.control.types import Event, Member, MemberRole, World
 from byteps_like.errors import PeerLostError
 

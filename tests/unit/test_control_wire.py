@@ -10,11 +10,21 @@ import grpc
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient, query_status
-from byteps_like.control.loop import control_loop
-from byteps_like.control.proof import Admitted, CallerSession, Keys, Purpose, Verifier
-from byteps_like.control.rpc import ADDRESSEE, CHALLENGE, CLOCK, ERROR, JOB, PROOF, Caller, ProvenService, Refusals
-from byteps_like.control.scheduler import SERVICE, SchedulerServer
+from byteps_like.control.calls.client import ControlClient, query_status
+from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.proof import Admitted, CallerSession, Keys, Purpose, Verifier
+from byteps_like.control.calls.rpc import (
+    ADDRESSEE,
+    CHALLENGE,
+    CLOCK,
+    ERROR,
+    JOB,
+    PROOF,
+    Caller,
+    ProvenService,
+    Refusals,
+)
+from byteps_like.control.calls.scheduler import SERVICE, SchedulerServer
 from byteps_like.control.types import INCARNATION_BYTES, Member, MemberRole
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import server_admin_pb2 as admin_pb

@@ -13,8 +13,8 @@ import pytest
 from byteps_like.cuda import compiler, device, kernels, sources
 from byteps_like.cuda.device import DeviceInfo, connections
 from byteps_like.errors import DeviceError, InvalidArgumentError
-from byteps_like.launch import host_cuda
-from byteps_like.launch.host import State
+from byteps_like.launch.hosts import cuda as host_cuda
+from byteps_like.launch.hosts.host import State
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = DeviceInfo(0, "H100", (9, 0), 132, 80 << 30)
@@ -179,10 +179,12 @@ def test_doctor_says_what_devices_are_and_what_kernels_lack(monkeypatch):
 
 
 def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
-    monkeypatch.setattr("byteps_like.torch.devices.why_not", lambda: "torch is built without CUDA: install another")
+    monkeypatch.setattr(
+        "byteps_like.torch.device.devices.why_not", lambda: "torch is built without CUDA: install another"
+    )
     row = host_cuda.torch_on_gpus()
     assert (row.state, row.value, row.fix) == (State.WARN, "torch is built without CUDA", "install another")
-    monkeypatch.setattr("byteps_like.torch.devices.why_not", lambda: "")
+    monkeypatch.setattr("byteps_like.torch.device.devices.why_not", lambda: "")
     assert host_cuda.torch_on_gpus().state is State.OK
 
     def no_driver():

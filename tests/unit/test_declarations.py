@@ -2,10 +2,10 @@
 
 import pytest
 
-from byteps_like.control import declarations
-from byteps_like.control.barriers import Barriers
-from byteps_like.control.declarations import Declarations, name_keys
-from byteps_like.control.placement import Placer
+from byteps_like.control.members.barriers import Barriers
+from byteps_like.control.placing import declarations
+from byteps_like.control.placing.declarations import Declarations, name_keys
+from byteps_like.control.placing.placement import Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.worker.api import TensorSpec

@@ -8,8 +8,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.control.diagnosis import STABLE_REPORTS, find_deadlock
-from byteps_like.control.seats import Claim, Seat, SeatState, Waiting
+from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
+from byteps_like.control.members.seats import Claim, Seat, SeatState, Waiting
 from byteps_like.control.types import Member, MemberRole
 
 

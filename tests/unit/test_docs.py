@@ -140,7 +140,7 @@ def test_described_commands_exist() -> None:
 
 def test_the_page_on_options_knows_which_exclude_each_other() -> None:
     pytest.importorskip("torch")
-    from byteps_like.torch.optimizer_choices import CONFLICTS
+    from byteps_like.torch.optimizer.choices import CONFLICTS
 
     rows = re.findall(r"^\| `([^`]+)` \| (`.*`) \|$", (DOCS / "how-to" / "choose-options.md").read_text(), re.MULTILINE)
     told = {frozenset((one, other)) for one, others in rows for other in re.findall(r"`([^`]+)`", others)}

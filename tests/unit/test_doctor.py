@@ -11,12 +11,12 @@ from byteps_like.cli import doctor
 from byteps_like.cli.config import effective
 from byteps_like.cli.main import COMMANDS, app
 from byteps_like.errors import ConfigError
-from byteps_like.launch import host, host_cuda, host_network, host_rdma
-from byteps_like.launch.host import Row, State
+from byteps_like.launch.hosts import cuda, host, network, rdma
+from byteps_like.launch.hosts.host import Row, State
 
 
 def test_doctor_looks_at_everything_and_names_what_to_do():
-    rows = doctor.collect([*host.ROWS, *host_cuda.ROWS, *host_network.ROWS, *host_rdma.ROWS])
+    rows = doctor.collect([*host.ROWS, *cuda.ROWS, *network.ROWS, *rdma.ROWS])
     names = {row.name for row in rows}
     assert {"system", "Python", "cores", "native core", "memory", "/dev/shm", "open files", "OpenSSL", "CUDA"} <= names
     assert {"RDMA", "TCP congestion control", "lab", "torch"} <= names
@@ -29,8 +29,8 @@ def test_doctor_looks_at_everything_and_names_what_to_do():
 
 @pytest.mark.parametrize(("setting", "state"), [("0", State.OK), ("1", State.WARN)])
 def test_tcp_s_window_over_pauses(monkeypatch, setting, state):
-    monkeypatch.setattr(host_network, "read_text", lambda *_: setting)
-    row = host_network.pauses()
+    monkeypatch.setattr(network, "read_text", lambda *_: setting)
+    row = network.pauses()
     assert (row.state, "tcp_slow_start_after_idle=0" in row.fix) == (state, state is State.WARN)
 
 
@@ -45,9 +45,9 @@ def test_a_check_that_fails_becomes_a_row():
 
 def test_doctor_s_exit_code_follows_the_worst_row(monkeypatch, capsys):
     monkeypatch.setattr(host, "ROWS", (lambda: Row("all", State.FAIL, "bad", "fix it"),))
-    monkeypatch.setattr(host_cuda, "ROWS", ())
-    monkeypatch.setattr(host_network, "ROWS", ())
-    monkeypatch.setattr(host_rdma, "ROWS", ())
+    monkeypatch.setattr(cuda, "ROWS", ())
+    monkeypatch.setattr(network, "ROWS", ())
+    monkeypatch.setattr(rdma, "ROWS", ())
     with pytest.raises(SystemExit) as ended:
         app(["doctor", "--json"])
     assert ended.value.code == 1

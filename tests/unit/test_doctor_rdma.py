@@ -4,9 +4,9 @@ import resource
 
 import pytest
 
-from byteps_like.control.rdma import RdmaAddress, RdmaHost
-from byteps_like.launch import host_rdma
-from byteps_like.launch.host import State
+from byteps_like.control.hosts.rdma import RdmaAddress, RdmaHost
+from byteps_like.launch.hosts import rdma
+from byteps_like.launch.hosts.host import State
 
 LINK_LOCAL = "fe80:0000:0000:0000:34f0:81ff:fec0:f243"
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a4d:0001"
@@ -18,7 +18,7 @@ V1, V2 = "IB/RoCE v1", "RoCE v2"
 def make_port(tmp_path, monkeypatch):
     """Makes a port's folder, with what differs from a good RoCE port; doctor sees it instead of this host's."""
     for name in ("DEVICES", "INTERFACES", "NODES"):
-        monkeypatch.setattr(host_rdma, name, tmp_path / name)
+        monkeypatch.setattr(rdma, name, tmp_path / name)
         (tmp_path / name).mkdir()
 
     def make(device="mlx5_0", state="4: ACTIVE", gids=((V2, IPV4),), mtu=9000, layer="Ethernet"):
@@ -38,14 +38,14 @@ def make_port(tmp_path, monkeypatch):
 
 def test_a_good_port_is_described(make_port):
     make_port(gids=((V1, LINK_LOCAL), (V2, LINK_LOCAL), (V1, IPV4), (V2, IPV4), (V2, EMPTY)))
-    (row,) = host_rdma.ports()
+    (row,) = rdma.ports()
     assert (row.name, row.state, row.fix) == ("RDMA port mlx5_0/1", State.OK, "")
     assert row.value == "100 Gb/sec (4X EDR) on eth0, GID 3 (10.77.0.1), packets of 4096 bytes (MTU 9000)"
 
 
 def test_without_an_ipv4_address_the_first_gid_of_version_2_is_taken(make_port):
     make_port(gids=((V1, LINK_LOCAL), (V2, LINK_LOCAL)))
-    (row,) = host_rdma.ports()
+    (row,) = rdma.ports()
     assert "GID 1 (fe80::34f0:81ff:fec0:f243)" in row.value
 
 
@@ -60,7 +60,7 @@ def test_without_an_ipv4_address_the_first_gid_of_version_2_is_taken(make_port):
 )
 def test_what_is_wrong_with_a_port_and_what_to_do(make_port, differs, value, fix):
     make_port(**differs)
-    (row,) = host_rdma.ports()
+    (row,) = rdma.ports()
     assert row.state is State.WARN
     assert value in row.value
     assert fix in row.fix
@@ -68,38 +68,38 @@ def test_what_is_wrong_with_a_port_and_what_to_do(make_port, differs, value, fix
 
 def test_infiniband_has_neither_interface_nor_versions_of_gids(make_port):
     make_port(layer="InfiniBand", gids=((V1, LINK_LOCAL),))
-    (row,) = host_rdma.ports()
+    (row,) = rdma.ports()
     assert row.value == "100 Gb/sec (4X EDR), GID 0 (fe80::34f0:81ff:fec0:f243)"
 
 
 def test_device_files_that_a_container_lacks_are_named(make_port, tmp_path):
-    assert list(host_rdma.device_files()) == []
+    assert list(rdma.device_files()) == []
     make_port()
-    (row,) = host_rdma.device_files()
+    (row,) = rdma.device_files()
     assert (row.state, "uverbs0" in row.value, "--device /dev/infiniband" in row.fix) == (State.WARN, True, True)
     for name in ("uverbs0", "rdma_cm"):
         (tmp_path / "NODES" / name).touch()
-    (row,) = host_rdma.device_files()
+    (row,) = rdma.device_files()
     assert row.state is State.OK
 
 
 def test_libraries_and_locked_memory_matter_only_where_there_is_a_device(make_port, monkeypatch):
-    monkeypatch.setattr(host_rdma, "_loads", lambda library: "cm" not in library)
+    monkeypatch.setattr(rdma, "_loads", lambda library: "cm" not in library)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
-    assert [host_rdma.libraries().state, host_rdma.locked_memory().state] == [State.OK, State.OK]
+    assert [rdma.libraries().state, rdma.locked_memory().state] == [State.OK, State.OK]
     make_port()
-    row = host_rdma.libraries()
+    row = rdma.libraries()
     assert (row.state, row.value) == (State.WARN, "mlx5_0; no librdmacm.so.1")
-    assert host_rdma.locked_memory().state is State.WARN
+    assert rdma.locked_memory().state is State.WARN
 
 
 def test_what_the_core_finds_is_shown_where_there_is_a_device(make_port, monkeypatch):
-    assert list(host_rdma.addresses()) == []
+    assert list(rdma.addresses()) == []
     make_port()
     address = RdmaAddress("10.0.0.2", "mlx5_0")
-    monkeypatch.setattr(host_rdma, "rdma_host", lambda: RdmaHost("", (address,)))
-    (row,) = host_rdma.addresses()
+    monkeypatch.setattr(rdma, "rdma_host", lambda: RdmaHost("", (address,)))
+    (row,) = rdma.addresses()
     assert (row.state, row.value) == (State.OK, "10.0.0.2 on mlx5_0")
-    monkeypatch.setattr(host_rdma, "rdma_host", lambda: RdmaHost("no permission on uverbs0"))
-    (row,) = host_rdma.addresses()
+    monkeypatch.setattr(rdma, "rdma_host", lambda: RdmaHost("no permission on uverbs0"))
+    (row,) = rdma.addresses()
     assert (row.state, row.value) == (State.WARN, "no permission on uverbs0")

@@ -14,7 +14,7 @@ import zmq
 from door_client import HELLO, client, receive, refusal, say_hello, send, send_frame
 from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to, world_of
 
-from byteps_like.control.door_keys import door_keys
+from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.errors import CapacityError, CorruptError, RefusedError, ShutdownError
 from byteps_like.portable.dealer import Dealer, Trouble
 from byteps_like.server import door_session

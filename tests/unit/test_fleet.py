@@ -6,8 +6,8 @@ import typer
 from byteps_like.cli.run import parse_servers
 from byteps_like.launch.child import Part
 from byteps_like.launch.fleet import choose
-from byteps_like.launch.lab import Lab
-from byteps_like.launch.lab_job import LabPlacement
+from byteps_like.launch.lab.hosts import Lab
+from byteps_like.launch.lab.job import LabPlacement
 
 
 def test_beside_workers_and_on_spare_hosts() -> None:

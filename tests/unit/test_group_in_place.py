@@ -15,8 +15,8 @@ from byteps_like import _core
 from byteps_like.collectives.api import CallOptions
 from byteps_like.collectives.group import NativeGroup
 from byteps_like.collectives.operation import ENDED, Notifier
-from byteps_like.collectives.schedule import Layout
-from byteps_like.collectives.selector import Selector
+from byteps_like.collectives.schedules.schedule import Layout
+from byteps_like.collectives.selection.selector import Selector
 from byteps_like.dtypes import DType, Op
 
 RANKS = (0, 1)

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from byteps_like.launch import host_gpus
-from byteps_like.launch.host import State
-from byteps_like.launch.host_gpus import cards, cores_for, parse_cores, visible
+from byteps_like.launch.hosts import gpus
+from byteps_like.launch.hosts.gpus import cards, cores_for, parse_cores, visible
+from byteps_like.launch.hosts.host import State
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_lists_of_cores_are_bounded():
 
 
 def test_doctor_shows_them(found, monkeypatch):
-    monkeypatch.setattr(host_gpus, "cards", lambda: found)
+    monkeypatch.setattr(gpus, "cards", lambda: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    first, second = host_gpus.rows()
+    first, second = gpus.rows()
     assert (first.state, second.state) == (State.OK, State.WARN)
     assert "Model 0, 0000:17:00.0, workers on any core" in first.value
     assert "cpuset" in second.fix

@@ -14,7 +14,7 @@ import pytest
 
 from byteps_like import _core
 from byteps_like.collectives.communicator import Communicator
-from byteps_like.collectives.schedule import Kind
+from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError, PeerLostError, ShutdownError, from_code
 from tests.fault.worlds import Threads

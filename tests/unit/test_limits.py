@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import resource
 from byteps_like.config import Config
-from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.limits import raise_open_files
 
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from byteps_like.compression.onebit import Onebit
+from byteps_like.compression.quantised.onebit import Onebit
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.worker.api import Feedback, TensorSpec, Worker

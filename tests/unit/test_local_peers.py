@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError, ShutdownError
-from byteps_like.torch import devices, runtime
-from byteps_like.torch.group_options import GroupOptions
-from byteps_like.torch.local_peers_choice import Means, choose
-from byteps_like.torch.local_peers_group import Turns
-from byteps_like.torch.local_peers_ipc import IpcPeers
-from byteps_like.torch.local_shares import even_places
+from byteps_like.torch.c10d.options import GroupOptions
+from byteps_like.torch.device import devices
+from byteps_like.torch.job import runtime
+from byteps_like.torch.local.choice import Means, choose
+from byteps_like.torch.local.peers_ipc import IpcPeers
+from byteps_like.torch.local.peers_nccl import Turns
+from byteps_like.torch.local.shares import even_places
 from byteps_like.worker.shares import slice_of
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.settings import configure

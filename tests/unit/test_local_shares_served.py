@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch import devices, runtime
+from byteps_like.torch.device import devices
+from byteps_like.torch.job import runtime
 from byteps_like.wire.frame import PARTITION_KEY, SHARE_SHIFT
 from byteps_like.worker.api import Declared, Partition, Share, TensorSpec
 from byteps_like.worker.shares import shared

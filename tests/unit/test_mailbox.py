@@ -2,7 +2,7 @@
 
 import asyncio
 
-from byteps_like.control.mailbox import KEPT, PENDING_AT_MOST, Mailbox
+from byteps_like.control.members.mailbox import KEPT, PENDING_AT_MOST, Mailbox
 
 
 async def read(box: Mailbox, position: int) -> list[bytes]:

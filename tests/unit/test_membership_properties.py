@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from membership_world import INCARNATION, Job
 
-from byteps_like.control.membership import JobState
-from byteps_like.control.seats import SeatState
+from byteps_like.control.members.membership import JobState
+from byteps_like.control.members.seats import SeatState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import BytePSLikeError, MismatchError, RefusedError
 

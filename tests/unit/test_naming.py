@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from byteps_like.errors import MismatchError
-from byteps_like.torch.naming import LANES, Among, Call, Claim, NameTable
+from byteps_like.torch.job.naming import LANES, Among, Call, Claim, NameTable
 from byteps_like.worker.api import OUT_OF_STEP
 from byteps_like.worker.local import CompletedHandle
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps_like.compression.registry import codec_of
-from byteps_like.control.optimum import Host, shares
-from byteps_like.control.placement import ALIGNMENT, SMALLEST_PIECE, Placer
+from byteps_like.control.placing.optimum import Host, shares
+from byteps_like.control.placing.placement import ALIGNMENT, SMALLEST_PIECE, Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner import workloads

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.planner import workloads
 from byteps_like.planner.call import call
 from byteps_like.planner.clock import Clock, Process
 from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
 from byteps_like.planner.link import Card, Link, Segment
 from byteps_like.planner.predict import predict
-from byteps_like.planner.shift import Arc, Job, plan_shifts
+from byteps_like.planner.shift.plan import Arc, Job, plan_shifts
 from byteps_like.planner.workload import Layer, Workload
 
 B = 0.4e9 / 8  # 400 Mb/s

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from byteps_like.collectives import count, library
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives import library
+from byteps_like.collectives.schedules import count
+from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner import workloads
 from byteps_like.planner.call import call

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to
 
-from byteps_like.control.door_keys import door_keys
+from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.control.types import Event, EventKind
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import (

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, ShutdownError
-from byteps_like.torch.futures import Callbacks, Future
-from byteps_like.torch.process_group import ProcessGroup
-from byteps_like.torch.tensors import WIRE_DTYPES
+from byteps_like.torch.c10d.futures import Callbacks, Future
+from byteps_like.torch.c10d.process_group import ProcessGroup
+from byteps_like.torch.device.tensors import WIRE_DTYPES
 from tests.fakes.thread_process_groups import run_groups
 from tests.scenarios import c10d
 
@@ -190,7 +190,7 @@ def test_monitored_barrier_names_rank_0() -> None:
                 group.monitored_barrier(timedelta(seconds=0.1))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("byteps_like.torch.monitored._GRACE", 0.1)
+        patch.setattr("byteps_like.torch.c10d.monitored._GRACE", 0.1)
         run_groups(2, body, patch)
 
 
@@ -270,7 +270,7 @@ def test_dropped_work_keeps_its_tensors_alive() -> None:
         def on_done(self, callback: Callable[[], None]) -> None:
             self.callbacks.append(callback)
 
-    from byteps_like.torch.work import Work
+    from byteps_like.torch.c10d.work import Work
 
     class Token:
         alive = True
@@ -319,8 +319,8 @@ def test_every_element_type_of_the_core_has_one_of_torch() -> None:
 
 
 def test_options_are_checked() -> None:
-    from byteps_like.torch.backend import create
-    from byteps_like.torch.group_options import GroupOptions
+    from byteps_like.torch.c10d.backend import create
+    from byteps_like.torch.c10d.options import GroupOptions
 
     with pytest.raises(InvalidArgumentError, match="neither 'fast' nor 'ordered'"):
         GroupOptions(reduction="exact")
@@ -329,7 +329,7 @@ def test_options_are_checked() -> None:
 
 
 def test_an_ordered_group_makes_ordered_calls() -> None:
-    from byteps_like.torch.group_options import CallDefaults, GroupOptions
+    from byteps_like.torch.c10d.options import CallDefaults, GroupOptions
 
     defaults = CallDefaults(GroupOptions(reduction="ordered", algorithm="ring"), timedelta(seconds=5))
     for options in (defaults.default, defaults.get(None), defaults.get(timedelta(seconds=2), waits=True)):

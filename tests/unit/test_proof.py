@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.control.proof import DISORDER, CallerSession, ChallengedError, Keys, Place, Purpose, Verifier
+from byteps_like.control.calls.proof import DISORDER, CallerSession, ChallengedError, Keys, Place, Purpose, Verifier
 from byteps_like.errors import RefusedError
 
 SECRET = b"0123456789abcdef0123456789abcdef"

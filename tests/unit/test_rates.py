@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.card import CardMeter, open_meter
-from byteps_like.control.rates import SETTLE, CardRates, CardReport
+from byteps_like.control.hosts.card import CardMeter, open_meter
+from byteps_like.control.placing.rates import SETTLE, CardRates, CardReport
 from byteps_like.control.types import World
 from tests.unit.test_weights import world
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.rdma import RdmaAddress, RdmaHost, peer_urls, rdma_listen_url
-from byteps_like.control.routes import listen_urls
+from byteps_like.control.hosts.rdma import RdmaAddress, RdmaHost, peer_urls, rdma_listen_url
+from byteps_like.control.hosts.routes import listen_urls
 from byteps_like.errors import ConfigError
 
 TWO_CARDS = RdmaHost(

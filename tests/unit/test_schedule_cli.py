@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 from byteps_like.cli.main import app
 from byteps_like.cli.schedule import layout_of
-from byteps_like.collectives import count, library, timeline
-from byteps_like.collectives.builder import Task
-from byteps_like.collectives.check import check
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives import library
+from byteps_like.collectives.planning import timeline
+from byteps_like.collectives.schedules import count
+from byteps_like.collectives.schedules.builder import Task
+from byteps_like.collectives.schedules.check import check
+from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

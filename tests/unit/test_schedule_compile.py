@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_model import Arrays, Model, expected
 
-from byteps_like.collectives import compile, library
+from byteps_like.collectives import library
 from byteps_like.collectives.library import Algorithm
-from byteps_like.collectives.schedule import Buffer, Kind, Layout
+from byteps_like.collectives.planning import compile
+from byteps_like.collectives.schedules.schedule import Buffer, Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 
 ROWS = list(library.algorithms())

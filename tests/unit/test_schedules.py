@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps_like.collectives import count, library
+from byteps_like.collectives import library
 from byteps_like.collectives.algorithms import hierarchical
-from byteps_like.collectives.builder import Task
-from byteps_like.collectives.check import check
-from byteps_like.collectives.dependencies import ScheduleError
 from byteps_like.collectives.library import Algorithm
-from byteps_like.collectives.schedule import Kind, Layout, RankSchedule, StepKind
+from byteps_like.collectives.schedules import count
+from byteps_like.collectives.schedules.builder import Task
+from byteps_like.collectives.schedules.check import check
+from byteps_like.collectives.schedules.dependencies import ScheduleError
+from byteps_like.collectives.schedules.schedule import Kind, Layout, RankSchedule, StepKind
 from byteps_like.errors import InvalidArgumentError
 
 ROWS = list(library.algorithms())

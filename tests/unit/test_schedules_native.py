@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from schedule_model import Arrays, expected
 
-from byteps_like.collectives import compile, library
+from byteps_like.collectives import library
 from byteps_like.collectives.library import Algorithm
-from byteps_like.collectives.schedule import Kind, Layout
+from byteps_like.collectives.planning import compile
+from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.dtypes import DType, Op
 
 core = pytest.importorskip("byteps_like._core", reason="the native core is not built")

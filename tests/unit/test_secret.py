@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control import secret
+from byteps_like.control.calls import secret
 from byteps_like.errors import ConfigError
 
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -8,8 +8,8 @@ import pytest
 import byteps_like._core as _core
 from byteps_like.compression.codec import Draw
 from byteps_like.compression.figures import RISES, Encoding, Figures, Usual, alarm, usual
+from byteps_like.compression.quantised.ternary import Ternary
 from byteps_like.compression.registry import CODECS, SHORT, codec_of
-from byteps_like.compression.ternary import Ternary
 from byteps_like.tuner.probe import MARGIN, PACE, Probe, medians
 from byteps_like.tuner.search import ParzenSearch, Trial
 from byteps_like.tuner.setting import Setting, Space, load, pack, save, unpack

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps_like.collectives import library, selector
-from byteps_like.collectives.default_table import RULES, SHARED
-from byteps_like.collectives.forced import parse_forced
-from byteps_like.collectives.measured_table import MeasuredTable, Point
-from byteps_like.collectives.schedule import Kind, Layout
-from byteps_like.collectives.selector import Limits, Selector
+from byteps_like.collectives import library
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection import selector
+from byteps_like.collectives.selection.default_table import RULES, SHARED
+from byteps_like.collectives.selection.forced import parse_forced
+from byteps_like.collectives.selection.measured_table import MeasuredTable, Point
+from byteps_like.collectives.selection.selector import Limits, Selector
 from byteps_like.config import Config
 from byteps_like.errors import ConfigError, InvalidArgumentError
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.client import ControlClient
-from byteps_like.control.scheduler import SchedulerServer
+from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, MismatchError, StalledError
 from byteps_like.server.admin import drain_server, server_stats

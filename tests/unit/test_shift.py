@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from byteps_like.cli.main import app
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.planner.shift import Arc, Job, common_period, plan_shifts
-from byteps_like.planner.shift_fluid import step_times
-from byteps_like.planner.shift_jobs import parse_job, trace_job
+from byteps_like.planner.shift.fluid import step_times
+from byteps_like.planner.shift.jobs import parse_job, trace_job
+from byteps_like.planner.shift.plan import Arc, Job, common_period, plan_shifts
 from byteps_like.worker.pace import Pace
 
 HALVES = [Job(name, 2.0, (Arc(1.0, 1.0, 10.0),)) for name in "ab"]

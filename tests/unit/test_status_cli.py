@@ -7,8 +7,8 @@ from io import StringIO
 from rich.console import Console
 
 from byteps_like.cli.status import _COLUMNS, _cells, _table
-from byteps_like.control.seats import Waiting
-from byteps_like.control.status import JobStatus, MemberStatus
+from byteps_like.control.calls.status import JobStatus, MemberStatus
+from byteps_like.control.members.seats import Waiting
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.launch.monitor import Sample
 

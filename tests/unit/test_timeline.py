@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.session import Session
+from byteps_like.control.calls.session import Session
 from byteps_like.errors import ConfigError, InvalidArgumentError
 from byteps_like.timeline.analysis import Analysis
 from byteps_like.timeline.clock import Clock

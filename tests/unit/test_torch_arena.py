@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.torch import runtime, slot
-from byteps_like.torch.tensors import tensor_over
+from byteps_like.torch.device.tensors import tensor_over
+from byteps_like.torch.gradients import slot
+from byteps_like.torch.job import runtime
 from byteps_like.worker.api import Declared
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import ThreadWorld, run_world

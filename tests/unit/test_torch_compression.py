@@ -9,7 +9,7 @@ import torch
 import byteps_like.torch as bps
 from byteps_like.compression.codec import Trait
 from byteps_like.compression.registry import codec_of
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world

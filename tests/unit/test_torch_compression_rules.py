@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.compression.onebit import Onebit
+from byteps_like.compression.quantised.onebit import Onebit
 from byteps_like.compression.registry import codec_of
 from byteps_like.config import Config
-from byteps_like.torch import runtime
-from byteps_like.torch.casts import BF16Compressor, FP16Compressor
-from byteps_like.torch.compress import RAW, Compress, LowRank
-from byteps_like.torch.compression_params import from_attributes
-from byteps_like.torch.compression_rules import rules_of, way_of
+from byteps_like.torch.compression.casts import BF16Compressor, FP16Compressor
+from byteps_like.torch.compression.params import from_attributes
+from byteps_like.torch.compression.policy import RAW, Compress, LowRank
+from byteps_like.torch.compression.rules import rules_of, way_of
+from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.settings import configure
 

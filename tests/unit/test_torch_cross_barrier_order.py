@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import byteps_like.torch as bps
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from tests.fakes.held_worker import HeldHandle, HeldWorker
 from tests.scenarios.models import fill
 
@@ -264,12 +264,12 @@ def test_ctrl_c_loses_nothing(step):
 def test_memory_in_flight_outlives_model_and_optimizer(step):
     import gc
 
-    from byteps_like.torch import flown
+    from byteps_like.torch.device import inflight
 
     flights = step.worker.flights
     del step.model, step.optimizer
     gc.collect()
-    kept = [handles for handles, *_ in flown._parked.values()]
+    kept = [handles for handles, *_ in inflight._parked.values()]
     assert any(set(flights) <= set(handles) for handles in kept)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from byteps_like import cuda
-from byteps_like.torch import cuda_device
-from byteps_like.torch.cuda_device import CudaDevice
+from byteps_like.torch.device import cuda as cuda_device
+from byteps_like.torch.device.cuda import CudaDevice
 
 SECOND = torch.device("cuda", 1)
 

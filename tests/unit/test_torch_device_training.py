@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError
-from byteps_like.torch.flown import park
+from byteps_like.torch.device.inflight import park
 from tests.fakes.native_job import run_native_job
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_device import DEADLINE, software_device

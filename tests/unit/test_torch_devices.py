@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError, ShutdownError
-from byteps_like.torch import devices, runtime
-from byteps_like.torch.group_options import GroupOptions
-from byteps_like.torch.slot import Slot
+from byteps_like.torch.c10d.options import GroupOptions
+from byteps_like.torch.device import devices
+from byteps_like.torch.gradients.slot import Slot
+from byteps_like.torch.job import runtime
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
 from tests.fakes.thread_process_groups import run_groups

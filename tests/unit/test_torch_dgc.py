@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.compression.topk import TopK
+from byteps_like.compression.sparse.topk import TopK
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import compression as scenario
 

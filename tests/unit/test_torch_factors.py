@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from byteps_like.torch.factors_choice import Exchange, Link, by_factors, next_rows
+from byteps_like.torch.factors.choice import Exchange, Link, by_factors, next_rows
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import factors

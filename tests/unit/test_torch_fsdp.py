@@ -12,16 +12,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from byteps_like.collectives.algorithms.two_level import carrier
-from byteps_like.collectives.schedule import Kind, Layout
-from byteps_like.collectives.shape import Shape
+from byteps_like.collectives.planning.shape import Shape
+from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.compression.codec import Codec, Draw, Floats, Trait
 from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.torch.coded_slots import HEADER, SlotCodec, gradients_codec, lone_codec
-from byteps_like.torch.fsdp_collectives import CodedAllGather, TwoHopReduceScatter
-from byteps_like.torch.fsdp_hosts import even_hosts
-from byteps_like.torch.fsdp_secondary import Secondary
+from byteps_like.torch.compression.slot_codec import HEADER, SlotCodec, gradients_codec, lone_codec
+from byteps_like.torch.fsdp.collectives import CodedAllGather, TwoHopReduceScatter
+from byteps_like.torch.fsdp.hosts import even_hosts
+from byteps_like.torch.fsdp.secondary import Secondary
 from tests.fakes.native_groups import run_native_groups, sent_across
 
 KEY = 11
@@ -299,8 +299,10 @@ def test_codecs_that_can_t_are_refused() -> None:
 
 def test_what_lies_elsewhere_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """By FSDP's collectives and a pipeline's stages alike: it travels as it is."""
-    from byteps_like.torch import fsdp_collectives, fsdp_hosts, pipeline_stage
-    from byteps_like.torch.pipeline_edges import Way
+    from byteps_like.torch.fsdp import collectives as fsdp_collectives
+    from byteps_like.torch.fsdp import hosts as fsdp_hosts
+    from byteps_like.torch.pipeline import stage as pipeline_stage
+    from byteps_like.torch.pipeline.edges import Way
 
     monkeypatch.setattr(fsdp_collectives, "crosses_hosts", lambda _: True)
     fsdp_hosts.warn_raw.cache_clear()

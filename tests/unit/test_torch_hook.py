@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.torch import comm_hook
+from byteps_like.torch.ddp import comm_hook
 from tests.fakes.thread_world import run_world
 
 

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 import byteps_like.torch as bps
 from byteps_like.compression.registry import codec_of
-from byteps_like.torch import comm_hook, runtime
+from byteps_like.torch.ddp import comm_hook
+from byteps_like.torch.job import runtime
 from byteps_like.worker.local import CompletedHandle, LocalWorker
 from tests.fakes.codec_rounds import by_reference
 from tests.fakes.thread_world import run_world

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from byteps_like.errors import BytePSLikeError, MismatchError
-from byteps_like.torch.naming import KEPT, Among, Call, Claim, NameTable
+from byteps_like.torch.job.naming import KEPT, Among, Call, Claim, NameTable
 
 
 class Flight:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from byteps_like.errors import DeviceError, PeerLostError
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.embedded import Owning, Services
 from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from byteps_like.errors import DeviceError
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from tests.fakes.native_job import run_native_job
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_driver import needs_software_driver

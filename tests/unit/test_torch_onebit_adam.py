@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.compression.onebit import Onebit
-from byteps_like.torch import runtime
+from byteps_like.compression.quantised.onebit import Onebit
+from byteps_like.torch.job import runtime
 from tests.fakes.settings import configure
 from tests.fakes.thread_world import run_world
 from tests.scenarios import compression as scenario

@@ -9,8 +9,8 @@ import torch
 
 import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError, PeerLostError
-from byteps_like.torch import runtime
-from byteps_like.torch.naming import KEPT, LANES
+from byteps_like.torch.job import runtime
+from byteps_like.torch.job.naming import KEPT, LANES
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.operations import SCENARIOS

@@ -9,8 +9,8 @@ import torch
 
 import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime
-from byteps_like.torch.optimizer_choices import CONFLICTS
+from byteps_like.torch.job import runtime
+from byteps_like.torch.optimizer.choices import CONFLICTS
 from byteps_like.worker.local import LocalWorker
 
 OPTIONS = {

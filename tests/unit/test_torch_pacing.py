@@ -8,7 +8,7 @@ import torch
 import byteps_like.torch as bps
 from byteps_like.config import Config
 from byteps_like.errors import ConfigError, InvalidArgumentError
-from byteps_like.torch import pacing
+from byteps_like.torch.job import pacing
 from tests.fakes.thread_world import run_world
 
 PERIOD, OFFSET = 0.1, 0.04

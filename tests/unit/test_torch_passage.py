@@ -8,10 +8,12 @@ import threading
 import pytest
 import torch
 
-from byteps_like.torch import devices, flown, passage, runtime
-from byteps_like.torch.futures import Callbacks, Future
-from byteps_like.torch.passage import Stage
-from byteps_like.torch.work import Work
+from byteps_like.torch.c10d.futures import Callbacks, Future
+from byteps_like.torch.c10d.work import Work
+from byteps_like.torch.device import devices, inflight
+from byteps_like.torch.device import staged_copy as passage
+from byteps_like.torch.device.staged_copy import Stage
+from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.software_device import SoftwareDevice, SoftwareEvent
 
@@ -183,24 +185,24 @@ def test_what_is_parked_while_others_are_looked_at_is_kept():
     class Asked(Operation):
         def done(self):
             if data:
-                flown.park([later], data.pop())
+                inflight.park([later], data.pop())
             return True
 
-    before = len(flown._parked)
-    flown.park([Asked()], None)
-    assert not data and len(flown._parked) == before + 2
+    before = len(inflight._parked)
+    inflight.park([Asked()], None)
+    assert not data and len(inflight._parked) == before + 2
     later.end()
-    flown.release()
-    assert len(flown._parked) == before
+    inflight.release()
+    assert len(inflight._parked) == before
 
 
 def test_who_leaves_the_job_keeps_nothing_that_is_over():
     operation = Operation()
     with runtime.bound(LocalWorker()):
-        flown.park([operation], "memory")
-        assert any(data == "memory" for _, data, *_ in flown._parked.values())
+        inflight.park([operation], "memory")
+        assert any(data == "memory" for _, data, *_ in inflight._parked.values())
         operation.end()
-    assert not any(data == "memory" for _, data, *_ in flown._parked.values())
+    assert not any(data == "memory" for _, data, *_ in inflight._parked.values())
 
 
 def test_the_end_waits_for_no_device_that_hangs(device, monkeypatch):

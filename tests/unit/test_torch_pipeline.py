@@ -15,8 +15,8 @@ import byteps_like.torch as bps
 from byteps_like.compression.codec import Draw, Floats
 from byteps_like.compression.registry import codec_of
 from byteps_like.errors import InvalidArgumentError, MismatchError
-from byteps_like.torch.pipeline_edges import Edges, check_alike, codecs_by_edge, epilogue
-from byteps_like.torch.pipeline_stage import encode_sends
+from byteps_like.torch.pipeline.edges import Edges, check_alike, codecs_by_edge, epilogue
+from byteps_like.torch.pipeline.stage import encode_sends
 
 CHUNKS, SHAPE = 4, (3, 700)
 

@@ -22,8 +22,8 @@ def test_misuse(body, size):
 
 
 def test_large_tensors_travel_in_chunks(monkeypatch):
-    monkeypatch.setattr("byteps_like.torch.packed.CHUNK_BYTES", 1000)
-    monkeypatch.setattr("byteps_like.torch.packed.chunks.__defaults__", (1000,))
+    monkeypatch.setattr("byteps_like.torch.ops.packed.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("byteps_like.torch.ops.packed.chunks.__defaults__", (1000,))
     world = ThreadWorld(2)
 
     def body(bps, rank, size):

@@ -17,14 +17,14 @@ from byteps_like.compression.figures import Usual
 from byteps_like.compression.registry import codec_of
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch import runtime as bps_runtime
-from byteps_like.torch.compress import Auto, Compress
-from byteps_like.torch.compression_rules import Rules
-from byteps_like.torch.membership import serve
-from byteps_like.torch.reducer import GradientReducer, ReducerOptions
-from byteps_like.torch.runtime import Runtime
-from byteps_like.torch.tuning import Tuning
-from byteps_like.torch.watching import watch
+from byteps_like.torch.adapt.codec_monitor import watch
+from byteps_like.torch.adapt.tuning import Tuning
+from byteps_like.torch.compression.policy import Auto, Compress
+from byteps_like.torch.compression.rules import Rules
+from byteps_like.torch.gradients.reducer import GradientReducer, ReducerOptions
+from byteps_like.torch.job import runtime as bps_runtime
+from byteps_like.torch.job.membership import serve
+from byteps_like.torch.job.runtime import Runtime
 from byteps_like.tuner.probe import PACE
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
@@ -56,7 +56,7 @@ def gradient(step, rank, heavy=False):
 
 def steps(bps, rank, size, compression, count, check="off", every=0, heavy=False, rates=(1.0,), tune=None, **options):
     """Weights, the optimizer, and after each step whether gradients are encoded."""
-    runtime = bps.runtime.current()
+    runtime = bps.job.runtime.current()
     configure(runtime, compression_check=check, compression_monitor=every)
     if hasattr(runtime.worker, "world"):
         world = runtime.worker.world
@@ -133,14 +133,14 @@ def test_who_was_alone_and_who_comes_agree_that_nothing_is_left_to_time():
         table = torch.nn.Embedding(50, 4, sparse=True)
 
         def made():
-            configure(bps.runtime.current(), compression_check="on")
+            configure(bps.job.runtime.current(), compression_check="on")
             sgd = torch.optim.SGD(table.parameters(), lr=1.0)
             return bps.DistributedOptimizer(sgd, table.named_parameters(), compression={"weight": "int8"})
 
         if rank == 0:
             with bps_runtime.bound(LocalWorker()):
                 optimizer = made()
-        configure(bps.runtime.current(), compression_check="on")
+        configure(bps.job.runtime.current(), compression_check="on")
         if rank == 1:
             optimizer = made()
         for _ in range(4):
@@ -254,7 +254,7 @@ def test_looks_agree_after_a_join(cross_barrier):
     """Where the barrier is crossed, a rank hears of another's join after it has counted the round."""
 
     def body(bps, rank, size):
-        runtime = bps.runtime.current()
+        runtime = bps.job.runtime.current()
         configure(runtime, compression_check="off", compression_monitor=4)
         model = Given({"w": SHAPE})
         options = {"cross_barrier": True, "model": model} if cross_barrier else {}
@@ -285,7 +285,7 @@ def test_what_is_usual_is_said_by_rank_0(monkeypatch):
 
 def test_looks_keep_no_arena_that_is_gone():
     def body(bps, rank, size):
-        configure(bps.runtime.current(), compression_monitor=1)
+        configure(bps.job.runtime.current(), compression_monitor=1)
         model = Given({"0": SHAPE})
         reducer = GradientReducer(model.named_parameters, ReducerOptions(Rules([("*", Compress("int8"))], min_bytes=0)))
         watch(reducer, 1)
@@ -308,7 +308,7 @@ def nanosecond(monkeypatch):
     """Every codec takes 1 ns to encode an element, and nothing else takes time; raw takes none at all."""
     curve, none = (0.0, 1e-9, 0.0), (0.0, 0.0, 0.0)
     monkeypatch.setattr(
-        "byteps_like.torch.selecting._costs",
+        "byteps_like.torch.gradients.selecting._costs",
         lambda codecs, world: [*none * 4, *(number for _ in codecs for number in (*curve, *none * 3))],
     )
 
@@ -321,7 +321,7 @@ def auto(compression, world, count=3, **options):
 
 def test_auto_within_one_host_stays_raw(caplog):
     world = world_of(raw=0.0, per_byte=1e-6)
-    with caplog.at_level(logging.INFO, "byteps_like.torch.selecting"):
+    with caplog.at_level(logging.INFO, "byteps_like.torch.gradients.selecting"):
         codecs, ranks = auto({"w": "auto"}, world)
     assert codecs == [[], []] and torch.equal(ranks[0][0], exact(3))
     assert [record.getMessage() for record in caplog.records] == [
@@ -334,7 +334,7 @@ def test_auto_beside_portable_workers_stays_raw(caplog):
     """They can't encode, nor say where they are: who measured would wait for them."""
     world = world_of(hosts=2, raw=0.0, per_byte=1e-6)
     world.encode = False
-    with caplog.at_level(logging.INFO, "byteps_like.torch.selecting"):
+    with caplog.at_level(logging.INFO, "byteps_like.torch.gradients.selecting"):
         codecs, _ = auto({"w": "auto"}, world)
     assert codecs == [[], []] and "portable" in caplog.records[0].getMessage()
     assert not any(".auto0" in name for name in world.pushed), "nothing is measured"

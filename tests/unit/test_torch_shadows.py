@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.naming import Among, Call, Claim, NameTable
-from byteps_like.torch.shadows import Message, Shadows, meeting_of
+from byteps_like.torch.job.naming import Among, Call, Claim, NameTable
+from byteps_like.torch.job.shadows import Message, Shadows, meeting_of
 from byteps_like.worker.api import Declared, Partition, TensorSpec
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.local_group import LocalOperation
 from tests.fakes.native_world import run_native_world

@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 
-from byteps_like.torch import runtime
-from byteps_like.torch.sparse import SparseSums
-from byteps_like.torch.sparse_choice import Way
-from byteps_like.torch.sparse_rows import SUMMED, Rows
+from byteps_like.torch.job import runtime
+from byteps_like.torch.sparse.choice import Way
+from byteps_like.torch.sparse.rows import SUMMED, Rows
+from byteps_like.torch.sparse.sums import SparseSums
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import run_world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import byteps_like.torch as bps
-from byteps_like.torch import runtime
+from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import run_world
 from tests.scenarios.normalization import SCENARIOS

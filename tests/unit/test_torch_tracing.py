@@ -15,7 +15,7 @@ import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.perfetto import merged
 from byteps_like.timeline.recorder import recorder
-from byteps_like.torch import runtime, tracing
+from byteps_like.torch.job import runtime, tracing
 from byteps_like.worker.local import LocalWorker
 
 LAYERS = ("0", "2", "3.0")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
-from byteps_like.torch.runtime import bound
-from byteps_like.torch.tuning import Tuning
+from byteps_like.torch.adapt.tuning import Tuning
+from byteps_like.torch.job.runtime import bound
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting, load, save
@@ -109,7 +109,7 @@ def test_links_are_told_and_partitions_are_cut_anew():
         model = mlp()
         optimizer = make(bps, model, GRID)
         train(bps, rank, optimizer, model, 2 * PACE.trials)
-        worker = bps.runtime.current().worker
+        worker = bps.job.runtime.current().worker
         return worker.links, list(worker.retired), optimizer._distribution.reducer.partition_bytes
 
     links, retired, last = run_world(2, body, world=world)[0]
@@ -175,7 +175,7 @@ def test_the_setting_of_the_job_tunes_the_first_optimizer_only(tmp_path):
     save(path, Setting("server", 8192))
 
     def body(bps, rank, size):
-        configure(bps.runtime.current(), tune=str(path))
+        configure(bps.job.runtime.current(), tune=str(path))
         first, second = mlp(), mlp(seed=1)
         tuned, plain = make(bps, first), make(bps, second)
         train(bps, rank, tuned, first, 2)
@@ -197,7 +197,7 @@ def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
                 configure(alone, tune=str(path))
                 optimizer = make(bps, model)
                 train(bps, rank, optimizer, model, 1)
-        configure(bps.runtime.current(), tune=str(path))
+        configure(bps.job.runtime.current(), tune=str(path))
         if rank == 1:
             optimizer = make(bps, model)
         train(bps, rank, optimizer, model, 3)
@@ -207,7 +207,7 @@ def test_a_rank_that_was_alone_is_tuned_with_those_that_come(tmp_path):
 
 
 def test_what_is_found_is_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr("byteps_like.torch.tuning.PACE", PACE)
+    monkeypatch.setattr("byteps_like.torch.adapt.tuning.PACE", PACE)
     path = tmp_path / "tuned.json"
 
     def body(bps, rank, size):

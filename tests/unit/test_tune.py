@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from byteps_like.cli.main import app
 from byteps_like.cli.tune import save, show
-from byteps_like.collectives import tune as tuning
 from byteps_like.collectives.api import CallOptions
-from byteps_like.collectives.measured_table import MeasuredTable, Point
-from byteps_like.collectives.schedule import Kind, Layout
-from byteps_like.collectives.selector import Selector
-from byteps_like.collectives.tune import Timing, TuneOptions, layout_of, tune
+from byteps_like.collectives.schedules.schedule import Kind, Layout
+from byteps_like.collectives.selection import tune as tuning
+from byteps_like.collectives.selection.measured_table import MeasuredTable, Point
+from byteps_like.collectives.selection.selector import Selector
+from byteps_like.collectives.selection.tune import Timing, TuneOptions, layout_of, tune
 from byteps_like.errors import InvalidArgumentError
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
 

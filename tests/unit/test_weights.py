@@ -5,9 +5,9 @@ from unittest.mock import patch
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control import card
+from byteps_like.control.hosts import card
+from byteps_like.control.placing.weights import hosts_of, server_weights
 from byteps_like.control.types import Member, MemberRole, World
-from byteps_like.control.weights import hosts_of, server_weights
 
 
 def member(role: MemberRole, rank: int, host: str, gbps: float = 0.0, shards: int = 1) -> Member:

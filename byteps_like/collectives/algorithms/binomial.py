@@ -6,8 +6,8 @@ lowest bit, its children have one lower bit more, so every subtree is a run of r
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Builder, Cost, Task, cost, from_root, sections, to_root
-from byteps_like.collectives.schedule import Buffer, RankSchedule, Span
+from byteps_like.collectives.schedules.builder import Builder, Cost, Task, cost, from_root, sections, to_root
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
 def children(task: Task) -> list[tuple[int, int]]:

@@ -6,8 +6,8 @@ systems. IEEE TPDS 8(11), 1997.
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Builder, Cost, Task, blocks, cost, sections
-from byteps_like.collectives.schedule import Buffer, Chunk, RankSchedule, Span
+from byteps_like.collectives.schedules.builder import Builder, Cost, Task, blocks, cost, sections
+from byteps_like.collectives.schedules.schedule import Buffer, Chunk, RankSchedule, Span
 
 
 def all_gather(task: Task) -> RankSchedule:

@@ -6,8 +6,8 @@ Hosts follow one another in the chain, so that each is entered and left once.
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Cost, Task, cost, from_root, to_root
-from byteps_like.collectives.schedule import RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task, cost, from_root, to_root
+from byteps_like.collectives.schedules.schedule import RankSchedule
 
 
 def order(task: Task) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from byteps_like.collectives.builder import (
+from byteps_like.collectives.schedules.builder import (
     Builder,
     Cost,
     Task,
@@ -19,7 +19,7 @@ from byteps_like.collectives.builder import (
     sections,
     whole_vector,
 )
-from byteps_like.collectives.schedule import Buffer, RankSchedule, Span
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
 def following(task: Task) -> list[int]:

@@ -5,8 +5,8 @@ Hensgen, Finkel, Manber: Two algorithms for barrier synchronization. Int. J. Par
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Builder, Cost, Task, cost, sections
-from byteps_like.collectives.schedule import Buffer, RankSchedule, Span
+from byteps_like.collectives.schedules.builder import Builder, Cost, Task, cost, sections
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
 def barrier(task: Task) -> RankSchedule:

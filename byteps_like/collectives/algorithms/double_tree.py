@@ -10,8 +10,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from byteps_like.collectives.builder import Cost, Task, cost, whole_vector
-from byteps_like.collectives.schedule import RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task, cost, whole_vector
+from byteps_like.collectives.schedules.schedule import RankSchedule
 
 
 @lru_cache(maxsize=64)

@@ -12,8 +12,16 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from byteps_like.collectives.builder import Cost, Task, Vector, cost, part_for_each, part_of_each, whole_vector
-from byteps_like.collectives.schedule import Buffer, RankSchedule
+from byteps_like.collectives.schedules.builder import (
+    Cost,
+    Task,
+    Vector,
+    cost,
+    part_for_each,
+    part_of_each,
+    whole_vector,
+)
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule
 
 
 class Level(NamedTuple):

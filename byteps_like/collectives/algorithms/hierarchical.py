@@ -10,8 +10,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from byteps_like.collectives.algorithms.ring import gather_around, reduce_around
-from byteps_like.collectives.builder import Cost, Task, Vector, cost, whole_vector
-from byteps_like.collectives.schedule import Layout, RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task, Vector, cost, whole_vector
+from byteps_like.collectives.schedules.schedule import Layout, RankSchedule
 
 
 def is_viable(task: Task) -> str:

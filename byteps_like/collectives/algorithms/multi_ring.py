@@ -10,8 +10,8 @@ from fractions import Fraction
 from math import gcd
 
 from byteps_like.collectives.algorithms.ring import gather_around, reduce_around
-from byteps_like.collectives.builder import Cost, Task, cost, whole_vector
-from byteps_like.collectives.schedule import RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task, cost, whole_vector
+from byteps_like.collectives.schedules.schedule import RankSchedule
 
 
 def strides(task: Task) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Task, blocks
-from byteps_like.collectives.schedule import Buffer, RankSchedule, Span
+from byteps_like.collectives.schedules.builder import Task, blocks
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
 def all_to_all(task: Task) -> RankSchedule:

@@ -5,8 +5,8 @@ Thakur, Rabenseifner, Gropp: Optimization of collective communication operations
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Cost, Task, cost, whole_vector
-from byteps_like.collectives.schedule import RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task, cost, whole_vector
+from byteps_like.collectives.schedules.schedule import RankSchedule
 
 
 def all_reduce(task: Task) -> RankSchedule:

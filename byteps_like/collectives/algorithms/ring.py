@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from byteps_like.collectives.builder import Cost, Task, Vector, cost, part_for_each, part_of_each, whole_vector
-from byteps_like.collectives.schedule import Buffer, RankSchedule
+from byteps_like.collectives.schedules.builder import (
+    Cost,
+    Task,
+    Vector,
+    cost,
+    part_for_each,
+    part_of_each,
+    whole_vector,
+)
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule
 
 Part = tuple[int, int]
 """First chunk and number of chunks of a vector."""

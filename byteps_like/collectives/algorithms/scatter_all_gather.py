@@ -7,8 +7,8 @@ another while it comes, so the root's link carries the vector once and nobody ge
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Cost, Task, cost, from_root, to_root
-from byteps_like.collectives.schedule import RankSchedule
+from byteps_like.collectives.schedules.builder import Cost, Task, cost, from_root, to_root
+from byteps_like.collectives.schedules.schedule import RankSchedule
 
 
 def _others(task: Task) -> list[tuple[int, int]]:

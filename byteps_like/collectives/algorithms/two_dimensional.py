@@ -6,8 +6,8 @@ for n-1, those between hosts m times as large; two stride copies make each one r
 
 from __future__ import annotations
 
-from byteps_like.collectives.builder import Builder, Cost, Task, blocks, cost, sections
-from byteps_like.collectives.schedule import Buffer, RankSchedule, Span
+from byteps_like.collectives.schedules.builder import Builder, Cost, Task, blocks, cost, sections
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
 def is_viable(task: Task) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from byteps_like.collectives.algorithms.hierarchical import is_viable as is_viable  # the same condition
 from byteps_like.collectives.algorithms.two_level import carried, carrier, neighbours, other_hosts
-from byteps_like.collectives.builder import Builder, Cost, Task, blocks, cost, sections
-from byteps_like.collectives.schedule import Buffer, RankSchedule, Span
+from byteps_like.collectives.schedules.builder import Builder, Cost, Task, blocks, cost, sections
+from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
 def all_to_all(task: Task) -> RankSchedule:

@@ -1,0 +1,68 @@
+"""Counts what a schedule sends, exactly: messages and sections for each link, and messages that follow one another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from byteps_like.collectives.schedules.builder import Cost
+from byteps_like.collectives.schedules.dependencies import Graph
+from byteps_like.collectives.schedules.schedule import Layout, RankSchedule, StepKind
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Messages, and what they hold as a share of one section (sections of equal size)."""
+
+    messages: int = 0
+    sections: Fraction = Fraction(0)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.messages + other.messages, self.sections + other.sections)
+
+
+def links(schedules: Sequence[RankSchedule]) -> dict[tuple[int, int], Traffic]:
+    """(sender, receiver) -> what goes there; links without traffic are left out."""
+    found: dict[tuple[int, int], Traffic] = {}
+    for schedule in schedules:
+        buffers = (schedule.input, schedule.output, schedule.scratch)
+        for step in schedule.steps:
+            if step.kind is StepKind.SEND and step.source is not None:
+                first, count = step.source.first, step.source.count
+                cut = Counter(chunk.pieces for chunk in buffers[step.source.buffer][first : first + count])
+                sent = Traffic(1, sum((Fraction(number, pieces) for pieces, number in cut.items()), Fraction(0)))
+                link = (schedule.rank, step.peer)
+                found[link] = found.get(link, Traffic()) + sent
+    return found
+
+
+def sent(schedules: Sequence[RankSchedule], layout: Layout | None = None) -> list[Traffic]:
+    """What each rank sends; with a layout only what leaves its host."""
+    totals = [Traffic()] * len(schedules)
+    for (source, target), traffic in links(schedules).items():
+        if layout is None or layout.hosts[source] != layout.hosts[target]:
+            totals[source] += traffic
+    return totals
+
+
+def depths(graph: Graph) -> list[int]:
+    """For each event how many messages had to follow one another until it was done: the round of a receive."""
+    depth = [0] * len(graph.events)
+    for number in graph.order:
+        own = graph.sender.get(number, -1)
+        for earlier in graph.before[number]:
+            depth[number] = max(depth[number], depth[earlier] + (earlier == own))
+    return depth
+
+
+def rounds(graph: Graph) -> int:
+    """The longest chain of messages that wait for one another."""
+    return max(depths(graph), default=0)
+
+
+def measured(schedules: Sequence[RankSchedule], graph: Graph) -> Cost:
+    """The cost as counted, to hold against the formula."""
+    each = sent(schedules)
+    return Cost(rounds(graph), max(one.messages for one in each), max(one.sections for one in each))

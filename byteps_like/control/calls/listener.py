@@ -1,0 +1,94 @@
+"""A port for calls with proof, with gRPC's standard health service beside them, and what strangers may cost there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2
+
+from byteps_like.control.calls.rpc import ProvenService, server_options
+from byteps_like.errors import SystemCallError
+
+SPARE_CONNECTIONS = 64
+"""Beyond those of members: operators' calls, health checks, and strangers, who are cut off after a few seconds."""
+
+WATCHERS = 16
+"""Streams of Watch at a time; each keeps a connection."""
+
+_STOP_GRACE = 0.2
+_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+
+class Listener:
+    """A port with the standard health service, whose checks need no proof: they tell only that somebody is there."""
+
+    def __init__(self, address: str, silence: float, connections: int) -> None:
+        """Binds `address`; a peer that is silent for `silence` seconds is cut off. Raises SystemCallError."""
+        self._server = grpc.aio.server(options=server_options(silence, connections))
+        self.health = Health()
+        self._server.add_generic_rpc_handlers((self.health,))
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise SystemCallError(f"can't listen on {address}: {error}") from error
+
+    async def serve(self, service: ProvenService) -> None:
+        """Answers from now on."""
+        self._server.add_generic_rpc_handlers((service,))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Cuts all connections off."""
+        await self._server.stop(_STOP_GRACE)
+
+
+class Health(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Tells whether the process serves, whichever service is asked about. Lives on one event loop.
+
+    It needs no proof, so it reads nothing of a request and holds little.
+    """
+
+    def __init__(self) -> None:
+        self._serving = True
+        self._stopped = asyncio.Event()
+        self._watchers = 0
+
+    def stop_serving(self) -> None:
+        """From now on the process is reported not to serve."""
+        self._serving = False
+        self._stopped.set()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """As streams of requests, whatever the method: grpc reads nothing of those by itself."""
+        handlers = {"Check": self._check, "Watch": self._watch}
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        if service != _SERVICE or method not in handlers:
+            return None
+        return grpc.stream_stream_rpc_method_handler(handlers[method])
+
+    def _status(self) -> bytes:
+        response = health_pb2.HealthCheckResponse
+        status = response.SERVING if self._serving else response.NOT_SERVING
+        encoded: bytes = response(status=status).SerializeToString()
+        return encoded
+
+    async def _check(self, requests: Any, context: Any) -> None:
+        del requests
+        await context.write(self._status())
+
+    async def _watch(self, requests: Any, context: Any) -> None:
+        del requests
+        if self._watchers >= WATCHERS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS} watch already; use Check")
+        self._watchers += 1
+        try:
+            await context.write(self._status())
+            if self._serving:
+                await self._stopped.wait()
+                await context.write(self._status())
+            await asyncio.Event().wait()  # nothing will change any more; the watcher, or the server's end, ends it
+        finally:
+            self._watchers -= 1

@@ -1,0 +1,135 @@
+"""The scheduler of one job: as a process of its own, or embedded in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+from byteps_like import log as logs
+from byteps_like.config import Config, split_address
+from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
+from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.proof import Verifier
+from byteps_like.control.calls.rpc import ProvenService
+from byteps_like.control.calls.secret import load
+from byteps_like.control.calls.service import SchedulerService
+from byteps_like.control.calls.session import ADDRESSEE
+from byteps_like.control.hosts.address import join_address, listen_address
+from byteps_like.control.members.forming import Terms
+from byteps_like.control.members.membership import Membership, Patience
+from byteps_like.control.types import INCARNATION_BYTES
+from byteps_like.control.v1 import scheduler_pb2
+from byteps_like.limits import raise_open_files
+
+log = logging.getLogger(__name__)
+
+SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
+
+
+class SchedulerServer:
+    """A scheduler on this process's control loop. Start and stop it from any thread but that loop's."""
+
+    def __init__(self, config: Config) -> None:
+        """`config.scheduler` is where to listen (port 0: any free one); empty: a free port of `config.host`."""
+        self._config = config
+        self._secret = load(config)
+        self._listener: Listener | None = None
+        self._service: SchedulerService | None = None
+        self.address = ""
+
+    def start(self) -> str:
+        """Listens and returns the address host:port for members. Raises SystemCallError if the port is taken."""
+        raise_open_files()
+        host, port = split_address(
+            "scheduler", self._config.scheduler or join_address(self._config.host or "127.0.0.1", 0)
+        )
+        listen = listen_address(host, port)
+        bound = control_loop().run(self._start(listen))
+        self.address = join_address(host, bound)
+        log.info("scheduler of job %r on %s, pid %d", self._config.job, self.address, os.getpid())
+        return self.address
+
+    def stop(self) -> None:
+        """Cuts all connections off. Idempotent."""
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            control_loop().run(listener.stop())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when the job has ended, False after `timeout` seconds."""
+        return control_loop().run(self._wait(timeout))
+
+    @property
+    def failed(self) -> bool:
+        """True if the last epoch has failed."""
+        epoch = self._service.membership.epoch if self._service is not None else None
+        return epoch is not None and epoch.failure is not None
+
+    async def _start(self, listen: str) -> int:
+        config = self._config
+        membership = Membership(config.job, os.urandom(INCARNATION_BYTES), terms_of(config), patience_of(config))
+        self._service = SchedulerService(membership, watch_rates=config.replan)
+        verifier = Verifier(config.job, self._secret, ADDRESSEE, membership.incarnation)
+        listener = Listener(listen, max(config.stall_timeout, 20.0), _connections(membership.terms))
+        await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier))
+        self._listener = listener
+        return listener.port
+
+    async def _wait(self, timeout: float | None) -> bool:
+        assert self._service is not None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._service.ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _connections(terms: Terms) -> int:
+    """How many may be open: twice what the members need, since a network that breaks leaves the old ones behind."""
+    if terms.world_size and terms.num_servers >= 0:
+        return 2 * (terms.world_size + terms.num_servers) + SPARE_CONNECTIONS
+    return max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, SPARE_CONNECTIONS)
+
+
+def terms_of(config: Config) -> Terms:
+    """What this scheduler was told itself; a world size of 1 that nobody set leaves it to the members."""
+    told = "world_size" in config.explicit or config.world_size > 1
+    who = f"the scheduler (host {socket.gethostname()}, pid {os.getpid()})"
+    settings = config.job_settings(explicit_only=True)
+    return Terms(config.world_size if told else 0, config.num_servers, settings, who)
+
+
+def patience_of(config: Config) -> Patience:
+    """Deadlines by the configuration."""
+    return Patience(
+        grace=config.peer_grace,
+        after_failure=config.join_timeout,
+        quiet=max(config.stall_warning, 3 * config.heartbeat_interval),
+    )
+
+
+def run_scheduler(config: Config, announce: Callable[[str], None] | None = None) -> int:
+    """Runs the scheduler until the job has ended or SIGTERM or SIGINT comes; main thread only.
+
+    `announce` gets the address host:port once it listens. Returns the process's exit code: 0, or 1 after a failure.
+    """
+    logs.set_up("scheduler", config.log_level)
+    server = SchedulerServer(config)
+    address = server.start()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    waiter = control_loop().submit(server._wait(None))
+    waiter.add_done_callback(lambda _: stop.set())
+    if announce is not None:
+        announce(address)
+    stop.wait()
+    server.stop()
+    return 1 if server.failed else 0

@@ -1,0 +1,379 @@
+"""The Scheduler service: membership, declarations and barriers behind gRPC. Lives on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from byteps_like.control import bounds
+from byteps_like.control.calls import wire
+from byteps_like.control.calls.rpc import Stream, Unary, Write
+from byteps_like.control.calls.status import status_to_wire
+from byteps_like.control.members.barriers import Barriers
+from byteps_like.control.members.mailbox import Mailbox
+from byteps_like.control.members.meetings import Meetings
+from byteps_like.control.members.membership import JobState, Membership
+from byteps_like.control.members.seats import Notice, Seat, SeatState, describe_all, ranks_text
+from byteps_like.control.placing.declarations import Declarations
+from byteps_like.control.placing.placement import Placer
+from byteps_like.control.placing.rates import CardRates, CardReport
+from byteps_like.control.placing.weights import check_replan, server_weights
+from byteps_like.control.types import Disagreement, Event, EventKind, World
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
+from byteps_like.timeline.orders import Order
+from byteps_like.worker.api import Answer
+
+log = logging.getLogger(__name__)
+
+_LINGER = 0.2
+"""Seconds between the end of the job and the end of the scheduler, for the last messages to be read."""
+
+_TIMER_SLACK = 0.03
+"""Seconds of changes after which the timer is set once, however many members come and go at a time."""
+
+
+_LEVELS = {EventKind.FAILED: logging.ERROR, EventKind.WARNING: logging.WARNING, EventKind.QUESTION: logging.DEBUG}
+
+
+class SchedulerService:
+    """Handlers of all methods. Time is `loop.time()`."""
+
+    def __init__(self, membership: Membership, *, watch_rates: bool = False) -> None:
+        self.membership = membership
+        self._watch_rates = watch_rates
+        self._rates: CardRates | None = None
+        self.ended = asyncio.Event()
+        self._started = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._boxes: dict[str, Mailbox] = {}
+        self._epoch = 0
+        self._declarations: Declarations | None = None
+        self._meetings = Meetings(0)
+        self._partition_bytes = 0
+        self._weights: list[float] = []
+        self._barriers = Barriers(())
+        self._barrier_calls: dict[str, list[asyncio.Future[None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_update: asyncio.Handle | None = None
+
+    def methods(self) -> dict[str, Unary | Stream]:
+        """Handler of each method of the proto service."""
+        return {
+            "Join": self.join,
+            "Watch": self.watch,
+            "Ready": self.ready,
+            "Heartbeat": self.heartbeat,
+            "Barrier": self.barrier,
+            "Declare": self.declare,
+            "Meet": self.meet,
+            "Replan": self.replan,
+            "Report": self.report,
+            "Leave": self.leave,
+            "Decline": self.decline,
+            "Status": self.status,
+            "Record": self.record,
+        }
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Takes a claim; the world comes on the watch stream."""
+        claim = wire.claim_from_wire(request)
+        box = self._boxes.setdefault(claim.id, Mailbox())
+        try:
+            seat = self.membership.join(claim, self._loop.time())
+        except BytePSLikeError as error:
+            log.warning("refused: %s", error)
+            del self._boxes[claim.id]
+            box.close()
+            raise
+        finally:
+            self._after()
+        return pb.JoinReply(incarnation=self.membership.incarnation, member_number=seat.member.number)
+
+    async def watch(self, request: pb.WatchRequest, write: Write) -> None:
+        """Sends what the member has not seen yet, and what comes, until it leaves."""
+        id = request.member_id
+        self.membership.watching(id, self._loop.time())
+        self._after()
+        box = self._boxes[id]
+        stream = box.open_stream()
+        try:
+            await box.send_from(request.seen, stream, write)
+        finally:
+            if box.is_open(stream) and not box.closed:
+                self.membership.broken(id, self._loop.time())
+                self._after()
+
+    async def ready(self, request: pb.ReadyRequest) -> pb.ReadyReply:
+        """A server has taken up the epoch."""
+        self.membership.ready(request.member_id, request.epoch, self._loop.time())
+        self._after()
+        return pb.ReadyReply()
+
+    async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        """A sign of life."""
+        waiting = wire.waiting_from_wire(request.waiting) if request.HasField("waiting") else None
+        stats = bounds.numbers(request.stats)
+        self.membership.heartbeat(request.member_id, waiting, stats, self._loop.time())
+        if self._watch_rates and "card_gbps" in stats and "card_duty" in stats:
+            self._observe(request)
+        if self.membership.outbox or self.membership.has_to_diagnose:
+            self._after()
+        return pb.HeartbeatReply()
+
+    async def declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:
+        """Agrees on tensors; a mismatch fails the epoch for everybody."""
+        seat = self._worker(request.member_id)
+        specs = [wire.spec_from_wire(spec) for spec in request.specs]
+        self._table().retire(seat.member.rank, request.retired)
+        try:
+            declared = self._table().declare(seat.member.rank, specs)
+        except MismatchError as error:
+            self.membership.fail(error, self._loop.time())
+            self._after()
+            raise
+        return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
+
+    async def meet(self, request: pb.MeetRequest) -> pb.MeetReply:
+        """A rank waits; all workers hear of what ranks disagree on. Portable ones can't go on after that."""
+        seat = self._worker(request.member_id)
+        waiting = [wire.meeting_from_wire(one) for one in request.waiting]
+        answer = Answer(request.question, tuple(request.begun)) if request.question else None
+        seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
+        for found in self._meetings.report(seat.member.rank, waiting, answer):
+            self._disagree(found, seats)
+        asked = self._meetings.question()
+        if asked is not None:
+            to = [seat.id for seat in seats if seat.member.rank in asked[1]]
+            text = f"ranks seem to wait for each other: {len(to)} are asked what they have begun"
+            self.membership.outbox.append(Notice(tuple(to), Event(EventKind.QUESTION, text, question=asked[0])))
+        self._after()
+        return pb.MeetReply()
+
+    def _disagree(self, found: Disagreement, seats: Sequence[Seat]) -> None:
+        if all(seat.member.native for seat in seats):
+            event = Event(EventKind.DISAGREEMENT, found.text, disagreement=found)
+            to = [seat.id for seat in seats if not found.ranks or seat.member.rank in found.ranks]
+            self.membership.outbox.append(Notice(tuple(to), event))
+        else:
+            self.membership.fail(MismatchError(found.text, key=found.places[0][0]), self._loop.time())
+
+    async def replan(self, request: pb.ReplanRequest) -> pb.ReplanReply:
+        """A worker wants all tensors placed anew; they move when all workers know."""
+        self._worker(request.member_id)
+        moved = self._replan(request.why, request.partition_bytes, list(request.weights))
+        self._after()
+        return pb.ReplanReply(moved=moved)
+
+    async def barrier(self, request: pb.BarrierRequest) -> pb.BarrierReply:
+        """Answers when every worker has come."""
+        rank, name = self._worker(request.member_id).member.rank, bounds.short("barrier's name", request.name)
+        timeout = bounds.finite("timeout_s", request.timeout_s)
+        self._check_nobody_left(name)
+        if self._barriers.arrive(name, request.number, rank):
+            for call in self._barrier_calls.pop(name, []):
+                _resolve(call, None)
+            return pb.BarrierReply()
+        call = self._loop.create_future()
+        self._barrier_calls.setdefault(name, []).append(call)
+        barriers = self._barriers
+        try:
+            async with asyncio.timeout(timeout):
+                await call
+        except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
+            raise
+        except TimeoutError:
+            absent = ranks_text("worker", barriers.missing(name))
+            text = f"barrier {name!r} was not reached by {absent} within {timeout:.1f} s"
+            raise DeadlineError(text, rank=rank, operation="barrier", elapsed=timeout) from None
+        finally:
+            if not call.done() or call.cancelled():
+                barriers.withdraw(name, rank)
+                self._forget_call(name, call)
+        return pb.BarrierReply()
+
+    async def report(self, request: pb.ReportRequest) -> pb.ReportReply:
+        """A member saw a failure, or warns."""
+        if self._declarations is not None:
+            request.error.text = self._declarations.name_keys(request.error.text)
+        error = wire.error_from_wire(request.error)
+        act = self.membership.warn if request.warning else self.membership.report
+        act(request.member_id, error, self._loop.time())
+        self._after()
+        return pb.ReportReply()
+
+    async def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
+        """A member goes in order."""
+        self.membership.leave(request.member_id, request.returning, self._loop.time())
+        self._after()
+        return pb.LeaveReply()
+
+    async def decline(self, request: pb.DeclineRequest) -> pb.DeclineReply:
+        """A worker or a server can't start."""
+        self.membership.decline(wire.member_from_wire(request.member), bounds.short("why", request.why))
+        self._after()
+        return pb.DeclineReply()
+
+    async def status(self, request: pb.StatusRequest) -> pb.StatusReply:
+        """What is known of the job and its members."""
+        del request
+        return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started)
+
+    async def record(self, request: pb.RecordRequest) -> pb.RecordReply:
+        """Tells all members to record a timeline, or to end that."""
+        if request.order:
+            Order.from_text(request.order)
+        present = self.membership.epoch.present() if self.membership.epoch is not None else []
+        self.membership.outbox.append(
+            Notice(tuple(seat.id for seat in present), Event(EventKind.RECORD, request.order))
+        )
+        self._after()
+        return pb.RecordReply(members=len(present))
+
+    # --- inside ---
+
+    def _forget_call(self, name: str, call: asyncio.Future[None]) -> None:
+        calls = self._barrier_calls.get(name, [])
+        if call in calls:
+            calls.remove(call)
+        if not calls:
+            self._barrier_calls.pop(name, None)
+
+    def _worker(self, id: str) -> Seat:
+        seat = self.membership.running(id)
+        if not seat.is_worker:
+            raise InvalidArgumentError("only workers declare tensors and come to barriers")
+        self._follow_epoch()
+        return seat
+
+    def _observe(self, request: pb.HeartbeatRequest) -> None:
+        """What a host has seen of its card; tensors are placed anew where that helps everybody."""
+        seat, now = self.membership.seat(request.member_id), self._loop.time()
+        if self.membership.state is not JobState.RUNNING or seat.state is not SeatState.RUNNING:
+            return
+        self._follow_epoch()
+        world = self._world()
+        if not world.servers or not all(worker.native for worker in world.workers):
+            return
+        self._rates = self._rates or CardRates(world, now)
+        report = CardReport(request.stats["card_gbps"], request.stats["card_duty"], now)
+        if self._rates.observe(seat.member.host_id, report):
+            rates = {_host_name(world, id): round(rate, 3) for id, rate in self._rates.rates.items()}
+            why = f"the hosts' cards carry (Gb/s): {rates}"
+            log.warning("servers are weighted anew: %s", why)
+            self._replan(why, weights=server_weights(world, self._rates.rates))
+
+    def _table(self) -> Declarations:
+        if self._declarations is None:
+            world = self._world()
+            self._partition_bytes = int(world.settings.get("partition_bytes", 4 << 20))
+            self._weights = server_weights(world)
+            self._declarations = Declarations(self._placer())
+        return self._declarations
+
+    def _placer(self) -> Placer:
+        shards = [max(server.shards, 1) for server in self._world().servers]
+        return Placer(shards, self._partition_bytes, self._weights)
+
+    def _replan(self, why: str, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
+        """Places all tensors anew and tells the workers; how many move. Raises InvalidArgumentError."""
+        world, table = self._world(), self._table()
+        check_replan(world, partition_bytes, weights)
+        self._partition_bytes = partition_bytes or self._partition_bytes
+        self._weights = list(weights) or self._weights
+        moves = table.replan(self._placer())
+        seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
+        self.membership.outbox.append(
+            Notice(tuple(seat.id for seat in seats), Event(EventKind.MOVES, why, moves=moves))
+        )
+        return len(moves)
+
+    def _world(self) -> World:
+        assert self.membership.epoch is not None
+        return self.membership.epoch.world
+
+    def _follow_epoch(self) -> None:
+        if self._epoch != self.membership.number:
+            self._epoch, self._declarations, self._rates = self.membership.number, None, None
+            self._meetings = Meetings(len(self._world().workers))
+            self._barriers = Barriers(worker.rank for worker in self._world().workers)
+
+    def _check_nobody_left(self, name: str) -> None:
+        gone = self.membership.left()
+        if gone:
+            text = f"barrier {name!r} can't complete: {describe_all(gone)} left the job"
+            raise StalledError(text, operation="barrier")
+
+    def _after(self) -> None:
+        """What follows every change: messages go out, barriers that can't complete fail, the timer is set."""
+        for notice in self.membership.outbox:
+            _log_notice(notice.message)
+            epoch = self.membership.epoch
+            encoded = wire.to_watch(notice.message, list(epoch.seats) if epoch else ()).SerializeToString()
+            droppable = isinstance(notice.message, Event) and notice.message.kind is EventKind.WARNING
+            for id in notice.to:
+                if id in self._boxes:
+                    self._boxes[id].put(encoded, droppable=droppable)
+        self.membership.outbox.clear()
+        for id in self.membership.gone:
+            if id in self._boxes:
+                self._boxes.pop(id).close()
+        self.membership.gone.clear()
+        self._fail_barriers()
+        if self.membership.state is JobState.ENDED:
+            self._loop.call_later(_LINGER, self.ended.set)
+        if self._timer_update is None:
+            self._timer_update = self._loop.call_later(_TIMER_SLACK, self._set_timer)
+
+    def _fail_barriers(self) -> None:
+        if not self._barrier_calls:
+            return
+        epoch = self.membership.epoch
+        failure: BytePSLikeError | None = epoch.failure if epoch is not None else None
+        for name, calls in list(self._barrier_calls.items()):
+            try:
+                if failure is None:
+                    self._check_nobody_left(name)
+            except StalledError as error:
+                failure = error
+            if failure is not None:
+                del self._barrier_calls[name]
+                for call in calls:
+                    _resolve(call, failure)
+
+    def _set_timer(self) -> None:
+        self._timer_update = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.membership.next_deadline()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.membership.tick(self._loop.time())
+        self._after()
+
+
+def _host_name(world: World, host_id: str) -> str:
+    return next(member.host for member in [*world.servers, *world.workers] if member.host_id == host_id)
+
+
+def _resolve(call: asyncio.Future[None], failure: BytePSLikeError | None) -> None:
+    if call.done():
+        return
+    if failure is None:
+        call.set_result(None)
+    else:
+        call.set_exception(failure)
+
+
+def _log_notice(message: Any) -> None:
+    if isinstance(message, World):
+        log.info("epoch %d: %d workers, %d servers", message.epoch, len(message.workers), len(message.servers))
+    elif isinstance(message, Event):
+        log.log(_LEVELS.get(message.kind, logging.INFO), "%s", message.text)

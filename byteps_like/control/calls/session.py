@@ -1,0 +1,307 @@
+"""The asynchronous half of a ControlClient: one membership, from Join to Leave, on the control loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from byteps_like.config import Config
+from byteps_like.control.calls import wire
+from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.rpc import Callee, Caller, UnreachableError, channel_options
+from byteps_like.control.members.seats import Claim, Waiting, heartbeat_interval
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.control.v1 import types_pb2 as types
+from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, ShutdownError
+from byteps_like.timeline.clock import clock
+from byteps_like.timeline.orders import Order, is_below
+from byteps_like.timeline.recorder import recorder
+
+log = logging.getLogger(__name__)
+
+SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"]
+ADDRESSEE = "scheduler"
+"""Whom the calls of this service address."""
+SCHEDULER_GRACE = 1.0
+"""Seconds the scheduler may be out of reach before it counts as dead, at least: 1.5 times its grace for members."""
+_RETRY = 0.05
+_MENTION_AFTER = 5.0
+"""Seconds without an answer after which a member that joins says so."""
+_AFTER_STEPS = 0.5
+"""Seconds for which a server goes on recording when the steps of rank 0 are."""
+_BACKSTOP = 2.0
+"""Seconds after its deadline within which the scheduler must have told who is missing."""
+
+
+class Session:
+    """One member's calls and streams. Everything but the plain attributes belongs to the control loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        secret: bytes,
+        claim: Claim,
+        on_event: Callable[[Event], None],
+        stats: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self.id = claim.id
+        self.member: Member | None = None
+        self.incarnation = b""
+        """Of the job, once Join has been answered."""
+        self.number = 0
+        """The member number that Join gave."""
+        self.error: BytePSLikeError | None = None
+        self.closed = False
+        self.waiting: tuple[Waiting, float] | None = None
+        """What the rank waits for, and since when (time.monotonic) it has said so."""
+        self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
+        self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
+        self._scheduler = f"scheduler {config.scheduler}"
+        self._worlds: asyncio.Queue[World | BytePSLikeError] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._channel: grpc.aio.Channel | None = None
+        self._seen = 0
+        self._in_epoch = False
+        self._members = 0
+
+    # --- joining and leaving ---
+
+    async def join(self) -> World:
+        """Connects, claims the place and waits for the world."""
+        self._channel = open_channel(self._config)
+        self._caller = Caller(self._channel, SCHEDULER, scheduler_of(self._config, self._secret), clock.observe)
+        deadline = time.monotonic() + self._claim.timeout
+        self._check_open()
+        await self._request_place(deadline)
+        self._check_open()
+        self._tasks.append(asyncio.create_task(self._watch()))
+        self._tasks.append(asyncio.create_task(self._heartbeat()))
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0) + _BACKSTOP):
+                return await self.next_world()
+        except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
+            raise
+        except TimeoutError:
+            raise DeadlineError(f"the {self._scheduler} did not say how the join ended", operation="join") from None
+
+    async def next_world(self) -> World:
+        """The next epoch, as soon as it has formed. Raises what ended the wait."""
+        found = await self._worlds.get()
+        if isinstance(found, BytePSLikeError):
+            self._worlds.put_nowait(found)
+            raise found
+        return found
+
+    async def close(self, returning: bool, timeout: float) -> None:
+        """Tells the scheduler and closes, whatever state the session is in."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if self._channel is not None and not isinstance(self.error, PeerLostError | RefusedError):
+                await self._caller.call("Leave", pb.LeaveRequest(member_id=self.id, returning=returning), timeout)
+        except (UnreachableError, BytePSLikeError) as error:
+            log.debug("leave: %s", error)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._worlds.put_nowait(ShutdownError("this member has left the job"))
+            if self._channel is not None:
+                await self._channel.close(None)
+
+    # --- calls ---
+
+    async def call(self, name: str, request: Message, timeout: float) -> Any:
+        """The answer; calls that a broken connection cut off are made again until the scheduler counts as dead."""
+        lost_since: float | None = None
+        while True:
+            if self.error is not None:
+                raise self.error
+            self._check_open()
+            try:
+                return await self._caller.call(name, request, timeout)
+            except UnreachableError as error:
+                lost_since = lost_since or time.monotonic()
+                if time.monotonic() - lost_since > 2 * self._grace:
+                    raise self._lost(error) from None
+                await asyncio.sleep(_RETRY)
+
+    async def post(self, name: str, request: Message) -> None:
+        """A call whose answer nobody waits for."""
+        try:
+            await self.call(name, request, 10.0)
+        except BytePSLikeError as error:
+            log.debug("%s: %s", name, error)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ShutdownError("this member has left the job")
+
+    async def _request_place(self, deadline: float) -> None:
+        mention = asyncio.get_running_loop().call_later(_MENTION_AFTER, self._mention_silence, deadline)
+        try:
+            await self._ask_for_place(deadline)
+        finally:
+            mention.cancel()
+
+    def _mention_silence(self, deadline: float) -> None:
+        log.warning(
+            "the %s has not answered for %.0f s: has it been started? Trying for %.0f s more",
+            self._scheduler,
+            _MENTION_AFTER,
+            max(deadline - time.monotonic(), 0.0),
+        )
+
+    async def _ask_for_place(self, deadline: float) -> None:
+        request = wire.claim_to_wire(self._claim)
+        while True:
+            remaining = deadline - time.monotonic()
+            try:
+                reply: pb.JoinReply = await self._caller.call("Join", request, max(remaining, 0.1))
+                self.incarnation, self.number = reply.incarnation, reply.member_number
+                return
+            except UnreachableError as error:
+                self._check_open()
+                if remaining <= 0:
+                    waited = f"within {self._claim.timeout:.1f} s"
+                    raise DeadlineError(
+                        f"can't reach the {self._scheduler} {waited}: {error}", operation="join"
+                    ) from None
+                await asyncio.sleep(_RETRY)
+
+    # --- background ---
+
+    async def _watch(self) -> None:
+        lost_since: float | None = None
+        while not self.closed:
+            seen = self._seen
+            try:
+                await self._read_stream()
+                return
+            except UnreachableError as error:
+                if self._seen > seen:
+                    lost_since = None
+                lost_since = lost_since or time.monotonic()
+                if time.monotonic() - lost_since > self._grace:
+                    self._fail(self._lost(error))
+                    return
+                await asyncio.sleep(_RETRY)
+            except BytePSLikeError as error:
+                self._fail(PeerLostError(f"{self._scheduler} no longer knows this member: {error}", peer="scheduler"))
+                return
+
+    async def _read_stream(self) -> None:
+        async for message in self._caller.stream("Watch", pb.WatchRequest(member_id=self.id, seen=self._seen)):
+            self._seen += 1
+            if message.HasField("world"):
+                self._take_world(message.world)
+            else:
+                self._take_event(wire.event_from_wire(message.event))
+
+    def _take_world(self, message: types.World) -> None:
+        world = wire.world_from_wire(message)
+        self.member = (*world.workers, *world.servers)[list(message.member_ids).index(self.id)]
+        self._in_epoch, self._members = True, len(message.member_ids)
+        if self.member.role is MemberRole.WORKER and self.member.rank == 0:
+            recorder.announce_to(self._announce)
+        self._worlds.put_nowait(world)
+
+    def _take_event(self, event: Event) -> None:
+        if event.kind is EventKind.FAILED:
+            if self._in_epoch and self._claim.member.role is MemberRole.SERVER:
+                self._in_epoch = False  # a server outlives its epoch: the next world comes on the same stream
+            else:
+                self._fail(event.error or BytePSLikeError(event.text), event)
+                return
+        elif event.kind is EventKind.ENDED:
+            self._worlds.put_nowait(ShutdownError(event.text))
+        elif event.kind is EventKind.RECORD:
+            self._record(event.text)
+            return
+        self._on_event(event)
+
+    def _record(self, order: str) -> None:
+        """Records a timeline. Who counts steps ends it alone; a server a little later, with the last results."""
+        if order:
+            self._obey(order)
+        elif self._claim.member.role is MemberRole.SERVER:
+            asyncio.get_running_loop().call_later(_AFTER_STEPS, recorder.stop)
+
+    def _obey(self, text: str) -> None:
+        """Records where this process itself lets others have it write."""
+        try:
+            order = Order.from_text(text)
+            folders = (str(Path.cwd()), tempfile.gettempdir(), self._config.trace_root, self._config.trace)
+            if is_below(order.path, folders):
+                recorder.take(order)
+            else:
+                log.warning(
+                    "no timeline is recorded here: %s is below neither the working directory, the temporary one nor"
+                    " BYTEPS_LIKE_TRACE_ROOT", order.path,
+                )  # fmt: skip
+        except (BytePSLikeError, OSError, ValueError) as error:
+            log.warning("no timeline is recorded here: %s", error)
+
+    def _announce(self, order: Order | None) -> None:
+        """The recorder of rank 0 has begun, or all steps are recorded: all members are told. Any thread."""
+        text = order.to_text() if order is not None else ""
+        if not self.closed:
+            control_loop().submit(self.post("Record", pb.RecordRequest(order=text)))
+
+    def _fail(self, error: BytePSLikeError, event: Event | None = None) -> None:
+        """The job is over for this member: everything that waits and everything that comes raises `error`."""
+        if self.error is not None or self.closed:
+            return
+        self.error = error
+        self._worlds.put_nowait(error)
+        self._on_event(event or Event(EventKind.FAILED, str(error), error))
+
+    def _lost(self, error: UnreachableError) -> PeerLostError:
+        text = f"the {self._scheduler} died or can't be reached any more: {error}"
+        return PeerLostError(text, peer="scheduler", operation="watch")
+
+    async def _heartbeat(self) -> None:
+        while not self.closed and self.error is None:
+            await asyncio.sleep(heartbeat_interval(self._config.heartbeat_interval, self._members))
+            request = pb.HeartbeatRequest(member_id=self.id, stats=self._counters())
+            if self.waiting is not None:
+                what, said = self.waiting
+                request.waiting.CopyFrom(wire.waiting_to_wire(what))
+                request.waiting.since_s += time.monotonic() - said
+            await self.post("Heartbeat", request)
+
+    def _counters(self) -> Mapping[str, float]:
+        try:
+            return self._stats()
+        except BytePSLikeError as error:  # what counts is being closed
+            log.debug("counters: %s", error)
+            return {}
+
+
+def open_channel(config: Config) -> grpc.aio.Channel:
+    """A connection to the scheduler; call it on the control loop."""
+    return grpc.aio.insecure_channel(config.scheduler, options=channel_options(max(config.stall_timeout, 20.0)))
+
+
+def scheduler_of(config: Config, secret: bytes) -> Callee:
+    """The scheduler, for a Caller."""
+    return Callee(config.job, secret, ADDRESSEE, f"scheduler {config.scheduler}")
+
+
+async def one_call(config: Config, secret: bytes, name: str, request: Message, timeout: float) -> Any:
+    """One call by somebody who is no member. Raises PeerLostError if nobody answers."""
+    async with open_channel(config) as channel:
+        caller = Caller(channel, SCHEDULER, scheduler_of(config, secret))
+        try:
+            return await caller.call(name, request, timeout)
+        except UnreachableError as error:
+            raise PeerLostError(f"no scheduler at {config.scheduler}: {error}", peer="scheduler") from None

@@ -1,0 +1,264 @@
+"""Between the plain types and the messages of proto/byteps_like/v1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
+from byteps_like.control import bounds
+from byteps_like.control.members.seats import Claim, Waiting
+from byteps_like.control.types import Disagreement, Event, EventKind, Member, MemberRole, Move, World
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.control.v1 import types_pb2 as types
+from byteps_like.dtypes import DType
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, from_code
+from byteps_like.worker.api import Declared, Meeting, MeetingPlace, Partition, Question, TensorSpec
+
+_ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
+_ROLE_OF = {value: role for role, value in _ROLES.items()}
+_KINDS = {
+    EventKind.FAILED: pb.Event.KIND_FAILED,
+    EventKind.WARNING: pb.Event.KIND_WARNING,
+    EventKind.ENDED: pb.Event.KIND_ENDED,
+    EventKind.MOVES: pb.Event.KIND_MOVES,
+    EventKind.RECORD: pb.Event.KIND_RECORD,
+    EventKind.DISAGREEMENT: pb.Event.KIND_DISAGREEMENT,
+    EventKind.QUESTION: pb.Event.KIND_QUESTION,
+}
+_KIND_OF = {value: kind for kind, value in _KINDS.items()}
+
+
+def error_to_wire(error: BytePSLikeError) -> types.Error:
+    """The error with the fields it has."""
+    return types.Error(
+        code=int(error.code),
+        text=str(error),
+        rank=error.rank,
+        peer=error.peer,
+        key=error.key,
+        operation=error.operation,
+        elapsed_s=error.elapsed,
+    )
+
+
+def error_from_wire(message: types.Error) -> BytePSLikeError:
+    """The typed exception."""
+    names = {"rank": "rank", "peer": "peer", "key": "key", "operation": "operation", "elapsed_s": "elapsed"}
+    fields = {ours: getattr(message, theirs) for theirs, ours in names.items() if message.HasField(theirs)}
+    return from_code(message.code, message.text, **fields)
+
+
+def member_to_wire(member: Member) -> types.Member:
+    """One member."""
+    return types.Member(
+        role=_ROLES[member.role],
+        rank=member.rank,
+        host_id=member.host_id,
+        host=member.host,
+        pid=member.pid,
+        urls=member.urls,
+        shards=member.shards,
+        door=member.door,
+        admin=member.admin,
+        portable=not member.native,
+        gbps=member.gbps,
+        number=member.number,
+    )
+
+
+def member_from_wire(message: types.Member) -> Member:
+    """One member. Raises InvalidArgumentError for a role that is unknown here."""
+    if message.role not in _ROLE_OF:
+        raise InvalidArgumentError(f"unknown role {message.role} of a member on host {message.host}")
+    return Member(
+        role=_ROLE_OF[message.role],
+        rank=message.rank,
+        host_id=message.host_id,
+        host=message.host,
+        pid=message.pid,
+        urls=tuple(message.urls),
+        shards=message.shards,
+        door=message.door,
+        admin=message.admin,
+        native=not message.portable,
+        gbps=message.gbps,
+        number=message.number,
+    )
+
+
+def world_from_wire(message: types.World) -> World:
+    """One epoch."""
+    return World(
+        job=message.job,
+        epoch=message.epoch,
+        workers=tuple(member_from_wire(member) for member in message.workers),
+        servers=tuple(member_from_wire(member) for member in message.servers),
+        settings=dict(message.settings),
+        incarnation=message.incarnation,
+    )
+
+
+def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage:
+    """What goes down the watch streams; with a world, the ids of its workers and servers."""
+    if isinstance(message, World):
+        world = types.World(
+            job=message.job,
+            epoch=message.epoch,
+            workers=[member_to_wire(member) for member in message.workers],
+            servers=[member_to_wire(member) for member in message.servers],
+            settings=message.settings,
+            member_ids=ids,
+            incarnation=message.incarnation,
+        )
+        return pb.WatchMessage(world=world)
+    error = error_to_wire(message.error) if message.error is not None else None
+    moves = [pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions)) for move in message.moves]
+    event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves)
+    if message.disagreement is not None:
+        found = message.disagreement
+        event.disagreement.CopyFrom(pb.Disagreement(text=found.text, places=_places_to_wire(found.places)))
+    if message.question is not None:
+        asked = message.question
+        event.question.CopyFrom(pb.Question(number=asked.number, places=_places_to_wire(asked.places)))
+    return pb.WatchMessage(event=event)
+
+
+def event_from_wire(message: pb.Event) -> Event:
+    """One event; a kind that is unknown here is a warning."""
+    error = error_from_wire(message.error) if message.HasField("error") else None
+    moves = tuple(Move(move.tensor_id, move.to.tensor_id, _partitions(move.to)) for move in message.moves)
+    said, asked = message.disagreement, message.question
+    found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
+    question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
+    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found, question)
+
+
+def _places_to_wire(places: Iterable[MeetingPlace]) -> list[pb.Place]:
+    return [pb.Place(point=point, use=use) for point, use in places]
+
+
+def _places_from_wire(places: Iterable[pb.Place]) -> tuple[MeetingPlace, ...]:
+    return tuple((place.point, place.use) for place in places)
+
+
+def claim_to_wire(claim: Claim) -> pb.JoinRequest:
+    """A request to join."""
+    return pb.JoinRequest(
+        member=member_to_wire(claim.member),
+        world_size=claim.world_size,
+        num_servers=claim.num_servers,
+        settings=claim.settings,
+        timeout_s=claim.timeout,
+        member_id=claim.id,
+    )
+
+
+def claim_from_wire(message: pb.JoinRequest) -> Claim:
+    """A request to join. Raises InvalidArgumentError, naming the field, for what can't be."""
+    bounds.whole("bytes of the request", message.ByteSize(), 0, bounds.LARGEST_JOIN)
+    bounds.whole("rank", message.member.rank, -1, bounds.MOST_MEMBERS - 1)
+    bounds.whole("shards", message.member.shards, 0, bounds.MOST_SHARDS)
+    bounds.finite("gbps", message.member.gbps, bounds.FASTEST_GBPS)
+    if "partition_bytes" in message.settings:
+        _partition_bytes(parse("partition_bytes", message.settings["partition_bytes"], int))
+    return Claim(
+        id=message.member_id,
+        member=member_from_wire(message.member),
+        world_size=bounds.whole("world_size", message.world_size, 0, bounds.MOST_MEMBERS),
+        num_servers=bounds.whole("num_servers", message.num_servers, -1, bounds.MOST_MEMBERS),
+        settings=dict(message.settings),
+        timeout=bounds.finite("timeout_s", message.timeout_s),
+    )
+
+
+def _partition_bytes(value: int) -> None:
+    bounds.whole("partition_bytes", value, SMALLEST_PARTITION, LARGEST_PARTITION)
+
+
+def waiting_to_wire(waiting: Waiting) -> pb.Waiting:
+    """What a worker is blocked on."""
+    wanted = pb.Waiting(name=waiting["name"], round=waiting["round"], since_s=waiting.get("since", 0.0))
+    if "started" in waiting:
+        wanted.knows_started = True
+        wanted.started.update(waiting["started"])
+    return wanted
+
+
+def waiting_from_wire(message: pb.Waiting) -> Waiting:
+    """What a worker is blocked on. Raises InvalidArgumentError, naming the field, for what can't be."""
+    since = bounds.finite("since_s", message.since_s)
+    waiting = Waiting(name=message.name, round=message.round, since=since)
+    if message.knows_started:
+        waiting["started"] = dict(message.started)
+    return waiting
+
+
+def meeting_to_wire(meeting: Meeting) -> pb.Meeting:
+    """What a rank waits for."""
+    return pb.Meeting(
+        point=meeting.point, use=meeting.use, what=meeting.what, says=meeting.says, data=meeting.data,
+        ranks=meeting.ranks, blocks=meeting.blocks,
+    )  # fmt: skip
+
+
+def meeting_from_wire(message: pb.Meeting) -> Meeting:
+    """What a rank waits for."""
+    ranks = tuple(message.ranks)
+    return Meeting(message.point, message.use, message.what, message.says, message.data, ranks, message.blocks)
+
+
+def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
+    """A tensor's declaration."""
+    return pb.TensorSpec(
+        name=spec.name,
+        dtype=int(spec.dtype),
+        shape=spec.shape,
+        priority=spec.priority,
+        partition_bytes=spec.partition_bytes,
+        codec=spec.codec,
+        details=spec.details,
+    )
+
+
+def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
+    """A tensor's declaration. Raises InvalidArgumentError for an unknown dtype, or an extent or size that can't be."""
+    bounds.short("tensor's name", message.name)
+    bounds.short("codec", message.codec)
+    bounds.short("details", message.details, bounds.LONGEST_DETAILS)
+    bounds.whole("number of extents", len(message.shape), 0, bounds.MOST_EXTENTS)
+    try:
+        dtype = DType(message.dtype)
+    except ValueError:
+        raise InvalidArgumentError(f"tensor {message.name!r} has unknown dtype code {message.dtype}") from None
+    if any(extent < 0 for extent in message.shape):
+        raise InvalidArgumentError(f"tensor {message.name!r} has shape {list(message.shape)}")
+    if message.partition_bytes:
+        _partition_bytes(message.partition_bytes)
+    spec = TensorSpec(
+        message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
+        details=message.details,
+    )  # fmt: skip
+    bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
+    return spec
+
+
+def declared_to_wire(declared: Declared) -> pb.Placement:
+    """Where a tensor lives."""
+    return _placement(declared.tensor_id, declared.partitions)
+
+
+def declared_from_wire(spec: TensorSpec, message: pb.Placement) -> Declared:
+    """Where `spec` lives."""
+    return Declared(spec, message.tensor_id, _partitions(message))
+
+
+def _placement(tensor_id: int, partitions: Sequence[Partition]) -> pb.Placement:
+    parts = [
+        pb.Partition(key=part.key, offset=part.offset, nbytes=part.nbytes, server=part.server, shard=part.shard)
+        for part in partitions
+    ]
+    return pb.Placement(tensor_id=tensor_id, partitions=parts)
+
+
+def _partitions(message: pb.Placement) -> tuple[Partition, ...]:
+    return tuple(Partition(part.key, part.offset, part.nbytes, part.server, part.shard) for part in message.partitions)

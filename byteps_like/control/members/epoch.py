@@ -1,0 +1,70 @@
+"""One generation of the membership, from the moment its world has formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from byteps_like.control.members.seats import Claim, Seat, SeatState, describe
+from byteps_like.control.types import MemberRole, World
+from byteps_like.errors import BytePSLikeError, RefusedError
+
+
+@dataclass
+class Epoch:
+    """The members of one world and how it ended."""
+
+    world: World
+    seats: dict[str, Seat]
+    started: float
+    failure: BytePSLikeError | None = None
+
+    def __post_init__(self) -> None:
+        self._staying = len(self.world.workers)
+
+    @property
+    def number(self) -> int:
+        """Counts from 1."""
+        return self.world.epoch
+
+    def take_leave(self) -> int:
+        """Counts a worker that leaves in order; the number of those that have not."""
+        self._staying -= 1
+        return self._staying
+
+    def workers(self) -> list[Seat]:
+        """All workers, also those that have left."""
+        return [seat for seat in self.seats.values() if seat.is_worker]
+
+    def servers(self) -> list[Seat]:
+        """All servers."""
+        return [seat for seat in self.seats.values() if not seat.is_worker]
+
+    def present(self) -> list[Seat]:
+        """Members that are running."""
+        return [seat for seat in self.seats.values() if seat.state is SeatState.RUNNING]
+
+    def left(self) -> list[Seat]:
+        """Workers that have left in order."""
+        return [seat for seat in self.workers() if seat.state is SeatState.LEFT]
+
+    def holder(self, claim: Claim) -> Seat | None:
+        """The running member whose rank `claim` wants."""
+        member = claim.member
+        for seat in self.present():
+            if (seat.member.role, seat.member.rank) == (member.role, member.rank):
+                return seat
+        return None
+
+    def check_late(self, claim: Claim, now: float) -> None:
+        """Raises RefusedError if `claim` wants a running member's rank, or comes while nobody has left."""
+        holder, role = self.holder(claim), claim.member.role
+        same = [seat for seat in self.seats.values() if seat.member.role is role]
+        if holder is None and any(seat.state is not SeatState.RUNNING for seat in same):
+            return
+        who, since = describe(claim.member), f"epoch {self.number}, which formed {now - self.started:.0f} s ago"
+        size = len(self.world.workers)
+        if role is MemberRole.WORKER and claim.world_size not in (0, size):
+            raise RefusedError(f"{who} has world_size={claim.world_size}, but the world has {size} workers in {since}")
+        if holder is not None:
+            raise RefusedError(f"duplicate rank: {who} wants the rank of {describe(holder.member)} in {since}")
+        raise RefusedError(f"{who} is late: all {len(same)} {role.value}s are there in {since}")

@@ -1,0 +1,483 @@
+"""Who is in the job: a synchronous state machine without a clock, threads or network of its own.
+
+    forming --all have joined--> preparing --all servers ready--> running --all workers left--> forming | ended
+                                      `------------ failure ----------'-----> forming (epoch + 1) | ended
+
+Every call takes `now` (any monotonic seconds) and leaves its messages in `outbox`; `tick` acts on what time brings.
+A member is suspected when its watch stream breaks and lost after `grace`; its heartbeats decide nothing, so a stopped
+process (SIGSTOP), whose kernel keeps its connections, is never lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import count
+
+from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
+from byteps_like.control.members.epoch import Epoch
+from byteps_like.control.members.forming import Forming, Terms
+from byteps_like.control.members.seats import (
+    Claim,
+    Notice,
+    Seat,
+    SeatState,
+    Waiting,
+    describe,
+    describe_all,
+    heartbeat_interval,
+)
+from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, Member, MemberRole, World
+from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
+
+DIAGNOSIS_SECONDS = 1.0
+"""From one look for a deadlock to the next."""
+
+WARNINGS_PER_SECOND = 8
+"""Each goes to every member; more at a time would only bury the first."""
+
+
+class JobState(StrEnum):
+    """Where the job stands."""
+
+    FORMING = "forming"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for what, in seconds."""
+
+    grace: float = 0.7
+    """For a member whose watch stream broke to come back."""
+    first_watch: float = 5.0
+    """For a member that has joined to open its watch stream."""
+    after_end: float = 1.0
+    """For somebody to join again after all have left in order."""
+    after_failure: float = 60.0
+    """For somebody to join again after an epoch has failed."""
+    prepare: float = 10.0
+    """For the servers to take up a new epoch."""
+    quiet: float = 5.0
+    """Until a member that sends no heartbeat is mentioned."""
+
+
+@dataclass
+class _Declined:
+    """A member that can't start, and who has been told."""
+
+    member: Member
+    text: str
+    told: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Membership:
+    """The members of one job over all its epochs. Not thread-safe."""
+
+    job: str
+    incarnation: bytes = bytes(INCARNATION_BYTES)
+    """Of this scheduler, in every world: epochs and member numbers mean nothing without it."""
+    terms: Terms = field(default_factory=Terms)
+    patience: Patience = field(default_factory=Patience)
+    state: JobState = JobState.FORMING
+    outbox: list[Notice] = field(default_factory=list)
+    """Messages to send; whoever sends them empties it."""
+    gone: list[str] = field(default_factory=list)
+    """Ids of members that are no more; likewise."""
+
+    def __post_init__(self) -> None:
+        self.forming = Forming(self.terms)
+        self.epoch: Epoch | None = None
+        self.number = 0
+        self._members = count(1)
+        self.refusals: deque[str] = deque(maxlen=4)
+        self._warned: deque[float] = deque()
+        self._declined: _Declined | None = None
+        self._seats: dict[str, Seat] = {}
+        self._suspects: dict[str, Seat] = {}
+        self._reported: tuple[float, BytePSLikeError] | None = None
+        self._end_at: float | None = None
+        self._linger = self.patience.after_end
+        self._quiet_check: float | None = None
+        self._diagnosed = -DIAGNOSIS_SECONDS
+        self._diagnose_at: float | None = None
+
+    # --- what members do ---
+
+    def join(self, claim: Claim, now: float) -> Seat:
+        """Gives a member its number and lets it wait for the next epoch; a claim that is repeated keeps its seat.
+
+        Raises RefusedError; those concerned are warned of the attempt.
+        """
+        if claim.id in self._seats:
+            return self._seats[claim.id]
+        self._check_nobody_declined(claim)
+        try:
+            self._admit(claim, now)
+        except RefusedError as refusal:
+            self.refusals.append(str(refusal))
+            self._warn([seat for seat in self._seats.values() if _concerns(seat, claim)], str(refusal), now)
+            raise
+        self._end_at = None
+        member = replace(claim.member, number=next(self._members))
+        seat = Seat(claim, member, now, now + claim.timeout, suspected=now, heard=now)
+        self._seats[seat.id] = self._suspects[seat.id] = seat
+        self.forming.add(seat)
+        self._evict_excess()
+        self._form_if_complete(now)
+        return seat
+
+    def decline(self, member: Member, why: str) -> None:
+        """`member` can't start: workers who wait for the next world are refused, who come later once each."""
+        spare = member.role is MemberRole.SERVER and self.forming.has_servers()
+        if self.state is not JobState.FORMING or spare:
+            return
+        self._declined = _Declined(member, f"{describe(member)} can't start: {why}")
+        for seat in list(self.forming.workers.values()):
+            self._declined.told.add(seat.member.rank)
+            self._dismiss(seat, RefusedError(self._declined.text, operation="join"))
+
+    def watching(self, id: str, now: float) -> None:
+        """The member's watch stream is open. Raises RefusedError for somebody who is no member (any more)."""
+        seat = self.seat(id)
+        seat.suspected, seat.heard, seat.watched = None, now, True
+        self._suspects.pop(id, None)
+        self._form_if_complete(now)
+
+    def broken(self, id: str, now: float) -> None:
+        """The member's watch stream has ended without Leave."""
+        seat = self._seats.get(id)
+        if seat is None:
+            return
+        if seat.state is SeatState.OVER:
+            self._forget(seat, now)
+        else:
+            seat.suspected = now
+            self._suspects[id] = seat
+
+    def ready(self, id: str, epoch: int, now: float) -> None:
+        """A server has taken up `epoch`; when all have, the workers hear of the world."""
+        seat = self.seat(id)
+        if self.state is JobState.PREPARING and epoch == self.number:
+            seat.ready = True
+            self._run_if_ready(now)
+
+    def heartbeat(self, id: str, waiting: Waiting | None, stats: Mapping[str, float], now: float) -> None:
+        """A sign of life. Two reports of the same wait in a row are taken as a thread that is really blocked."""
+        seat = self.seat(id)
+        seat.heard, seat.stats, seat.quiet = now, stats, False
+        same = waiting is not None and _operation(waiting) == _operation(seat.waiting)
+        seat.waiting_reports = seat.waiting_reports + 1 if same else int(waiting is not None)
+        seat.waiting = waiting
+        if seat.waiting_reports == STABLE_REPORTS and self.state is JobState.RUNNING:
+            self._diagnose_at = max(now, self._diagnosed + DIAGNOSIS_SECONDS)
+            if self._diagnose_at <= now:
+                self._diagnose(now)
+
+    def report(self, id: str, error: BytePSLikeError, now: float) -> None:
+        """A member saw a failure. A lost peer is left to our own eyes for a moment, which know it by host and pid."""
+        self.running(id)
+        if isinstance(error, PeerLostError):
+            self._reported = self._reported or (now + self.patience.grace + 0.2, error)
+        else:
+            self.fail(error, now)
+
+    def warn(self, id: str, error: BytePSLikeError, now: float) -> None:
+        """A member warns everybody; a stalled round after a worker has left is a failure: nobody will complete it."""
+        self.running(id)
+        gone = self._current().left()
+        if isinstance(error, StalledError) and gone:
+            text = f"{error}; {describe_all(gone)} left the job and will not contribute"
+            self.fail(StalledError(text, peer=describe(gone[0].member), key=error.key, operation=error.operation), now)
+        else:
+            self._warn(self._current().present(), str(error), now)
+
+    def leave(self, id: str, returning: bool, now: float) -> None:
+        """A member goes in order; one that is `returning` keeps the job from ending."""
+        seat = self._seats.get(id)
+        if seat is None:
+            return
+        if seat.state is SeatState.RUNNING and not seat.is_worker:
+            self.fail(PeerLostError(f"{describe(seat.member)} left while epoch {self.number} was running"), now)
+        was_running = seat.state is SeatState.RUNNING
+        seat.state = SeatState.LEFT
+        self._forget(seat, now)
+        if was_running and self._current().take_leave() == 0:
+            self._reform(now, self.patience.after_failure if returning else self.patience.after_end)
+
+    def fail(self, error: BytePSLikeError, now: float) -> None:
+        """Ends the running epoch for everybody with `error`; the first failure counts."""
+        if self.state not in (JobState.PREPARING, JobState.RUNNING):
+            return
+        epoch = self._current()
+        epoch.failure, self._reported = error, None
+        self._send(epoch.present(), Event(EventKind.FAILED, str(error), error))
+        for seat in epoch.workers():
+            if seat.state is SeatState.RUNNING:
+                seat.state = SeatState.OVER
+        self._reform(now, self.patience.after_failure)
+
+    # --- what time brings ---
+
+    def tick(self, now: float) -> None:
+        """Acts on all deadlines that have passed."""
+        self._lose_suspects(now)
+        if self._diagnose_at is not None and self._diagnose_at <= now:
+            self._diagnose(now)
+        if self._reported is not None and self._reported[0] <= now:
+            self.fail(self._reported[1], now)
+        if self.state is JobState.PREPARING and self._current().started + self.patience.prepare <= now:
+            idle = [seat for seat in self._current().servers() if not seat.ready]
+            self.fail(DeadlineError(f"{describe_all(idle)} did not take up epoch {self.number}", operation="join"), now)
+        if self._quiet_check is not None and self._quiet_check <= now:
+            self._mention_quiet(now)
+        late = [seat for seat in self.forming.seats() if seat.deadline is not None and seat.deadline <= now]
+        if late:
+            self._expire(now)
+        if self._end_at is not None and self._end_at <= now:
+            self._end()
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do again, if nothing else happens."""
+        times = [self._lost_at(seat) for seat in self._suspects.values()]
+        times += [seat.deadline for seat in self.forming.seats() if seat.deadline is not None]
+        times += [self._end_at] if self._end_at is not None else []
+        times += [self._reported[0]] if self._reported is not None else []
+        times += [self._quiet_check] if self._quiet_check is not None else []
+        times += [self._diagnose_at] if self._diagnose_at is not None else []
+        if self.state is JobState.PREPARING:
+            times.append(self._current().started + self.patience.prepare)
+        return min(times, default=None)
+
+    # --- what is known ---
+
+    def seat(self, id: str) -> Seat:
+        """The member with this id. Raises RefusedError."""
+        seat = self._seats.get(id)
+        if seat is None:
+            raise RefusedError(f"not a member of job {self.job!r} (any more): join again")
+        return seat
+
+    def running(self, id: str) -> Seat:
+        """The member, if its epoch is running. Raises the failure of its epoch, or RefusedError."""
+        seat = self.seat(id)
+        if seat.state is SeatState.OVER and self.epoch is not None and self.epoch.failure is not None:
+            raise self.epoch.failure
+        if seat.state is not SeatState.RUNNING:
+            raise RefusedError(f"{describe(seat.member)} is {seat.state.value}: its epoch is not running")
+        return seat
+
+    @property
+    def has_to_diagnose(self) -> bool:
+        """True while `tick` has to look for a deadlock soon."""
+        return self._diagnose_at is not None
+
+    def seats(self) -> list[Seat]:
+        """Everybody present, waiting or running."""
+        return list(self._seats.values())
+
+    def left(self) -> list[Seat]:
+        """Workers that have left the running epoch."""
+        return self.epoch.left() if self.epoch is not None and self.state is not JobState.FORMING else []
+
+    # --- inside ---
+
+    def _admit(self, claim: Claim, now: float) -> None:
+        if self.state is JobState.ENDED:
+            raise RefusedError(f"job {self.job!r} has ended; {describe(claim.member)} is late")
+        if self.state is not JobState.FORMING:
+            holder = self._current().holder(claim)
+            if holder is not None and holder.suspected is not None:
+                self._lose([holder], now, "another process has taken its rank")
+            else:
+                self._current().check_late(claim, now)
+        waiting = self.forming.holder(claim.member)
+        if waiting is not None and waiting.suspected is not None and waiting.watched:
+            self._lose([waiting], now, "another process has taken its rank")
+        self.forming.check(claim)
+
+    def _check_nobody_declined(self, claim: Claim) -> None:
+        declined, rank = self._declined, claim.member.rank
+        if declined is None or claim.member.role is not MemberRole.WORKER or rank < 0:
+            return
+        by_server = declined.member.role is MemberRole.SERVER
+        back = self.forming.has_servers(claim.num_servers) if by_server else rank == declined.member.rank
+        if back or rank in declined.told:
+            self._declined = None  # they try again
+            return
+        declined.told.add(rank)
+        raise RefusedError(declined.text, operation="join")
+
+    def _evict_excess(self) -> None:
+        for seat in self.forming.excess():
+            count, by = self.forming.num_servers()
+            refusal = RefusedError(f"{describe(seat.member)} is one too many: {by} has num_servers={count}")
+            self._dismiss(seat, refusal)
+
+    def _form_if_complete(self, now: float) -> None:
+        if self.state is not JobState.FORMING or not self.forming.is_complete():
+            return
+        if any(seat.state is SeatState.WAITING and seat.watched for seat in self._suspects.values()):
+            return
+        settings = self.forming.settings()
+        workers, servers = self.forming.assign()
+        self.number += 1
+        world = World(
+            self.job,
+            self.number,
+            tuple(seat.member for seat in workers),
+            tuple(seat.member for seat in servers),
+            settings,
+            self.incarnation,
+        )
+        self.epoch = Epoch(world, {seat.id: seat for seat in [*workers, *servers]}, now)
+        self.forming = Forming(self.terms)
+        self.refusals.clear()
+        for seat in self.epoch.seats.values():
+            seat.state, seat.ready, seat.deadline = SeatState.RUNNING, seat.is_worker, None
+            seat.waiting, seat.waiting_reports = None, 0
+        self.state, self._reported = JobState.PREPARING, None
+        self._send(servers, world)
+        self._run_if_ready(now)
+
+    def _run_if_ready(self, now: float) -> None:
+        epoch = self._current()
+        if self.state is JobState.PREPARING and all(seat.ready for seat in epoch.seats.values()):
+            self.state, epoch.started = JobState.RUNNING, now
+            self._quiet_check = now + self._quiet()
+            self._send(epoch.workers(), epoch.world)
+
+    def _current(self) -> Epoch:
+        assert self.epoch is not None
+        return self.epoch
+
+    def _reform(self, now: float, linger: float) -> None:
+        """Back to forming: servers wait for the next epoch without joining again; the job ends if no worker comes."""
+        self.state, self._quiet_check, self._linger = JobState.FORMING, None, linger
+        for seat in self._current().seats.values():
+            if seat.state is SeatState.RUNNING and not seat.is_worker:
+                seat.state = SeatState.WAITING
+                seat.claim = replace(seat.claim, world_size=0, num_servers=-1)
+                self.forming.add(seat)
+        self._evict_excess()
+        self._end_if_deserted(now)
+        self._form_if_complete(now)
+
+    def _lost_at(self, seat: Seat) -> float:
+        assert seat.suspected is not None
+        return seat.suspected + (self.patience.grace if seat.watched else self.patience.first_watch)
+
+    def _lose_suspects(self, now: float) -> None:
+        if any(self._lost_at(seat) <= now for seat in self._suspects.values()):
+            # A host that goes takes several members: name them together.
+            lost = [seat for seat in self._suspects.values() if self._lost_at(seat) <= now + self.patience.grace / 4]
+            self._lose(lost, now, f"it did not come back within {self.patience.grace:g} s")
+
+    def _lose(self, seats: list[Seat], now: float, why: str) -> None:
+        running = [seat for seat in seats if seat.state is SeatState.RUNNING]
+        for seat in seats:
+            seat.state = SeatState.LOST if seat.state is SeatState.RUNNING else seat.state
+        if running:
+            text = f"{describe_all(running)} died: the connection to the scheduler broke, and {why}"
+            peer = f"{running[0].member.role.value} {running[0].member.rank}"
+            self.fail(PeerLostError(text, peer=peer, operation="watch"), now)
+        for seat in seats:
+            if seat.state is SeatState.WAITING:
+                text = f"{describe(seat.member)} died while the world was forming"
+                self.refusals.append(text)
+                self._warn([other for other in self.forming.seats() if other is not seat], text, now)
+            self._forget(seat, now)
+
+    def _forget(self, seat: Seat, now: float) -> None:
+        if self._seats.pop(seat.id, None) is not None:
+            self.gone.append(seat.id)
+        self._suspects.pop(seat.id, None)
+        self.forming.remove(seat)
+        self._end_if_deserted(now)
+
+    def _end_if_deserted(self, now: float) -> None:
+        """Starts the wait for somebody to join again, once no worker of a past epoch is there any more."""
+        if self.state is not JobState.FORMING or self.epoch is None or self._end_at is not None:
+            return
+        if not self.forming.workers and all(seat.state is not SeatState.OVER for seat in self._seats.values()):
+            self._end_at = now + self._linger
+
+    def _diagnose(self, now: float) -> None:
+        self._diagnosed, self._diagnose_at = now, None
+        if self.state is JobState.RUNNING:
+            deadlock = find_deadlock(self._current().workers())
+            if deadlock is not None:
+                self.fail(deadlock, now)
+
+    def _quiet(self) -> float:
+        return max(self.patience.quiet, 3 * heartbeat_interval(0.0, len(self._current().seats)))
+
+    def _mention_quiet(self, now: float) -> None:
+        audible = [seat for seat in self._current().present() if seat.suspected is None and not seat.quiet]
+        silent = [seat for seat in audible if now - seat.heard >= self._quiet()]
+        for seat in silent:
+            seat.quiet = True
+        if silent:
+            longest = now - min(seat.heard for seat in silent)
+            text = f"no sign of life from {describe_all(silent)} for {longest:.1f} s: stopped, or out of reach"
+            self._warn(self._current().present(), text, now)
+        next_heard = min((seat.heard for seat in audible if not seat.quiet), default=now)
+        self._quiet_check = next_heard + self._quiet()
+
+    def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
+        self._send([seat], Event(EventKind.FAILED, str(error), error))
+        self.forming.remove(seat)
+        seat.state = SeatState.OVER
+
+    def _expire(self, now: float) -> None:
+        """The first wait that ends ends all: whoever waits hears the same list of who is missing."""
+        waiting = list(self.forming.seats())
+        size = self.forming.world_size()[0]
+        notes = f" (refused or lost: {'; '.join(self.refusals)})" if self.refusals else ""
+        if self.state is not JobState.FORMING:
+            notes += f"; epoch {self.number} is still running with {describe_all(self._current().present())}"
+        missing = self.forming.missing() + notes
+        for seat in waiting:
+            waited = now - seat.joined
+            text = f"the world of {size or '?'} workers did not form within {waited:.1f} s; missing: {missing}"
+            error = DeadlineError(text, operation="join", elapsed=waited)
+            self._send([seat], Event(EventKind.FAILED, str(error), error))
+        for seat in waiting:
+            self.forming.remove(seat)
+            seat.state = SeatState.OVER
+        self.refusals.clear()
+
+    def _end(self) -> None:
+        self.state, self._end_at = JobState.ENDED, None
+        failure = self.epoch.failure if self.epoch is not None else None
+        text = f"job {self.job!r} has ended" + (f" after a failure: {failure}" if failure else ": everybody left")
+        self._send(self.seats(), Event(EventKind.ENDED, text, failure))
+        self.forming = Forming(self.terms)
+        for seat in self._seats.values():
+            seat.state = SeatState.OVER
+
+    def _send(self, seats: list[Seat], message: World | Event) -> None:
+        if seats:
+            self.outbox.append(Notice(tuple(seat.id for seat in seats), message))
+
+    def _warn(self, seats: list[Seat], text: str, now: float) -> None:
+        """A warning for `seats`; when they come thick and fast, the rest only reaches the scheduler's own log."""
+        self._warned = deque((at for at in self._warned if at > now - 1.0), WARNINGS_PER_SECOND)
+        to = tuple(seat.id for seat in seats) if len(self._warned) < WARNINGS_PER_SECOND else ()
+        self._warned.append(now)
+        self.outbox.append(Notice(to, Event(EventKind.WARNING, text)))
+
+
+def _operation(waiting: Waiting | None) -> tuple[str, int] | None:
+    return (waiting["name"], waiting["round"]) if waiting is not None else None
+
+
+def _concerns(seat: Seat, claim: Claim) -> bool:
+    """The holder of the wanted rank is told of the attempt, and everybody who still waits for the world."""
+    same = seat.member.role is claim.member.role and seat.member.rank == claim.member.rank >= 0
+    return same or seat.state is SeatState.WAITING

@@ -1,0 +1,149 @@
+"""The tensors an epoch has agreed on: who declared what, and where it was placed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
+from byteps_like.control.placing.placement import Placer
+from byteps_like.control.types import Move
+from byteps_like.errors import MismatchError
+from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
+from byteps_like.worker.api import Declared, TensorSpec, first_difference
+
+
+@dataclass
+class _Entry:
+    declared: Declared
+    """As it was placed at first, which is where every rank begins."""
+    newest: Declared
+    """As it was placed last."""
+    ranks: list[int] = field(default_factory=list)
+    retired: set[int] = field(default_factory=set)
+    """Of these, who won't use it any more."""
+    moved: deque[int] = field(default_factory=deque)
+    """Tensor ids of the newest places that it has moved to."""
+
+
+_PLACES_NAMED = 3
+"""That a tensor has moved to: while ranks move one after the other, texts may speak of the one before."""
+
+
+class Declarations:
+    """Table of one epoch. The first rank to declare a name decides; the others must agree in dtype, shape and codec."""
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+        self._entries: dict[str, _Entry] = {}
+        self._parts = 0
+        self._names: dict[int, str] = {}
+        """By tensor id, those of the last places that tensors have left included."""
+        self._next_id = 0
+
+    def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
+        for spec in specs:
+            if spec.details:  # first, as it says the most of what differs
+                self._check(rank, spec)
+        return [self._declare(rank, spec) for spec in specs]
+
+    def replan(self, placer: Placer) -> tuple[Move, ...]:
+        """Places all tensors anew, and from now on new ones, by `placer`; ranks move one after the other, in step."""
+        self._placer = placer
+        moves = [self._move(entry) for entry in self._entries.values()]
+        return tuple(move for move in moves if move.partitions)
+
+    def retire(self, rank: int, tensors: Sequence[int]) -> None:
+        """`rank` won't use the names of these any more. What no rank uses any more is let go of."""
+        for number in tensors:
+            entry = self._entries.get(self._names.get(number, ""))
+            if entry is None or entry.declared.tensor_id != number:
+                continue
+            entry.retired.add(rank)
+            if entry.retired.issuperset(entry.ranks):
+                self._let_go(entry)
+
+    def _let_go(self, entry: _Entry) -> None:
+        del self._entries[entry.declared.spec.name]
+        self._parts -= len(entry.newest.partitions)
+        self._placer.leave(entry.newest)
+        for number in (entry.declared.tensor_id, *entry.moved):
+            self._names.pop(number, None)
+
+    def name_keys(self, text: str) -> str:
+        """`text` with names for the keys in it: servers know keys only."""
+        return name_keys(text, self._names)
+
+    def _place(self, spec: TensorSpec) -> Declared:
+        number, self._next_id = self._next_id, self._next_id + 1
+        room("tensors of this epoch", len(self._names) + 1, MOST_NAMES)
+        declared = self._placer.place(number, spec)
+        self._parts += len(declared.partitions)
+        room("partitions of this epoch's tensors", self._parts, MOST_PARTS)
+        self._names[number] = spec.name
+        return declared
+
+    def _move(self, entry: _Entry) -> Move:
+        self._parts -= len(entry.newest.partitions)  # to another placer, which knows nothing of it
+        entry.newest = self._place(entry.declared.spec)
+        entry.moved.append(entry.newest.tensor_id)
+        if len(entry.moved) > _PLACES_NAMED:
+            del self._names[entry.moved.popleft()]
+        return Move(entry.declared.tensor_id, entry.newest.tensor_id, entry.newest.partitions)
+
+    def _declare(self, rank: int, spec: TensorSpec) -> Declared:
+        self._check(rank, spec)
+        entry = self._entries.get(spec.name)
+        if entry is None:
+            placed = self._place(spec)
+            entry = self._entries[spec.name] = _Entry(placed, placed)
+        if rank not in entry.ranks:
+            entry.ranks.append(rank)
+        entry.retired.discard(rank)
+        return entry.declared
+
+    def _check(self, rank: int, spec: TensorSpec) -> None:
+        entry = self._entries.get(spec.name)
+        if entry is None:
+            return
+        first = entry.declared.spec
+        if (first.dtype, first.shape, first.codec) != (spec.dtype, spec.shape, spec.codec):
+            raise _mismatch(spec, rank, entry)
+
+
+def name_keys(text: str, names: Mapping[int, str]) -> str:
+    """`text` with what users know for each "key N" in it, given names by tensor id: "'layer.weight' (partition 3)"."""
+
+    def describe(found: re.Match[str]) -> str:
+        whole = int(found[1]) & ~PRELUDE_KEY
+        key, share = whole & PARTITION_KEY, whole >> SHARE_SHIFT
+        name = names.get(key >> 16)
+        which = f"partition {key & 0xFFFF}" + (f", share {share - 1}" if share else "")
+        return found[0] if name is None else f"{name!r} ({which})"
+
+    return re.sub(r"\bkey (\d+)", describe, text)
+
+
+def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:
+    first = entry.declared.spec
+    others = f"rank{'s' if len(entry.ranks) > 1 else ''} {', '.join(map(str, sorted(entry.ranks)))}"
+    alone = entry.ranks == [rank]
+    hint = "use another name for the other tensor" if alone else "give one tensor one name on all ranks"
+    own, theirs = _show(spec), _show(first)
+    if differing := first_difference([spec.details, first.details]):
+        own, theirs = (f"{line} there" for line in differing)
+        hint = "all ranks must have the same parameters"
+    return MismatchError(
+        f"tensor {spec.name!r}: rank {rank} declared {own}, but {others} declared {theirs}; {hint}",
+        rank=rank,
+        key=spec.name,
+        operation="declare",
+    )
+
+
+def _show(spec: TensorSpec) -> str:
+    codec = f" by codec {spec.codec}" if spec.codec else ""
+    return f"{spec.dtype.name.lower()} {list(spec.shape)}{codec}"

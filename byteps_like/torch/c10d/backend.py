@@ -1,0 +1,116 @@
+"""Makes "byteps" known to torch.distributed: by importing byteps_like.torch, or by an entry point in newer torch."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from byteps_like.config import Config
+from byteps_like.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from byteps_like.torch.c10d.process_group import ProcessGroup
+
+_DEVICES = ["cpu", "cuda", "xpu", "mps"]
+_TIMEOUT = timedelta(minutes=30)
+
+
+def register(*_: object) -> None:
+    """Registers the backend; the entry point's. Idempotent. Does nothing where torch has no distributed package."""
+    if dist.is_available() and not hasattr(dist.Backend, "BYTEPS"):
+        from byteps_like.torch.c10d.let_in import let_in  # which needs that package
+
+        dist.Backend.register_backend("byteps", create, extended_api=True, devices=_DEVICES)
+        let_in()
+        named = Config.partly_from_env(("default_backend",)).default_backend
+        if named:
+            use_as_default(*named.split(","))
+
+
+def use_as_default(*devices: str) -> None:
+    """Has torch take "byteps" for `devices`, such as "cpu", wherever a script names no backend from here on.
+
+    That is in `init_process_group()`, and in `init_device_mesh()` before it. Torch looks at the machine's accelerator,
+    or at "cpu" where there is none; older releases at all devices, and a group of ours then serves them all. The
+    variable BYTEPS_LIKE_DEFAULT_BACKEND does the same at import. Raises InvalidArgumentError for a device that we
+    don't serve.
+    """
+    for device in devices:
+        if device.strip() not in _DEVICES:
+            raise InvalidArgumentError(f"'byteps' serves {', '.join(_DEVICES)}, not {device.strip()!r}")
+    if dist.is_available():
+        dist.Backend.default_device_backend_map.update((device.strip(), "byteps") for device in devices)
+
+
+def create(request: Any, options: Any = None) -> ProcessGroup:
+    """The process group that torch asks for. The world's blocks until all ranks have come; others send no message.
+
+    `request`: torch's DistributedBackendOptions. A sub-group stands on the default group's world; where the default
+    group is another backend's, the ranks of the new group become a world of their own.
+    """
+    # Not at the top: most users of byteps_like.torch make no process group.
+    from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
+
+    chosen = _checked(options)
+    ranks = tuple(request.global_ranks_in_group)
+    parent = dist.distributed_c10d.GroupMember.WORLD if ranks else None
+    if isinstance(parent, ProcessGroup):
+        membership = Membership(parent.world, request.group_id, ranks, request.timeout, request.store)
+        return ProcessGroup(membership, parent.options if options is None else chosen)
+    return create_process_group(
+        request.store, request.group_rank, request.group_size,
+        timeout=request.timeout, options=options, name=request.group_id,
+    )  # fmt: skip
+
+
+def create_process_group(
+    store: Any, rank: int, world_size: int, *, timeout: timedelta = _TIMEOUT, options: Any = None, name: str = "0"
+) -> ProcessGroup:
+    """A process group of a world of its own, without init_process_group. Blocks until all ranks have come to `store`.
+
+    For programs that keep their groups themselves, and make another one when ranks are lost (torchft's wrappers do).
+    It ends by `shutdown()`, or by `abort()`, which has what is in flight fail at once; several may be open at a time,
+    also at one store. `timeout` is for the ranks to come, and that of calls without one of their own; `options` is a
+    GroupOptions. Raises DeadlineError naming the ranks that have not come, InvalidArgumentError, ConfigError.
+    """
+    from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
+    from byteps_like.torch.job.rendezvous import meet
+    from byteps_like.worker.meeting import Seat
+
+    chosen = _checked(options)
+    world = meet(Seat(store, rank, world_size, timeout.total_seconds()))
+    membership = Membership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
+    made = ProcessGroup(membership, chosen)
+    _open.add(made)
+    return made
+
+
+def _checked(options: Any) -> Any:
+    from byteps_like.torch.c10d.options import GroupOptions
+
+    if options is None:
+        return GroupOptions()
+    if not isinstance(options, GroupOptions):
+        raise InvalidArgumentError(
+            f"pg_options of 'byteps' is a byteps_like.torch.GroupOptions, not {type(options).__name__}"
+        )
+    return options
+
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """Worlds of processes that end without destroy_process_group are left in order."""
+    groups = list(_open)
+    for group in groups:
+        group.shutdown()
+    if groups:
+        from byteps_like.torch.c10d.futures import end_all
+
+        end_all()

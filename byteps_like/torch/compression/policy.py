@@ -1,0 +1,158 @@
+"""How one gradient travels: a cast or a codec, and what is wrapped around a codec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from byteps_like.compression.codec import Codec, Trait
+from byteps_like.compression.registry import codec_of
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.compression.casts import CASTS, Compressor, NoneCompressor
+from byteps_like.worker.api import TWOWAY
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """PowerSGD's approximation: not of bytes but of matrices, so no codec of the registry. See low_rank."""
+
+    rank: int = 4
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise InvalidArgumentError(f"powersgd: rank={self.rank!r} must be a whole number from 1")
+
+    def fits(self, shape: torch.Size) -> bool:
+        """Whether a gradient of `shape`, as a matrix of its first dimension, is at least twice its two factors."""
+        return len(shape) > 1 and 2 * self.rank * (shape[0] + shape[1:].numel()) <= shape.numel()
+
+
+@dataclass(frozen=True)
+class ByRows:
+    """Rows that aren't all zero, of gradients that touch few: exact, and as they are where most are touched. No codec
+    of the registry, since what travels is found before memory is laid out. See sparse_gradients."""
+
+    def fits(self, shape: torch.Size) -> bool:
+        """Whether a gradient of `shape` has rows."""
+        return len(shape) > 1
+
+
+@dataclass(frozen=True)
+class Auto:
+    """One of `candidates` or none, whichever is fastest for that many bytes on these machines: see selecting."""
+
+    candidates: tuple[Codec, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Auto:
+        """By the candidates' names, with commas; "": the usual ones. Raises InvalidArgumentError."""
+        names = [name.strip() for name in (text or AUTO_CANDIDATES).split(",")]
+        return cls(tuple(codec_of(name) for name in names if name))
+
+
+AUTO_CANDIDATES = "bf16,int8,thc4"
+"""In the order of their errors; none has done harm to training (see docs/how-to/compression.md)."""
+
+Kind = Codec | LowRank | ByRows | Auto | type[Compressor]
+
+
+@dataclass(frozen=True)
+class Compress:
+    """A codec, and what is wrapped around it. Raises InvalidArgumentError for wrappers that it can't have.
+
+    `codec`: a codec of byteps_like.compression, its text ("topk:ratio=0.01"), or a cast.
+    `feedback`: what a round leaves out is added to the next gradient (Seide et al. 2014; Karimireddy et al. 2019),
+    rescaled when the learning rate changes. None: for biased codecs under torch's SGD and ASGD only; under adaptive
+    optimizers it has done harm.
+    `momentum`: mu of a momentum before the codec, in place of the optimizer's own; 0: none. `nesterov`: g + mu m
+    (BytePS), else m. `masked`: forgotten where it was sent (DGC).
+    `two_way`: servers keep feedback of what they encode again.
+    `clip`: a parameter's gradient is scaled down to this norm over the root of the number of ranks; 0: never.
+    `warmup`: rounds, and the codec in them (None: none), before `codec`'s time comes.
+    """
+
+    codec: Kind | str
+    feedback: bool | None = None
+    momentum: float = 0.0
+    nesterov: bool = True
+    masked: bool = False
+    two_way: bool = False
+    clip: float = 0.0
+    warmup: tuple[tuple[int, Codec | None], ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.codec, str):
+            object.__setattr__(self, "codec", CASTS.get(self.codec) or codec_of(self.codec))
+        if not 0.0 <= self.momentum < 1.0 or self.clip < 0.0 or any(rounds < 1 for rounds, _ in self.warmup):
+            raise InvalidArgumentError(
+                f"{self}: momentum must be in [0, 1), clip not negative, warmup of 1 round or more"
+            )
+        wrapped = self.momentum or self.masked or self.two_way or self.clip or self.warmup
+        if not self.is_coded and (wrapped or (self.feedback and not (self.low_rank or self.auto))):
+            raise InvalidArgumentError(
+                f"{self}: a cast, rows, auto and PowerSGD take no wrappers (the last two: feedback)"
+            )
+        if isinstance(self.codec, type):
+            object.__setattr__(self, "feedback", None)
+        if self.two_way and getattr(self.codec, "trait", None) is not Trait.REENCODE:
+            raise InvalidArgumentError(f"{self}: two_way is for codecs whose sums are encoded again by servers")
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether it has a codec of the registry."""
+        return isinstance(self.codec, Codec)
+
+    @property
+    def low_rank(self) -> LowRank | None:
+        """PowerSGD, if it is that."""
+        return self.codec if isinstance(self.codec, LowRank) else None
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether only its rows travel, while they are few."""
+        return isinstance(self.codec, ByRows)
+
+    @property
+    def auto(self) -> Auto | None:
+        """The candidates, if it is still to be chosen."""
+        return self.codec if isinstance(self.codec, Auto) else None
+
+    @property
+    def name(self) -> str:
+        """Of the codec; for names of arenas."""
+        if isinstance(self.codec, Codec):
+            return self.codec.name
+        return "powersgd" if self.low_rank else "rows" if self.by_rows else "auto" if self.auto else ""
+
+    @property
+    def cast(self) -> type[Compressor]:
+        """The cast that it is, or none."""
+        return self.codec if isinstance(self.codec, type) else NoneCompressor
+
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The element type of an arena for gradients of `dtype`: codecs take float32."""
+        return torch.float32 if self.is_coded else self.cast.wire_dtype(dtype)
+
+    def text(self, rounds: int) -> str:
+        """What the worker is to make of the payload after that many rounds: TensorSpec.codec."""
+        codec: Kind | str | None = self.codec
+        for length, early in self.warmup:
+            if rounds < length:
+                codec = early
+                break
+            rounds -= length
+        return (TWOWAY if self.two_way else "") + codec.spec() if isinstance(codec, Codec) else ""
+
+    def resolved(self, plain: bool) -> Compress:
+        """With `feedback` decided: `plain` says whether the optimizer is one that it helps."""
+        if self.feedback is not None or isinstance(self.codec, type):
+            return self
+        if self.auto:
+            return self if plain else replace(self, feedback=False)
+        return replace(
+            self, feedback=self.low_rank is not None or (plain and bool(getattr(self.codec, "biased", False)))
+        )
+
+
+RAW = Compress(NoneCompressor)

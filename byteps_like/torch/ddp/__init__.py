@@ -1,0 +1,4 @@
+"""DistributedDataParallel, and a communication hook for torch's own.
+
+The package itself imports it; it imports adapt and what is below.
+"""

@@ -1,0 +1,4 @@
+"""Gradients of Linear weights that travel as their factors. After Poseidon (ATC'17).
+
+The factory imports it; it imports gradients and what is below.
+"""

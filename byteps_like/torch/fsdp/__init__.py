@@ -1,0 +1,4 @@
+"""FSDP2 with compressed all-gathers and reduce-scatters. After ZeRO++ (ICLR'24).
+
+The package itself and pipelines import it; it imports c10d and compression.
+"""

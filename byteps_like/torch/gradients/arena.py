@@ -1,0 +1,421 @@
+"""One contiguous buffer for all gradients of an element type, and the round in which its partitions are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError
+from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.device.api import Device
+from byteps_like.torch.device.tensors import wire_dtype
+from byteps_like.torch.gradients.coding import Coding, Memory
+from byteps_like.torch.gradients.controls import Controls
+from byteps_like.torch.gradients.memory import ArenaMemory
+from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, signature_of, specs_of
+from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.gradients.sent import ArenaFlights, Flown
+from byteps_like.torch.gradients.slot import Slot
+from byteps_like.torch.job.routes import Request, Route
+from byteps_like.worker.api import Declared, TensorSpec, Tunable, Worker
+from byteps_like.worker.layout import lay_out, runs
+
+
+class Arena:
+    """The gradients of `named`, all of one element type and `way`, in memory that the network reads and writes.
+
+    The buffer is cut into partitions when its names are declared: one name, or with `crossing`, where the next forward
+    waits for its own layers only, several, for finer partitions towards its end (see layout.pieces). A partition is
+    sent as soon as all gradients in it are `ready`; `finish` sends the rest. At the tail are control elements, reduced
+    with the gradients (Controls). Where gradients are coded, or on a device, the control elements are a tensor of their
+    own, which goes raw, from this host's memory. On a device `wait` has the current stream wait for the gradients; the
+    host waits for the control elements of the other hosts.
+
+    All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        label: str,
+        named: Sequence[Named],
+        way: Compress,
+        scaling: Scaling,
+        crossing: bool = False,
+        partition_bytes: int = 0,
+    ) -> None:
+        wire = way.wire_dtype(named[0][1].dtype)
+        limit = way.clip / route.worker.size**0.5
+        self.slots = [Slot(name, parameter, index, wire, limit) for index, (name, parameter) in enumerate(named)]
+        self._route = route
+        self._worker = route.worker
+        self.label = label
+        self._crossing = crossing
+        self._before, self._op, self._after = scaling.steps(route.worker.size)
+        self._order = list(range(len(named)))
+        self._observed: list[int] | None = []
+        self._flights = ArenaFlights()
+        self.complete = True
+        """Whether all ranks took part in the round that has landed; the same on all that did."""
+        code = wire_dtype(wire)
+        self._itemsize = code.itemsize
+        layout = lay_out(self._sizes(), self._order, self._itemsize)
+        self._memory = ArenaMemory(named[0][1], wire, layout.total, layout.tail)
+        self.coding = Coding(way, layout.tail) if way.is_coded else None
+        self.rates: Rates | None = None
+        """Learning rates of its parameters; for error feedback."""
+        apart = self.coding is not None or self._memory.device is not None
+        text = "" if self.coding is None else self.coding.way.text(0)
+        specs = specs_of(label, code, layout, text, apart, fine=crossing)
+        self._specs = [replace(spec, partition_bytes=partition_bytes) for spec in specs]
+        self._memory.follow(route, self.label)
+        *declared, self._signature = route.declare([*self._specs, signature_of(label, self.slots)])
+        route.push_pull(self._signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
+        self._departed = self._discarded = False
+        self._version = 0
+        self.longest = 0
+        """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
+        self._cut(declared)
+        self._memory.allocate(route.worker)
+        self._sent = [False] * len(self._parts)
+        self._began = False
+        self._pending: list[int] = []
+        self._place()
+        self.reset()
+
+    def _sizes(self) -> list[int]:
+        return [slot.parameter.numel() for slot in self.slots]
+
+    def _cut(self, declared: Sequence[Declared]) -> None:
+        self._is_new = True  # no round has come by
+        self._parts = Parts(declared)
+        if self.coding is not None:
+            self.coding.attach(self._worker, self._parts.pieces, self._memory.near)
+
+    def _place(self) -> None:
+        layout = lay_out(self._sizes(), self._order, self._itemsize)
+        for slot, offset in zip(self.slots, layout.offsets, strict=True):
+            slot.place(self.data, offset)
+            begin = offset * self._itemsize
+            slot.parts = self._parts.of(begin, begin + slot.parameter.numel() * self._itemsize)
+        if self.coding is not None:
+            self.coding.place(self.slots, layout.offsets)
+        self._controls = Controls(self._memory.host[layout.tail :], len(self.slots))
+        self._control_parts = self._parts.of(layout.tail * self._itemsize, layout.total * self._itemsize)
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds: goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size).
+
+        Gradients keep their values. All ranks must make the same calls. Names, and thus keys, are new each time; what
+        was held for the old ones is freed. Blocks for one round trip.
+        """
+        self._catch_up()
+        left, before = [piece.declared for piece in self._parts.pieces], self._worker
+        if self.coding is not None:
+            self.coding.detach(before, self._parts.pieces)
+        self._version += 1
+        ending = f"/{self._version}"
+        specs = [replace(spec, name=spec.name + ending, partition_bytes=partition_bytes) for spec in self._specs]
+        moves, self._route, self._worker = route is not self._route, route, route.worker
+        self._memory.follow(route, self.label)
+        self._cut(route.declare(specs))
+        _retire(before, left)
+        if moves:
+            self._memory.move(self._worker)
+        self._place()
+        for slot in self.slots:
+            slot.rebind()
+        self.reset()
+
+    def recode(self, rounds: int) -> None:
+        """Between rounds, on all ranks alike: the codec that is due after so many, if it is another. See Compress."""
+        if self.coding is None or self._specs[0].codec == (text := self.coding.text(rounds)):
+            return
+        self._specs[:-1] = [replace(spec, codec=text) for spec in self._specs[:-1]]
+        self.recut(self._route, self._parts.pieces[0].declared.spec.partition_bytes)
+
+    def switch(self, coded: bool, rounds: int) -> None:
+        """Between rounds, on all ranks alike: whether its gradients are encoded, if it has a codec."""
+        if self.coding is not None:
+            self.coding.switch(coded)
+            self.recode(rounds)
+
+    @property
+    def data(self) -> torch.Tensor:
+        """Where the gradients are, one behind the other."""
+        return self._memory.data
+
+    @property
+    def device(self) -> Device | None:
+        """Where that is; None: in this host's memory."""
+        return self._memory.device
+
+    @property
+    def windows(self) -> list[range]:
+        """Elements of each partition that is encoded."""
+        return [] if self.coding is None else self._parts.windows(self.coding.total)
+
+    @property
+    def codec(self) -> str:
+        """By which its gradients are encoded in the next round, as TensorSpec has it; "" if they aren't."""
+        return self._specs[0].codec
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether they are."""
+        return bool(self.codec)
+
+    def reset(self) -> None:
+        """A new round begins; the one before has landed, or has departed."""
+        if not self._departed:
+            if not self._flights.is_behind:
+                self._follow()
+            if self.coding is not None:
+                self.coding.clear_gaps(self.data)
+                self.coding.landed()
+                if self._discarded:
+                    self.coding.forget()
+        self._discarded = False
+        self._began = False
+        for slot in self.slots:
+            slot.reset()
+        if self._observed is not None:
+            self._observed = []
+        self._forget_flights()
+        self._open()
+
+    def _open(self) -> None:
+        self._sent = [False] * len(self._parts)
+        self._pending = [0] * len(self._parts)
+        for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
+            for part in parts:
+                self._pending[part] += 1
+
+    def _follow(self) -> None:
+        """The buffer may be cut in another way from this round on."""
+        placed = [self._worker.placed(piece.declared) for piece in self._parts.pieces]
+        if any(new is not piece.declared for new, piece in zip(placed, self._parts.pieces, strict=True)):
+            self._cut(placed)
+            self._place()
+
+    def _catch_up(self) -> None:
+        """Before anything is sent or changes: the host waits for the round before, too. Raises what that failed with.
+
+        Its updates are queued on the device then, and the forward behind them, so that the device is not kept waiting.
+        """
+        if self._flights.is_behind:
+            self._flights.catch_up()
+            self._follow()
+            self._open()
+
+    def calm_down(self) -> None:
+        """The host waits, too; errors are for the next round to raise."""
+        self._flights.calm_down()
+
+    def ready(self, slot: Slot) -> None:
+        """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
+        self._catch_up()
+        self._memory.follow_stream(self.label)
+        slot.stage(self._before)
+        self.reached(slot)
+        complete = []
+        for part in slot.parts:
+            self._pending[part] -= 1
+            if not self._pending[part]:
+                complete.append(part)
+        self._send(complete)
+
+    def reached(self, slot: Slot) -> None:
+        """Backward has come to the layer of `slot`: that makes the arena's order. The gradient may follow later."""
+        if self._observed is not None and slot.index not in self._observed:
+            self._observed.append(slot.index)
+
+    def finish(self, discard: bool) -> None:
+        """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
+        self._catch_up()
+        self._discarded = discard
+        self._memory.follow_stream(self.label)
+        for slot in self.slots:
+            if slot.ready:
+                continue
+            if discard:
+                slot.leave()
+            else:
+                slot.stage(self._before)
+        self._controls.fill(self.slots, discard)
+        self._send([part for part, sent in enumerate(self._sent) if not sent])
+
+    def _send(self, parts: Sequence[int]) -> None:
+        if not self._began and self.coding is not None and self.rates is not None:
+            self.coding.rescale(self._worker, self._parts.pieces, self.slots, self.rates)
+        self._began = True
+        for piece in self._parts.pieces:
+            for run in runs([part for part in self._memory.in_turn(parts, self._sent) if part in piece.parts]):
+                if self.coding is not None:
+                    self._encoded_next(self.coding, run)
+                first = piece.parts.start
+                of_piece = range(run.start - first, run.stop - first)
+                place = self._memory.place(piece.offset // self._itemsize)
+                address = self._memory.host.data_ptr() + piece.offset
+                request = Request(0, of_piece, self.priority(run), place)
+                self._flights.add(run, self._route.push_pull(piece.declared, address, self._op, request))
+                self._sent[run.start : run.stop] = [True] * len(run)
+
+    def _encoded_next(self, coding: Coding, run: range) -> None:
+        span = self._parts.elements(run, coding.total)
+        if span:
+            coding.before(self.data, span.start, span.stop)
+
+    def priority(self, run: range) -> int:
+        """Where the next forward waits for its own layers only, those nearest to the input go first: later partitions.
+
+        Where it waits for all, what is ready first goes first, and nothing that is half sent is kept waiting.
+        """
+        if not self._crossing:
+            return 0
+        return run.start + max(self.longest - len(self._parts), 0)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its gradients are encoded, at some time or always."""
+        return self.coding is not None
+
+    def recall(self) -> dict[str, Memory]:
+        """Copies of what its codec remembers, by the parameters' names. With no round under way, as below."""
+        self.calm_down()
+        return {} if self.coding is None else self.coding.recall(self.slots)
+
+    def remember(self, memories: Mapping[str, Memory]) -> None:
+        """Takes what is there for its parameters; the rest is left alone."""
+        self.calm_down()
+        if self.coding is not None:
+            self.coding.remember(self.slots, memories)
+
+    def forget(self) -> None:
+        """What its codec remembers."""
+        self.calm_down()
+        if self.coding is not None:
+            self.coding.forget()
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self._parts)
+
+    def wait(self) -> None:
+        """Blocks until all that was sent has landed. Raises the first error, after waiting for all.
+
+        Where streams wait in place of the host, what then fails is raised when the next round begins.
+        """
+        # In the first round the host waits: kernels are loaded then, for which drivers may wait for all streams.
+        self._flights.wait(host=self.device is None or self._is_new or self._discarded)
+        self._is_new = False
+
+    def depart(self) -> list[Flown]:
+        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.
+
+        `landed` must be called before any gradient of another round is `ready`.
+        """
+        self._departed = True
+        return self._flights.depart()
+
+    def landed(self) -> None:
+        """The round that departed has landed, and all its gradients were read. Idempotent."""
+        if self._departed:
+            self._departed = False
+            self.reset()
+
+    @property
+    def commits(self) -> range:
+        """The partitions that the control elements lie in: with them it is known that no rank threw the round away."""
+        return self._control_parts
+
+    @property
+    def settled(self) -> bool:
+        """Whether its layout is final, so that nothing of it has to move after a round."""
+        return self._observed is None
+
+    def check_agreed(self) -> None:
+        """Raises MismatchError if some ranks threw the round away and others did not."""
+        average = self._op is Op.AVERAGE
+        self.complete = self._controls.check(average, self._worker.size, self._worker.rank, self.label)
+
+    def land(self) -> None:
+        """Hands the landed gradients to their parameters."""
+        missing = any(slot.parameter.grad is None for slot in self.slots)
+        present = self.present() if missing else [True] * len(self.slots)
+        for slot in self.slots:
+            self.land_one(slot, present[slot.index])
+
+    def present(self) -> list[bool]:
+        """Of each slot, whether any rank had a gradient. For a round whose control elements have landed."""
+        return self._controls.present()
+
+    def land_one(self, slot: Slot, present: bool) -> None:
+        """Hands one landed gradient to its parameter; `present` as told by `present()`."""
+        slot.land(present, self._after)
+
+    def sparse(self) -> list[Slot]:
+        """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""
+        return [self.slots[number] for number in self._controls.sparse()]
+
+    def settle(self) -> None:
+        """After the first round that landed: lays the gradients out in the order in which rank 0 made them ready."""
+        if self._observed is None:
+            return
+        missing = set(self._order) - set(self._observed)
+        observed = [*self._observed, *(index for index in self._order if index in missing)]
+        self._observed = None
+        if len(self._parts) > 1:
+            self.follow(self._agreed(observed))
+
+    def follow(self, order: list[int]) -> None:
+        """The ranks have agreed on an order, maybe while this one had joined; on none if it was rank 0 that had."""
+        self._observed = None
+        if sorted(order) == list(range(len(self.slots))):
+            self._move(order)
+
+    def _agreed(self, order: list[int]) -> list[int]:
+        buffer = torch.tensor(order, dtype=torch.int64, device="cpu")
+        spec = TensorSpec(f"{self.label}.order", DType.INT64, (len(order),))
+        (declared,) = self._route.declare([spec])
+        self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()
+        _retire(self._worker, [declared])
+        return [int(index) for index in buffer]
+
+    def _move(self, order: list[int]) -> None:
+        if order == self._order:
+            return
+        self._order = order
+        before = [slot.region.clone() for slot in self.slots]
+        self._place()
+        for slot, content in zip(self.slots, before, strict=True):
+            slot.region.copy_(content)
+            slot.rebind()
+
+    def abandon(self) -> None:
+        """Forgets the arena, whose names are not used again: what is held for them is freed, once what is still in
+        flight has landed. Until then that keeps the memory."""
+        then = partial(_leave, self._worker, self.coding, self._parts.pieces, self._signature)
+        self._flights.forget((self._memory.host, self.coding), then)
+
+    def _forget_flights(self) -> None:
+        self._flights.forget((self._memory.host, self.coding))
+
+
+def _retire(worker: Worker, names: Sequence[Declared]) -> None:
+    if isinstance(worker, Tunable):
+        for declared in names:
+            worker.retire(declared)
+
+
+def _leave(worker: Worker, coding: Coding | None, pieces: Sequence[Piece], signature: Declared) -> None:
+    with suppress(BytePSLikeError):  # the job has ended
+        if coding is not None:
+            coding.detach(worker, pieces)
+        _retire(worker, [*(piece.declared for piece in pieces), signature])

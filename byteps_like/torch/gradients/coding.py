@@ -1,0 +1,211 @@
+"""What an arena with a codec remembers between rounds: error feedback and momentum, laid out as its gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from byteps_like.compression.feedback import Compensation
+from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.device import devices
+from byteps_like.torch.device.api import Device
+from byteps_like.torch.gradients.rescaling import Rates, Rescaling
+from byteps_like.torch.gradients.slot import Slot
+from byteps_like.worker.api import Declared, Feedback, UsesGpu, Worker
+
+Memory = dict[str, torch.Tensor]
+"""What is remembered for one parameter: kind -> tensor of its shape."""
+
+RESIDUAL, MOMENTUM = "residual", "momentum"
+
+
+class HasPlace(Protocol):
+    """A part of an arena that is declared by itself, and its offset in bytes: an arena's Piece."""
+
+    @property
+    def declared(self) -> Declared:
+        """Its name and partitions."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Elements of one partition as they were before a round: the gradient, and what is remembered of them."""
+
+    gradient: torch.Tensor
+    memory: Memory
+
+
+class Coding:
+    """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes: in this host's
+    memory, or beside the gradients where a device encodes them.
+
+    Not to be touched while a round is in flight. Where the codec is `off`, gradients travel raw: what it has left out
+    is added to the first round of these, so that nothing is lost; momentum goes on.
+    """
+
+    def __init__(self, way: Compress, total: int) -> None:
+        self.way = way
+        self.total = total
+        kinds = ([RESIDUAL] if way.feedback else []) + ([MOMENTUM] if way.momentum else [])
+        self._buffers = {kind: torch.zeros(total, device="cpu") for kind in kinds}
+        self._device: Device | None = None  # where these are
+        self.off = False
+        self.fallen = ""
+        """Why the codec is off for good; "": it isn't."""
+        self._owes = self._paid = False
+        self.wanted: range | None = None
+        """Elements that are to be sampled as they are sent."""
+        self.sample: Sample | None = None
+        self._offsets: list[int] = []
+        self._gaps = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._rescaling = Rescaling()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is anything to remember."""
+        return bool(self._buffers)
+
+    def place(self, slots: Sequence[Slot], offsets: Sequence[int]) -> None:
+        """The gradients lie at these elements from now on. What is remembered goes with them."""
+        before = self.recall(slots) if self._offsets else {}
+        self._offsets = list(offsets)
+        taken = torch.zeros(self.total, dtype=torch.bool, device="cpu")
+        for slot, offset in zip(slots, offsets, strict=True):
+            taken[offset : offset + slot.parameter.numel()] = True
+        self._gaps = taken.logical_not().nonzero().flatten()
+        for buffer in self._buffers.values():
+            buffer.zero_()
+        self.remember(slots, before)
+
+    def clear_gaps(self, data: torch.Tensor) -> None:
+        """Zeros between the gradients: what was decoded there would be sent again."""
+        self._gaps = self._gaps.to(data.device)
+        data.index_fill_(0, self._gaps, 0.0)
+
+    def recall(self, slots: Sequence[Slot]) -> dict[str, Memory]:
+        """Copies of what is remembered, by the parameters' names."""
+        return {
+            slot.name: {kind: view.clone() for kind, view in self._views(slot).items()} for slot in slots if self.keeps
+        }
+
+    def remember(self, slots: Sequence[Slot], memories: Mapping[str, Memory]) -> None:
+        """Takes what is in `memories`; what isn't there, or has another shape, is left alone."""
+        self._owes = self._owes or self.off
+        for slot in slots:
+            found = memories.get(slot.name, {})
+            for kind, view in self._views(slot).items():
+                if kind in found and found[kind].shape == view.shape:
+                    view.copy_(found[kind])
+
+    def forget(self) -> None:
+        """As at the beginning: for rounds that were thrown away, or whose gradients were no numbers."""
+        for buffer in self._buffers.values():
+            buffer.zero_()
+
+    def _views(self, slot: Slot) -> Memory:
+        offset = self._offsets[slot.index]
+        flat = (buffer[offset : offset + slot.parameter.numel()] for buffer in self._buffers.values())
+        strided = (part.as_strided(slot.region.shape, slot.region.stride()) for part in flat)
+        return dict(zip(self._buffers, strided, strict=True))
+
+    def text(self, rounds: int) -> str:
+        """What the worker is to make of the payload after so many rounds."""
+        return "" if self.off else self.way.text(rounds)
+
+    def switch(self, on: bool) -> None:
+        """Between rounds: whether gradients are encoded; never again once they have fallen."""
+        on = on and not self.fallen
+        self._owes = self._owes or not (on or self.off)
+        self.off = not on
+
+    def before(self, data: torch.Tensor, first: int, last: int) -> None:
+        """Elements `first` to `last` of `data` are about to be sent: sampled, and made what travels if that is raw."""
+        part = slice(first, last)
+        if self.off:
+            self._carry(data[part], part)
+        elif self.wanted is not None and first <= self.wanted.start and self.wanted.stop <= last:
+            window = slice(self.wanted.start, self.wanted.stop)
+            memory = {kind: buffer[window].clone() for kind, buffer in self._buffers.items()}
+            self.sample = Sample(data[window].clone(), memory)
+
+    def _carry(self, x: torch.Tensor, part: slice) -> None:
+        """What the worker does to elements that it encodes, and nothing is left out of them. On a device the host waits
+        for it: few arenas come to this."""
+        views = {kind: buffer[part] for kind, buffer in self._buffers.items() if kind == MOMENTUM or self._owes}
+        if not views:
+            return
+        way, host, copies = self.way, x.cpu(), {kind: view.cpu() for kind, view in views.items()}
+        found = {kind: copy.numpy() for kind, copy in copies.items()}
+        Compensation(found.get(RESIDUAL), found.get(MOMENTUM), way.momentum, way.nesterov).before(host.numpy())
+        for target, source in ((x, host), *((views[kind], copy) for kind, copy in copies.items())):
+            if target is not source:
+                target.copy_(source)
+        if RESIDUAL in views:
+            views[RESIDUAL].zero_()
+            self._paid = True
+
+    def landed(self) -> None:
+        """A round has ended, maybe one in which what was owed was paid."""
+        self._owes, self._paid = self._owes and not self._paid, False
+
+    # The worker's side
+
+    def attach(self, worker: Worker, pieces: Sequence[HasPlace], near: torch.Tensor | None = None) -> None:
+        """Tells `worker` where the buffers of `pieces` are; None for those without a codec. `near`: a tensor on the
+        device that the worker moves these from and to by itself, if it does."""
+        coded = [piece for piece in pieces if piece.declared.spec.codec]
+        if self.keeps and coded:
+            self._follow(near if near is not None and _encode_on_gpu(worker, coded) else None)
+            for piece in coded:
+                worker.compensate(piece.declared, self._feedback(piece.offset))
+
+    def _follow(self, near: torch.Tensor | None) -> None:
+        """The buffers move to the device of `near`, or to this host's memory."""
+        device = None if near is None else devices.of(near)
+        if device is not self._device:
+            home = torch.empty(0, device="cpu") if near is None else near.data
+            self._buffers = {
+                kind: home.new_zeros(self.total, dtype=torch.float32).copy_(buffer)
+                for kind, buffer in self._buffers.items()
+            }
+            self._device = device
+
+    def detach(self, worker: Worker, pieces: Sequence[HasPlace]) -> None:
+        """The buffers may be freed."""
+        for piece in pieces:
+            if piece.declared.spec.codec and self.keeps:
+                worker.compensate(piece.declared, None)
+
+    def _feedback(self, offset: int) -> Feedback:
+        way, device = self.way, self._device
+        address = torch.Tensor.data_ptr if device is None else device.address
+        addresses = {kind: address(buffer) + offset for kind, buffer in self._buffers.items()}
+        residual, momentum = addresses.get(RESIDUAL, 0), addresses.get(MOMENTUM, 0)
+        return Feedback(residual, momentum, way.momentum, way.nesterov, way.masked, on_gpu=device is not None)
+
+    def rescale(self, worker: Worker, pieces: Sequence[HasPlace], slots: Sequence[Slot], rates: Rates) -> None:
+        """Before a round: the residual in terms of the learning rates that its updates will be made with."""
+        if RESIDUAL not in self._buffers:
+            return
+        factors = self._rescaling.factors(slots, rates)
+        if self.off and not self._owes:
+            return
+        if len(set(factors.values())) == 1 and not self.off:
+            for piece in pieces if factors[0] != 1.0 else ():
+                if piece.declared.spec.codec:
+                    worker.rescale(piece.declared, factors[0])
+            return
+        for slot in slots:
+            if factors[slot.index] != 1.0:
+                self._views(slot)[RESIDUAL].mul_(factors[slot.index])
+
+
+def _encode_on_gpu(worker: object, pieces: Sequence[HasPlace]) -> bool:
+    return isinstance(worker, UsesGpu) and all(worker.encodes_on_gpu(piece.declared) for piece in pieces)

@@ -1,0 +1,49 @@
+"""The control elements at the tail of an arena, which are reduced with its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from byteps_like.errors import MismatchError
+from byteps_like.torch.gradients.slot import Slot
+from byteps_like.worker.layout import CONTROLS, FLAGS
+
+
+class Controls:
+    """Those of `count` gradients, the first elements of `tail`: one per gradient that says "this rank had one", one per
+    gradient "it was sparse", one "this rank throws the round away", one "this rank takes part", which ranks that have
+    joined do not. Sums or averages of them, once the round has landed."""
+
+    def __init__(self, tail: torch.Tensor, count: int) -> None:
+        self._count = count
+        self._elements = tail[: FLAGS * count + CONTROLS]
+
+    def fill(self, slots: Sequence[Slot], discard: bool) -> None:
+        """What this rank has to say."""
+        present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in slots]
+        sparse = [float(slot.was_sparse and not discard) for slot in slots]
+        self._elements.copy_(torch.tensor([*present, *sparse, float(discard), 1.0], device="cpu"))
+
+    def present(self) -> list[bool]:
+        """Of each gradient, whether any rank had one."""
+        return [flag > 0.0 for flag in self._elements[: self._count].tolist()]
+
+    def sparse(self) -> list[int]:
+        """Numbers of those that were sparse on any rank."""
+        flags = self._elements[self._count : FLAGS * self._count]
+        return [int(number) for number in flags.nonzero().flatten().tolist()]
+
+    def check(self, average: bool, size: int, rank: int, label: str) -> bool:
+        """Whether all `size` ranks took part. Raises MismatchError if some threw the round away and others did not."""
+        discarding, taking_part = self._elements[-CONTROLS:].tolist()
+        one = 1.0 / size if average else 1.0
+        if 0.0 < discarding < taking_part - one / 2:
+            raise MismatchError(
+                "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
+                " all ranks must make the same calls in the same order",
+                rank=rank,
+                key=label,
+            )
+        return bool(taking_part > one * size - one / 2)

@@ -1,0 +1,69 @@
+"""What codecs remember, as a state_dict has it: {"rank", "size", "rounds", "parameters": name -> Memory}."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from byteps_like.torch.gradients.reducer import GradientReducer
+
+logger = logging.getLogger(__name__)
+
+MEMORY = "byteps_like"
+"""The key in a state_dict."""
+
+SHARED = ("factor",)
+"""Kinds of memory that are the same on all ranks."""
+
+
+def saved(reducer: GradientReducer) -> dict[str, Any]:
+    """For a state_dict; empty if there is nothing to remember. A residual is a rank's own, and says whose it is."""
+    memories = reducer.recall()
+    if not memories:
+        return {}
+    worker = reducer.route.worker
+    return {"rank": worker.rank, "size": worker.size, "rounds": reducer.rounds, "parameters": memories}
+
+
+def restore(reducer: GradientReducer, memory: dict[str, Any] | None) -> None:
+    """Takes what `saved` gave, or forgets what there is. All ranks must call it with the same rounds.
+
+    What a rank has not sent yet is of no use to another rank, or among other ranks: it is dropped there.
+    """
+    if not reducer.coded:
+        return
+    found = memory or {"rank": 0, "size": 0, "rounds": 0, "parameters": {}}
+    if reducer.active:
+        raise InvalidArgumentError("load_state_dict between backward and step: call it after step() or zero_grad()")
+    worker = reducer.route.worker
+    own = (found["rank"], found["size"]) == (worker.rank, worker.size)
+    if memory and not own:
+        logger.info("rank %d of %d: residuals of rank %s of %s are dropped", worker.rank, worker.size, *_whose(found))
+    kept = {
+        name: {kind: value for kind, value in kinds.items() if own or kind in SHARED}
+        for name, kinds in found["parameters"].items()
+    }
+    with torch.no_grad():
+        reducer.remember(kept)
+        if memory:
+            reducer.recode(int(found["rounds"]))
+
+
+def _whose(found: dict[str, Any]) -> tuple[Any, Any]:
+    return found["rank"], found["size"]
+
+
+def without_residuals(state: dict[str, Any]) -> dict[str, Any]:
+    """A state_dict for other ranks."""
+    if MEMORY not in state:
+        return state
+    shared = {
+        name: {kind: value for kind, value in kinds.items() if kind in SHARED}
+        for name, kinds in state[MEMORY]["parameters"].items()
+    }
+    return {**state, MEMORY: {**state[MEMORY], "parameters": shared}}

@@ -1,0 +1,139 @@
+"""Joining the job and leaving it: init, shutdown, suspend, resume; and what all of its ranks wait for together."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import Any
+
+from byteps_like.config import Config
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.beginning import at_group, begin
+from byteps_like.torch.job.pacing import pace
+from byteps_like.torch.job.process_sets import prepared, register
+from byteps_like.torch.job.runtime import Runtime
+from byteps_like.torch.job.tracing import follow_recorder
+from byteps_like.worker.api import Worker
+from byteps_like.worker.local import LocalWorker
+from byteps_like.worker.meeting import Seat
+
+_lock = threading.Lock()
+
+
+def init(
+    lazy: object = True, process_sets: object = None, *, config: Config | None = None, **settings: Any
+) -> None:  # fmt: skip
+    """Joins the job that the environment (or `config`, or `settings` by their names in Config) describes.
+
+    Without any, this process is a world of one. Where no scheduler is named the ranks meet at the store of torch's
+    default process group, whose rank and size count then, or at MASTER_ADDR and MASTER_PORT as torch's `env://` does.
+    Blocks until all members have joined. A second call without a
+    `shutdown()` in between does nothing. `process_sets` is Horovod's: a list of ProcessSets, or of lists of ranks, to
+    begin with. `lazy` is BytePS's and ignored; Horovod's `comm`, which stands in its place, is refused unless it means
+    all ranks: None or an empty list.
+    Raises ConfigError, RefusedError (who refused, or can't start, and why), DeadlineError (who is missing).
+    """
+    sets = prepared(process_sets or ())
+    if any(given not in (None, True, False, []) for given in (lazy, settings.pop("comm", None))):
+        raise InvalidArgumentError("init(comm=...) is not supported: the world comes from the launcher")
+    with _lock:
+        if not _runtime.initialized():
+            found, seat = begin(settings) if config is None else at_group(config, vars(config))
+            runtime = Runtime(_connect(found, seat), found.partition_bytes, found)
+            pace(runtime)
+            serve(runtime)
+            _runtime.install(runtime)
+            follow_recorder()
+            # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
+            atexit.unregister(shutdown)
+            atexit.register(shutdown)
+    for item in sets:
+        if not _runtime.current().has_scope(item.process_set_id or -1, item.ranks):
+            register(_runtime.current(), item)
+
+
+def _connect(config: Config, seat: Seat | None) -> Worker:
+    if config.servers == 0 and config.world_size == 1:
+        return LocalWorker(config.partition_bytes)
+    # Not at the top: a world of one needs neither the control plane nor the native core.
+    from byteps_like.worker.session import connect
+
+    return connect(config, seat)
+
+
+def serve(runtime: Runtime) -> None:
+    """Answers Prometheus, if the settings say so."""
+    config, worker = runtime.config, runtime.worker
+    if config.worker_metrics_port:
+        from byteps_like.server.metrics import serve_metrics  # few ask for it
+
+        labels = {"job": config.job, "worker": str(worker.rank)}
+        port = config.worker_metrics_port + worker.local_rank
+        runtime.closing.callback(serve_metrics(config.metrics_host, port, runtime.stats, labels))
+
+
+def shutdown() -> None:
+    """Leaves the job; outstanding handles fail with ShutdownError. Does nothing when not initialized."""
+    with _lock:
+        leaving = _runtime.install(None)
+    if leaving is not None:
+        leaving.close()
+
+
+def suspend() -> None:
+    """Leaves the job so that it can be resumed with another world; names are agreed on again then.
+
+    Until then `rank()`, `size()`, `local_rank()` and `local_size()` say what they were, as BytePS's do.
+    """
+    now = _runtime.standing()
+    shutdown()
+    with _lock:
+        _runtime.install(None, _runtime.Standing(now.rank, now.size, now.local_rank, now.local_size))
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: object = None) -> None:  # noqa: ARG001
+    """Joins again, as rank `global_rank` of `num_workers` with `num_servers` servers. `context` is ignored.
+
+    Optimizers and DistributedDataParallel modules made before go on in the new world.
+    """
+    init(world_size=num_workers, num_servers=num_servers, rank=global_rank)
+
+
+def stats() -> dict[str, float]:
+    """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
+
+    Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
+    compression_clamped, compression_residual, compression_raw (see docs/how-to/compression.md, "Automatic selection").
+    """
+    return _runtime.current().stats()
+
+
+def barrier(process_set: object = None, timeout: float | None = None) -> None:
+    """Blocks until all workers (of `process_set`) have called it. Raises DeadlineError after `timeout` seconds."""
+    runtime = _runtime.current()
+    runtime.barrier(runtime.scope(process_set), timeout)
+
+
+def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
+    """This rank has run out of batches: adds zeros to the others' reductions until all ranks have joined. Blocks.
+
+    Returns the last rank that joined, from which to broadcast parameters. While a rank has joined, others may make
+    allreduce, push_pull and optimizer steps (which go on dividing by size()), over all ranks; anything else raises
+    InvalidArgumentError, on who makes it only, also if it was in flight. Zeros are also what joined ranks bring to Min,
+    Max and Product. `device` is Horovod's.
+    Raises PeerLostError if a rank dies meanwhile, InvalidArgumentError where there are no collectives (portable).
+    """
+    runtime = _runtime.current()
+    runtime.finish_updates()
+    runtime.backlog.finish()
+    if runtime.shares:
+        raise InvalidArgumentError("join() while ranks of a host share gradients: set local_shares=off for it")
+    if runtime.worker.size == 1:
+        return 0
+    if runtime.joiner is None:
+        runtime.worker.group("join")  # says why there are none
+        raise InvalidArgumentError("join() needs collectives among the workers")
+    last: int = runtime.joiner.join()
+    runtime.begin_anew()
+    return last

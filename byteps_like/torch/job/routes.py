@@ -1,0 +1,178 @@
+"""Which way an operation takes, and over which ranks: servers or collectives, the world or a process set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from byteps_like.collectives.api import Group
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.device.api import Device
+from byteps_like.torch.device.buffer import Place
+from byteps_like.torch.device.flight import DeviceFlight
+from byteps_like.torch.job.naming import Claim
+from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
+from byteps_like.worker.local import check_same
+
+logger = logging.getLogger(__name__)
+
+ROUTES = ("auto", "server", "allreduce")
+"""What a user may ask for."""
+
+_WHY = {
+    "server": "the job has servers",
+    "allreduce": "the job has no servers",
+    "none": "a world of one sends nothing",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a push_pull is made. See worker.api.Worker.push_pull."""
+
+    root: int = 0
+    parts: range | None = None
+    priority: int | None = None
+    place: Place | None = None
+    """Of a tensor on a device; then the address is that of its mirror."""
+    claim: Claim | None = None
+    """Of an operation of a single tensor, whose name the ranks may let go of (see naming)."""
+
+
+class Observer(Protocol):
+    """Who sees every push_pull of a route before it is launched (join.Joiner)."""
+
+    def push_pull(self, route: Route, declared: Declared, address: int, op: Op, how: Request) -> Handle:
+        """Launches it."""
+
+
+class Route:
+    """One way of reducing tensors: `name` is "server", "allreduce" or "none" (a world of one); `why` says who chose."""
+
+    def __init__(self, worker: Worker, why: str = "") -> None:
+        self.worker = worker
+        self.name = worker.route
+        self.why = why or _WHY[worker.route]
+        self.observer: Observer | None = None
+        self._declared: dict[str, Declared] = {}
+        self._carries: dict[str, bool] = {}
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Agrees on names with all ranks: one round trip for those that are new here, none for the others.
+
+        Raises MismatchError if a name was declared with another dtype or shape, here or on another rank.
+        """
+        known = self._declared
+        fresh = [spec for spec in specs if spec.name not in known]
+        if fresh:
+            known.update((item.spec.name, item) for item in self.worker.declare(fresh))
+        for spec in specs:
+            if known[spec.name].spec != spec:
+                check_same(known[spec.name].spec, spec)
+        return [known[spec.name] for spec in specs]
+
+    @property
+    def names(self) -> list[str]:
+        """Those that were declared."""
+        return list(self._declared)
+
+    def retire(self, name: str) -> list[str]:
+        """No rank will use `name` again, nor what was made of it ("name.part"); what was let go of."""
+        names = [name] if name in self._declared else []
+        names += [one for one in list(self._declared) if one.startswith(f"{name}.")]  # other threads declare meanwhile
+        for one in names:
+            declared = self._declared.pop(one, None)
+            if declared is not None and isinstance(self.worker, Forgets):
+                self.worker.forget(declared)
+        return names
+
+    def push_pull(self, declared: Declared, address: int, op: Op, how: Request = Request()) -> Handle:
+        """See worker.api.Worker.push_pull."""
+        if self.observer is not None:
+            return self.observer.push_pull(self, declared, address, op, how)
+        return self.launch(declared, address, op, how)
+
+    def launch(self, declared: Declared, address: int, op: Op, how: Request) -> Handle:
+        """The same, seen by nobody."""
+        push_pull: Any = self.worker.push_pull
+        begin = partial(push_pull, declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
+        if how.place is None or (self.name == "none" and not declared.spec.codec):
+            return begin()  # type: ignore[no-any-return]
+        device, data, shares = how.place.stage.device, how.place.data, how.place.shares
+        if shares is not None and shares.takes(declared, how.place, op):
+            return shares.start(declared, how.place, op, how.parts, how.priority or 0)  # type: ignore[no-any-return]
+        if self.carries(device):
+            on_gpu = OnGpu(device.address(data), device.current().handle)
+            return DeviceFlight(begin(gpu=on_gpu), device, how.place)
+        down, up = how.place.copies(declared, how.parts)
+        if op is Op.BROADCAST:
+            down, up = (down, []) if how.root == self.worker.rank else ([], up)
+        return how.place.stage.start(down, up, begin)
+
+    def carries(self, device: Device | None) -> bool:
+        """Whether its worker copies tensors of `device` down and up by itself, and encodes there what it can: asked
+        before such are declared. Else threads of ours copy them (passage.Stage)."""
+        if device is None:
+            return False
+        if device.name not in self._carries:
+            gpu = device.native() if isinstance(self.worker, UsesGpu) else None
+            worker: Any = self.worker
+            self._carries[device.name] = gpu is not None and worker.use_gpu(gpu, device.kernels)
+        return self._carries[device.name]
+
+    def report(self, what: str) -> None:
+        """Says in the log, and in the job's status, which way `what` goes."""
+        self.worker.note_route(self.name)
+        logger.info("rank %d: %s: route %r, because %s", self.worker.rank, what, self.name, self.why)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The ranks that an operation goes over: the world (number 0) or a process set. `rank` is the place in it."""
+
+    number: int
+    ranks: tuple[int, ...]
+    rank: int
+    route: Route
+    base: Worker
+    lanes: set[str] = field(default_factory=set)
+    """Names of operations that have one."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its operations begin with."""
+        return f"set{self.number}." if self.number else ""
+
+    def lane(self, name: str) -> Group:
+        """The lane of the operations called `name`, which ranks may use in any order beside other names."""
+        group = self.base.group(f"name/{self.number}/{name}", self.ranks)
+        self.lanes.add(name)
+        return group
+
+    def end_lane(self, name: str) -> None:
+        """No rank will use it any more."""
+        if name in self.lanes:
+            self.lanes.remove(name)
+            self.base.group(f"name/{self.number}/{name}", self.ranks).end()
+
+    def end(self) -> None:
+        """Nothing goes over these ranks any more, and nothing is in flight: of a process set."""
+        for name in list(self.lanes):
+            self.end_lane(name)
+        self.route.worker.close()
+
+    def root(self, root: int) -> int:
+        """The place of world rank `root`. Raises InvalidArgumentError if it has none."""
+        if root not in self.ranks:
+            where = f"process set {self.number}, ranks {list(self.ranks)}" if self.number else "the world"
+            raise InvalidArgumentError(f"root_rank={root} is not a rank of {where} of {self.size}")
+        return self.ranks.index(root)

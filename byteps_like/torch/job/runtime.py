@@ -1,0 +1,398 @@
+"""What a process has for as long as it is a member of a job: the runtime that all calls use."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakSet, WeakValueDictionary
+
+import torch
+
+from byteps_like.collectives.api import CallOptions, Traffic
+from byteps_like.config import Config
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
+from byteps_like.torch.device import devices
+from byteps_like.torch.device.api import Device
+from byteps_like.torch.device.buffer import Place
+from byteps_like.torch.device.flight import Behind
+from byteps_like.torch.device.inflight import release
+from byteps_like.torch.device.staged_copy import Stage
+from byteps_like.torch.job.backlog import Backlog
+from byteps_like.torch.job.join import Joiner
+from byteps_like.torch.job.lookout import Lookout
+from byteps_like.torch.job.naming import Among, Call, Claim, NameTable
+from byteps_like.torch.job.routes import ROUTES, Route, Scope
+from byteps_like.torch.job.shadows import PACKED
+from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
+from byteps_like.worker.cards import Cards
+from byteps_like.worker.collective import CollectiveWorker
+from byteps_like.worker.local import LocalWorker
+
+logger = logging.getLogger(__name__)
+
+State = TypeVar("State")
+
+_PARTITION_BYTES = 4 << 20
+_KEPT = 4  # meanings of a name to remember where a new one costs no message
+
+
+class Runtime:
+    """A worker, and what belongs to its membership of one epoch: declared names, names in flight, counters."""
+
+    def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.worker = worker
+        self.shares: WeakSet[Any] = WeakSet()
+        """Gradients that the ranks of a host share among them (shares.LocalShares)."""
+        self.clock: Callable[[], float] = time.monotonic
+        """Seconds, by which steps are timed."""
+        self.gauges: dict[str, dict[str, float]] = {}
+        """More of what `stats` says, by who has measured it; the greatest counts."""
+        self.route = Route(worker)
+        self.names = NameTable()
+        self.backlog = Backlog(self.names)
+        self.priorities: dict[str, int] = {}
+        """Of push_pulls, by name, as declared."""
+        self._lookout = Lookout(self.names, worker, self._given_up) if isinstance(worker, Meets) else None
+        self.bulk_lock = threading.Lock()
+        self.closed = False
+        self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.flights: WeakSet[Any] = WeakSet()
+        """Steps whose updates may not be made yet (flight.Flight)."""
+        self.behind = Behind()
+        """Single tensors that streams wait for."""
+        self.joiner: Joiner | None = None
+        """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
+        self.cards: Cards | None = getattr(worker, "cards", None)
+        """Network cards that gradients travel between; None where that isn't known."""
+        self._states: dict[type, Any] = {}
+        self._stages: dict[str, Stage] = {}
+        self.closing = ExitStack()
+        """What ends with it, before it leaves the job."""
+        self._pid = os.getpid()
+        self._partition_bytes = partition_bytes
+        self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)
+        self._scopes: dict[int, tuple[tuple[int, ...], Scope | None]] = {}
+        self._beside: Route | None = None
+        self._counters: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._listen_for_joins()
+
+    def _listen_for_joins(self) -> None:
+        if self.worker.size > 1:
+            with suppress(InvalidArgumentError):  # the portable worker has no collectives, so no join()
+                self.joiner = Joiner(self._world.lane("join"), self.names, self._follow, self._has_removed)
+                self.joiner.observe(self.route)
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether its ranks can exchange anything without servers: portable workers can't."""
+        try:
+            self._world.lane("collectives")
+        except InvalidArgumentError:
+            return False
+        return True
+
+    @property
+    def generation(self) -> int:
+        """How often all ranks have joined (see join)."""
+        return 0 if self.joiner is None else self.joiner.generation
+
+    @contextmanager
+    def claimed(self, scope: Scope, call: Call) -> Iterator[Claim]:
+        """The place of a new operation, which the block begins; if it raises, nothing was begun. See NameTable."""
+        if self._lookout is not None:
+            self._lookout.begin()
+        kept = 0 if scope.route.name == "server" else _KEPT
+        among = Among(scope.prefix, scope.ranks if scope.number else ())
+        claim = self.names.claim(among, call, partial(self._forget, scope), kept)
+        try:
+            yield claim
+        except BaseException:
+            self.names.withdraw(claim)
+            raise
+
+    def _forget(self, scope: Scope, name: str) -> None:
+        """No data will travel under `name` any more."""
+        with suppress(BytePSLikeError):  # the job has ended, and holds nothing
+            scope.end_lane(name)
+            for retired in {name, *scope.route.retire(name)}:
+                if self.joiner is not None:
+                    self.joiner.forget(retired)
+
+    def _given_up(self, names: Sequence[str]) -> None:
+        if self.joiner is not None:
+            self.joiner.give_up(names)
+
+    def _follow(self, label: str, order: list[int]) -> None:
+        arena = self.arenas.get(label)
+        if arena is not None:
+            arena.follow(order)
+
+    def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
+        """Agrees on names with all ranks, on the job's own route. See Route.declare."""
+        return self.route.declare(specs)
+
+    def route_for(self, wanted: str) -> Route:
+        """The route that the user asked for: one of ROUTES. Raises InvalidArgumentError for one that isn't there."""
+        if wanted not in ROUTES:
+            raise InvalidArgumentError(f"route={wanted!r} is none of {', '.join(ROUTES)}")
+        if wanted in ("auto", self.route.name) or self.route.name == "none":
+            return self.route
+        if wanted == "server":
+            raise InvalidArgumentError("route='server': this job has no servers; start some (byteps-like run -s 1)")
+        with self._lock:
+            if self._beside is None:
+                beside = CollectiveWorker(self.worker, self._partition_bytes, self._world.ranks, "beside")
+                self._beside = Route(beside, "the user chose it, though the job has servers")
+                if self.joiner is not None:
+                    self.joiner.observe(self._beside)
+            return self._beside
+
+    def barrier(self, scope: Scope, timeout: float | None) -> None:
+        """See the function of that name."""
+        end = time.monotonic() + (self.config.stall_timeout if timeout is None else timeout)
+        if self.joiner is not None and scope.size > 1:  # first, that none of them has joined
+            self.joiner.check("barrier", scope.ranks)
+            name = _barrier_of(scope, self.generation)
+            options = CallOptions(timeout=timeout, traffic=Traffic.CONTROL)
+            coming = scope.lane(name).barrier(options)
+            self.joiner.watch(name, coming, scope)
+            coming.wait()
+        scope.route.worker.barrier(max(end - time.monotonic(), 0.001))
+
+    # Process sets
+
+    def scope(self, process_set: object) -> Scope:
+        """The ranks that `process_set` stands for: a ProcessSet, its number, or None for all.
+
+        Raises InvalidArgumentError if there is no such set, or this rank is not in it.
+        """
+        number = getattr(process_set, "process_set_id", process_set)
+        if process_set is None or number == 0:
+            return self._world
+        ranks, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
+        if not ranks:
+            raise InvalidArgumentError(
+                f"process_set={process_set!r} is not known; add it by add_process_set() or init(process_sets=...)"
+            )
+        if scope is None:
+            raise InvalidArgumentError(f"rank {self.worker.rank} is not in process set {number}, ranks {list(ranks)}")
+        return scope
+
+    def includes(self, process_set: object) -> bool:
+        """Whether this rank is in `process_set`. Raises InvalidArgumentError if there is no such set."""
+        number = getattr(process_set, "process_set_id", process_set)
+        ranks, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
+        return scope is not None or (not ranks and self.scope(process_set) is not None)
+
+    def has_scope(self, number: int, ranks: Sequence[int]) -> bool:
+        """Whether there is a process set of that number and those ranks."""
+        known = tuple(range(self.worker.size)) if number == 0 else self._scopes.get(number, ((), None))[0]
+        return known == tuple(ranks)
+
+    def add_scope(self, ranks: Sequence[int]) -> int:
+        """Makes a process set and returns its number: the same on all ranks, if all make theirs in one order."""
+        worker, chosen = self.worker, tuple(ranks)
+        if not chosen or not set(chosen) <= set(self._world.ranks):
+            raise InvalidArgumentError(f"process set {list(chosen)}: not ranks of a world of {worker.size}")
+        if chosen == self._world.ranks or any(chosen == known for known, _ in self._scopes.values()):
+            raise InvalidArgumentError(f"there is a process set of ranks {list(chosen)} already")
+        number = self.count("process sets") + 1
+        self._scopes[number] = (chosen, self._member(number, chosen) if worker.rank in chosen else None)
+        return number
+
+    def _member(self, number: int, ranks: tuple[int, ...]) -> Scope:
+        reducer: Worker
+        if len(ranks) == 1:
+            reducer = LocalWorker(self._partition_bytes)
+        else:
+            reducer = CollectiveWorker(self.worker, self._partition_bytes, ranks, f"set{number}")
+        route = Route(reducer, "process sets have no servers")
+        return Scope(number, ranks, ranks.index(self.worker.rank), route, self.worker)
+
+    def remove_scope(self, number: int) -> bool:
+        """Forgets a process set, and all that was held for it; whether there was one."""
+        ranks, scope = self._scopes.pop(number, ((), None))
+        if scope is not None and self.names.end(scope.prefix):
+            scope.end()
+            if self.joiner is not None:
+                self.joiner.forget_set(scope.prefix)
+        return bool(ranks)
+
+    def _has_removed(self, number: int) -> bool:
+        return 0 < number <= self._counters["process sets"] and number not in self._scopes
+
+    def of(self, kind: type[State]) -> State:
+        """What a feature keeps for as long as this runtime: the one instance of its class `kind`."""
+        with self._lock:
+            if kind not in self._states:
+                self._states[kind] = kind()
+            found: State = self._states[kind]
+            return found
+
+    def count(self, kind: str) -> int:
+        """0, 1, 2, ... for each kind: the same on all ranks if these make their things in the same order."""
+        with self._lock:
+            self._counters[kind] += 1
+            return self._counters[kind] - 1
+
+    @property
+    def partition_bytes(self) -> int:
+        """Of tensors that ask for no size of their own."""
+        return self._partition_bytes
+
+    def check_root(self, root: int) -> None:
+        """Raises InvalidArgumentError unless `root` is a rank of this world."""
+        self._world.root(root)
+
+    def finish_updates(self) -> None:
+        """Blocks until the updates of all steps that were made are there. Raises as Flight.finish."""
+        for flight in list(self.flights):
+            flight.land()
+
+    def stats(self) -> dict[str, float]:
+        """See the function of that name."""
+        found: dict[str, float] = {**self.worker.stats()}
+        for figures in list(self.gauges.values()):  # Prometheus asks from a thread of its own
+            found.update((name, max(value, found.get(name, 0.0))) for name, value in figures.items())
+        return found
+
+    def stage(self, device: Device) -> Stage:
+        """Through which tensors on `device` travel."""
+        with self._lock:
+            if device.name not in self._stages:
+                self._stages[device.name] = Stage(device)
+            return self._stages[device.name]
+
+    def place(self, tensor: torch.Tensor) -> tuple[int, Place | None]:
+        """The address in this host's memory through which a contiguous tensor travels, and its place on a device."""
+        device = devices.of(tensor)
+        if device is None:
+            return tensor.data_ptr(), None
+        place = Place.of(tensor, self.stage(device))
+        return place.host.data_ptr(), place
+
+    def begin_anew(self) -> None:
+        """All ranks have joined (see join): calls are counted from 0 again, under names that none has used."""
+        self.names.begin_anew()
+        for scope in [self._world, *(scope for _, scope in self._scopes.values() if scope is not None)]:
+            self._forget(scope, _barrier_of(scope, self.generation - 1))
+            for name in [name for name in scope.route.names if name.startswith(PACKED)]:
+                self._forget(scope, name)
+
+    def close(self) -> None:
+        """Leaves the job, after the updates of steps that were made. Idempotent; does nothing in a forked child."""
+        if os.getpid() == self._pid:
+            self.closing.close()
+        if self._lookout is not None:
+            self._lookout.close()
+        if not self.closed and os.getpid() == self._pid:
+            try:
+                self.finish_updates()
+            except BytePSLikeError as error:
+                logger.warning("rank %d: updates of the last step are lost: %s", self.worker.rank, error)
+            self.closed = True
+            for shares in list(self.shares):
+                shares.close()
+            self.worker.close()
+            for stage in self._stages.values():
+                stage.close()
+            release()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a process stands in its job, or stood before it was suspended."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
+def _barrier_of(scope: Scope, generation: int) -> str:
+    return f"{scope.prefix}barrier~{generation}"
+
+
+_process: Runtime | None = None
+_suspended: Standing | None = None
+_bound: ContextVar[Runtime | None] = ContextVar("byteps_like_runtime", default=None)
+
+
+def current() -> Runtime:
+    """The runtime of this thread (see `bound`), else of the process. Raises NotInitializedError without one."""
+    runtime = _bound.get() or _process
+    if runtime is None:
+        raise NotInitializedError("byteps_like.torch is not initialized; call init() first")
+    return runtime
+
+
+@contextmanager
+def bound(worker: Worker) -> Iterator[Runtime]:
+    """Within the block, calls of this thread go through `worker`: for hosts of several ranks in one process."""
+    runtime = Runtime(worker)
+    try:
+        with using(runtime):
+            yield runtime
+    finally:
+        runtime.close()
+
+
+@contextmanager
+def using(runtime: Runtime) -> Iterator[None]:
+    """Within the block, calls of this thread go through `runtime`."""
+    token = _bound.set(runtime)
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def install(runtime: Runtime | None, suspended: Standing | None = None) -> Runtime | None:
+    """Makes `runtime` that of the process; returns the one before. `suspended`: what to say while there is none."""
+    global _process, _suspended
+    before, _process, _suspended = _process, runtime, suspended
+    return before
+
+
+def initialized() -> bool:
+    """Whether `init()` has been called, and `shutdown()` has not."""
+    return (_bound.get() or _process) is not None
+
+
+def standing() -> Worker | Standing:
+    """The worker, or where it stood, between suspend() and resume(). Raises NotInitializedError."""
+    runtime = _bound.get() or _process
+    if runtime is None and _suspended is not None:
+        return _suspended
+    return current().worker
+
+
+def rank() -> int:
+    """This worker's rank, 0 to size() - 1."""
+    return standing().rank
+
+
+def size() -> int:
+    """Number of workers."""
+    return standing().size
+
+
+def local_rank() -> int:
+    """This worker's rank among those on its host."""
+    return standing().local_rank
+
+
+def local_size() -> int:
+    """Number of workers on this host."""
+    return standing().local_size

@@ -1,0 +1,182 @@
+"""push_pull and broadcast of single tensors, under BytePS's and Horovod's argument names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.calls.handles import Operation, enter
+from byteps_like.torch.calls.reductions import Reduction, resolve, scaled_once
+from byteps_like.torch.device import devices
+from byteps_like.torch.device.tensors import check_in_place, check_strided, mark_changed, spec_of, wire_dtype, wire_op
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.naming import Call, Claim
+from byteps_like.torch.job.routes import Request, Scope
+from byteps_like.torch.ops import adasum
+from byteps_like.torch.sparse.sums import start_sparse
+from byteps_like.worker.api import Handle
+
+
+def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object = None) -> int:
+    """Starts `reduction` in the memory of `tensor`; the caller leaves it alone until the handle is synchronized."""
+    runtime = _runtime.current()
+    scope = runtime.scope(process_set)
+    check_in_place(tensor, reduction.kind)
+    reduction = scaled_once(reduction, tensor.dtype, scope.size)
+    if runtime.joiner is not None and _apart(reduction, scope):
+        runtime.joiner.check("op=Adasum" if reduction.adasum else reduction.kind, scope.ranks)
+    call = Call(reduction.kind, name, _meaning(tensor, reduction))
+    begin = partial(_begin, call, tensor, reduction, scope)
+    on_device = devices.of(tensor) is not None  # whose streams are this thread's
+    return enter(call, runtime, scope.prefix, begin, here=on_device)
+
+
+def _begin(call: Call, tensor: torch.Tensor, reduction: Reduction, scope: Scope) -> Operation:
+    runtime = _runtime.current()
+    with runtime.claimed(scope, call) as claim:
+        begin = _start_adasum if reduction.adasum else _start_push_pull
+        runtime.behind.catch_up(claim.stable)
+        handle = runtime.behind.follow(claim.stable, begin(tensor, claim, reduction, scope))
+        runtime.names.begun(claim, handle)
+        if runtime.joiner is not None and _apart(reduction, scope):
+            runtime.joiner.watch(claim, handle, scope)
+
+    def finish() -> torch.Tensor:
+        mark_changed(tensor)
+        scale_in_place(tensor, reduction.postscale)
+        return tensor
+
+    return Operation(runtime, claim, handle, finish)
+
+
+def _apart(reduction: Reduction, scope: Scope) -> bool:
+    """Whether ranks that have joined take no part in it."""
+    return reduction.adasum or bool(scope.number)
+
+
+def _meaning(tensor: torch.Tensor, reduction: Reduction) -> str:
+    """What all ranks must mean."""
+    what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    if reduction.op is Op.BROADCAST:
+        return f"{what} from rank {reduction.root}"
+    codec = f" by {reduction.codec}" if reduction.codec else ""
+    factors = (("prescale_factor", reduction.prescale), ("postscale_factor", reduction.postscale))
+    scaled = "".join(f" {name}={factor:g}" for name, factor in factors if factor != 1.0)
+    purpose = f" for {reduction.purpose}" if reduction.purpose else ""
+    return f"{'adasum' if reduction.adasum else reduction.op.name.lower()} of {what}{codec}{scaled}{purpose}"
+
+
+def _start_push_pull(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:
+    root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
+    op = wire_op(reduction.op, tensor.dtype)
+    scope.route.carries(devices.of(tensor))
+    priority = _runtime.current().priorities.get(claim.stable, 0)
+    spec = replace(spec_of(claim.name, tensor, priority), codec=reduction.codec, says_all=True)
+    (declared,) = scope.route.declare([spec])
+    scale_in_place(tensor, reduction.prescale)
+    address, place = _runtime.current().place(tensor)
+    return scope.route.push_pull(declared, address, op, Request(root, None, reduction.priority or None, place, claim))
+
+
+def _start_adasum(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:
+    adasum.check_ranks(tensor, scope.size)
+    scale_in_place(tensor, reduction.prescale)
+    _, place = _runtime.current().place(tensor)
+    if place is None:
+        return adasum.begin(scope.lane(claim.name), tensor)
+    copy = (place.host, place.data)
+    return place.stage.start([copy], [copy[::-1]], partial(adasum.begin, scope.lane(claim.name), place.host))
+
+
+def scale_in_place(tensor: torch.Tensor, factor: float) -> None:
+    """Multiplies `tensor`: integers in float64, rounded towards zero, as in Horovod."""
+    if factor == 1.0:
+        return
+    with torch.no_grad():
+        if tensor.is_floating_point() or tensor.is_complex():
+            tensor.mul_(factor)
+        else:
+            tensor.copy_(tensor.double().mul_(factor))
+
+
+def copied(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """A contiguous copy without autograd history, for operations that leave their input as it is."""
+    check_strided(tensor, what)
+    wire_dtype(tensor.dtype)
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def push_pull_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    version: int = 0,  # noqa: ARG001 - BytePS's
+    priority: int = 0,
+    *,
+    op: object = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> int:
+    """Starts the reduction of a copy of `tensor` over all ranks and returns a handle for `poll` and `synchronize`.
+
+    The arguments are those of `push_pull`; the result has no autograd history. Blocks for the one round trip in
+    which a new name is agreed on, else not at all. Raises as `push_pull` does, or later from `synchronize`.
+    """
+    reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
+    return start_copied(tensor, name, reduction, process_set)
+
+
+def start_copied(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object) -> int:
+    """Starts `reduction` of a copy of `tensor`, which may be sparse, and returns its handle."""
+    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and reduction.op is not Op.BROADCAST:
+        return start_sparse(tensor, name, reduction, process_set)
+    return start(copied(tensor, reduction.kind), name, reduction, process_set)
+
+
+def push_pull_async_inplace(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    version: int = 0,  # noqa: ARG001 - BytePS's
+    priority: int = 0,
+    *,
+    op: object = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> int:
+    """As `push_pull_async`, in the memory of `tensor`: leave it alone until `synchronize` has returned it.
+
+    Raises InvalidArgumentError if `tensor` is not contiguous.
+    """
+    return start(tensor, name, resolve(average, op, priority, prescale_factor, postscale_factor), process_set)
+
+
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None) -> int:
+    """Starts handing the `tensor` of `root_rank` to all ranks and returns a handle; `tensor` itself is left alone."""
+    return start(copied(tensor, "broadcast"), name, Reduction(Op.BROADCAST, root=root_rank), process_set)
+
+
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None) -> int:
+    """As `broadcast_async`, in the memory of `tensor`, which must be contiguous."""
+    return start(tensor, name, Reduction(Op.BROADCAST, root=root_rank), process_set)
+
+
+def declare(name: str, tensor: torch.Tensor | None = None, *, priority: int = 0) -> None:
+    """Says ahead of the first push_pull of `name` how urgent it is. Sends nothing.
+
+    BytePS needs the same order of `declare` calls on all ranks; here names are matched, so the order is free, and what
+    a name carries may change from one use to the next. `tensor` is checked, if it is given.
+    """
+    runtime = _runtime.current()
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"declare needs a name, not {name!r}")
+    if tensor is not None:
+        check_strided(tensor, "declare")
+        wire_dtype(tensor.dtype)
+    runtime.priorities[f"push_pull.{name}"] = priority

@@ -1,0 +1,84 @@
+"""Which options of DistributedOptimizer go together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.adapt.tuning import OFF, Tune, check_tune
+from byteps_like.torch.calls.reductions import Adasum
+from byteps_like.torch.compression.rules import Rules
+from byteps_like.torch.optimizer.twin import Asked, Twin, check_passes
+
+CONFLICTS = (
+    ("cross_barrier", "op=Adasum", "Adasum needs all gradients"),
+    ("cross_barrier", "shard", "shares are handed out by a step() that waits"),
+    ("cross_barrier", "sufficient_factors", "factors become gradients in a step() that waits"),
+    ("shard", "op=Adasum", "Adasum reduces whole steps"),
+    ("shard", "sufficient_factors", "factors are not summed by shares"),
+    ("shard", "tune", "shares stay as they are cut"),
+    ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
+    ("sufficient_factors", "tune", "what factors save depends on the route that is chosen for them"),
+    ("a codec", "op=Adasum", "Adasum needs whole steps"),
+    ("rows", "cross_barrier", "they are found when all of a gradient is there, at the end of a step that waits"),
+    ("powersgd", "cross_barrier", "its second factor is made when the first has landed, so step() has to wait"),
+    ("a codec's warm-up", "cross_barrier", "codecs change between rounds, of which one is always under way"),
+    ("momentum before a codec", "the optimizer's momentum", "it would count twice: set the optimizer's to 0"),
+    ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
+    ("gradient_predivide_factor", "op=Adasum", "Adasum is no sum that could be scaled"),
+    ("route='server'", "op=Adasum", "Adasum goes among the workers"),
+)
+"""Options that exclude each other, and why."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user has asked of DistributedOptimizer beside what every optimizer has. See there."""
+
+    asked: Asked
+    route: str
+    model: torch.nn.Module | None
+    cross_barrier: bool
+    shard: str
+    tune: Tune | None
+    sufficient_factors: bool | str
+    rules: Rules
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raises InvalidArgumentError for what can't be, alone or together."""
+        check_passes(self.asked.backward_passes_per_step)
+        if self.shard not in ("", "optimizer"):
+            raise InvalidArgumentError(f"shard={self.shard!r} must be '' or 'optimizer'")
+        check_tune(self.tune)
+        chosen = self._chosen(optimizer)
+        for one, other, why in CONFLICTS:
+            if one in chosen and other in chosen:
+                raise InvalidArgumentError(f"{one} and {other} don't go together: {why}; leave one of them out")
+
+    def _chosen(self, optimizer: torch.optim.Optimizer) -> set[str]:
+        ways = [way for _, way in self.rules.ways]
+        asked = {
+            "op=Adasum": self.asked.op is Adasum,
+            "gradient_predivide_factor": self.asked.gradient_predivide_factor != 1.0,
+            "route='server'": self.route == "server",
+            "cross_barrier": self.cross_barrier,
+            "shard": bool(self.shard),
+            "tune": self.tune is not None and os.fspath(self.tune) != OFF,
+            "sufficient_factors": bool(self.sufficient_factors),
+            "a codec": self.rules.codecs,
+            "rows": any(way.by_rows for way in ways),
+            "powersgd": any(way.low_rank for way in ways),
+            "a codec's warm-up": any(way.warmup for way in ways),
+            "momentum before a codec": any(way.momentum for way in ways),
+            "the optimizer's momentum": any(group.get("momentum") for group in optimizer.param_groups),
+        }
+        return {name for name, wanted in asked.items() if wanted}
+
+
+def check_plain(optimizer: object) -> None:
+    """Raises InvalidArgumentError for what is no optimizer, or a distributed one."""
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
+        raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")

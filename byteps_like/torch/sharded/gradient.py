@@ -1,0 +1,98 @@
+"""What stands in `p.grad` for a gradient that has gone to the shards: no memory, and an error for whoever uses it."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.gradients.slot import Slot, dense_strides
+
+
+class FreedGradient(torch.Tensor):
+    """Shape and type of a gradient without its elements. Every operation on it raises InvalidArgumentError.
+
+    So clipping by torch.nn.utils, GradScaler and a backward too many are errors, where None would make them silently
+    do nothing, or do the wrong thing.
+    """
+
+    label: str
+
+    @staticmethod
+    def __new__(cls, parameter: torch.Tensor, label: str) -> FreedGradient:
+        """For the gradient of `parameter`, called `label` in the error."""
+        make: Any = torch.Tensor._make_wrapper_subclass
+        found: FreedGradient = make(
+            cls, parameter.shape, strides=parameter.stride(), dtype=parameter.dtype, device=parameter.device
+        )
+        found.label = label
+        return found
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"FreedGradient({self.label!r}, {tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> NoReturn:  # fmt: skip
+        """Raises InvalidArgumentError, whatever is asked."""
+        flat = [item for arg in args for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
+        label = next((item.label for item in flat if isinstance(item, FreedGradient)), "a parameter")
+        raise InvalidArgumentError(
+            f"the gradient of {label!r} is not here ({function} wants it): with shard='optimizer' each rank keeps its"
+            " share of a gradient from backward() to step(). Clip by optimizer.clip_grad_norm_(max_norm); accumulate"
+            " by backward_passes_per_step; drop gradients by optimizer.zero_grad(); GradScaler is not supported (bf16"
+            " needs none)"
+        )
+
+
+class ShardSlot(Slot):
+    """A parameter whose memory is a part of a sharded arena, and the state of its gradient in a round."""
+
+    def __init__(self, name: str, parameter: torch.Tensor, index: int) -> None:
+        super().__init__(name, parameter, index, parameter.dtype)
+        self.warns_sparse = False
+        self._marker = FreedGradient(parameter.detach(), name)
+
+    def move(self, data: torch.Tensor, offset: int) -> None:
+        """The parameter goes to element `offset` of `data`, with its strides where they have no holes."""
+        self.place(data, offset)
+        self.region.copy_(self.parameter.detach())
+        self.parameter.data = self.region
+        self._marker = FreedGradient(self.region, self.name)
+
+    def check_place(self) -> None:
+        """Raises InvalidArgumentError if the parameter has been given other memory."""
+        same = self.parameter.dtype is self.dtype and self.parameter.data_ptr() == self.region.data_ptr()
+        if not same and self.parameter.numel():
+            raise InvalidArgumentError(
+                f"parameter {self.name!r} has been given new memory (by .to(), .half() or .data = ...) after its"
+                " optimizer was sharded; convert the model first, and copy into parameters with copy_()"
+            )
+
+    def take(self) -> torch.Tensor | None:
+        """The elements of `p.grad`, flat and in the order of the parameter's memory; `p.grad` is a marker afterwards.
+
+        None if there is no gradient.
+        """
+        grad = self.parameter.grad
+        self.ready = True
+        if grad is None:
+            return None
+        self.parameter.grad = self.bound = self._marker
+        grad = grad.detach().to_dense() if grad.layout is not torch.strided else grad.detach()
+        strides = dense_strides(self.parameter)
+        if grad.stride() != strides:
+            grad = torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device="cpu").copy_(grad)
+        return grad.as_strided((grad.numel(),), (1,))
+
+    def reset(self) -> None:
+        """A new round begins; what is left of the gradient of the last one goes."""
+        super().reset()
+        if isinstance(self.parameter.grad, FreedGradient):
+            self.parameter.grad = None
+
+    def replaced(self) -> bool:
+        """Whether a gradient was put in the place of the marker, which no step would see."""
+        return self.ready and self.parameter.grad is not None and self.parameter.grad is not self.bound

@@ -1,0 +1,150 @@
+"""DistributedOptimizer with shard="optimizer": each rank keeps the optimizer's state for its share of each chunk.
+
+ZeRO's stages 1 and 2 (Rajbhandari et al., SC'20) by CoCoNet's fusion (Jangda et al., ASPLOS'22): reduce-scatter,
+update of the share, all-gather, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.gradients.reducer import ReducerOptions
+from byteps_like.torch.ops.objects import allgather_object
+from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin, Distribution, averaged
+from byteps_like.torch.optimizer.parameter_names import ParameterNames
+from byteps_like.torch.optimizer.twin import twin_of
+from byteps_like.torch.sharded.reducer import ShardReducer
+from byteps_like.torch.sharded.state import gathered, scattered, state_bytes
+from byteps_like.torch.sharded.update import SliceOptimizer, check_elementwise
+
+
+@dataclass(frozen=True)
+class ShardMemory:
+    """Bytes that this rank keeps. Without sharding, state and gradients would be those of all shares."""
+
+    parameters: int
+    gradients: int
+    """Reduced gradients: this rank's share of each chunk."""
+    state: int
+    staging: int
+    """Gradients on their way to the network, and free buffers for them."""
+
+
+class _Sharding(Distribution):
+    """What a sharded optimizer has beside the plain one's own attributes."""
+
+    reducer: ShardReducer
+
+    def __init__(self, reducer: ShardReducer, slices: SliceOptimizer, process_set: object) -> None:
+        super().__init__(reducer)
+        self.slices = slices
+        self.exchange = partial(allgather_object, process_set=process_set)
+
+
+class ShardedOptimizerMixin(DistributedOptimizerMixin):
+    """The methods that differ from those of a DistributedOptimizer whose state is whole on every rank."""
+
+    _distribution: _Sharding
+
+    @torch.optim.Optimizer.profile_hook_step
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step with averaged gradients: each rank updates its share of each chunk, and hands it to the others.
+
+        `closure` is called once, before it, and the mean of its loss over the ranks returned. Blocks until all
+        parameters are new. Gradients are gone afterwards. Raises what `synchronize` raises.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        own = self._distribution
+        own.slices.begin()
+        own.reducer.step(own.slices.update)
+        own.slices.end()
+        own.restart()
+        return loss if closure is None else averaged(loss, own)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clips the norm of all gradients as one vector, as torch.nn.utils.clip_grad_norm_; returns the norm.
+
+        Call it between backward and `step()`, on all ranks. Blocks until all gradients are reduced, and for one
+        all-reduce of one number; the updates then no longer overlap with the reduction.
+        """
+        if norm_type <= 0:
+            raise InvalidArgumentError(f"norm_type={norm_type} must be positive, or inf")
+        self.synchronize()
+        norm = self._distribution.reducer.norm(float(norm_type))
+        factor = float(max_norm) / (norm + 1e-6)
+        if factor < 1.0:
+            self._distribution.reducer.scale(factor)
+        return torch.tensor(norm, device="cpu")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The plain optimizer's state_dict, with the whole state on every rank: for any world size, or none.
+
+        All ranks must call it. Blocks; on the wire: the bytes of the whole state.
+        """
+        own = self._distribution
+        plain = self.state
+        found = gathered(own.reducer.arenas, own.slices.state, own.exchange)
+        ordered = (parameter for group in self.param_groups for parameter in group["params"])
+        self.state = {parameter: found[parameter] for parameter in ordered if parameter in found}  # type: ignore[assignment]
+        try:
+            return super().state_dict()
+        finally:
+            self.state = plain
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes a plain optimizer's state_dict and keeps this rank's share. Sends nothing."""
+        super().load_state_dict(state_dict)
+        self._keep_shares()
+
+    def _keep_shares(self) -> None:
+        own = self._distribution
+        own.slices.state.clear()
+        own.slices.state.update(scattered(own.reducer.arenas, self.state))
+        self.state.clear()
+
+    def shard_memory(self) -> ShardMemory:
+        """Bytes of what is kept on this rank."""
+        own = self._distribution
+        arenas = own.reducer.arenas
+        return ShardMemory(
+            parameters=sum(arena.data.nbytes for arena in arenas),
+            gradients=sum(chunk.reduced.nbytes for arena in arenas for chunk in arena.chunks),
+            state=state_bytes(own.slices.state),
+            staging=sum(arena.staging.nbytes for arena in arenas),
+        )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """False: GradScaler then looks at the gradients, whose markers refuse it."""
+        return False
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+
+def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, passes: int) -> Any:
+    """The sharded twin of `optimizer`, which hands its state over. Blocks for a round trip. InvalidArgumentError."""
+    if options.route == "server":
+        raise InvalidArgumentError(
+            "shard='optimizer' goes by collectives among the workers (beside the servers, if there are any), not by"
+            " route='server': leave out route"
+        )
+    if not options.rules.none:
+        raise InvalidArgumentError("shard='optimizer' takes no compression=; bf16 parameters halve the bytes")
+    check_elementwise(optimizer)
+    reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))
+    reducer.passes_per_step = passes
+    slices = SliceOptimizer(type(optimizer), optimizer.__dict__)
+    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, options.process_set), names)
+    twin._keep_shares()
+    return twin

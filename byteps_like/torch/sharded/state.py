@@ -1,0 +1,136 @@
+"""Optimizer state between shards and the plain optimizer's form: whole tensors per parameter, in any world size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.api import CallOptions, Traffic
+from byteps_like.dtypes import DType
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.sharded.arena import ShardArena
+from byteps_like.torch.sharded.gradient import ShardSlot
+from byteps_like.torch.sharded.update import State
+
+Exchange = Callable[[Any], list[Any]]
+"""The objects of all ranks, for each rank's own."""
+
+_Entry = tuple[bool, Any]
+"""Of one key of a slice's state: (True, dtype) where it has an element per element, else (False, the value itself)."""
+
+
+def state_bytes(state: State) -> int:
+    """Bytes of all tensors in `state`."""
+    tensors = (value for entries in state.values() for value in entries.values() if isinstance(value, torch.Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def gathered(arenas: Sequence[ShardArena], state: State, exchange: Exchange) -> State:
+    """The state of whole parameters, on every rank. All ranks must call it; blocks.
+
+    On the wire: the state's bytes, by one all-gather per chunk and key, and what `exchange` takes for the keys.
+    Raises InvalidArgumentError for state that is neither a value per element nor one per parameter.
+    """
+    own = [_described(arena, state) for arena in arenas]
+    found: State = {}
+    everyone = exchange(own)
+    for number, arena in enumerate(arenas):
+        known: dict[int, dict[str, _Entry]] = {}
+        for theirs in everyone:
+            for slot, entries in theirs[number].items():
+                known.setdefault(slot, entries)
+        found |= _gathered_arena(arena, state, known)
+    return found
+
+
+def _described(arena: ShardArena, state: State) -> dict[int, dict[str, _Entry]]:
+    found: dict[int, dict[str, _Entry]] = {}
+    for chunk in arena.chunks:
+        for slot, piece in chunk.slices.items():
+            if piece in state and slot not in found:
+                name = arena.slots[slot].name
+                found[slot] = {key: _entry(name, key, value, piece) for key, value in state[piece].items()}
+    return found
+
+
+def _entry(name: str, key: str, value: Any, piece: torch.Tensor) -> _Entry:
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return False, value.clone() if isinstance(value, torch.Tensor) else value
+    if value.shape != piece.shape:
+        raise InvalidArgumentError(
+            f"the optimizer's state {key!r} of {name!r} has the shape {tuple(value.shape)} for {piece.numel()}"
+            " elements: shard='optimizer' needs a value per element, or one per parameter"
+        )
+    return True, value.dtype
+
+
+def _gathered_arena(arena: ShardArena, state: State, known: dict[int, dict[str, _Entry]]) -> State:
+    found: State = {arena.slots[slot].parameter: {} for slot in known}
+    for slot, entries in known.items():
+        for key, (_, value) in entries.items():
+            found[arena.slots[slot].parameter][key] = value  # also keeps the keys' order
+    fields = {
+        (key, value) for entries in known.values() for key, (elementwise, value) in entries.items() if elementwise
+    }
+    for key, dtype in sorted(fields, key=repr):
+        buffer = _gathered_field(arena, state, key, dtype)
+        for slot, entries in known.items():
+            if entries.get(key) == (True, dtype):
+                found[arena.slots[slot].parameter][key] = _whole(arena.slots[slot], buffer, arena.layout.offsets[slot])
+    return found
+
+
+def _gathered_field(arena: ShardArena, state: State, key: str, dtype: torch.dtype) -> torch.Tensor:
+    """The values of one key, laid out as the arena's parameters are."""
+    buffer = torch.zeros(max(arena.layout.total, 1), dtype=dtype, device="cpu")
+    size, options = buffer.element_size(), CallOptions(traffic=Traffic.BULK)
+    flights = []
+    for lane, chunk in zip(arena.lanes, arena.chunks, strict=True):
+        for piece in chunk.slices.values():
+            value = state.get(piece, {}).get(key)
+            if isinstance(value, torch.Tensor) and value.dtype is dtype and value.shape == piece.shape:
+                begin = piece.storage_offset()
+                buffer[begin : begin + piece.numel()] = value
+        source, target = (buffer.data_ptr() + begin * size for begin in (chunk.begin, chunk.place.begin))
+        counts = [count * size for count in chunk.place.counts]
+        flights.append(lane.all_gather(source, target, counts, DType.UINT8, options))
+    for flight in flights:
+        flight.wait()
+    return buffer
+
+
+def _whole(slot: ShardSlot, buffer: torch.Tensor, offset: int) -> torch.Tensor:
+    flat = buffer[offset : offset + slot.parameter.numel()]
+    return flat.as_strided(slot.region.shape, slot.region.stride()).clone()
+
+
+def scattered(arenas: Sequence[ShardArena], whole: State) -> State:
+    """This rank's slices of the state of whole parameters, copied. Sends nothing. Raises InvalidArgumentError."""
+    found: State = {}
+    for arena in arenas:
+        for chunk in arena.chunks:
+            for slot, piece in chunk.slices.items():
+                owner = arena.slots[slot]
+                entries = whole.get(owner.parameter)
+                if entries:
+                    begin = int(piece.storage_offset()) - arena.layout.offsets[slot]
+                    found[piece] = {key: _slice(owner, key, value, begin, piece) for key, value in entries.items()}
+    return found
+
+
+def _slice(slot: ShardSlot, key: str, value: Any, begin: int, piece: torch.Tensor) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.shape == slot.region.shape:
+        flat = torch.empty_strided(slot.region.shape, slot.region.stride(), dtype=value.dtype, device="cpu").copy_(
+            value
+        )
+        return flat.as_strided((flat.numel(),), (1,))[begin : begin + piece.numel()].clone()
+    if value.dim() == 0:
+        return value.clone()
+    raise InvalidArgumentError(
+        f"the optimizer's state {key!r} of {slot.name!r} has the shape {tuple(value.shape)} for a parameter of shape"
+        f" {tuple(slot.region.shape)}: shard='optimizer' needs a value per element, or one per parameter"
+    )
