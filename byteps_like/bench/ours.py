@@ -16,6 +16,7 @@ from byteps_like.bench.plan import ELEMENT, Case, Plan
 from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.device.tensors import tensor_over
+from byteps_like.worker.meeting import Seat
 
 _TAG = 1
 _NOW = CallOptions(waits=True)
@@ -24,7 +25,6 @@ _NOW = CallOptions(waits=True)
 def make_native(plan: Plan, rank: int) -> Contender:
     """A world of its own, found through a file. Blocks until all ranks have come."""
     from byteps_like.torch.job.rendezvous import meet
-    from byteps_like.worker.meeting import Seat
 
     store = dist.FileStore(str(Path(plan.folder) / "world"), plan.ranks)  # type: ignore[attr-defined]
     return Native(meet(Seat(store, rank, plan.ranks, PATIENCE)))

@@ -14,6 +14,7 @@ from byteps_like.compression.registry import Coding
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, ShutdownError
 from byteps_like.worker.api import Declared, Feedback, Partition, TensorSpec
+from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.local_group import LocalGroup
 
 if TYPE_CHECKING:
@@ -138,8 +139,6 @@ class LocalWorker:
 
     def _coding(self) -> CodedLanes:
         if self._coded is None:
-            from byteps_like.worker.coded import CodedLanes  # it needs the native core
-
             self._coded = CodedLanes()
         return self._coded
 

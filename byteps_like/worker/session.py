@@ -19,7 +19,9 @@ from byteps_like.control.types import Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, ConfigError
 from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
+from byteps_like.worker import embedded
 from byteps_like.worker.api import Worker
+from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.meeting import Seat
 
@@ -49,7 +51,6 @@ def connect(config: Config, seat: Seat | None = None) -> Worker:
 def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Worker:
     """Listens for the other workers, then joins: they learn of the address by the world."""
     from byteps_like.collectives.communicator import Communicator
-    from byteps_like.worker.collective import CollectiveWorker
     from byteps_like.worker.native import NativeWorker
 
     with _declining(config):
@@ -93,8 +94,6 @@ def _connect_embedded(config: Config, seat: Seat | None) -> Worker:
             " MASTER_PORT (a free port of rank 0's host), or BYTEPS_LIKE_SCHEDULER=host:port, or start it by"
             " 'byteps-like run' or torchrun"
         )
-    from byteps_like.worker import embedded
-
     found, services = embedded.bootstrap(config, seat)
     try:
         worker = connect(found)

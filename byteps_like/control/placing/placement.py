@@ -8,6 +8,7 @@ from itertools import accumulate
 from math import lcm
 from typing import TYPE_CHECKING
 
+from byteps_like.compression.registry import codec_of
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
 
@@ -115,9 +116,6 @@ class Placer:
 def _codec(spec: TensorSpec) -> Codec | None:
     if not spec.codec:
         return None
-    # Not at the top: a scheduler of a job without codecs needs neither them nor NumPy.
-    from byteps_like.compression.registry import codec_of
-
     return codec_of(spec.codec_spec)
 
 

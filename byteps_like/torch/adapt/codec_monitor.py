@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from byteps_like.compression.feedback import Compensation
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.gradients.arena import Arena
 from byteps_like.torch.gradients.coding import MOMENTUM, RESIDUAL, Sample
@@ -227,8 +228,6 @@ def _encodings(route: Route, items: Sequence[_Watched], look: int) -> list[Encod
 
 def _made_up(arena: Arena, sample: Sample) -> tuple[Any, Any, Any]:
     """What was encoded, and what it was made of: the gradient with its momentum, and the residual."""
-    from byteps_like.compression.feedback import Compensation
-
     assert arena.coding is not None
     way, gradient = arena.coding.way, sample.gradient.cpu().numpy().copy()
     residual = sample.memory[RESIDUAL].cpu().numpy() if RESIDUAL in sample.memory else None

@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.c10d.options import GroupOptions
+from byteps_like.worker.meeting import Seat
 
 if TYPE_CHECKING:
     from byteps_like.torch.c10d.process_group import ProcessGroup
@@ -79,7 +81,6 @@ def create_process_group(
     """
     from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
     from byteps_like.torch.job.rendezvous import meet
-    from byteps_like.worker.meeting import Seat
 
     chosen = _checked(options)
     world = meet(Seat(store, rank, world_size, timeout.total_seconds()))
@@ -90,8 +91,6 @@ def create_process_group(
 
 
 def _checked(options: Any) -> Any:
-    from byteps_like.torch.c10d.options import GroupOptions
-
     if options is None:
         return GroupOptions()
     if not isinstance(options, GroupOptions):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from byteps_like import cuda
 from byteps_like.cuda.device import connections
 from byteps_like.errors import BytePSLikeError, SystemCallError
 from byteps_like.torch.device.api import Event, Gate, Stream
@@ -139,8 +140,6 @@ class CudaDevice:
         """Compiled now, or by an earlier process."""
         if not self._compiles:
             return {}
-        from byteps_like import cuda  # few processes have codecs on a device
-
         try:
             with _cuda.device(
                 self._device

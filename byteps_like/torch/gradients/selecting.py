@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from byteps_like.compression.codec import Codec
-from byteps_like.compression.curves import Costs, Curve
+from byteps_like.compression.curves import Costs, Curve, measure, measure_raw
 from byteps_like.compression.decision import RAW as RAW_WAY
 from byteps_like.compression.decision import Path, Way, decide
 from byteps_like.dtypes import DType, Op
@@ -120,8 +120,6 @@ def _why(size: int, places: Places | None) -> str:
 
 
 def _costs(codecs: Sequence[Codec], world: int) -> list[float]:
-    from byteps_like.compression.curves import measure, measure_raw
-
     found = [measure_raw(sizes=SIZES), *(measure(codec, world, SIZES) for codec in codecs)]
     return [number for costs in found for curve in astuple(costs) for number in curve]
 

@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.timeline.orders import NEXT, Order
+from byteps_like.timeline.perfetto import merged, write
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.job import runtime as _runtime
 
@@ -208,8 +209,6 @@ def stop_timeline() -> None:
     recorder.stop()
     follow_recorder()
     if _rank() == 0:
-        from byteps_like.timeline.perfetto import merged, write  # not at the top: few look at what they record
-
         write(merged(_parts(path)), path)
 
 
