@@ -26,7 +26,7 @@ IN_ONE_JOB = {
         r"rank [01]: thc4: 0\.[1-4]\d of the bytes, training accuracy [2-9]\d",
     ),
     "clipping_amp.py": ("--steps 20", r"rank [01]: same gradients on all 2 ranks"),
-    "optimizer.py": ("--steps 20", r"rank [01] of 2: \d+ of \d+ bytes of state"),
+    "sharded_optimizer.py": ("--steps 20", r"rank [01] of 2: \d+ of \d+ bytes of state"),
     "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),
     "portable.py": ("", r"rank [01] of 2: \d+ bytes sent, all ranks agree"),
     "collectives_numpy.py": ("--elements 5000", r"rank [01] of 2: sums, parts and messages are right"),
