@@ -1,5 +1,6 @@
 // What a schedule is for one rank, ready to be run: steps over chunks of three buffers, and what each must wait for.
-// Made in Python (byteps_like/collectives/schedules/schedule.py), checked there; immutable, shared by any number of runs.
+// Made in Python (byteps_like/collectives/schedules/schedule.py), checked there; immutable, shared by any number of
+// runs.
 #pragma once
 
 #include <cstddef>
