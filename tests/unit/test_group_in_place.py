@@ -34,7 +34,7 @@ def in_a_world(body: Callable[[int, NativeGroup, Any], None]) -> None:
         peers = [(one.urls, "here", f"rank {number}", number + 1) for number, one in enumerate(made)]
         core.set_world(bytes(16), 1, rank, peers)
         notifier = Notifier(core)
-        group = NativeGroup(core, notifier, Selector(), "g", 7, RANKS, rank, Layout((0, 0)), True, 20.0, print)
+        group = NativeGroup(core, notifier, Selector(), "g", 7, RANKS, rank, Layout((0, 0)), "", 20.0, print)
         body(rank, group, core)
         group.barrier().wait(20.0)
         core.close()
