@@ -21,7 +21,7 @@ std::pair<std::string, Addresses> Host() {
   return BlockWithoutGil([] {
     Addresses addresses;
     for (const rdma::LocalAddress& one : rdma::LocalAddresses()) addresses.emplace_back(one.host, one.device);
-    return std::pair(rdma::WhyNotViable(), std::move(addresses));
+    return std::pair(rdma::IsViable().message(), std::move(addresses));
   });
 }
 

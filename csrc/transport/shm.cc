@@ -154,9 +154,6 @@ Result<std::unique_ptr<Listener>> ListenShm(const std::string& url) {
   return std::unique_ptr<Listener>(std::make_unique<ShmListener>(std::move(*socket)));
 }
 
-std::string ShmIsViable() {
-  const auto memory = MakeRingMemory();
-  return memory.ok() ? "" : memory.status().message();
-}
+Status ShmIsViable() { return MakeRingMemory().status(); }
 
 }  // namespace byteps_like

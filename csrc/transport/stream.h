@@ -105,7 +105,7 @@ class Listener {
 // "chaos+tcp://10.0.0.2:4711?seed=7&delay_ms=2&rate=1e6&drop=0.001&corrupt=0.001&stall_ms=50".
 struct Transport {
   std::string_view scheme;
-  std::string (*is_viable)();  // "" if it can run here, else the reason
+  Status (*is_viable)();  // why it can't run here: kCapacity if that may pass
   Result<std::unique_ptr<Stream>> (*connect)(const std::string& url, Deadline deadline);  // blocks
   Result<std::unique_ptr<Listener>> (*listen)(const std::string& url);
   std::span<const std::string_view> options = {};  // names that its own addresses may have in their query

@@ -10,7 +10,7 @@
 namespace byteps_like {
 namespace {
 
-std::string Always() { return {}; }
+Status Always() { return {}; }
 
 constexpr Transport kTransports[] = {
     {"inproc", Always, ConnectInproc, ListenInproc},
@@ -25,8 +25,8 @@ Result<const Transport*> Find(const Url& url, const std::string& text) {
   if (added != nullptr && added->scheme == url.scheme) return added;
   for (const Transport& transport : kTransports) {
     if (transport.scheme != url.scheme) continue;
-    if (const std::string why = transport.is_viable(); !why.empty()) {
-      return Status(Code::kInvalid, "address " + text + ": " + url.scheme + " can't run here: " + why);
+    if (const Status viable = transport.is_viable(); !viable.ok()) {
+      return Status(viable.code(), "address " + text + ": " + url.scheme + " can't run here: " + viable.message());
     }
     return &transport;
   }

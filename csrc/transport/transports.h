@@ -14,11 +14,11 @@ Result<std::unique_ptr<Listener>> ListenInproc(const std::string& url);
 Result<std::unique_ptr<Stream>> ConnectTcp(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenTcp(const std::string& url);
 
-std::string ShmIsViable();
+Status ShmIsViable();
 Result<std::unique_ptr<Stream>> ConnectShm(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenShm(const std::string& url);
 
-std::string RdmaIsViable();
+Status RdmaIsViable();
 Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenRdma(const std::string& url);
 

@@ -101,7 +101,7 @@ inline void UseLate() {
     if (!listener.ok()) return listener;
     return std::unique_ptr<Listener>(std::make_unique<LateListener>(std::move(*listener)));
   };
-  static const Transport transport{"late", [] { return std::string(); }, ConnectInproc, +listen};
+  static const Transport transport{"late", [] { return Status(); }, ConnectInproc, +listen};
   AddTransport(transport);
 }
 

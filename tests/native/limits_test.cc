@@ -169,6 +169,17 @@ class ClosedShards {
 
 }  // namespace
 
+TEST_CASE("limits: a transport that has no descriptors left to run with says so, and runs when there are some again") {
+  FewDescriptors none;
+  for (const Status& status : {Connect("shm://nobody", In(1)).status(), Listen("shm://limits-test").status()}) {
+    CHECK(status.code() == Code::kCapacity);
+    CHECK(status.message().find("shm can't run here") != std::string::npos);
+    CHECK(status.message().find("ulimit -n") != std::string::npos);
+  }
+  none.Lift();
+  CHECK(Listen("shm://limits-test").ok());
+}
+
 TEST_CASE("limits: without descriptors a worker goes on trying to reach another, and does when there are some") {
   for (const std::string scheme : {"tcp", "shm"}) {
     CAPTURE(scheme);

@@ -231,7 +231,7 @@ inline Result<std::unique_ptr<Listener>> ListenPlacing(const std::string& url) {
 
 // Before its first address.
 inline void UsePlacing() {
-  static const Transport transport{"placing", [] { return std::string(); }, ConnectPlacing, ListenPlacing};
+  static const Transport transport{"placing", [] { return Status(); }, ConnectPlacing, ListenPlacing};
   AddTransport(transport);
 }
 

@@ -15,9 +15,9 @@ namespace byteps_like::testing {
 
 // True, and says so, where RDMA can't run.
 inline bool NoRdma() {
-  const std::string why = rdma::WhyNotViable();
-  if (!why.empty()) MESSAGE("skipped: rdma: ", why);
-  return !why.empty();
+  const Status viable = rdma::IsViable();
+  if (!viable.ok()) MESSAGE("skipped: rdma: ", viable.message());
+  return !viable.ok();
 }
 
 // Devices of this host by name, each with its first address. In the virtual machine rxe0 = rxe1, rxe2 = rxe3.

@@ -218,11 +218,11 @@ inline std::vector<std::string> TestedSchemes() {
   std::vector<std::string> schemes;
   for (const Transport& transport : Transports()) {
     if (only != nullptr && transport.scheme != only) continue;
-    const std::string why = transport.is_viable();
-    if (why.empty()) {
+    const Status viable = transport.is_viable();
+    if (viable.ok()) {
       schemes.emplace_back(transport.scheme);
     } else {
-      MESSAGE("skipped: ", std::string(transport.scheme), ": ", why);
+      MESSAGE("skipped: ", std::string(transport.scheme), ": ", viable.message());
     }
   }
   return schemes;

@@ -202,7 +202,7 @@ class Connector {
 
 namespace byteps_like {
 
-std::string RdmaIsViable() { return rdma::WhyNotViable(); }
+Status RdmaIsViable() { return rdma::IsViable(); }
 
 Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline) {
   auto options = rdma::ParseOptions(url);

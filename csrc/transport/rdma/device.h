@@ -73,8 +73,7 @@ struct LocalAddress {
 // In the order of the host's interfaces; none where RDMA is not viable. Loopback and link-local addresses are left out.
 std::vector<LocalAddress> LocalAddresses();
 
-// "" if RDMA can be used here, else the reason: libraries, devices, addresses, permission, locked memory. Found out
-// once.
-std::string WhyNotViable();
+// Why RDMA can't be used here: libraries, devices, addresses, permission, memory. Found out once, but for kCapacity.
+Status IsViable();
 
 }  // namespace byteps_like::rdma

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 
 #include "csrc/transport/rdma/cm.h"
 #include "csrc/transport/rdma/device.h"
@@ -55,56 +56,60 @@ std::vector<LocalAddress> Probe(const CmChannel& channel) {
   return found;
 }
 
-// Why the device can't be opened, or can't be given memory.
-std::string WhyNotUsable(const std::string& name) {
+// Whether the device can be opened, and be given memory.
+Status IsUsable(const std::string& name) {
   auto device = Device::Open(name);
-  if (!device.ok()) return device.status().message();
+  if (!device.ok()) return device.status();
   void* const memory = ::mmap(nullptr, kProbeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return "no memory";
-  std::string why;
-  {
-    auto region = (*device)->Register(memory, kProbeBytes, verbs::kLocalWrite);
-    if (!region.ok()) why = region.status().message();
-  }
+  if (memory == MAP_FAILED) return SystemError("memory to try " + name + " with", errno);
+  const Status registered = (*device)->Register(memory, kProbeBytes, verbs::kLocalWrite).status();
   ::munmap(memory, kProbeBytes);
-  return why;
+  return registered;
 }
 
-// "" if one of the devices can be used, else what is wrong with the first.
-std::string WhyNoneUsable() {
+// Whether one of the devices can be used; else what is wrong with the first.
+Status IsOneUsable() {
   int count = 0;
   verbs::Device** const list = Lib().get_device_list(&count);
   std::vector<std::string> names;
   for (int i = 0; list != nullptr && i < count; ++i) names.emplace_back(list[i]->name);
   if (list != nullptr) Lib().free_device_list(list);
-  if (names.empty()) return "there is no RDMA device (ibv_devices lists none)";
-  std::string first;
+  if (names.empty()) return Status(Code::kInvalid, "there is no RDMA device (ibv_devices lists none)");
+  Status first;
   for (const std::string& name : names) {
-    const std::string why = WhyNotUsable(name);
-    if (why.empty()) return {};
-    if (first.empty()) first = why;
+    Status usable = IsUsable(name);
+    if (usable.ok()) return usable;
+    if (first.ok()) first = std::move(usable);
   }
   return first;
 }
 
-std::string FindWhyNot() {
-  if (auto library = verbs::Load(); !library.ok()) return library.status().message();
-  if (std::string why = WhyNoneUsable(); !why.empty()) return why;
+Status FindOut() {
+  if (auto library = verbs::Load(); !library.ok()) return library.status();
+  if (Status usable = IsOneUsable(); !usable.ok()) return usable;
   auto channel = MakeCmChannel();
-  if (!channel.ok()) return channel.status().message() + " (is the kernel module rdma_ucm loaded?)";
-  if (Probe(*channel).empty()) return "no address of this host belongs to an active port of an RDMA device";
-  return {};
+  if (!channel.ok()) {
+    const Status& why = channel.status();
+    return Status(why.code(), why.message() + " (is the kernel module rdma_ucm loaded?)");
+  }
+  if (!Probe(*channel).empty()) return {};
+  return Status(Code::kInvalid, "no address of this host belongs to an active port of an RDMA device");
 }
 
 }  // namespace
 
-std::string WhyNotViable() {
-  static const auto* const why = new std::string(FindWhyNot());
-  return *why;
+Status IsViable() {
+  static std::mutex mutex;
+  static const Status* known = nullptr;
+  std::lock_guard lock(mutex);
+  if (known != nullptr) return *known;
+  Status found = FindOut();
+  if (found.code() != Code::kCapacity) known = new Status(found);
+  return found;
 }
 
 std::vector<LocalAddress> LocalAddresses() {
-  if (!WhyNotViable().empty()) return {};
+  if (!IsViable().ok()) return {};
   auto channel = MakeCmChannel();
   if (!channel.ok()) return {};
   return Probe(*channel);
