@@ -44,7 +44,7 @@ class LoopGate {
   std::atomic<int> inside_{0};
 };
 
-class Completion {
+class Completion : public std::enable_shared_from_this<Completion> {  // so that owners in Python are owners here
  public:
   virtual ~Completion() = default;
   bool done() const { return done_.load(std::memory_order_acquire); }

@@ -17,8 +17,8 @@ class SharedBuffer;
 struct Coding;
 struct Staging;
 
-struct Operation {
-  std::atomic<uint32_t> remaining{0};    // parts that have not landed
+struct Operation : std::enable_shared_from_this<Operation> {  // so that owners in Python are owners here
+  std::atomic<uint32_t> remaining{0};                         // parts that have not landed
   std::atomic<bool> moves{false};        // all ranks know where the tensor goes next: said of its first part
   Status status;                         // written before `remaining` becomes 0
   Status given_up;                       // of the I/O thread: what is left of it ends with this
