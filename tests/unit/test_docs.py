@@ -17,6 +17,8 @@ import typer.main
 from typer.testing import CliRunner
 
 from byteps_like.cli.main import COMMANDS, app
+from byteps_like.collectives import library
+from byteps_like.compression.registry import CODECS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -60,6 +62,15 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
         if top in FOLDERS or top in PACKAGE:
             places = [ROOT / name, ROOT / "byteps_like" / name]
             assert any(place.exists() for place in places), f"{page_id(page)} names {name}"
+
+
+RUN_FILE = re.compile(r"(?<![\w/.-])((?:tests|bench|examples|scripts)/[\w/-]+\.(?:py|sh|cc))")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_in_commands_exist(page: Path) -> None:
+    for name in RUN_FILE.findall(page.read_text()):
+        assert any((top / name).exists() for top in (ROOT, ROOT / "byteps_like")), f"{page_id(page)} names {name}"
 
 
 def test_every_page_is_reached_from_the_index() -> None:
@@ -119,9 +130,10 @@ def options_of(command: Any) -> set[str]:
     return names - {"--help", "-h", "--install-completion", "--show-completion"}
 
 
-@pytest.mark.parametrize(
-    ("name", "command"), commands(typer.main.get_command(app)), ids=lambda item: item if isinstance(item, str) else ""
-)
+DESCRIBED = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize(("name", "command"), DESCRIBED.items(), ids=DESCRIBED.keys())
 def test_every_command_is_described_with_its_options(name: str, command: Any) -> None:
     page = (DOCS / "reference" / "command-line.md").read_text()
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
@@ -135,7 +147,33 @@ def test_every_command_is_described_with_its_options(name: str, command: Any) ->
 def test_described_commands_exist() -> None:
     page = (DOCS / "reference" / "command-line.md").read_text()
     described = set(re.findall(r"^## (.*)", page, flags=re.MULTILINE))
-    assert described == {name for name, _ in commands(typer.main.get_command(app))}
+    assert described == DESCRIBED.keys()
+
+
+def test_every_codec_has_a_row_in_the_guide() -> None:
+    guide = (DOCS / "how-to" / "compression.md").read_text()
+    table = guide[guide.index("\n## Codecs\n") :].split("\n### ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)`[^|]*\| `(\w+)`", table, flags=re.MULTILINE))
+    traits = {kind.name: kind().trait.name for kind in CODECS}
+    assert rows == traits, 'codecs with their traits in docs/how-to/compression.md, "Codecs"'
+
+
+def test_numbers_of_algorithms_and_codecs_are_those_in_the_code() -> None:
+    numbers = {"algorithms": len(list(library.algorithms())), "codecs": len(CODECS)}
+    told = [
+        (page, *found) for page in PAGES for found in re.findall(r"\b(\d+) (algorithms|codecs)\b", page.read_text())
+    ]
+    assert {what for _, _, what in told} == numbers.keys()
+    for page, number, what in told:
+        assert int(number) == numbers[what], f"{page_id(page)} says {number} {what}, there are {numbers[what]}"
+
+
+def test_every_file_of_algorithms_has_a_row() -> None:
+    used = {
+        function.__module__.rpartition(".")[2] for row in library.algorithms() for function in (row.build, row.cost)
+    }
+    files = {path.stem for path in (ROOT / "byteps_like" / "collectives" / "algorithms").glob("[!_]*.py")}
+    assert files == used, "add a row to byteps_like/collectives/library.py"
 
 
 def test_the_page_on_options_knows_which_exclude_each_other() -> None:
