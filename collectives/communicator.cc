@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
-#include "collectives/exchange_core.h"
-#include "collectives/host_side.h"
-#include "collectives/point_impl.h"
+#include "collectives/exchange/exchange_core.h"
+#include "collectives/host/host_side.h"
+#include "collectives/point_to_point/point_impl.h"
 
 namespace byteps_like {
 namespace {

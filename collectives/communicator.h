@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "collectives/completion.h"
-#include "collectives/executor.h"
-#include "collectives/host.h"
-#include "collectives/mesh.h"
-#include "collectives/point_to_point.h"
+#include "collectives/execution/executor.h"
+#include "collectives/host/host.h"
+#include "collectives/mesh/mesh.h"
+#include "collectives/point_to_point/point_to_point.h"
 
 namespace byteps_like {
 

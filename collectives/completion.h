@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "csrc/base/status.h"
-#include "csrc/transport/event_loop.h"
+#include "csrc/transport/loop/event_loop.h"
 
 namespace byteps_like {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "csrc/kernels/kernels.h"
-#include "csrc/transport/link.h"
+#include "csrc/transport/links/link.h"
 
 namespace byteps_like {
 namespace {

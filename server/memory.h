@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "csrc/base/status.h"
-#include "csrc/transport/registered_memory.h"
+#include "csrc/transport/memory/registered_memory.h"
 
 namespace byteps_like {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/transport/admission.h"
+#include "csrc/transport/entrance/admission.h"
 #include "server/shard.h"
 
 namespace byteps_like {

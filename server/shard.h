@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "csrc/base/trace.h"
-#include "csrc/transport/admission.h"
-#include "csrc/transport/event_loop.h"
-#include "csrc/transport/link.h"
-#include "csrc/transport/shared_buffer.h"
+#include "csrc/transport/entrance/admission.h"
+#include "csrc/transport/links/link.h"
+#include "csrc/transport/loop/event_loop.h"
+#include "csrc/transport/memory/shared_buffer.h"
 #include "server/codecs.h"
 #include "server/encoded_round.h"
 #include "server/memory.h"

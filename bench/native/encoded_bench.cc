@@ -14,7 +14,7 @@
 
 #include "csrc/kernels/stream_rate.h"
 #include "server/encoded_round.h"
-#include "tests/native/encoded_fixture.h"
+#include "tests/native/server/encoded_fixture.h"
 
 namespace byteps_like {
 namespace {

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "csrc/kernels/kernels.h"
-#include "csrc/transport/link.h"
-#include "tests/native/link_world.h"
-#include "tests/native/schedules.h"
+#include "csrc/transport/links/link.h"
+#include "tests/native/collectives/schedules.h"
+#include "tests/native/transport/link_world.h"
 
 namespace byteps_like::testing {
 namespace {

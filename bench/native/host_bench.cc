@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/host.h"
+#include "collectives/host/host.h"
 #include "csrc/kernels/kernels.h"
 
 namespace byteps_like {

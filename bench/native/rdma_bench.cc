@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "csrc/transport/link.h"
-#include "csrc/transport/registered_memory.h"
+#include "csrc/transport/links/link.h"
+#include "csrc/transport/memory/registered_memory.h"
 
 namespace byteps_like {
 namespace {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "csrc/kernels/kernels.h"
-#include "csrc/transport/link.h"
+#include "csrc/transport/links/link.h"
 
 namespace byteps_like {
 namespace {

@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "byteps_like/_native/events.h"
-#include "csrc/transport/shared_buffer.h"
+#include "csrc/transport/memory/shared_buffer.h"
 
 namespace nb = nanobind;
 

@@ -11,7 +11,7 @@
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/gpu_py.h"
-#include "csrc/gpu/peers_group.h"
+#include "csrc/gpu/peers/peers_group.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

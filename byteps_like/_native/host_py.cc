@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "byteps_like/_native/communicator_py.h"
-#include "collectives/host.h"
+#include "collectives/host/host.h"
 
 namespace nb = nanobind;
 
@@ -120,7 +120,7 @@ void BindHost(nb::module_& m) {
            nb::arg("input_chunks"), nb::arg("output_chunks"),
            "`reads`, `writes`: this rank has an input, an output. Kinds: 0 all_reduce, 1 reduce_scatter, 2 all_gather, "
            "3 broadcast, 4 reduce, 5 scatter, 6 gather, "
-           "7 all_to_all, 8 barrier; `nbytes` and chunks (offset, bytes) as collectives/host.h says.")
+           "7 all_to_all, 8 barrier; `nbytes` and chunks (offset, bytes) as collectives/host/host.h says.")
       .def("launch", &PyHostPlan::Launch, nb::arg("input"), nb::arg("output"), nb::arg("timeout"),
            "Begins a call and returns its Completion at once.")
       .def("run", &PyHostPlan::Run, nb::arg("input"), nb::arg("output"), nb::arg("timeout"),

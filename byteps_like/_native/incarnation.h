@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "csrc/transport/handshake.h"
+#include "csrc/transport/entrance/handshake.h"
 
 namespace byteps_like {
 

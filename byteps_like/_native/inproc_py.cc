@@ -10,7 +10,7 @@
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/incarnation.h"
-#include "csrc/transport/handshake.h"
+#include "csrc/transport/entrance/handshake.h"
 #include "csrc/transport/stream.h"
 #include "csrc/wire/frame.h"
 

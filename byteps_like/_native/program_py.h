@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "collectives/executor.h"
+#include "collectives/execution/executor.h"
 
 namespace byteps_like {
 

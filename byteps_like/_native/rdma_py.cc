@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "byteps_like/_native/events.h"
-#include "csrc/transport/rdma/device.h"
+#include "csrc/transport/rdma/verbs/device.h"
 
 namespace nb = nanobind;
 

@@ -22,7 +22,7 @@ Terms = tuple[float, int, int]
 
 
 class Traffic(IntEnum):
-    """What goes first on a link when several wait; mirrors collectives/exchange.h."""
+    """What goes first on a link when several wait; mirrors collectives/exchange/exchange.h."""
 
     CONTROL = 0
     ALL_TO_ALL = 1

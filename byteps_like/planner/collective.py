@@ -1,7 +1,7 @@
 """Collectives: the runtime's own schedules, step by step, over simulated links.
 
 A step runs as far as the bytes that it needs are there, so a chunk is forwarded while it comes; what is sent next on a
-link goes by priority, then age. The rules are those of collectives/run_steps.cc and exchange_outbox.cc.
+link goes by priority, then age. The rules are those of collectives/execution/run_steps.cc and exchange_outbox.cc.
 """
 
 from __future__ import annotations

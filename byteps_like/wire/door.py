@@ -21,7 +21,7 @@ from byteps_like.errors import BytePSLikeError, CorruptError, from_code
 from byteps_like.wire.crc32c import Buffer
 
 DOOR_VERSION = 2
-PROTOCOL_VERSION = 2  # of frames and links; mirrors kProtocolVersion in csrc/transport/handshake.h
+PROTOCOL_VERSION = 2  # of frames and links; mirrors kProtocolVersion in csrc/transport/entrance/handshake.h
 MAX_JOB_BYTES = 64
 MAX_REASON_BYTES = 1024
 

@@ -4,7 +4,7 @@
 
 #include "compression/gpu/registry.h"
 #include "compression/gpu/sparse.h"
-#include "compression/sparse.h"
+#include "compression/sparse/sparse.h"
 
 namespace byteps_like {
 namespace {

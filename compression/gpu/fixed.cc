@@ -1,5 +1,5 @@
 // fixed: csrc/cuda/fixed.cu.
-#include "compression/fixed.h"
+#include "compression/quantised/fixed.h"
 
 #include "compression/gpu/registry.h"
 

@@ -7,7 +7,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kElements = 1;  // the purpose of the draws, as compression/randomk.cc has it
+constexpr uint32_t kElements = 1;  // the purpose of the draws, as compression/sparse/randomk.cc has it
 constexpr uint32_t kOfThread = 4;  // draws, and elements that are looked at
 
 class GpuRandomK : public GpuCodec {

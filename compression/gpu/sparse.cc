@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "compression/select.h"
-#include "compression/sparse.h"
+#include "compression/sparse/select.h"
+#include "compression/sparse/sparse.h"
 
 namespace byteps_like {
 namespace {

@@ -27,7 +27,7 @@ class GpuLossless : public GpuCodec {
   }
 };
 
-// Which elements of an array are the largest, as compression/select.h has it.
+// Which elements of an array are the largest, as compression/sparse/select.h has it.
 class GpuSelect {
  public:
   struct Room {

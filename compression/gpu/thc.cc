@@ -2,8 +2,8 @@
 #include <string>
 
 #include "compression/gpu/registry.h"
-#include "compression/rotation.h"
-#include "compression/thc_table.h"
+#include "compression/quantised/rotation.h"
+#include "compression/quantised/thc_table.h"
 #include "csrc/codec/random.h"
 
 namespace byteps_like {
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMost = 32768;  // elements of a rotation block
 constexpr uint32_t kThreads = 1024, kNormThreads = 512;
-enum Purpose : uint32_t { kSigns = 1, kRounding = 2 };  // compression/thc.cc
+enum Purpose : uint32_t { kSigns = 1, kRounding = 2 };  // compression/quantised/thc.cc
 
 // Of `elements` with those left out that keep lanes in banks apart (csrc/cuda/rotation.cuh).
 constexpr uint32_t TileBytes(uint32_t elements) { return (elements + elements / 32 + elements / 1024) * 4; }

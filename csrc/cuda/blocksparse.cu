@@ -1,4 +1,4 @@
-// Blocks that aren't all zero, and a bit for each: compression/blocksparse.cc. blocksparse_scan leaves the bits and how
+// Blocks that aren't all zero, and a bit for each: compression/sparse/blocksparse.cc. blocksparse_scan leaves the bits and how
 // many are set in each word, blocksparse_index makes ranks of the counts and decides whether all is sent, and
 // blocksparse_gather copies the blocks to their ranks; blocksparse_check and blocksparse_spread go back.
 //

@@ -1,4 +1,4 @@
-// fp16 and bf16 (compression/casts.cc). Floor: encode reads 4 and writes 2 bytes an element, residual 6 and 4, decode
+// fp16 and bf16 (compression/quantised/casts.cc). Floor: encode reads 4 and writes 2 bytes an element, residual 6 and 4, decode
 // 2 and 4.
 #include "device.cuh"
 

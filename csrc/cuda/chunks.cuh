@@ -1,4 +1,4 @@
-// Whole chunks, those of the largest norms: compression/chunktopk.cc; sparse.cu has the kernels.
+// Whole chunks, those of the largest norms: compression/sparse/chunktopk.cc; sparse.cu has the kernels.
 //
 // Floor, in bytes per element: 4 for the norms, 8 per element of a chosen chunk each way, 4 to clear. Norms have the
 // order of the CPU's 16 lanes: 16 threads a chunk, a dozen loads ahead of the additions in fp64, which no longer chunk

@@ -1,4 +1,4 @@
-// Fixed-point integers with an exponent per block (compression/fixed.cc, compression/loops/fixed.cc). Floor: prepare
+// Fixed-point integers with an exponent per block (compression/quantised/fixed.cc, compression/loops/fixed.cc). Floor: prepare
 // reads 4 bytes an element, encode reads 4 and writes 2 or 4, residual reads and writes 4 more, decode reads 2 or 4 and
 // writes 4; exponents are a byte per block.
 #include "device.cuh"

@@ -1,4 +1,4 @@
-// 8-bit floats, each block scaled by a power of two (compression/fp8.cc). Floor, in bytes an element with blocks of 32:
+// 8-bit floats, each block scaled by a power of two (compression/quantised/fp8.cc). Floor, in bytes an element with blocks of 32:
 // encode reads 4 and writes 1.03, residual reads 5.03 and writes 4, decode reads 1.03 and writes 4. A warp takes tiles
 // of 512 elements, in 16 registers a lane, and finds the greatest of a block by shuffles among the lanes that share it.
 #include "device.cuh"

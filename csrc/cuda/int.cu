@@ -1,4 +1,4 @@
-// Whole numbers of 8, 4 or 2 bits with a range per block (compression/int.cc, quantised.cc). Floor, in bytes an element
+// Whole numbers of 8, 4 or 2 bits with a range per block (compression/quantised/int.cc, quantised.cc). Floor, in bytes an element
 // at 8 bits and blocks of 256: encode reads 4 and writes 1.02, residual reads 5.02 and writes 4, decode 1.02 and 4;
 // with a shared scale ranges read 4, pack 4.02 and 1. Blocks of more than 512 with a scale of their own are read twice,
 // the second time from the L2 cache where the partition fits.

@@ -1,4 +1,4 @@
-// Signs and the mean magnitude of each block (compression/onebit.cc, compression/loops/onebit.cc). Floor: encode reads
+// Signs and the mean magnitude of each block (compression/quantised/onebit.cc, compression/loops/onebit.cc). Floor: encode reads
 // 4 bytes and writes 1/8 an element, decode reads 1/8 and writes 4, residual reads 4 more; a scale is 4 bytes per
 // block.
 //

@@ -1,4 +1,4 @@
-// Elements that all ranks draw alike, one of each stretch: compression/randomk.cc.
+// Elements that all ranks draw alike, one of each stretch: compression/sparse/randomk.cc.
 //
 // Floor, in bytes per element: 4 to see whether all of x is finite, and 4 of the payload and a 32-byte sector of x per
 // element that is drawn. A thread makes four neighbouring draws: one division of 64 bits, then steps as the CPU makes

@@ -1,4 +1,4 @@
-// Random rotations of blocks of 256 to 32768 elements, x -> H D x and back (compression/rotation.h), by a thread block
+// Random rotations of blocks of 256 to 32768 elements, x -> H D x and back (compression/quantised/rotation.h), by a thread block
 // of 1024 threads. The additions come in the order of the CPU's, strides 8, 16, 32, 1, 2, 4, 64, 128, ..., so the bits
 // are the same. Both ways end with element e of a block in register e / 1024 of thread e % 1024.
 //
@@ -23,7 +23,7 @@ constexpr u32 kMostRotation = 32768;  // elements
 constexpr u32 kLeastRotation = 256;
 
 struct RotationBlock {
-  u32 begin, size, padded;  // compression/rotation.h
+  u32 begin, size, padded;  // compression/quantised/rotation.h
 };
 
 DEVICE RotationBlock RotationAt(u32 numel, u32 number) {

@@ -1,4 +1,4 @@
-// Which elements are largest: compression/select.cc. Exactly, by radix selection on magnitudes (fp32 without their sign
+// Which elements are largest: compression/sparse/select.cc. Exactly, by radix selection on magnitudes (fp32 without their sign
 // bit): 11, 10 and 10 bits a pass. Or about, by a threshold from a strided sample, tried at most ten times and then
 // given up for the exact one. What comes out is a bound: elements above it are selected, and of those equal to it the
 // first `ties`; sparse.cu has the kernels, and takes them from there.

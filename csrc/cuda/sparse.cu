@@ -1,4 +1,4 @@
-// Elements picked out of x, in their order, and put back: compression/coo.cc, bitmap.cc, and what is left of topk.cc
+// Elements picked out of x, in their order, and put back: compression/sparse/coo.cc, bitmap.cc, and what is left of topk.cc
 // when select.cuh has said what is large. Compaction goes in three steps: sparse_mark leaves a bit per element and two
 // counts per tile of 1024, sparse_offsets makes offsets of the counts, sparse_emit writes each tile to its own place.
 // The order is that of the elements, whatever the order of blocks.

@@ -1,4 +1,4 @@
-// THC (compression/thc.cc). Floor at 4 bits, in bytes an element: norm reads 4; encode reads 4 and writes 0.5; residual
+// THC (compression/quantised/thc.cc). Floor at 4 bits, in bytes an element: norm reads 4; encode reads 4 and writes 0.5; residual
 // reads 4.5 and writes 4; decode reads 1 (sums of 8 bits) and writes 4. Blocks are rotated in encode, not beside the
 // norm: they are scaled first by what all ranks agree on, and to keep them rotated would take 8 bytes more.
 //

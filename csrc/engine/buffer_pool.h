@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "csrc/transport/registered_memory.h"
+#include "csrc/transport/memory/registered_memory.h"
 
 namespace byteps_like {
 

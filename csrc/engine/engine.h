@@ -23,11 +23,11 @@
 #include "csrc/engine/in_step.h"
 #include "csrc/engine/operation.h"
 #include "csrc/gpu/kernel_table.h"
-#include "csrc/transport/event_loop.h"
-#include "csrc/transport/handshake.h"
-#include "csrc/transport/link.h"
-#include "csrc/transport/registered_memory.h"
-#include "csrc/transport/shared_buffer.h"
+#include "csrc/transport/entrance/handshake.h"
+#include "csrc/transport/links/link.h"
+#include "csrc/transport/loop/event_loop.h"
+#include "csrc/transport/memory/registered_memory.h"
+#include "csrc/transport/memory/shared_buffer.h"
 
 namespace byteps_like {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/gpu/gpu.h"
-#include "csrc/transport/registered_memory.h"
+#include "csrc/transport/memory/registered_memory.h"
 
 namespace byteps_like {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "csrc/gpu/gpu.h"
-#include "csrc/transport/shared_buffer.h"
+#include "csrc/transport/memory/shared_buffer.h"
 
 namespace byteps_like {
 

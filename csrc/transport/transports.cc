@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "csrc/transport/chaos.h"
-#include "csrc/transport/link.h"
+#include "csrc/transport/chaos/chaos.h"
+#include "csrc/transport/links/link.h"
 #include "csrc/transport/rdma/options.h"
 #include "csrc/transport/url.h"
 

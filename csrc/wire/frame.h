@@ -27,7 +27,7 @@ enum class FrameType : uint8_t {
   kError = 6,    // either way: the job has failed; aux = Code, payload = UTF-8 text
   kWarning = 7,  // server -> worker: a wait is slow; payload = UTF-8 text
   kGoodbye = 8,  // either way: the link will be closed in order; aux = Code
-  // Between workers (collectives/exchange.h). key = lane, round = call, root = tag.
+  // Between workers (collectives/exchange/exchange.h). key = lane, round = call, root = tag.
   kLaunch = 9,   // the sender has begun the call; payload = its description; aux = 1: asks for a kClear
   kData = 10,    // a segment of a message: `offset` in it, which is not bounded by `total`
   kClear = 11,   // the call has begun here: its messages may be sent whole

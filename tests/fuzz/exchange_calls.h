@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/exchange.h"
+#include "collectives/exchange/exchange.h"
 #include "collectives/plan.h"
 #include "tests/fuzz/fuzzing.h"
-#include "tests/native/schedules.h"
+#include "tests/native/collectives/schedules.h"
 
 namespace byteps_like::fuzzing {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/host_side.h"
+#include "collectives/host/host_side.h"
 #include "tests/fuzz/exchange_peers.h"
 
 namespace byteps_like {

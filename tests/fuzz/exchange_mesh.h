@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/mesh_dial.h"
-#include "collectives/mesh_peer.h"
+#include "collectives/mesh/mesh_dial.h"
+#include "collectives/mesh/mesh_peer.h"
 #include "tests/fuzz/fuzzing.h"
-#include "tests/native/linkless_mesh.h"
+#include "tests/native/collectives/linkless_mesh.h"
 
 namespace byteps_like::fuzzing {
 

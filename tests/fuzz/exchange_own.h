@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/exchange_core.h"
-#include "collectives/executor.h"
-#include "collectives/point_impl.h"
+#include "collectives/exchange/exchange_core.h"
+#include "collectives/execution/executor.h"
+#include "collectives/point_to_point/point_impl.h"
 #include "tests/fuzz/exchange_calls.h"
-#include "tests/native/exact_buffer.h"
+#include "tests/native/compression/exact_buffer.h"
 
 namespace byteps_like::fuzzing {
 

@@ -13,9 +13,9 @@
 #include <tuple>
 #include <utility>
 
-#include "collectives/exchange_core.h"
-#include "collectives/point_impl.h"
-#include "csrc/transport/shared_buffer.h"
+#include "collectives/exchange/exchange_core.h"
+#include "collectives/point_to_point/point_impl.h"
+#include "csrc/transport/memory/shared_buffer.h"
 #include "tests/fuzz/exchange_mesh.h"
 #include "tests/fuzz/exchange_own.h"
 

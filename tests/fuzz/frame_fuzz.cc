@@ -11,7 +11,7 @@
 
 #include "csrc/base/fd.h"
 #include "csrc/kernels/kernels.h"
-#include "csrc/transport/link.h"
+#include "csrc/transport/links/link.h"
 #include "csrc/wire/bytes.h"
 #include "csrc/wire/frame.h"
 #include "tests/fuzz/fuzzing.h"

@@ -22,7 +22,7 @@
 
 #include "csrc/base/fd.h"
 #include "csrc/kernels/kernels.h"
-#include "csrc/transport/shared_buffer.h"
+#include "csrc/transport/memory/shared_buffer.h"
 #include "csrc/transport/stream.h"
 #include "csrc/wire/frame.h"
 

@@ -16,8 +16,8 @@
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/bytes.h"
 #include "tests/fuzz/fuzzing.h"
-#include "tests/native/codec_specs.h"
-#include "tests/native/exact_buffer.h"
+#include "tests/native/compression/codec_specs.h"
+#include "tests/native/compression/exact_buffer.h"
 
 namespace byteps_like {
 namespace {

@@ -23,4 +23,4 @@ if(BYTEPS_LIKE_SANITIZE MATCHES "thread")
   # Threads of a block are no threads of the host: the sanitizer knows nothing of their stacks.
   target_compile_options(software_kernels PRIVATE -fno-sanitize=thread)
 endif()
-set_property(SOURCE tests/native/software_gpu_test.cc PROPERTY COMPILE_OPTIONS -Wno-unknown-pragmas)
+set_property(SOURCE tests/native/gpu/software_gpu_test.cc PROPERTY COMPILE_OPTIONS -Wno-unknown-pragmas)

@@ -1,6 +1,6 @@
 """Reductions among the GPUs of a host's processes, over the software libcuda: bits, and the death of one of them.
 
-What fails within one process is tested natively (tests/native/gpu_peers_test.cc).
+What fails within one process is tested natively (tests/native/gpu/gpu_peers_test.cc).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _CODES = {
     Kind.ALL_REDUCE: 0, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 2, Kind.BROADCAST: 3, Kind.REDUCE: 4,
     Kind.SCATTER: 5, Kind.GATHER: 6, Kind.ALL_TO_ALL: 7, Kind.BARRIER: 8,
 }  # fmt: skip
-"""Mirrors HostKind of collectives/host.h."""
+"""Mirrors HostKind of collectives/host/host.h."""
 _ROOTED_SOURCE = (Kind.BROADCAST, Kind.SCATTER)
 _ROOTED_TARGET = (Kind.REDUCE, Kind.GATHER)
 Chunks = list[tuple[int, int]]

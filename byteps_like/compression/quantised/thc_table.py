@@ -1,6 +1,6 @@
 """The best tables for THC, by an exact dynamic program: which points of a grid should 2^bits codes stand for?
 
-`python -m byteps_like.compression.quantised.thc_table` writes the native core's, compression/thc_tables.h.
+`python -m byteps_like.compression.quantised.thc_table` writes the native core's, compression/quantised/thc_tables.h.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _grid(granularity: int, one_in: int) -> Array:
 
 
 def main() -> None:
-    """Prints compression/thc_tables.h."""
+    """Prints compression/quantised/thc_tables.h."""
     print("// Written by `python -m byteps_like.compression.quantised.thc_table`, which says what this is.")
     print("#pragma once\n\nnamespace byteps_like {\n")
     print("struct ThcTable {\n  int bits, clamp;\n  const char* points;\n};\n")

@@ -1,6 +1,6 @@
 """Local peers by CUDA IPC: each maps a stage of every other, and one kernel sums. See peers.LocalPeers.
 
-The native core does it (csrc/gpu/peers_group.h); here ranks exchange what it needs.
+The native core does it (csrc/gpu/peers/peers_group.h); here ranks exchange what it needs.
 """
 
 from __future__ import annotations

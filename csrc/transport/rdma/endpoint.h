@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "csrc/transport/rdma/block.h"
-#include "csrc/transport/rdma/queue_pair.h"
+#include "csrc/transport/rdma/verbs/block.h"
+#include "csrc/transport/rdma/verbs/queue_pair.h"
 #include "csrc/transport/rdma/wire.h"
 
 namespace byteps_like::rdma {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "csrc/transport/counter.h"
-#include "csrc/transport/link.h"
+#include "csrc/transport/links/link.h"
 #include "csrc/transport/rdma/endpoint.h"
-#include "csrc/transport/rdma/memory_keys.h"
+#include "csrc/transport/rdma/verbs/memory_keys.h"
 
 namespace byteps_like::rdma {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "csrc/transport/counter.h"
-#include "csrc/transport/link.h"
+#include "csrc/transport/links/link.h"
 #include "csrc/transport/rdma/link_receiver.h"
 #include "csrc/transport/rdma/peer_offers.h"
 

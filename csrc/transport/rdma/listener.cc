@@ -9,11 +9,11 @@
 #include <cstring>
 
 #include "csrc/base/log.h"
-#include "csrc/transport/listen_socket.h"
+#include "csrc/transport/entrance/unproven.h"
 #include "csrc/transport/rdma/rdma_stream.h"
 #include "csrc/transport/rdma/undertaker.h"
+#include "csrc/transport/tcp/listen_socket.h"
 #include "csrc/transport/transports.h"
-#include "csrc/transport/unproven.h"
 
 namespace byteps_like::rdma {
 namespace {

@@ -1,11 +1,11 @@
 #include "csrc/transport/rdma/rdma_link.h"
 
-#include "csrc/transport/loop_link.h"
+#include "csrc/transport/links/loop_link.h"
+#include "csrc/transport/memory/shared_buffer.h"
 #include "csrc/transport/rdma/link_receiver.h"
 #include "csrc/transport/rdma/link_sender.h"
-#include "csrc/transport/rdma/patience.h"
 #include "csrc/transport/rdma/undertaker.h"
-#include "csrc/transport/shared_buffer.h"
+#include "csrc/transport/rdma/verbs/patience.h"
 
 namespace byteps_like::rdma {
 namespace {

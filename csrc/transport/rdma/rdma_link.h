@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "csrc/transport/link.h"
+#include "csrc/transport/links/link.h"
 #include "csrc/transport/rdma/endpoint.h"
 
 namespace byteps_like::rdma {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "csrc/transport/rdma/cm.h"
-#include "csrc/transport/rdma/device.h"
+#include "csrc/transport/rdma/verbs/cm.h"
+#include "csrc/transport/rdma/verbs/device.h"
 
 namespace byteps_like::rdma {
 namespace {

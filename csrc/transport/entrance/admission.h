@@ -1,0 +1,123 @@
+// Who may come in: listens, shakes hands with whoever connects, and hands on the streams of those that hold the job's
+// secret and mean this very member.
+//
+// All handshakes run on one loop, without a thread each, so that nobody unproven costs more than a connection: at most
+// 256 of them, 16 per address that have said nothing right yet, the oldest dropped first, each for a second until its
+// HELLO and five in all. Processes of this very user (inproc, shm) aren't counted: they could do worse.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "csrc/transport/entrance/handshake.h"
+#include "csrc/transport/entrance/reception.h"
+#include "csrc/transport/loop/event_loop.h"
+#include "csrc/transport/stream.h"
+
+namespace byteps_like {
+
+// As whom this process is dialled, and who may dial it.
+struct AdmissionWorld {
+  Incarnation incarnation{};
+  uint32_t view = 0;
+  MemberId self;
+  uint32_t rank = 0;              // of self, for those who meant somebody else
+  std::vector<uint32_t> workers;  // member numbers, by rank
+};
+
+struct Admitted {  // a worker
+  uint32_t rank = 0;
+  uint32_t shard = 0;
+  uint32_t view = 0;
+  uint64_t number = 0;  // counts connections in the order of their acceptance
+};
+
+class Admission {
+ public:
+  struct Options {
+    std::string job;
+    std::string secret;
+    uint32_t shards = 1;  // links for others are refused
+    // Somebody is in. Called on the admission's thread.
+    std::function<void(std::unique_ptr<Stream>, const Admitted&)> admit;
+  };
+
+  // kInvalid for credentials that can't be, or what the listeners say.
+  static Result<std::unique_ptr<Admission>> Open(const std::vector<std::string>& urls, Options options);
+  ~Admission();
+  Admission(const Admission&) = delete;
+
+  std::vector<std::string> urls() const;  // as bound
+  // From now on members of this world are let in. Whoever has proven to know of a newer one waits for that, a minute
+  // at most. Any thread.
+  void SetWorld(AdmissionWorld world);
+  // Nobody comes in any more, and no call of `admit` is under way when it returns. Idempotent; not on the admission's
+  // thread.
+  void Close();
+
+ private:
+  struct Visitor {  // a connection between its acceptance and its admission
+    Visitor(std::unique_ptr<Stream> from, const handshake::Keys& keys, const std::string& job, uint64_t count)
+        : stream(std::move(from)), reception(keys, job), source(stream->source()), number(count) {}
+    bool counted() const { return !source.empty() && reception.state() != Reception::State::kProven; }
+    bool silent() const { return counted() && reception.state() == Reception::State::kHello; }
+    bool early() const { return reception.state() == Reception::State::kProven && !judged; }
+    Deadline deadline() const;
+
+    std::unique_ptr<Stream> stream;
+    Reception reception;
+    const std::string source;
+    const uint64_t number;
+    const Deadline since = Clock::now();
+    std::vector<std::byte> unsaid;
+    bool judged = false;  // what is unsaid is the last word
+    Admitted admitted;
+  };
+  using Visitors = std::list<Visitor>;
+  // Accepted and not seen by the loop yet: whoever comes faster than it looks at them waits in the kernel.
+  static constexpr int kMostUnseen = 32;
+
+  Admission(Options options, handshake::Keys keys) : options_(std::move(options)), keys_(std::move(keys)) {}
+  Status Listen(const std::vector<std::string>& urls);
+  void AcceptLoop(Listener& listener);
+
+  // On the loop.
+  void Receive(std::unique_ptr<Stream> stream, uint64_t number);
+  void MakeRoom(const Visitor& newest);
+  void Advance(Visitors::iterator visitor);
+  bool Converse(Visitor& visitor, Status& why);
+  Status Hear(Visitor& visitor, bool& more);
+  Status Say(Visitor& visitor);
+  Status Judge(Visitor& visitor);
+  static Status Conclude(Visitor& visitor, Result<handshake::Answer> word);
+  void Drop(Visitors::iterator visitor);
+  void Expel(Visitors::iterator visitor, const std::string& why);
+  void Sweep();
+  void Complain(const std::string& text);
+
+  const Options options_;
+  const handshake::Keys keys_;
+  std::atomic<bool> closing_{false};
+  std::atomic<uint64_t> accepted_{0};
+  EventLoop loop_;
+  std::counting_semaphore<> places_{kMostUnseen};
+  Visitors visitors_;  // in the order of their acceptance
+  std::optional<AdmissionWorld> world_;
+  uint64_t sweep_ = 0;  // the timer, if there is one
+  Deadline sweep_at_{};
+  Deadline complained_{};  // when a line was logged first, in this second
+  int complaints_ = 0;     // since then
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::thread> acceptors_;
+  std::thread thread_;
+};
+
+}  // namespace byteps_like

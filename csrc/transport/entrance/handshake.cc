@@ -1,0 +1,59 @@
+#include "csrc/transport/entrance/handshake.h"
+
+#include "csrc/transport/entrance/handshake_wire.h"
+
+namespace byteps_like {
+namespace {
+
+using namespace handshake;  // NOLINT: the messages, used all over this file
+
+Status During(const Stream& stream, const Status& failure) {
+  return Status(failure.code(), "handshake with " + stream.peer() + ": " + failure.message());
+}
+
+Meeting Refused(const Stream& stream, const std::string& why, bool certain) {
+  return {Status(Code::kRefused, "handshake with " + stream.peer() + " refused: " + why), certain};
+}
+
+// What the peer has answered in place of what was expected.
+Meeting Disappointed(const Stream& stream, const Keys& keys, const Hello& hello, const Answer& answer) {
+  if (KindOf(answer) != Kind::kRefusal) return Refused(stream, "it answers with something else", false);
+  auto expected = keys.RefusalMac(hello, answer);
+  if (!expected.ok()) return {expected.status()};
+  return Refused(stream, Explain(hello, answer), SameMac(*expected, MacIn(answer)));
+}
+
+}  // namespace
+
+Status CheckCredentials(const std::string& job, const std::string& secret) {
+  if (job.size() > kMaxJobBytes) {
+    return Status(Code::kInvalid, "the job's name is longer than " + std::to_string(kMaxJobBytes) + " bytes");
+  }
+  if (secret.size() < kMinSecretBytes) {
+    return Status(Code::kInvalid, "the job's secret is shorter than " + std::to_string(kMinSecretBytes) + " bytes");
+  }
+  return {};
+}
+
+Meeting Meet(Stream& stream, const Credentials& credentials, const Introduction& who, Deadline deadline) {
+  if (Status valid = CheckCredentials(credentials.job, credentials.secret); !valid.ok()) return {valid};
+  auto keys = Keys::Of(credentials.secret);
+  if (!keys.ok()) return {keys.status()};
+  auto hello = MakeHello(*keys, credentials, who);
+  if (!hello.ok()) return {hello.status()};
+  if (Status sent = WriteFull(stream, *hello, deadline); !sent.ok()) return {During(stream, sent)};
+  Answer challenge, welcome;
+  if (Status read = ReadFull(stream, challenge, deadline); !read.ok()) return {During(stream, read)};
+  if (KindOf(challenge) != Kind::kChallenge) return Disappointed(stream, *keys, *hello, challenge);
+  auto proof = keys->ClientMac(*hello, challenge);
+  if (!proof.ok()) return {proof.status()};
+  if (Status sent = WriteFull(stream, *proof, deadline); !sent.ok()) return {During(stream, sent)};
+  if (Status read = ReadFull(stream, welcome, deadline); !read.ok()) return {During(stream, read)};
+  if (KindOf(welcome) != Kind::kWelcome) return Disappointed(stream, *keys, *hello, welcome);
+  auto expected = keys->ServerMac(*hello, challenge, *proof);
+  if (!expected.ok()) return {expected.status()};
+  if (!SameMac(*expected, MacIn(welcome))) return Refused(stream, "it does not hold the job's secret", false);
+  return {};
+}
+
+}  // namespace byteps_like

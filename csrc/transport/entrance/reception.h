@@ -1,0 +1,56 @@
+// The accepting end of a handshake, without I/O, clock or thread: bytes in, answers out. Whoever owns the stream reads
+// into `room` and tells how much came.
+//
+//   kHello --MAC right--> kProof --MAC right--> kProven: HELLO can be believed, and Welcome or Refuse is due
+//     `------------------------`--> kRefused
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "csrc/transport/entrance/handshake_wire.h"
+
+namespace byteps_like {
+
+class Reception {
+ public:
+  enum class State { kHello, kProof, kProven, kRefused };
+
+  // Both live longer. The credentials are checked.
+  Reception(const handshake::Keys& keys, const std::string& job) : keys_(keys), job_(job) {}
+
+  State state() const { return state_; }
+  // Where the rest of what comes next goes; empty: nothing is to come.
+  std::span<std::byte> room();
+  // `bytes` have come there; what is to be answered, if anything. kSystem if OpenSSL fails.
+  Result<std::optional<handshake::Answer>> Take(size_t bytes);
+
+  // What HELLO says, from kProof on; to be believed from kProven on.
+  Introduction who() const { return handshake::IntroductionIn(hello_); }
+  uint32_t view() const { return handshake::ViewIn(hello_); }
+  Incarnation incarnation() const { return handshake::IncarnationIn(hello_); }
+
+  // Of kProven alone.
+  Result<handshake::Answer> Welcome() const;
+  Result<handshake::Answer> Refuse(handshake::Reason reason, uint32_t detail = 0, Role role = {});
+  const std::string& why() const { return why_; }  // it was refused
+
+ private:
+  Result<std::optional<handshake::Answer>> OnPreamble();
+  Result<std::optional<handshake::Answer>> OnHello();
+  Result<std::optional<handshake::Answer>> OnProof();
+  handshake::Answer Unsigned(handshake::Reason reason, uint32_t detail = 0, Role role = {});
+
+  const handshake::Keys& keys_;
+  const std::string& job_;
+  State state_ = State::kHello;
+  size_t got_ = 0;  // of the message that is coming
+  handshake::Hello hello_{};
+  handshake::Answer challenge_{};
+  handshake::Mac proof_{};
+  std::string why_;
+};
+
+}  // namespace byteps_like

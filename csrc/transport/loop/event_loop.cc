@@ -1,0 +1,202 @@
+#include "csrc/transport/loop/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr uint64_t kWakeTag = ~0ull;
+constexpr int kEventsAtOnce = 64;
+
+}  // namespace
+
+EventLoop::EventLoop() : made_(Make()) {}
+
+Status EventLoop::Make() {
+  for (Fd* const fd : {&nudge_, &wake_}) {
+    fd->Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!*fd) return SystemError("event loop: eventfd", errno);
+  }
+  epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return SystemError("event loop: epoll_create1", errno);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = kWakeTag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0) return {};
+  return SystemError("event loop: epoll_ctl", errno);
+}
+
+EventLoop::~EventLoop() = default;
+
+void EventLoop::Run() {
+  stopped_ = false;
+  for (bool going = true, idle = true; going;) {
+    if (driven_ && (idle || driving_)) KeepAway();
+    {
+      std::lock_guard baton(baton_);
+      thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+      going = RunPosted();
+      if (going) {
+        RunDeferred();
+        RunTimers();
+        WaitForEvents(driven_ ? 0 : WaitMilliseconds());
+        BuryWatchers();
+      }
+      thread_.store(std::thread::id(), std::memory_order_relaxed);
+    }
+    idle = going && driven_ && SleepWatching();
+  }
+  stopped_ = true;
+}
+
+void EventLoop::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  Wake();
+  BringBack();
+}
+
+// True if somebody must be woken for it. The loop looks at its mailbox before it sleeps, so its own thread needs no
+// wake-up, and one is enough for many.
+bool EventLoop::Append(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  const bool first = posted_.empty();
+  posted_.push_back(std::move(task));
+  return first && !on_loop_thread();
+}
+
+void EventLoop::Post(std::function<void()> task) {
+  if (!Append(std::move(task))) return;
+  Wake();
+  if (keeping_away_ && !driving_) BringBack();
+}
+
+void EventLoop::PostOrRun(std::function<void()> task) {
+  if (!Append(std::move(task))) return;
+  if (keeping_away_ && !driving_) return RunAtOnce();
+  Wake();
+}
+
+void EventLoop::Wake() {
+  const uint64_t one = 1;
+  // Can only fail by overflow of the counter, and then the loop is awake already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+bool EventLoop::RunPosted() {
+  bool stop;
+  {
+    std::lock_guard lock(mutex_);
+    running_.swap(posted_);
+    stop = std::exchange(stop_, false);
+  }
+  for (auto& task : running_) {
+    task();
+    task = nullptr;  // what it holds goes before the next one runs
+  }
+  running_.clear();
+  return !stop;
+}
+
+Status EventLoop::Watch(int fd, std::function<void()> on_event) {
+  Unwatch(fd);
+  const uint32_t slot = free_slots_.empty() ? static_cast<uint32_t>(slots_.size()) : free_slots_.back();
+  const uint32_t generation = free_slots_.empty() ? 0 : slots_[slot].generation;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = (static_cast<uint64_t>(generation) << 32) | slot;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return SystemError("watch a descriptor", errno);
+  if (free_slots_.empty()) {
+    slots_.emplace_back();
+  } else {
+    free_slots_.pop_back();
+  }
+  slots_[slot].watcher = std::make_unique<Watcher>(Watcher{fd, slot, std::move(on_event)});
+  slot_of_fd_[fd] = slot;
+  return {};
+}
+
+void EventLoop::Unwatch(int fd) {
+  const auto found = slot_of_fd_.find(fd);
+  if (found == slot_of_fd_.end()) return;
+  const uint32_t slot = found->second;
+  slot_of_fd_.erase(found);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);  // fails if fd is closed already, and then it is gone as well
+  gone_.push_back(std::move(slots_[slot].watcher));
+  ++slots_[slot].generation;
+  free_slots_.push_back(slot);
+}
+
+// What a callback held may itself unwatch something when it goes.
+void EventLoop::BuryWatchers() {
+  if (gone_.empty()) return;
+  std::vector<std::unique_ptr<Watcher>> gone;
+  gone.swap(gone_);
+}
+
+uint64_t EventLoop::CallAt(Deadline when, std::function<void()> task) { return timers_.Add(when, std::move(task)); }
+
+void EventLoop::CancelTimer(uint64_t id) { timers_.Cancel(id); }
+
+void EventLoop::RunTimers() {
+  if (timers_.empty()) return;
+  const auto now = Clock::now();
+  while (!timers_.empty() && timers_.soonest() <= now) timers_.TakeSoonest()();
+}
+
+void EventLoop::Defer(Deferred& deferred) {
+  if (std::exchange(deferred.queued_, true)) return;
+  deferred_.push_back(&deferred);
+}
+
+void EventLoop::Forget(Deferred& deferred) {
+  if (!std::exchange(deferred.queued_, false)) return;
+  // Whichever list has it keeps an empty place: the list may be walked right now.
+  std::replace(deferred_.begin(), deferred_.end(), &deferred, static_cast<Deferred*>(nullptr));
+  std::replace(deferred_running_.begin(), deferred_running_.end(), &deferred, static_cast<Deferred*>(nullptr));
+}
+
+void EventLoop::RunDeferred() {
+  deferred_running_.swap(deferred_);
+  for (size_t i = 0; i < deferred_running_.size(); ++i) {
+    Deferred* deferred = std::exchange(deferred_running_[i], nullptr);
+    if (deferred == nullptr) continue;
+    deferred->queued_ = false;
+    deferred->RunDeferred();
+  }
+  deferred_running_.clear();
+}
+
+int EventLoop::WaitMilliseconds() {
+  if (!deferred_.empty()) return 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (!posted_.empty() || stop_) return 0;
+  }
+  if (timers_.empty()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.soonest() - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+bool EventLoop::WaitForEvents(int milliseconds) {
+  epoll_event events[kEventsAtOnce];
+  const int count = ::epoll_wait(epoll_.get(), events, kEventsAtOnce, milliseconds);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t tag = events[i].data.u64;
+    if (tag == kWakeTag) continue;
+    const Slot& slot = slots_[static_cast<uint32_t>(tag)];
+    if (slot.generation != static_cast<uint32_t>(tag >> 32) || slot.watcher == nullptr) continue;
+    Watcher& watcher = *slot.watcher;  // stays where it is if the callback unwatches it or slots_ grows
+    watcher.on_event();
+  }
+  return count > 0;
+}
+
+}  // namespace byteps_like

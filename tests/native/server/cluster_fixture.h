@@ -1,0 +1,175 @@
+// A whole job in one process: servers, and one engine per rank, over any transport.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "csrc/engine/engine.h"
+#include "server/server.h"
+#include "tests/native/transport/transport_fixture.h"
+
+namespace byteps_like::testing {
+
+struct ClusterOptions {
+  uint32_t workers = 2, servers = 1, shards = 1;
+  std::string scheme = "inproc";
+  std::string chaos = "";  // query of a chaos wrapper around every worker's links, "" for none; "seed=" is added
+  uint64_t seed = 1;
+  size_t segment_bytes = 4096, credit_bytes = 1 << 20;
+  uint32_t partition_bytes = 16384;
+  double stall_warning = 5, stall_timeout = 20, drain_timeout = 5;
+  uint64_t memory_limit = 0;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options) : options_(std::move(options)) {
+    for (uint32_t i = 0; i < options_.servers; ++i) servers_.push_back(StartServer());
+    for (uint32_t rank = 0; rank < options_.workers; ++rank) engines_.push_back(StartEngine(rank));
+  }
+  ~Cluster() {
+    for (auto& engine : engines_)
+      if (engine) engine->Close();
+  }
+
+  Engine& engine(uint32_t rank) { return *engines_[rank]; }
+  void Kill(uint32_t rank) { engines_[rank].reset(); }
+  Server& server(uint32_t index) { return *servers_[index]; }
+  const ClusterOptions& options() const { return options_; }
+
+  // The partitions of a tensor of `bytes`, round-robin over all shards; keys from `first_key` on.
+  std::vector<PartitionSpec> Cut(uint64_t bytes, uint64_t first_key) const {
+    std::vector<PartitionSpec> parts;
+    const uint32_t channels = options_.servers * options_.shards;
+    for (uint64_t offset = 0; offset < bytes; offset += options_.partition_bytes) {
+      const auto index = static_cast<uint32_t>(parts.size());
+      const auto length = static_cast<uint32_t>(std::min<uint64_t>(options_.partition_bytes, bytes - offset));
+      parts.push_back({first_key + index, offset, length, index % channels});
+    }
+    return parts;
+  }
+
+  // Runs `body(rank)` on a thread per rank.
+  void Everybody(const std::function<void(uint32_t)>& body) const {
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < options_.workers; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::vector<std::string> warnings;  // of all engines and servers
+  std::mutex warnings_mutex;
+
+ private:
+  Credentials MakeCredentials() const { return {"job", std::string(32, 's'), 1}; }
+
+  void Note(const std::string& text) {
+    std::lock_guard lock(warnings_mutex);
+    warnings.push_back(text);
+  }
+
+  std::unique_ptr<Server> StartServer() {
+    Server::Options server;
+    server.job = MakeCredentials().job;
+    server.secret = MakeCredentials().secret;
+    server.urls = {FreshUrl(options_.scheme)};
+    server.shards = options_.shards;
+    server.segment_bytes = options_.segment_bytes;
+    server.memory_limit = options_.memory_limit;
+    server.on_event = [this](Code, const std::string& text, bool) { Note(text); };
+    auto started = Server::Start(std::move(server));
+    if (!started.ok()) throw std::runtime_error(started.status().message());
+    const auto index = static_cast<uint32_t>(servers_.size());
+    (*started)->SetWorld(
+        {1, NumbersOf(options_.workers), options_.stall_warning, options_.stall_timeout, index, ServerNumberOf(index)});
+    return std::move(*started);
+  }
+
+  std::unique_ptr<Engine> StartEngine(uint32_t rank) {
+    EngineOptions engine;
+    engine.credentials = MakeCredentials();
+    engine.rank = rank;
+    engine.member = NumberOf(rank);
+    engine.world_size = options_.workers;
+    engine.segment_bytes = options_.segment_bytes;
+    engine.credit_bytes = options_.credit_bytes;
+    engine.stall_warning = options_.stall_warning;
+    engine.stall_timeout = options_.stall_timeout;
+    engine.drain_timeout = options_.drain_timeout;
+    engine.on_event = [this](Code, const std::string& text, bool) { Note(text); };
+    std::vector<ShardAddress> shards;
+    for (uint32_t index = 0; index < options_.servers; ++index)
+      for (uint32_t shard = 0; shard < options_.shards; ++shard) {
+        std::string url = servers_[index]->urls().front();
+        if (!options_.chaos.empty())
+          url = "chaos+" + url + (url.find('?') == url.npos ? "?" : "&") + options_.chaos +
+                "&seed=" + std::to_string(options_.seed * 1000 + rank * 10 + shard);
+        shards.push_back({index, shard, {url}, ServerNumberOf(index)});
+      }
+    auto started = Engine::Start(std::move(engine), std::move(shards));
+    if (!started.ok()) throw std::runtime_error(started.status().message());
+    return std::move(*started);
+  }
+
+  const ClusterOptions options_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+// One rank's tensor: its memory and its id; Run pushes, pulls and waits.
+template <typename T>
+class Tensor {
+ public:
+  Tensor(Cluster& cluster, uint32_t rank, size_t count, DType dtype, uint64_t first_key, bool shared = false)
+      : cluster_(cluster), rank_(rank), count_(count) {
+    if (shared) {
+      auto buffer = SharedBuffer::Create(std::max<size_t>(count * sizeof(T), 1));
+      if (!buffer.ok()) throw std::runtime_error(buffer.status().message());
+      buffer_ = *buffer;
+      cluster.engine(rank).Register(buffer_);
+      data_ = reinterpret_cast<T*>(buffer_->data());
+    } else {
+      memory_.resize(count);
+      data_ = memory_.data();
+    }
+    const auto parts = cluster.Cut(count * sizeof(T), first_key);
+    parts_ = static_cast<uint32_t>(parts.size());
+    id_ = cluster.engine(rank).Declare(dtype, parts);
+  }
+
+  T* data() { return data_; }
+  size_t size() const { return count_; }
+  uint32_t id() const { return id_; }
+
+  Result<std::shared_ptr<Operation>> Start(Op op, uint32_t root = 0, int32_t priority = 0) {
+    Engine::Request request;
+    request.tensor = id_;
+    request.address = reinterpret_cast<std::byte*>(data_);
+    request.last_part = parts_;
+    request.op = op;
+    request.root = root;
+    request.priority = priority;
+    return cluster_.engine(rank_).Submit(request);
+  }
+
+  Status Run(Op op, uint32_t root = 0, double seconds = 30) {
+    auto operation = Start(op, root);
+    if (!operation.ok()) return operation.status();
+    return cluster_.engine(rank_).Wait(**operation, Clock::now() + std::chrono::milliseconds(int64_t(seconds * 1e3)));
+  }
+
+ private:
+  Cluster& cluster_;
+  const uint32_t rank_;
+  const size_t count_;
+  std::shared_ptr<SharedBuffer> buffer_;
+  std::vector<T> memory_;
+  T* data_ = nullptr;
+  uint32_t id_ = 0, parts_ = 0;
+};
+
+}  // namespace byteps_like::testing
