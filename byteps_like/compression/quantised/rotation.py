@@ -1,4 +1,4 @@
-"""Random rotations of a partition, block by block (compression/quantised/rotation.h says what they are and which blocks)."""
+"""Random rotations of a partition, block by block: compression/quantised/rotation.h says what they are, and of what."""
 
 from __future__ import annotations
 
