@@ -20,7 +20,6 @@ from byteps_like.torch.compression.rules import Rules, check_compression, rules_
 from byteps_like.torch.crossing.optimizer import check_crossing, crossing
 from byteps_like.torch.factors.reducer import factor_reducer
 from byteps_like.torch.gradients.parts import Scaling
-from byteps_like.torch.gradients.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.optimizer.adasum import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.optimizer.choices import Choices, check_plain
@@ -29,6 +28,8 @@ from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
 from byteps_like.torch.optimizer.outsider import OutsiderMixin
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import Asked, Twin, twin_of
+from byteps_like.torch.reduction.options import ReducerOptions
+from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.torch.sharded.optimizer import sharded
 
 
@@ -129,7 +130,7 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
     options.rules.check_names(name for name, _ in names())
     reducer = GradientReducer(names, options)
     if options.transform is None:
-        reducer.take_rates(names.rates)
+        reducer.codecs.take_rates(names.rates)
     follow(reducer, choices.tune)
     return reducer
 

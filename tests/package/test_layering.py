@@ -28,6 +28,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"torch.sparse"},
     {"torch.ops"},
     {"torch.gradients"},
+    {"torch.reduction"},
     {"torch.adapt"},
     {"torch.optimizer"},
     {"torch.crossing"},

@@ -25,7 +25,7 @@ def fifty_steps(bps: Any, rank: int, size: int) -> None:
 def finer_towards_the_input(bps: Any, rank: int, size: int) -> None:
     """An arena that is large enough to be cut into several tensors."""
     run = both(bps, rank, size, OPTIMIZERS["Adam"], lambda: mlp(torch.float64, (20, 200, 60, 5)), 4)
-    (arena,) = run.optimizer._distribution.reducer._arenas
+    (arena,) = run.optimizer._distribution.reducer.parameters.buckets
     assert [piece.declared.spec.nbytes for piece in arena._parts.pieces[1:]] == [1 << 14] * (
         len(arena._parts.pieces) - 1
     )

@@ -46,7 +46,7 @@ class Sums:
             (item * value).sum().backward()
 
     def flown(self) -> list[Any]:
-        arenas = self.optimizer._distribution.reducer._arenas
+        arenas = self.optimizer._distribution.reducer.parameters.buckets
         return [handle for arena in arenas for _, handle in arena._flights.flown if hasattr(handle, "block")]
 
     def found(self) -> torch.Tensor:

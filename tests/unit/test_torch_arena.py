@@ -204,7 +204,7 @@ def test_sparse_gradients_leave_the_arena(spy):
     for _ in range(3):
         optimizer.zero_grad()
         model.dense(model.table(torch.tensor([3, 5]))).sum().backward()
-        sizes.append(sum(arena.data.numel() for arena in optimizer._distribution.reducer._arenas))
+        sizes.append(sum(arena.data.numel() for arena in optimizer._distribution.reducer.parameters.buckets))
         optimizer.step()
         assert model.table.weight.grad.is_sparse and model.table.weight.grad._nnz() == 2
     assert sizes[0] > 8000 and sizes[1] == sizes[2] < 100
@@ -227,7 +227,7 @@ def test_arena_is_freed_with_its_optimizer(spy):
     model = mlp()
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     one_backward(model, optimizer)
-    arena = weakref.ref(optimizer._distribution.reducer._arenas[0])
+    arena = weakref.ref(optimizer._distribution.reducer.parameters.buckets[0])
     del optimizer
     assert arena() is None
     model.zero_grad()

@@ -157,7 +157,7 @@ def test_the_setting_is_for_who_says_nothing():
         configure(bound, compression=config.compression, min_compress_bytes=config.min_compress_bytes)
         for given, wanted in (({}, True), ({"compression": "none"}, False), ({"shard": "optimizer"}, False)):
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **given)
-            assert bool(optimizer._distribution.reducer.coded) is wanted
+            assert bool(optimizer._distribution.reducer.codecs.buckets) is wanted
             optimizer.close()
 
 

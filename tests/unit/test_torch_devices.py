@@ -191,7 +191,7 @@ class Behind:
         self._meet(self._stop)
         try:
             loss_of(model, *batch(1)).backward()
-            (arena,) = optimizer._distribution.reducer._arenas
+            (arena,) = optimizer._distribution.reducer.parameters.buckets
             flown = [handle for _, handle in arena._flights.flown]
             return self._change(self, bps, optimizer, model, flown)
         finally:

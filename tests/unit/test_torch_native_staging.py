@@ -70,7 +70,7 @@ class Training:
     @property
     def flown(self):
         """What the current round has on its way over the device."""
-        arenas = self.optimizer._distribution.reducer._arenas
+        arenas = self.optimizer._distribution.reducer.parameters.buckets
         return [handle for arena in arenas for _, handle in arena._flights.flown if hasattr(handle, "block")]
 
 

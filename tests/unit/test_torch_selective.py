@@ -21,10 +21,11 @@ from byteps_like.torch.adapt.codec_monitor import watch
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.compression.policy import Auto, Compress
 from byteps_like.torch.compression.rules import Rules
-from byteps_like.torch.gradients.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.job import runtime as bps_runtime
 from byteps_like.torch.job.membership import serve
 from byteps_like.torch.job.runtime import Runtime
+from byteps_like.torch.reduction.options import ReducerOptions
+from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.tuner.probe import PACE
 from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Listed
@@ -77,7 +78,7 @@ def steps(bps, rank, size, compression, count, check="off", every=0, heavy=False
         optimizer.zero_grad()
         model({"w": gradient(step, rank, heavy)}).backward()
         optimizer.step()
-        coded.append(all(arena.is_coded for arena in optimizer._distribution.reducer.coded))
+        coded.append(all(arena.is_coded for arena in optimizer._distribution.reducer.codecs.buckets))
     if options.get("cross_barrier"):
         optimizer.synchronize()
     return model.w.detach().clone(), coded, optimizer
@@ -293,7 +294,7 @@ def test_looks_keep_no_arena_that_is_gone():
         for turn in range(3):
             model({name: gradient(turn, rank) for name, _ in model.named_parameters()}).backward()
             reducer.synchronize()
-            arenas.append(weakref.ref(reducer.coded[0]))
+            arenas.append(weakref.ref(reducer.codecs.buckets[0]))
             del model._parameters[str(turn)]
             model.register_parameter(str(turn + 1), torch.nn.Parameter(torch.zeros(SHAPE)))
         reducer.refresh()

@@ -9,7 +9,7 @@ from byteps_like.torch.adapt.codec_trial import probe
 from byteps_like.torch.adapt.tuning import Tune, attach
 
 if TYPE_CHECKING:
-    from byteps_like.torch.gradients.reducer import GradientReducer
+    from byteps_like.torch.reduction.reducer import GradientReducer
 
 
 def follow(reducer: GradientReducer, tune: Tune | None) -> None:

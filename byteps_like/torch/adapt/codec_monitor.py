@@ -19,14 +19,15 @@ import torch
 
 from byteps_like.compression.feedback import Compensation
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.gradients.arena import Arena
+from byteps_like.torch.gradients.bucket import Bucket
 from byteps_like.torch.gradients.coding import MOMENTUM, RESIDUAL, Sample
 from byteps_like.torch.job.routes import Request, Route
+from byteps_like.torch.reduction.api import Reducer
 from byteps_like.worker.api import TWOWAY, TensorSpec
 
 if TYPE_CHECKING:
     from byteps_like.compression.figures import Encoding, Figures, Usual
-    from byteps_like.torch.gradients.reducer import GradientReducer
+    from byteps_like.torch.reduction.reducer import GradientReducer
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class CodecReport:
 class _Watched:
     """An arena, and what was seen of it."""
 
-    arena: Arena
+    arena: Bucket
     window: range
     seen: list[Figures]
     suspected: bool = False
@@ -109,7 +110,7 @@ class Watching:
             self._looks += 1
         self._arm(reducer)
 
-    def figures(self, arena: Arena) -> Figures | None:
+    def figures(self, arena: Bucket) -> Figures | None:
         """Those of the last look at it."""
         known = self._known.get(arena.label)
         return known.seen[-1] if known and known.arena is arena and known.seen else None
@@ -119,8 +120,8 @@ class Watching:
         if self._left != 1:
             return
         self._armed = []
-        self._known = {label: item for label, item in self._known.items() if item.arena in reducer.coded}
-        for arena in reducer.coded:
+        self._known = {label: item for label, item in self._known.items() if item.arena in reducer.codecs.buckets}
+        for arena in reducer.codecs.buckets:
             if arena.coding is None or not arena.is_coded:
                 continue
             known = self._known.get(arena.label)
@@ -157,11 +158,11 @@ class Watching:
         else:
             item.suspected = bool(found)
 
-    def _fall_back(self, reducer: GradientReducer, arena: Arena, found: str) -> None:
+    def _fall_back(self, reducer: GradientReducer, arena: Bucket, found: str) -> None:
         names, codec = [slot.name for slot in arena.slots], arena.codec
         assert arena.coding is not None
         arena.coding.fallen = found
-        arena.switch(False, reducer.rounds)
+        arena.switch(False, reducer.codecs.rounds)
         if reducer.route.worker.rank == 0:
             logger.warning(
                 "%s: codec %s of %d gradients (%s, ...): %s; they travel raw from now on. Choose a codec of less error"
@@ -175,7 +176,9 @@ class Watching:
             "compression_nmse": max((one.nmse for one in seen), default=0.0),
             "compression_clamped": max((one.clamp for one in seen), default=0.0),
             "compression_residual": max((one.ratio for one in seen), default=0.0),
-            "compression_raw": float(sum(not arena.is_coded for arena in reducer.coded if arena.coding is not None)),
+            "compression_raw": float(
+                sum(not arena.is_coded for arena in reducer.codecs.buckets if arena.coding is not None)
+            ),
         }
 
 
@@ -226,7 +229,7 @@ def _encodings(route: Route, items: Sequence[_Watched], look: int) -> list[Encod
     return found
 
 
-def _made_up(arena: Arena, sample: Sample) -> tuple[Any, Any, Any]:
+def _made_up(arena: Bucket, sample: Sample) -> tuple[Any, Any, Any]:
     """What was encoded, and what it was made of: the gradient with its momentum, and the residual."""
     assert arena.coding is not None
     way, gradient = arena.coding.way, sample.gradient.cpu().numpy().copy()
@@ -239,16 +242,16 @@ def _made_up(arena: Arena, sample: Sample) -> tuple[Any, Any, Any]:
 
 def watch(reducer: GradientReducer, every: int) -> None:
     """Watches its codecs, if it has any that can be left out, in this world or another."""
-    if every and reducer.may_encode:
+    if every and reducer.codecs.may_encode:
         Watching(reducer, every)
 
 
-def report(reducer: GradientReducer) -> list[CodecReport]:
+def report(reducer: Reducer) -> list[CodecReport]:
     """Of each arena that has a codec of the registry."""
     watching: Watching | None = reducer.watching
     timed = any(one is not None and not one.done for one in (reducer.tuning, reducer.probing))
     slower, found = "timed without it now" if timed else "steps are faster without it", []
-    for arena in reducer.coded:
+    for arena in reducer.codecs.buckets:
         if arena.coding is not None:
             raw = "" if arena.is_coded or not arena.coding.off else arena.coding.fallen or slower
             seen = watching.figures(arena) if watching is not None else None

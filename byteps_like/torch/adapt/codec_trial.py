@@ -14,7 +14,7 @@ from byteps_like.tuner.search import Search
 from byteps_like.tuner.setting import Setting
 
 if TYPE_CHECKING:
-    from byteps_like.torch.gradients.reducer import GradientReducer
+    from byteps_like.torch.reduction.reducer import GradientReducer
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class Probing(Tuning):
     def _decide(self, reducer: GradientReducer, last: bool) -> None:
         """Whether there is anything to time is asked after the first round, when all ranks have the same arenas."""
         check = reducer.runtime.config.compression_check
-        asked = check == "on" or (check == "auto" and reducer.selects)
-        if self.setting is None and not (asked and reducer.switchable):
+        asked = check == "on" or (check == "auto" and reducer.codecs.selects)
+        if self.setting is None and not (asked and reducer.codecs.switchable):
             self.done = True
         else:
             super()._decide(reducer, last)
@@ -58,12 +58,12 @@ class Probing(Tuning):
         logger.log(
             logging.INFO if stays else logging.WARNING,
             "%s: a step takes %.4f s with %s and %.4f s raw, medians of %d rounds: %s",
-            reducer.label, coded, ", ".join(reducer.codecs), raw, len(self.log.trials) * self._pace.measure,
+            reducer.label, coded, ", ".join(reducer.codecs.names), raw, len(self.log.trials) * self._pace.measure,
             "encoding goes on" if stays else f"encoding is switched off (raw is faster by more than {MARGIN:.0%})",
         )  # fmt: skip
 
 
 def probe(reducer: GradientReducer) -> None:
     """Times its codecs if `compression_check` says so, in this world or another."""
-    if reducer.may_encode:
+    if reducer.codecs.may_encode:
         Probing(reducer)

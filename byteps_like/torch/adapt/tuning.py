@@ -21,7 +21,7 @@ from byteps_like.tuner.setting import Setting, Space, load, pack, unpack
 from byteps_like.worker.api import Links, TensorSpec, Tunable
 
 if TYPE_CHECKING:
-    from byteps_like.torch.gradients.reducer import GradientReducer
+    from byteps_like.torch.reduction.reducer import GradientReducer
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Tuning:
         self._routes = self._routes_of(reducer)
         self._route = self._routes[0]
         self._space = Space(
-            tuple(route.name for route in self._routes), codings=(True, False) if reducer.switchable else (True,)
+            tuple(route.name for route in self._routes), codings=(True, False) if reducer.codecs.switchable else (True,)
         )
         self._name = f"{reducer.label}{self.ending}"
         self._rounds = Rounds(self._pace)
@@ -158,7 +158,7 @@ class Tuning:
             as_usual = setting.partition_bytes == self._runtime.partition_bytes
             reducer.recut(route, 0 if as_usual else setting.partition_bytes)
             self._cut = cut
-        reducer.switch(setting.coded)
+        reducer.codecs.switch(setting.coded)
         self.setting = setting
         self._rounds.begin()
 

@@ -19,7 +19,7 @@ import torch
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch.device.flight import DeviceFlight
 from byteps_like.torch.device.inflight import call_all, park
-from byteps_like.torch.gradients.arena import Arena
+from byteps_like.torch.gradients.bucket import Departed, Landing
 from byteps_like.torch.gradients.sent import Flown
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.worker.api import Handle
@@ -31,9 +31,9 @@ Advance = Callable[[list[torch.Tensor]], None]
 class Leg:
     """Partitions that were sent together; `updates` are those that can't be made before they have landed."""
 
-    def __init__(self, arena: Arena, run: range, handle: Handle) -> None:
+    def __init__(self, bucket: Landing, run: range, handle: Handle) -> None:
         self.run, self.handle = run, handle
-        self.priority = arena.priority(run)
+        self.priority = bucket.priority(run)
         self.landed = False
         self.updates: list[Update] = []
         self._streams: set[int] = set()
@@ -56,10 +56,10 @@ class Leg:
 class Update:
     """One parameter that is to be updated once `legs` have landed; `grad` was its `p.grad` at step()."""
 
-    __slots__ = ("arena", "grad", "legs", "missing", "slot")
+    __slots__ = ("bucket", "grad", "legs", "missing", "slot")
 
-    def __init__(self, arena: Arena, slot: Slot, legs: list[Leg]) -> None:
-        self.arena, self.slot, self.legs = arena, slot, legs
+    def __init__(self, bucket: Landing, slot: Slot, legs: list[Leg]) -> None:
+        self.bucket, self.slot, self.legs = bucket, slot, legs
         self.grad, slot.parameter.grad = slot.parameter.grad, None
         self.missing = len(legs)
         for leg in legs:
@@ -68,20 +68,20 @@ class Update:
     def make_ready(self, present: bool) -> bool:
         """Makes the landed gradient `p.grad`; whether there is one: without, the parameter keeps its value."""
         self.slot.parameter.grad = self.grad
-        self.arena.land_one(self.slot, present)
+        self.bucket.land_one(self.slot, present)
         return self.slot.parameter.grad is not None
 
 
 class Flight:
     """What one `step()` has left in flight, and the updates that wait for it.
 
-    Takes every `p.grad`, which is None from here on. No update is made before the control elements of its arena have
+    Takes every `p.grad`, which is None from here on. No update is made before the control elements of its bucket have
     landed, too, so none if a rank threw the round away; they travel with what the first layers need, before all else.
 
     Not thread-safe: it belongs to the thread that trains. Dropped unfinished, it keeps the memory until all has landed.
     """
 
-    def __init__(self, departed: Sequence[tuple[Arena, list[Flown]]], advance: Advance, gathers: bool) -> None:
+    def __init__(self, departed: Sequence[Departed], advance: Advance, gathers: bool) -> None:
         self._advance, self._gathers = advance, gathers
         self._pid = os.getpid()
         self._legs: list[Leg] = []
@@ -90,26 +90,26 @@ class Flight:
         self._updates: dict[int, Update] = {}
         self._ready: list[Update] = []
         self._present: dict[int, list[bool]] = {}
-        self._arenas = [arena for arena, _ in departed]
-        for arena, flown in departed:
-            self._board(arena, flown)
+        self._buckets = [item.bucket for item in departed]
+        for item in departed:
+            self._board(item.bucket, item.flown)
         # What goes first on the wire is looked at first.
         self._legs.sort(key=lambda leg: leg.priority, reverse=True)
 
-    def _board(self, arena: Arena, flown: list[Flown]) -> None:
-        legs = [Leg(arena, run, handle) for run, handle in flown]
+    def _board(self, bucket: Landing, flown: list[Flown]) -> None:
+        legs = [Leg(bucket, run, handle) for run, handle in flown]
         by_part = {part: leg for leg in legs for part in leg.run}
         self._legs += legs
         known: dict[range, list[Leg]] = {}
-        for slot in arena.slots:
+        for slot in bucket.slots:
             if slot.parts not in known:
-                known[slot.parts] = _distinct(by_part[part] for part in (*arena.commits, *slot.parts))
-            self._updates[id(slot.parameter)] = Update(arena, slot, known[slot.parts])
+                known[slot.parts] = _distinct(by_part[part] for part in (*bucket.commits, *slot.parts))
+            self._updates[id(slot.parameter)] = Update(bucket, slot, known[slot.parts])
 
     def __del__(self) -> None:
         left = [leg.handle for leg in (*self._legs, *self._behind)]
-        for arena in self._arenas if left else ():
-            park(left, arena.data)
+        for bucket in self._buckets if left else ():
+            park(left, bucket.data)
 
     @property
     def over(self) -> bool:
@@ -185,7 +185,7 @@ class Flight:
         ready, self._ready = self._ready, []
         if not ready:
             return
-        present = [self._presence(update.arena)[update.slot.index] for update in ready]
+        present = [self._presence(update.bucket)[update.slot.index] for update in ready]
         for leg in _distinct(leg for update in ready for leg in update.legs if leg.flies):
             leg.follow()  # it may have been another stream that asked for it
         # What the user has put there since step() belongs to the next one.
@@ -201,14 +201,14 @@ class Flight:
                 update.slot.parameter.grad = grad
                 del self._updates[id(update.slot.parameter)]
 
-    def _presence(self, arena: Arena) -> list[bool]:
+    def _presence(self, bucket: Landing) -> list[bool]:
         """Nothing is updated before it is known that all ranks go through with this step, and who had a gradient."""
-        if id(arena) not in self._present:
-            arena.check_agreed()
-            if self._gathers and (sparse := arena.sparse()):
+        if id(bucket) not in self._present:
+            bucket.check_agreed()
+            if self._gathers and (sparse := bucket.sparse()):
                 raise refused_sparse(sparse[0].name)
-            self._present[id(arena)] = arena.present()
-        return self._present[id(arena)]
+            self._present[id(bucket)] = bucket.present()
+        return self._present[id(bucket)]
 
     def _give_up(self, error: BaseException) -> None:
         """The memory may be used again once nothing is in flight any more; the first error is the one to raise."""

@@ -12,7 +12,6 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.crossing.flight import Flight, refused_sparse
 from byteps_like.torch.crossing.guards import Guards
 from byteps_like.torch.crossing.step import PartialStep, check_class, check_hooks, checked
-from byteps_like.torch.gradients.reducer import GradientReducer
 from byteps_like.torch.optimizer.distributed import (
     Closure,
     DistributedOptimizerMixin,
@@ -20,10 +19,13 @@ from byteps_like.torch.optimizer.distributed import (
 )
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import Twin, twin_of
+from byteps_like.torch.reduction.reducer import GradientReducer
 
 
 class Crossing(Distribution):
     """What an optimizer that crosses the barrier has beside the plain one's own attributes."""
+
+    reducer: GradientReducer
 
     def __init__(self, reducer: GradientReducer, guards: Guards) -> None:
         super().__init__(reducer)
@@ -86,14 +88,14 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
             own.guards.depart(None)
         else:
             advance = PartialStep(self, super(DistributedOptimizerMixin, self).step)
-            flight = Flight(departed, advance, own.reducer.gathers)
+            flight = Flight(departed, advance, own.reducer.sparse.gathers)
             own.reducer.note(flight)
             own.guards.depart(flight)
         own.restart()
         own.stepped = True
 
     def _step_at_once(self) -> None:
-        if sparse := self._distribution.reducer.sparse:
+        if sparse := self._distribution.reducer.sparse.names:
             raise refused_sparse(sparse[0])
         with checked(self):
             super(DistributedOptimizerMixin, self).step()

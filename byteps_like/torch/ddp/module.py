@@ -15,10 +15,11 @@ from byteps_like.torch.adapt.attach import follow
 from byteps_like.torch.adapt.codec_monitor import CodecReport, report
 from byteps_like.torch.adapt.tuning import OFF
 from byteps_like.torch.compression.rules import rules_for_averages
-from byteps_like.torch.gradients.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.packed import broadcast_buffers
 from byteps_like.torch.optimizer.broadcasts import broadcast_parameters
+from byteps_like.torch.reduction.options import ReducerOptions
+from byteps_like.torch.reduction.reducer import GradientReducer
 
 
 class DistributedDataParallel(torch.nn.Module):

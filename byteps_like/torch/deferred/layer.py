@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.gradients.reducer import note_reached
+from byteps_like.torch.reduction.parameter_set import note_reached
 
 KINDS: tuple[type[nn.Module], ...] = (
     nn.Linear,

@@ -13,8 +13,9 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.factors.layer import FactorLayer
 from byteps_like.torch.factors.layers import Factors
 from byteps_like.torch.gradients.parts import Named
-from byteps_like.torch.gradients.reducer import GradientReducer, ReducerOptions
 from byteps_like.torch.gradients.slot import too_many_passes
+from byteps_like.torch.reduction.options import ReducerOptions
+from byteps_like.torch.reduction.reducer import GradientReducer
 
 
 class FactorReducer(GradientReducer):
@@ -41,16 +42,16 @@ class FactorReducer(GradientReducer):
     def refresh(self) -> None:
         """See GradientReducer.refresh."""
         if self._runtime.closed:
-            self._drop()
+            self.parameters.drop()
             self._start()
         factors = self.factors
         if factors is not None:
-            for layer in factors.adopt(item for item in self._source() if id(item[1]) not in self._slots):
-                self._claim(layer.name, layer.parameter)
+            for layer in factors.adopt(item for item in self.parameters.source() if item[1] not in self.parameters):
+                self.parameters.claim(layer.name, layer.parameter)
                 self._watch(layer)
         super().refresh()
         for layer in factors.layers if factors is not None else ():
-            self._hook(layer.parameter)
+            self.parameters.hook(layer.parameter)
 
     def _watch(self, layer: FactorLayer) -> None:
         """Has `layer` told of each backward that has ended for it."""
@@ -81,11 +82,6 @@ class FactorReducer(GradientReducer):
         """See GradientReducer.touched."""
         return super().touched or (self.factors is not None and self.factors.touched)
 
-    @property
-    def closed(self) -> bool:
-        """See GradientReducer.closed."""
-        return super().closed and (self._runtime.closed or self.factors is None or not self.factors.layers)
-
     def close(self) -> None:
         """See GradientReducer.close."""
         super().close()
@@ -93,7 +89,6 @@ class FactorReducer(GradientReducer):
             self.factors.close()
 
     def __del__(self) -> None:
-        super().__del__()
         if self.factors is not None:
             self.factors.close()
 
@@ -121,24 +116,24 @@ class FactorReducer(GradientReducer):
             layer.send()
 
     def _again(self, layer: FactorLayer) -> None:
-        """As GradientReducer._repeated, for what has no gradient that could have been cleared itself."""
-        sent = [slot for _, slot in self._slots.values() if slot.ready]
+        """As Rounds.repeats, for what has no gradient that could have been cleared itself."""
+        sent = [slot for slot in self.parameters.slots() if slot.ready]
         if not sent or not all(slot.cleared() for slot in sent):
             raise too_many_passes(layer, self.passes_per_step)
         fresh = layer.captured.fresh()
         self.discard()
         layer.captured.rows = fresh
 
-    def _round(self, discard: bool) -> None:
+    def _end(self, discard: bool) -> None:
         factors = self.factors
         if factors is None:
-            super()._round(discard)
+            super()._end(discard)
             return
         if self._runtime.joiner is not None:
             self._runtime.joiner.check("a gradient by its sufficient factors")
         try:
             factors.finish(discard)
-            super()._round(discard)
+            super()._end(discard)
             factors.complete(discard)
         finally:
             factors.reset()

@@ -14,12 +14,13 @@ from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.api import Device
 from byteps_like.torch.device.tensors import wire_dtype
+from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import Coding, Memory
 from byteps_like.torch.gradients.controls import Controls
 from byteps_like.torch.gradients.memory import ArenaMemory
 from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, signature_of, specs_of
 from byteps_like.torch.gradients.rescaling import Rates
-from byteps_like.torch.gradients.sent import ArenaFlights, Flown
+from byteps_like.torch.gradients.sent import ArenaFlights
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import Declared, TensorSpec, Tunable, Worker
@@ -316,13 +317,13 @@ class Arena:
         self._flights.wait(host=self.device is None or self._is_new or self._discarded)
         self._is_new = False
 
-    def depart(self) -> list[Flown]:
+    def depart(self) -> Departed:
         """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.
 
         `landed` must be called before any gradient of another round is `ready`.
         """
         self._departed = True
-        return self._flights.depart()
+        return Departed(self, self._flights.depart())
 
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""

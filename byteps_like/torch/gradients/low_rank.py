@@ -14,10 +14,10 @@ import torch
 from byteps_like.compression.low_rank import multiply_factors, orthonormalize
 from byteps_like.torch.compression.policy import RAW, Compress
 from byteps_like.torch.gradients.arena import Arena
+from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import RESIDUAL, Memory
 from byteps_like.torch.gradients.parts import Named, Scaling
 from byteps_like.torch.gradients.rescaling import Rates, Rescaling
-from byteps_like.torch.gradients.sent import Flown
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Route
 
@@ -142,6 +142,7 @@ class LowRankArena:
 
     coding = None
     windows: tuple[range, ...] = ()
+    codec, is_coded = "", False
 
     def recode(self, rounds: int) -> None:
         """Nothing: there is no warm-up."""
@@ -226,7 +227,7 @@ class LowRankArena:
         for part in self.parts:
             part.abandon()
 
-    def depart(self) -> list[Flown]:
+    def depart(self) -> Departed:
         """Never called, as it is never `settled`: the second round waits for the first."""
         raise NotImplementedError
 

@@ -13,9 +13,9 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.codec_monitor import CodecReport, report
-from byteps_like.torch.gradients.feedback_state import MEMORY, restore, saved
-from byteps_like.torch.gradients.reducer import GradientReducer
 from byteps_like.torch.optimizer.twin import Twin
+from byteps_like.torch.reduction.api import Reducer
+from byteps_like.torch.reduction.feedback_state import MEMORY, restore, saved
 from byteps_like.tuner.setting import Setting
 from byteps_like.worker.api import TensorSpec
 
@@ -25,7 +25,7 @@ Closure = Callable[[], Any]
 class Distribution:
     """What a distributed optimizer has beside the plain one's own attributes."""
 
-    def __init__(self, reducer: GradientReducer) -> None:
+    def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
         self.skipping = False
         self.synchronized = False

@@ -86,6 +86,9 @@ class ShardArena:
         """The gradient of `slot` is complete on this rank: stages it, and sends the chunks that waited for it only."""
         self._stage(slot, slot.take())
 
+    def reached(self, slot: ShardSlot) -> None:
+        """Nothing: its chunks stay as they are cut."""
+
     def _stage(self, slot: ShardSlot, flat: torch.Tensor | None) -> None:
         for number in slot.parts:
             chunk = self.chunks[number]

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.gradients.reducer import ReducerOptions
 from byteps_like.torch.ops.objects import allgather_object
 from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin, Distribution, averaged
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import twin_of
+from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.sharded.reducer import ShardReducer
 from byteps_like.torch.sharded.state import gathered, scattered, state_bytes
 from byteps_like.torch.sharded.update import SliceOptimizer, check_elementwise

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -12,29 +11,49 @@ from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.gradients.parts import Named
-from byteps_like.torch.gradients.reducer import GradientReducer
+from byteps_like.torch.gradients.slot import too_many_passes
+from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.tracing import follow_recorder
+from byteps_like.torch.reduction.codec_memory import CodecMemory
+from byteps_like.torch.reduction.options import ReducerOptions
+from byteps_like.torch.reduction.parameter_set import ParameterSet
+from byteps_like.torch.reduction.reducer import chosen_route
 from byteps_like.torch.sharded.arena import ShardArena
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.update import Pair
 
+_ON_HOST_ONLY = "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/how-to/c10d.md)"
 
-class ShardReducer(GradientReducer):
-    """See GradientReducer for parameters that come and are frozen or not, and for passes.
 
-    A round begins with the first backward and ends with `step`. Parameters that leave `source` stay in their arena,
-    unused. Arenas die with their runtime, since the other ranks' shares of the state do.
+class ShardReducer:
+    """Reduces the gradients of the parameters that `source` lists to this rank's shares of them.
+
+    A round begins with the first backward and ends with `step`; see GradientReducer for passes. New parameters get an
+    arena of their own when they are first seen; those that leave `source` stay in theirs, unused. Arenas die with their
+    runtime, since the other ranks' shares of the state do. Every rank must see the same changes between the same calls.
     """
 
-    on_host_only = (
-        "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/how-to/c10d.md)"
-    )
-    _arenas: list[ShardArena]  # type: ignore[assignment]
+    tuning = probing = watching = None
+
+    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
+        self.passes_per_step = 1
+        self._options = options
+        self._finished = False
+        self._runtime = _runtime.current()
+        scope = self._runtime.scope(options.process_set)
+        self.route = chosen_route(self._runtime, scope, options.route)
+        self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
+        self.codecs = CodecMemory([], None)
+        """There are none."""
+        self._parameters: ParameterSet[ShardArena] = ParameterSet(source, self._accumulated, _ON_HOST_ONLY)
+        self._parameters.enter(self._runtime, self.label)
+        self.route.report(self.label)
+        self.refresh()
 
     @property
     def arenas(self) -> list[ShardArena]:
         """In the order in which they were made."""
-        return self._arenas
+        return self._parameters.buckets
 
     def refresh(self) -> None:
         """New parameters get an arena of their own. All ranks must see the same ones. Raises ShutdownError."""
@@ -45,22 +64,55 @@ class ShardReducer(GradientReducer):
                 "the world in which this optimizer was sharded has ended, and with it the other ranks' shares of its"
                 " state; keep state_dict() before shutdown() or suspend(), and wrap a plain optimizer again"
             )
-        fresh = [item for item in self._source() if item[1].requires_grad and id(item[1]) not in self._slots]
+        named = list(self._parameters.source())
+        fresh = [item for item in named if item[1].requires_grad and item[1] not in self._parameters]
         if fresh:
-            self._add(fresh)
-        for _, parameter in self._source():
-            if id(parameter) in self._slots:
-                self._hook(parameter)
+            self._parameters.add(fresh, self._options.rules.of, self._make_arena)
+        for _, parameter in named:
+            if parameter in self._parameters:
+                self._parameters.hook(parameter)
 
-    def _make_arena(self, label: str, named: list[Named], way: Compress) -> Any:  # noqa: ARG002 - no codec here
+    def _make_arena(self, label: str, named: list[Named], way: Compress) -> ShardArena:  # noqa: ARG002 - no codec here
         return ShardArena(self.route, label, named, self._options.scaling)
 
-    @property
-    def coded(self) -> list[Any]:
-        """None."""
-        return []
+    def close(self) -> None:
+        """Removes the hooks and forgets the arenas. Idempotent."""
+        self._parameters.close()
 
     # Rounds
+
+    @property
+    def active(self) -> bool:
+        """Whether a round is under way: at least one gradient was made ready."""
+        return any(slot.ready for slot in self._parameters.slots())
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward has reached any parameter since the last round."""
+        return any(slot.passes or slot.ready for slot in self._parameters.slots())
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        if self._runtime.closed:
+            self.refresh()
+        arena, slot = self._parameters[parameter]
+        if slot.ready:
+            self._repeated(slot)
+        slot.count()
+        if slot.passes >= self.passes_per_step:
+            arena.ready(slot)
+
+    def _repeated(self, slot: ShardSlot) -> None:
+        """A gradient that was sent already is there again: right only if all that were sent have been cleared."""
+        if not all(other.cleared() for other in self._parameters.slots() if other.ready):
+            raise too_many_passes(slot, self.passes_per_step)
+        self._discard()
+
+    def restart(self) -> None:
+        """Before gradients are cleared: ends a round under way, forgets passes that were counted."""
+        if self.active and not self._runtime.closed:
+            self._discard()
+        self._reset()
+        self.refresh()
 
     def synchronize(self) -> None:
         """Blocks until this rank's shares of all gradients are reduced, for `norm` and `scale`; `step` goes on there.
@@ -70,7 +122,7 @@ class ShardReducer(GradientReducer):
         """
         with torch.no_grad():
             self._finish(discard=False)
-            for arena in self._arenas:
+            for arena in self.arenas:
                 arena.wait()
                 arena.land()
 
@@ -81,17 +133,15 @@ class ShardReducer(GradientReducer):
         self.refresh()
         if self._runtime.joiner is not None:
             self._runtime.joiner.check("a step of a sharded optimizer")
-        for _, slot in self._slots.values():
-            if isinstance(slot, ShardSlot) and slot.replaced() and not discard:
+        for slot in self._parameters.slots():
+            if slot.replaced() and not discard:
                 raise InvalidArgumentError(
                     f"the gradient of {slot.name!r} was replaced after backward() had handed it to the network, so it"
                     " would be lost; clip by optimizer.clip_grad_norm_(), accumulate by backward_passes_per_step"
                 )
         self._finished = True
-        for arena in self._arenas:
+        for arena in self.arenas:
             arena.finish(discard)
-
-    _finished = False
 
     def step(self, update: Callable[[list[Pair]], None]) -> None:
         """Hands each chunk's slices to `update` when their gradients are here, and starts their gathering at once.
@@ -102,9 +152,9 @@ class ShardReducer(GradientReducer):
         try:
             with torch.no_grad():
                 self._finish(discard=False)
-                for arena in self._arenas:
+                for arena in self.arenas:
                     self._update(arena, update)
-                for arena in self._arenas:
+                for arena in self.arenas:
                     arena.wait_gathered()
         finally:
             self._reset()
@@ -117,18 +167,19 @@ class ShardReducer(GradientReducer):
             update([(arena.slots[slot].parameter, piece) for slot, piece in slices])
             arena.gather(number)
 
-    def _round(self, discard: bool) -> None:
+    def _discard(self) -> None:
         """Ends a round that is thrown away."""
-        assert discard
         try:
-            self._finish(discard=True)
-            for arena in self._arenas:
-                arena.wait()
+            with torch.no_grad():
+                self._finish(discard=True)
+                for arena in self.arenas:
+                    arena.wait()
         finally:
             self._reset()
 
     def _reset(self) -> None:
-        super()._reset()
+        for arena in self.arenas:
+            arena.reset()
         self._finished = False
 
     # Over the shares of all ranks
@@ -143,19 +194,19 @@ class ShardReducer(GradientReducer):
             else torch.zeros(1, dtype=torch.float64, device="cpu")
         )
         total = local.max() if greatest else (local**kind).sum()
-        for arena in self._arenas[:1]:
+        for arena in self.arenas[:1]:
             op = Op.MAX if greatest else Op.SUM
             arena.control_lane.all_reduce(total.data_ptr(), total.data_ptr(), 1, DType.FLOAT64, op).wait()
         return float(total if greatest else total ** (1.0 / kind))
 
     def scale(self, factor: float) -> None:
         """Multiplies all reduced gradients."""
-        for arena in self._arenas:
+        for arena in self.arenas:
             for chunk in arena.chunks:
                 chunk.reduced.mul_(factor)
 
     def _gradients(self) -> list[torch.Tensor]:
-        slices = (piece for arena in self._arenas for chunk in arena.chunks for piece in chunk.slices.values())
+        slices = (piece for arena in self.arenas for chunk in arena.chunks for piece in chunk.slices.values())
         return [piece.grad for piece in slices if piece.grad is not None]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from byteps_like.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from byteps_like.torch.gradients.reducer import GradientReducer
+from byteps_like.torch.reduction.api import Reducer
 
 logger = logging.getLogger(__name__)
 
@@ -21,21 +19,21 @@ SHARED = ("factor",)
 """Kinds of memory that are the same on all ranks."""
 
 
-def saved(reducer: GradientReducer) -> dict[str, Any]:
+def saved(reducer: Reducer) -> dict[str, Any]:
     """For a state_dict; empty if there is nothing to remember. A residual is a rank's own, and says whose it is."""
-    memories = reducer.recall()
+    memories = reducer.codecs.recall()
     if not memories:
         return {}
     worker = reducer.route.worker
-    return {"rank": worker.rank, "size": worker.size, "rounds": reducer.rounds, "parameters": memories}
+    return {"rank": worker.rank, "size": worker.size, "rounds": reducer.codecs.rounds, "parameters": memories}
 
 
-def restore(reducer: GradientReducer, memory: dict[str, Any] | None) -> None:
+def restore(reducer: Reducer, memory: dict[str, Any] | None) -> None:
     """Takes what `saved` gave, or forgets what there is. All ranks must call it with the same rounds.
 
     What a rank has not sent yet is of no use to another rank, or among other ranks: it is dropped there.
     """
-    if not reducer.coded:
+    if not reducer.codecs.buckets:
         return
     found = memory or {"rank": 0, "size": 0, "rounds": 0, "parameters": {}}
     if reducer.active:
@@ -49,9 +47,9 @@ def restore(reducer: GradientReducer, memory: dict[str, Any] | None) -> None:
         for name, kinds in found["parameters"].items()
     }
     with torch.no_grad():
-        reducer.remember(kept)
+        reducer.codecs.remember(kept)
         if memory:
-            reducer.recode(int(found["rounds"]))
+            reducer.codecs.recode(int(found["rounds"]))
 
 
 def _whose(found: dict[str, Any]) -> tuple[Any, Any]:

@@ -28,8 +28,6 @@ class SparseGradients:
     """Known are those that were sparse on any rank in a round before, or have come by rows, in one order on all."""
 
     def __init__(self, label: str, op: Op, process_set: object) -> None:
-        self.touched = False
-        """Whether a backward has reached one since the last round."""
         self.partition_bytes = 0
         """Of those that go through servers, on all ranks alike; 0: of the job's size."""
         self._label, self._op, self._process_set = label, op, process_set

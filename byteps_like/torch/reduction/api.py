@@ -1,0 +1,42 @@
+"""What optimizers ask of whoever reduces their gradients, whole or by shares."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from byteps_like.torch.job.routes import Route
+from byteps_like.torch.reduction.codec_memory import CodecMemory
+
+
+class Reducer(Protocol):
+    """GradientReducer, and ShardReducer. A round begins with the first backward."""
+
+    passes_per_step: int
+    """The backward pass of a round that makes a gradient ready."""
+    label: str
+    route: Route
+    codecs: CodecMemory
+    tuning: Any
+    """What looks at its rounds and changes how gradients travel (see adapt); None: nothing does."""
+    probing: Any
+    watching: Any
+
+    @property
+    def active(self) -> bool:
+        """Whether a round is under way: at least one gradient was made ready."""
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward has reached any parameter since the last round."""
+
+    def refresh(self) -> None:
+        """Looks at the parameters again. All ranks must see the same ones."""
+
+    def synchronize(self) -> None:
+        """Blocks until this rank's part of all gradients is reduced."""
+
+    def restart(self) -> None:
+        """Before gradients are cleared: ends a round under way, forgets passes that were counted."""
+
+    def close(self) -> None:
+        """Removes the hooks and forgets the buckets; gradients stay where they are. Idempotent."""

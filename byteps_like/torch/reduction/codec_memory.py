@@ -1,0 +1,98 @@
+"""The codecs of a reducer's buckets: which are in force, and what they remember between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from byteps_like.torch.gradients.bucket import Bucket
+from byteps_like.torch.gradients.coding import Memory
+from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.reduction.parameter_set import level
+
+
+class CodecMemory:
+    """Which codecs are in force in `buckets`, and what they remember. Changes are made between rounds, on all ranks
+    alike.
+
+    Owns the number of rounds (by which codecs of a warm-up change), whether codecs are left out for now, the learning
+    rates by which residuals are rescaled, and what was remembered of parameters whose buckets were given up. `buckets`
+    is the reducer's own list, which changes. `asked`: whether codecs were asked for that can be left out; None: there
+    may be none that can.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket], asked: bool | None) -> None:
+        self.rounds = 0
+        """How many all ranks took part in: ranks that have joined don't count them, nor do the others then."""
+        self.selects = False
+        """Whether some gradients are encoded because compression="auto" has found that to be faster."""
+        self._buckets = buckets
+        self._asked = asked
+        self._on = True
+        self._rates: Rates | None = None
+        self._left: dict[str, Memory] = {}
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Those whose gradients are encoded, at some time or always."""
+        return [bucket for bucket in self._buckets if bucket.remembers]
+
+    @property
+    def may_encode(self) -> bool:
+        """Whether some gradients have, or may get, a codec that can be left out."""
+        return self._asked is not None and (self._asked or bool(self.buckets))
+
+    @property
+    def switchable(self) -> bool:
+        """Whether some have it now. PowerSGD is none."""
+        return self.may_encode and any(bucket.windows for bucket in self._buckets)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the codecs, in canonical form; without PowerSGD."""
+        return sorted({bucket.coding.way.name for bucket in self.buckets if bucket.coding is not None})
+
+    def take_rates(self, rates: Rates) -> None:
+        """From now on residuals are rescaled when learning rates change."""
+        self._rates = rates
+        for bucket in self.buckets:
+            bucket.rates = rates
+
+    def begin(self, bucket: Bucket) -> None:
+        """A new bucket goes on where others have left its parameters."""
+        bucket.rates = self._rates
+        bucket.remember(self._left)
+        bucket.recode(self.rounds)
+        bucket.switch(self._on, self.rounds)
+
+    def leave(self) -> None:
+        """Keeps what is remembered: the buckets are about to be given up."""
+        self._left.update(self.recall())
+
+    def restart(self) -> None:
+        """In another world: all codecs are in force again."""
+        self._on, self.selects = True, False
+
+    def switch(self, on: bool) -> None:
+        """Whether gradients that have a codec are encoded."""
+        self._on = on
+        for bucket in self._buckets:
+            bucket.switch(on, self.rounds)
+        level(self._buckets)
+
+    def recode(self, rounds: int) -> None:
+        """The codecs that are due after so many rounds."""
+        self.rounds = rounds
+        for bucket in self.buckets:
+            bucket.recode(rounds)
+        level(self._buckets)
+
+    def recall(self) -> dict[str, Memory]:
+        """Copies of what codecs remember of each gradient, by the parameters' names. With no round under way."""
+        return {name: memory for bucket in self.buckets for name, memory in bucket.recall().items()}
+
+    def remember(self, memories: Mapping[str, Memory]) -> None:
+        """Begins anew with `memories`, of parameters by name. With no round under way."""
+        self._left = dict(memories)
+        for bucket in self.buckets:
+            bucket.forget()
+            bucket.remember(memories)

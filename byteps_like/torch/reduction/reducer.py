@@ -1,0 +1,266 @@
+"""Gradients reduced while backward runs: hooks, buckets and rounds, for DistributedOptimizer and DDP alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.timeline.recorder import recorder
+from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.gradients.arena import Arena
+from byteps_like.torch.gradients.bucket import Bucket, Departed
+from byteps_like.torch.gradients.low_rank import LowRankArena
+from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.gradients.selecting import selected
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.routes import Route, Scope
+from byteps_like.torch.job.tracing import follow_recorder
+from byteps_like.torch.reduction.codec_memory import CodecMemory
+from byteps_like.torch.reduction.options import ReducerOptions
+from byteps_like.torch.reduction.parameter_set import ParameterSet, level
+from byteps_like.torch.reduction.round_hooks import Watchers
+from byteps_like.torch.reduction.rounds import Phase, Rounds
+from byteps_like.torch.reduction.sparse import SparseGradients
+from byteps_like.torch.reduction.sparse_router import SparseRouter
+
+
+class GradientReducer:
+    """Reduces the gradients of the parameters that `source` lists, over all ranks.
+
+    A round begins with the first backward and ends with `synchronize`; in between, the `passes_per_step`-th backward
+    that reaches a parameter makes its gradient ready, and complete partitions are sent from within backward.
+
+    Parameters may come and go in `source`, and be frozen or not: new ones get a bucket of their own when they are
+    first seen, and all buckets are rebuilt when some have gone. Every rank must see the same changes between the same
+    calls. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
+
+    Its parts: who takes part (`parameters`), their codecs (`codecs`), who travels by rows (`sparse`), and the rounds.
+    """
+
+    on_host_only = ""
+    """Why it can't reduce gradients on a device; "": it can."""
+
+    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
+        self.passes_per_step = 1
+        self.paused = False
+        self.on_first: Callable[[], None] | None = None
+        self.on_gradient: Callable[[torch.Tensor], None] | None = None
+        self.tuning: Any = None
+        self.probing: Any = None
+        self.watching: Any = None
+        self.watchers = Watchers()
+        self._options = options
+        self.parameters: ParameterSet[Bucket] = ParameterSet(source, self._accumulated, self.on_host_only)
+        self.codecs = CodecMemory(self.parameters.buckets, options.switches)
+        self._start()
+        self.refresh()
+
+    def _start(self) -> None:
+        """In a new world."""
+        self._runtime = _runtime.current()
+        scope = self._runtime.scope(self._options.process_set)
+        self.route = chosen_route(self._runtime, scope, self._options.route)
+        self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
+        self._partition_bytes = 0
+        self.codecs.restart()
+        self.parameters.enter(self._runtime, self.label)
+        self.sparse = self._sparse_router()
+        self._rounds = Rounds(self.parameters, self.sparse)
+        self.route.report(self.label)
+
+    def _sparse_router(self) -> SparseRouter:
+        options, able = self._options, self._runtime.has_collectives
+        waits = self.route.name != "server" or not options.crossing
+        return SparseRouter(
+            SparseGradients(self.label, options.scaling.op, options.process_set),
+            gathers=not options.sparse_as_dense and able and waits,
+            counts=able,
+            restores=options.sparse_as_dense and not options.crossing,
+        )
+
+    # Membership
+
+    def refresh(self) -> None:
+        """Looks at the parameters again. New ones join at once; old ones leave when no round is under way."""
+        if recorder.changed:
+            follow_recorder()
+        if self._runtime.closed:
+            self.codecs.leave()
+            self.parameters.drop()
+            self._start()
+        self.sparse.keep(self.parameters.source)
+        added, some_left = self.parameters.newcomers(self._dense())
+        if some_left and not self.active:
+            added = [item for item in self._dense() if item[1].requires_grad or item[1] in self.parameters]
+            self.codecs.leave()
+            self.parameters.drop()
+        if added:
+            self.parameters.add(added, self._way_of, self._make_bucket)
+        for parameter in self.sparse.parameters:
+            self.parameters.hook(parameter)
+
+    def _dense(self) -> Iterable[Named]:
+        """The parameters whose gradients go through buckets."""
+        return self.sparse.dense(self.parameters.source())
+
+    def _way_of(self, name: str, parameter: torch.Tensor) -> Compress:
+        way = self._options.rules.of(name, parameter)
+        if way.by_rows:
+            self.sparse.consider(name, parameter)
+        return way
+
+    def _make_bucket(self, label: str, named: list[Named], way: Compress) -> Bucket:
+        size = 0
+        if way.auto is not None:
+            way, size = selected(self._runtime, self.route, self.label, way, [item for _, item in named])
+            self.codecs.selects = self.codecs.selects or way.is_coded
+        bucket = self._low_rank(label, named, way) if way.low_rank else self._arena(label, named, way, size)
+        self.codecs.begin(bucket)
+        if self._partition_bytes:
+            bucket.recut(self.route, self._partition_bytes)
+        for slot in bucket.slots:
+            slot.warns_sparse = not (self._options.sparse_as_dense or self.sparse.gathers)
+        return bucket
+
+    def _low_rank(self, label: str, named: list[Named], way: Compress) -> Bucket:
+        bucket = LowRankArena(self.route, label, named, way, self._options.scaling)
+        self._runtime.arenas.update((part.label, part) for part in bucket.parts)
+        return bucket
+
+    def _arena(self, label: str, named: list[Named], way: Compress, partition_bytes: int) -> Bucket:
+        options = self._options
+        arena = Arena(self.route, label, named, way, options.scaling, options.crossing, partition_bytes)
+        if options.transform is not None:
+            for slot in arena.slots:
+                slot.transform = partial(options.transform, arena)
+        return arena
+
+    def close(self) -> None:
+        """Removes the hooks and forgets the buckets; gradients stay where they are. Idempotent."""
+        self.parameters.close()
+        self.sparse.close()
+
+    # Rounds
+
+    @property
+    def runtime(self) -> _runtime.Runtime:
+        """The membership that it reduces by."""
+        return self._runtime
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody has said which way gradients go."""
+        return self._options.route == "auto" and self._options.process_set is None
+
+    @property
+    def partition_bytes(self) -> int:
+        """Of its buckets."""
+        return self._partition_bytes or self._runtime.partition_bytes
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks took part in the round that has landed: none has joined."""
+        return all(bucket.complete for bucket in self.parameters.buckets)
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds, on all ranks alike: see Bucket.recut. Holds for buckets to come, too."""
+        with torch.no_grad():
+            for bucket in self.parameters.buckets:
+                bucket.recut(route, partition_bytes)
+        level(self.parameters.buckets)
+        self.route, self._partition_bytes = route, partition_bytes
+        self.sparse.recut(partition_bytes)
+
+    def note(self, flight: object) -> None:
+        """`flight` (a Flight) is to be finished before this process leaves the job."""
+        self._runtime.flights.add(flight)
+
+    @property
+    def active(self) -> bool:
+        """Whether a round is under way: at least one gradient was made ready."""
+        return self._rounds.phase is Phase.SENDING
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward has reached any parameter since the last round."""
+        return self._rounds.phase in (Phase.COUNTING, Phase.SENDING)
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        if self.paused:
+            return
+        if self._runtime.closed:
+            self.refresh()
+        if self.on_first is not None:
+            self.on_first()
+        if self.on_gradient is not None:
+            self.on_gradient(parameter)
+        if self._rounds.repeats(parameter, self.passes_per_step):
+            self.discard()
+        self._rounds.accumulated(parameter, self.passes_per_step)
+
+    def synchronize(self) -> None:
+        """Ends the round: sends what is missing, blocks until all has landed and makes it every `p.grad`.
+
+        A parameter whose `p.grad` is None on all ranks keeps None; one that has none on some ranks counts as zeros
+        there. Raises InvalidArgumentError if a gradient was changed after it was sent, MismatchError if other ranks
+        cleared theirs instead, and the job's error.
+        """
+        with torch.no_grad():
+            self.refresh()
+            self._end(discard=False)
+            if self.complete:
+                self.sparse.reroute(self.codecs.rounds)
+            self._count()
+            self.refresh()
+            self.watchers.tell()
+
+    def _count(self) -> None:
+        """After a round that has landed: one more, and the codecs that are due then."""
+        self.codecs.recode(self.codecs.rounds + self.complete)
+
+    def depart(self) -> list[Departed] | None:
+        """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
+
+        `landed` must be called before any gradient of another round comes. None, and nothing has been done, if it can't
+        be so: see Rounds.depart, and where another setting may follow (see tuning). Raises InvalidArgumentError as
+        `synchronize` does.
+        """
+        self.refresh()
+        if self.watchers.wait:
+            return None
+        with torch.no_grad():
+            departed = self._rounds.depart()
+        if departed is not None:
+            self.watchers.tell()
+        return departed
+
+    def landed(self) -> None:
+        """The round that departed has landed, and all its gradients were read. Idempotent."""
+        self._rounds.landed()
+
+    def discard(self) -> None:
+        """Ends the round without changing any `p.grad`: for gradients that the user has cleared or is about to."""
+        with torch.no_grad():
+            self._end(discard=True)
+
+    def _end(self, discard: bool) -> None:
+        self._rounds.end(discard)
+
+    def restart(self) -> None:
+        """Before gradients are cleared: ends a round under way, forgets passes that were counted."""
+        if self.active and not self._runtime.closed:
+            self.discard()
+        self._rounds.reset()
+        self.refresh()
+
+
+def chosen_route(runtime: _runtime.Runtime, scope: Scope, wanted: str) -> Route:
+    """The route among the ranks of `scope` that the user asked for. Raises InvalidArgumentError if it isn't there."""
+    route = scope.route if scope.number else runtime.route_for(wanted)
+    if scope.number and wanted == "server":
+        raise InvalidArgumentError("route='server': servers sum over all ranks, not over a process set")
+    return route

@@ -1,0 +1,136 @@
+"""The rounds of a reducer's gradients, as a state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import torch
+
+from byteps_like.torch.gradients.bucket import Bucket, Departed
+from byteps_like.torch.gradients.slot import Slot, changed_in_flight, too_many_passes
+from byteps_like.torch.reduction.parameter_set import ParameterSet
+from byteps_like.torch.reduction.sparse_router import SparseRouter
+
+
+class Phase(Enum):
+    """Where a round is: IDLE -> COUNTING -> SENDING -> IDLE, or -> DEPARTED -> IDLE."""
+
+    IDLE = "no backward has come by"
+    COUNTING = "backward has reached parameters, but no gradient in a bucket is ready"
+    SENDING = "at least one is"
+    DEPARTED = "all is sent, and somebody else waits for it"
+
+
+class Rounds:
+    """Takes the gradients of `parameters`, and those that `sparse` has, through one round after the other.
+
+    Owns the phase. All ranks must end rounds equally often.
+    """
+
+    def __init__(self, parameters: ParameterSet[Bucket], sparse: SparseRouter) -> None:
+        self.phase = Phase.IDLE
+        self._parameters, self._sparse = parameters, sparse
+
+    def repeats(self, parameter: torch.Tensor, passes: int) -> bool:
+        """Whether a gradient that was sent already is there again, so that its round has to be discarded.
+
+        Right only if all that were sent have been cleared: else raises InvalidArgumentError. `passes`: per step.
+        """
+        if parameter in self._sparse:
+            return False
+        _, slot = self._parameters[parameter]
+        if slot.ready and not all(other.cleared() for other in self._parameters.slots() if other.ready):
+            raise too_many_passes(slot, passes)
+        return bool(slot.ready)
+
+    def accumulated(self, parameter: torch.Tensor, passes: int) -> None:
+        """Backward has added to the gradient; the `passes`-th time makes it ready."""
+        if self.phase is Phase.IDLE:
+            self.phase = Phase.COUNTING
+        if parameter in self._sparse:
+            return
+        bucket, slot = self._parameters[parameter]
+        slot.count()
+        if slot.passes >= passes:
+            self._send(bucket, slot)
+
+    def _send(self, bucket: Bucket, slot: Slot) -> None:
+        try:
+            bucket.ready(slot)
+        finally:
+            if slot.ready:  # if it isn't, the round before has failed, and this one has not begun
+                self.phase = Phase.SENDING
+
+    def end(self, discard: bool) -> None:
+        """Sends what is missing, blocks until all has landed, and makes it every `p.grad` unless it is a discard.
+
+        Raises InvalidArgumentError if a gradient was changed after it was sent, MismatchError if some ranks discard
+        the round and others don't, and the job's error.
+        """
+        buckets = self._parameters.buckets
+        try:
+            for bucket in buckets:
+                bucket.finish(discard)
+            self._sparse.start(discard)
+            for bucket in buckets:
+                bucket.wait()
+            self._sparse.wait()
+            for bucket in buckets:
+                bucket.check_agreed()
+            if not discard:
+                self._land()
+        finally:
+            self.reset()
+
+    def _land(self) -> None:
+        self._check_unchanged()
+        for bucket in self._parameters.buckets:
+            bucket.land()
+        for bucket in self._parameters.buckets:
+            bucket.settle()
+        self._sparse.land(self._parameters.buckets)
+
+    def _check_unchanged(self, before_raising: Callable[[], None] = lambda: None) -> None:
+        for slot in self._parameters.slots():
+            if slot.changed():
+                before_raising()
+                raise changed_in_flight(slot)
+
+    def depart(self) -> list[Departed] | None:
+        """Ends the round without waiting for what is in flight; `landed` must follow before the next gradient.
+
+        None, and nothing has been done, if that can't be: for the first round of a bucket, after which its gradients
+        move, and for sparse gradients. Raises InvalidArgumentError as `end` does.
+        """
+        buckets = self._parameters.buckets
+        if self._sparse or not all(bucket.settled for bucket in buckets):
+            return None
+        try:
+            for bucket in buckets:
+                bucket.finish(discard=False)
+            self._check_unchanged(self._wait)
+            departed = [bucket.depart() for bucket in buckets]
+        finally:
+            self.reset()
+        self.phase = Phase.DEPARTED
+        return departed
+
+    def _wait(self) -> None:
+        for bucket in self._parameters.buckets:
+            bucket.wait()
+
+    def landed(self) -> bool:
+        """The round that departed has landed, and all its gradients were read. False if there was none. Idempotent."""
+        if self.phase is not Phase.DEPARTED:
+            return False
+        self.phase = Phase.IDLE
+        for bucket in self._parameters.buckets:
+            bucket.landed()
+        return True
+
+    def reset(self) -> None:
+        """A new round begins: passes that were counted are forgotten. Nothing may be on its way but what departed."""
+        self.phase = Phase.DEPARTED if self.phase is Phase.DEPARTED else Phase.IDLE
+        for bucket in self._parameters.buckets:
+            bucket.reset()
