@@ -254,6 +254,16 @@ def test_a_report_is_passed_on_but_our_own_eyes_know_better_about_lost_peers(job
     assert isinstance(third.failure("w2"), StalledError)
 
 
+def test_a_report_of_a_lost_peer_ends_with_an_epoch_that_all_leave_in_order(job: Job) -> None:
+    job.form()
+    job.do("report", "w0", PeerLostError("link to 10.0.0.2:99 closed"))
+    for rank in range(3):
+        job.do("leave", f"w{rank}", True)
+    job.wait(10)  # fails if its deadline stays in the past
+    assert job.state is JobState.FORMING
+    assert job.events("s0", EventKind.FAILED) == []
+
+
 def test_after_a_failure_the_next_epoch_forms_when_all_workers_are_back(job: Job) -> None:
     job.form()
     job.do("report", "w0", MismatchError("no"))

@@ -29,14 +29,13 @@ from byteps_like.control.members.seats import (
     describe_all,
     heartbeat_interval,
 )
+from byteps_like.control.members.timers import Timers
+from byteps_like.control.members.vigilance import SilenceWatch, WarningLimit
 from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, Member, MemberRole, World
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
 
 DIAGNOSIS_SECONDS = 1.0
 """From one look for a deadlock to the next."""
-
-WARNINGS_PER_SECOND = 8
-"""Each goes to every member; more at a time would only bury the first."""
 
 
 class JobState(StrEnum):
@@ -96,16 +95,25 @@ class Membership:
         self.number = 0
         self._members = count(1)
         self.refusals: deque[str] = deque(maxlen=4)
-        self._warned: deque[float] = deque()
+        self._warnings = WarningLimit()
         self._declined: _Declined | None = None
         self._seats: dict[str, Seat] = {}
         self._suspects: dict[str, Seat] = {}
-        self._reported: tuple[float, BytePSLikeError] | None = None
-        self._end_at: float | None = None
+        self._reported: BytePSLikeError | None = None
         self._linger = self.patience.after_end
-        self._quiet_check: float | None = None
         self._diagnosed = -DIAGNOSIS_SECONDS
-        self._diagnose_at: float | None = None
+        self._set_up_timers()
+
+    def _set_up_timers(self) -> None:
+        """In the order in which they act at the same tick: what tells a failure's cause best comes first."""
+        self._timers = Timers()
+        self._timers.derive(self._first_lost, self._lose_suspects)
+        self._diagnosis = self._timers.add(self._diagnose)
+        self._report = self._timers.add(self._believe_report)
+        self._timers.derive(self._prepared_by, self._fail_unprepared)
+        self._quiet_check = self._timers.add(self._mention_quiet)
+        self._timers.derive(self._formed_by, self._expire)
+        self._end_timer = self._timers.add(lambda _now: self._end())
 
     # --- what members do ---
 
@@ -123,7 +131,7 @@ class Membership:
             self.refusals.append(str(refusal))
             self._warn([seat for seat in self._seats.values() if _concerns(seat, claim)], str(refusal), now)
             raise
-        self._end_at = None
+        self._end_timer.stop()
         member = replace(claim.member, number=next(self._members))
         seat = Seat(claim, member, now, now + claim.timeout, suspected=now, heard=now)
         self._seats[seat.id] = self._suspects[seat.id] = seat
@@ -175,17 +183,19 @@ class Membership:
         seat.waiting_reports = seat.waiting_reports + 1 if same else int(waiting is not None)
         seat.waiting = waiting
         if seat.waiting_reports == STABLE_REPORTS and self.state is JobState.RUNNING:
-            self._diagnose_at = max(now, self._diagnosed + DIAGNOSIS_SECONDS)
-            if self._diagnose_at <= now:
-                self._diagnose(now)
+            at = max(now, self._diagnosed + DIAGNOSIS_SECONDS)
+            self._diagnosis.start(at)
+            if at <= now:
+                self._diagnosis.fire(now)
 
     def report(self, id: str, error: BytePSLikeError, now: float) -> None:
         """A member saw a failure. A lost peer is left to our own eyes for a moment, which know it by host and pid."""
         self.running(id)
-        if isinstance(error, PeerLostError):
-            self._reported = self._reported or (now + self.patience.grace + 0.2, error)
-        else:
+        if not isinstance(error, PeerLostError):
             self.fail(error, now)
+        elif self._report.at() is None:
+            self._reported = error
+            self._report.start(now + self.patience.grace + 0.2)
 
     def warn(self, id: str, error: BytePSLikeError, now: float) -> None:
         """A member warns everybody; a stalled round after a worker has left is a failure: nobody will complete it."""
@@ -215,7 +225,8 @@ class Membership:
         if self.state not in (JobState.PREPARING, JobState.RUNNING):
             return
         epoch = self._current()
-        epoch.failure, self._reported = error, None
+        epoch.failure = error
+        self._report.stop()
         self._send(epoch.present(), Event(EventKind.FAILED, str(error), error))
         for seat in epoch.workers():
             if seat.state is SeatState.RUNNING:
@@ -226,33 +237,11 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Acts on all deadlines that have passed."""
-        self._lose_suspects(now)
-        if self._diagnose_at is not None and self._diagnose_at <= now:
-            self._diagnose(now)
-        if self._reported is not None and self._reported[0] <= now:
-            self.fail(self._reported[1], now)
-        if self.state is JobState.PREPARING and self._current().started + self.patience.prepare <= now:
-            idle = [seat for seat in self._current().servers() if not seat.ready]
-            self.fail(DeadlineError(f"{describe_all(idle)} did not take up epoch {self.number}", operation="join"), now)
-        if self._quiet_check is not None and self._quiet_check <= now:
-            self._mention_quiet(now)
-        late = [seat for seat in self.forming.seats() if seat.deadline is not None and seat.deadline <= now]
-        if late:
-            self._expire(now)
-        if self._end_at is not None and self._end_at <= now:
-            self._end()
+        self._timers.tick(now)
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do again, if nothing else happens."""
-        times = [self._lost_at(seat) for seat in self._suspects.values()]
-        times += [seat.deadline for seat in self.forming.seats() if seat.deadline is not None]
-        times += [self._end_at] if self._end_at is not None else []
-        times += [self._reported[0]] if self._reported is not None else []
-        times += [self._quiet_check] if self._quiet_check is not None else []
-        times += [self._diagnose_at] if self._diagnose_at is not None else []
-        if self.state is JobState.PREPARING:
-            times.append(self._current().started + self.patience.prepare)
-        return min(times, default=None)
+        return self._timers.next()
 
     # --- what is known ---
 
@@ -275,7 +264,7 @@ class Membership:
     @property
     def has_to_diagnose(self) -> bool:
         """True while `tick` has to look for a deadlock soon."""
-        return self._diagnose_at is not None
+        return self._diagnosis.at() is not None
 
     def seats(self) -> list[Seat]:
         """Everybody present, waiting or running."""
@@ -341,7 +330,8 @@ class Membership:
         for seat in self.epoch.seats.values():
             seat.state, seat.ready, seat.deadline = SeatState.RUNNING, seat.is_worker, None
             seat.waiting, seat.waiting_reports = None, 0
-        self.state, self._reported = JobState.PREPARING, None
+        self.state = JobState.PREPARING
+        self._report.stop()
         self._send(servers, world)
         self._run_if_ready(now)
 
@@ -349,7 +339,7 @@ class Membership:
         epoch = self._current()
         if self.state is JobState.PREPARING and all(seat.ready for seat in epoch.seats.values()):
             self.state, epoch.started = JobState.RUNNING, now
-            self._quiet_check = now + self._quiet()
+            self._quiet_check.start(now + self._quiet())
             self._send(epoch.workers(), epoch.world)
 
     def _current(self) -> Epoch:
@@ -358,7 +348,8 @@ class Membership:
 
     def _reform(self, now: float, linger: float) -> None:
         """Back to forming: servers wait for the next epoch without joining again; the job ends if no worker comes."""
-        self.state, self._quiet_check, self._linger = JobState.FORMING, None, linger
+        self.state, self._linger = JobState.FORMING, linger
+        self._quiet_check.stop()
         for seat in self._current().seats.values():
             if seat.state is SeatState.RUNNING and not seat.is_worker:
                 seat.state = SeatState.WAITING
@@ -372,11 +363,13 @@ class Membership:
         assert seat.suspected is not None
         return seat.suspected + (self.patience.grace if seat.watched else self.patience.first_watch)
 
+    def _first_lost(self) -> float | None:
+        return min((self._lost_at(seat) for seat in self._suspects.values()), default=None)
+
     def _lose_suspects(self, now: float) -> None:
-        if any(self._lost_at(seat) <= now for seat in self._suspects.values()):
-            # A host that goes takes several members: name them together.
-            lost = [seat for seat in self._suspects.values() if self._lost_at(seat) <= now + self.patience.grace / 4]
-            self._lose(lost, now, f"it did not come back within {self.patience.grace:g} s")
+        # A host that goes takes several members: name them together.
+        lost = [seat for seat in self._suspects.values() if self._lost_at(seat) <= now + self.patience.grace / 4]
+        self._lose(lost, now, f"it did not come back within {self.patience.grace:g} s")
 
     def _lose(self, seats: list[Seat], now: float, why: str) -> None:
         running = [seat for seat in seats if seat.state is SeatState.RUNNING]
@@ -402,13 +395,24 @@ class Membership:
 
     def _end_if_deserted(self, now: float) -> None:
         """Starts the wait for somebody to join again, once no worker of a past epoch is there any more."""
-        if self.state is not JobState.FORMING or self.epoch is None or self._end_at is not None:
+        if self.state is not JobState.FORMING or self.epoch is None or self._end_timer.at() is not None:
             return
         if not self.forming.workers and all(seat.state is not SeatState.OVER for seat in self._seats.values()):
-            self._end_at = now + self._linger
+            self._end_timer.start(now + self._linger)
+
+    def _believe_report(self, now: float) -> None:
+        assert self._reported is not None
+        self.fail(self._reported, now)
+
+    def _prepared_by(self) -> float | None:
+        return self._current().started + self.patience.prepare if self.state is JobState.PREPARING else None
+
+    def _fail_unprepared(self, now: float) -> None:
+        idle = [seat for seat in self._current().servers() if not seat.ready]
+        self.fail(DeadlineError(f"{describe_all(idle)} did not take up epoch {self.number}", operation="join"), now)
 
     def _diagnose(self, now: float) -> None:
-        self._diagnosed, self._diagnose_at = now, None
+        self._diagnosed = now
         if self.state is JobState.RUNNING:
             deadlock = find_deadlock(self._current().workers())
             if deadlock is not None:
@@ -418,21 +422,21 @@ class Membership:
         return max(self.patience.quiet, 3 * heartbeat_interval(0.0, len(self._current().seats)))
 
     def _mention_quiet(self, now: float) -> None:
-        audible = [seat for seat in self._current().present() if seat.suspected is None and not seat.quiet]
-        silent = [seat for seat in audible if now - seat.heard >= self._quiet()]
-        for seat in silent:
-            seat.quiet = True
+        watch = SilenceWatch(self._current().present(), self._quiet())
+        silent = watch.mark_silent(now)
         if silent:
             longest = now - min(seat.heard for seat in silent)
             text = f"no sign of life from {describe_all(silent)} for {longest:.1f} s: stopped, or out of reach"
             self._warn(self._current().present(), text, now)
-        next_heard = min((seat.heard for seat in audible if not seat.quiet), default=now)
-        self._quiet_check = next_heard + self._quiet()
+        self._quiet_check.start(watch.next_look(now))
 
     def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
         self._send([seat], Event(EventKind.FAILED, str(error), error))
         self.forming.remove(seat)
         seat.state = SeatState.OVER
+
+    def _formed_by(self) -> float | None:
+        return min((seat.deadline for seat in self.forming.seats() if seat.deadline is not None), default=None)
 
     def _expire(self, now: float) -> None:
         """The first wait that ends ends all: whoever waits hears the same list of who is missing."""
@@ -453,7 +457,7 @@ class Membership:
         self.refusals.clear()
 
     def _end(self) -> None:
-        self.state, self._end_at = JobState.ENDED, None
+        self.state = JobState.ENDED
         failure = self.epoch.failure if self.epoch is not None else None
         text = f"job {self.job!r} has ended" + (f" after a failure: {failure}" if failure else ": everybody left")
         self._send(self.seats(), Event(EventKind.ENDED, text, failure))
@@ -467,9 +471,7 @@ class Membership:
 
     def _warn(self, seats: list[Seat], text: str, now: float) -> None:
         """A warning for `seats`; when they come thick and fast, the rest only reaches the scheduler's own log."""
-        self._warned = deque((at for at in self._warned if at > now - 1.0), WARNINGS_PER_SECOND)
-        to = tuple(seat.id for seat in seats) if len(self._warned) < WARNINGS_PER_SECOND else ()
-        self._warned.append(now)
+        to = tuple(seat.id for seat in seats) if self._warnings.admits(now) else ()
         self.outbox.append(Notice(to, Event(EventKind.WARNING, text)))
 
 
