@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.distributed as dist
+from typing_extensions import override
 
 from byteps_like.bench.board import Board
 from byteps_like.bench.buffers import Buffers
@@ -66,8 +67,8 @@ class TorchGroup(Plain):
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
 
+    @override
     def call(self, buffers: Buffers) -> Call:
-        """See Plain."""
         group, source, target = self._group, buffers.source, buffers.target
         operation, in_place = buffers.case.operation, buffers.case.in_place
         if operation in ("all_reduce", "reduce") and not in_place:
@@ -105,8 +106,8 @@ class Mpi(Plain):
         self._mpi: Any = module
         self._world: Any = module.COMM_WORLD
 
+    @override
     def call(self, buffers: Buffers) -> Call:
-        """See Plain."""
         world, rank, ranks, case = self._world, buffers.rank, buffers.ranks, buffers.case
         if case.operation == "reduce_scatter" and case.in_place:
             raise Unsupported("MPI leaves a rank's part at the beginning of its buffer")

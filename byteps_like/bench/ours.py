@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from typing_extensions import override
 
 from byteps_like.bench.board import PATIENCE
 from byteps_like.bench.buffers import Buffers
@@ -51,8 +52,8 @@ def shared_buffers(case: Case, world: Any) -> Buffers | None:
 class C10d(TorchGroup):
     """torch.distributed over our backend."""
 
+    @override
     def buffers(self, case: Case) -> Buffers | None:
-        """See Contender."""
         group: Any = self._group
         return shared_buffers(case, group.world)
 
@@ -64,12 +65,12 @@ class Native(Plain):
         self._world = world
         self._group: Group = world.group("bench")
 
+    @override
     def buffers(self, case: Case) -> Buffers | None:
-        """See Contender."""
         return shared_buffers(case, self._world)
 
+    @override
     def call(self, buffers: Buffers) -> Call:
-        """See Plain."""
         group, ranks, kind, op = self._group, buffers.ranks, DType.FLOAT32, Op.SUM
         source, target = buffers.source.data_ptr(), buffers.target.data_ptr()
         count = buffers.case.elements(ranks)

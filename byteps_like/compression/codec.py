@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.spec import canonical
 from byteps_like.dtypes import DType, Op
@@ -142,26 +143,26 @@ class ReencodeCodec(Codec):
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
         """`factor` times what one payload says."""
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return x + self.decode_one(payload, x.size, -1.0)
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         return np.float32(0) + self.decode_one(result, numel, factor)
 
     def reset(self, numel: int, world: int) -> Any:
         """Zeros in fp32."""
         return np.zeros(numel, np.float32)
 
+    @override
     def accumulate(self, accumulator: Any, payload: bytes, numel: int, world: int) -> Any:
-        """See Codec."""
         return accumulator + self.decode_one(payload, numel, 1.0)
 
+    @override
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         return self.encode(accumulator, draw, np.zeros(0, np.float32), world)
 
 

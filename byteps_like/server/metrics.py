@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing_extensions import override
 
 from byteps_like.errors import SystemCallError
 
@@ -55,15 +56,15 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._free = threading.BoundedSemaphore(MOST_THREADS)
         super().__init__((host, port), _Handler)
 
+    @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """See socketserver."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
+    @override
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """See socketserver."""
         try:
             super().process_request_thread(request, client_address)
         finally:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.dtypes import DType
@@ -32,22 +33,22 @@ class Cast(Codec):
     def widen(payload: bytes) -> Floats:
         """From 16 bits."""
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         return Plan(payload=2 * numel, result=2 * numel, dense=self.dtype)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         return bytes(self.narrow(x).tobytes())
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return x - self.widen(payload)
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         check_length(self.name, result, 2 * numel)
         return np.float32(factor) * self.widen(result)
 
@@ -61,13 +62,13 @@ class Fp16(Cast):
     dtype: ClassVar[DType] = DType.FLOAT16
 
     @staticmethod
+    @override
     def narrow(x: Floats) -> NDArray[Any]:
-        """See Cast."""
         return x.astype(np.float16)
 
     @staticmethod
+    @override
     def widen(payload: bytes) -> Floats:
-        """See Cast."""
         return np.frombuffer(payload, np.float16).astype(np.float32)
 
 
@@ -80,13 +81,13 @@ class Bf16(Cast):
     dtype: ClassVar[DType] = DType.BFLOAT16
 
     @staticmethod
+    @override
     def narrow(x: Floats) -> NDArray[Any]:
-        """See Cast."""
         bits = x.view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         return np.where(np.isnan(x), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
     @staticmethod
+    @override
     def widen(payload: bytes) -> Floats:
-        """See Cast."""
         return (np.frombuffer(payload, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
 from byteps_like.compression.lanes import lane_sum
@@ -69,13 +70,13 @@ class Eden(ReencodeCodec):
         if self.bits not in MAGNITUDES:
             raise ValueError("bits must be 1, 2, 3 or 4")
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = _codes_at(numel) + padded(numel) // 8 * self.bits
         return Plan(payload=size, result=size, accumulator=4 * numel)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         signs = stream_of(self.seed, draw, _SIGNS, False)
         codes, scales = np.zeros(padded(x.size), np.uint32), []
         for at in blocks(x.size, _MOST):
@@ -101,8 +102,8 @@ class Eden(ReencodeCodec):
         magnitudes = np.array(MAGNITUDES[self.bits], np.float32)
         return np.concatenate([magnitudes, -magnitudes])[codes]
 
+    @override
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
-        """See ReencodeCodec."""
         check_length(self.name, payload, self.plan(numel, 1).payload)
         first, second = np.frombuffer(payload[:8], np.uint32)
         scales = np.float32(factor) * np.frombuffer(payload[8 : _codes_at(numel)], np.float32)

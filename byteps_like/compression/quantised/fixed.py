@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.dtypes import DType, Op
@@ -35,8 +36,8 @@ class Fixed(Codec):
     block: int = 256
 
     @property
+    @override
     def biased(self) -> bool:  # type: ignore[override]
-        """See Codec."""
         return self.bits < 32
 
     def plan(self, numel: int, world: int) -> Plan:
@@ -59,27 +60,27 @@ class Fixed(Codec):
             raise InvalidArgumentError(f"codec {self.spec()}: sums of {world} ranks don't fit")
         return k
 
+    @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:
-        """See Codec."""
         exponents = (x.view(np.uint32) >> np.uint32(23) & np.uint32(0xFF)).astype(np.int32) - 127
         most = [exponents[first : first + self.block].max() for first in range(0, x.size, self.block)]
         return np.minimum(most, _TOO_LARGE).astype(np.int8)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         shifts = self._each(self._shifts(agreed, world), x.size)
         usable = self._each((agreed > _ZERO) & (agreed < _TOO_LARGE), x.size)
         scaled = np.ldexp(np.where(usable, x, np.float32(0)).astype(np.float64), shifts)
         return bytes(np.rint(scaled).astype(np.int32 if self.bits == 32 else np.int16).tobytes())
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return x + self._values(payload, agreed, x.size, world, -1.0)
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         return np.float32(0) + self._values(result, agreed, numel, world, factor)
 
     def _values(self, integers: bytes, agreed: NDArray[Any], numel: int, world: int, factor: float) -> Floats:

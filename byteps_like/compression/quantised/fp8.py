@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
 
@@ -44,13 +45,13 @@ class Fp8(ReencodeCodec):
         """Exponent of the greatest number."""
         return 8 if self.format == "e4m3" else 15
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = numel + -(-numel // self.block)
         return Plan(payload=size, result=size, accumulator=4 * numel)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         blocks = np.zeros((-(-x.size // self.block), self.block), np.float32)
         blocks.reshape(-1)[: x.size] = x
         finite = np.isfinite(blocks).all(axis=1)
@@ -61,8 +62,8 @@ class Fp8(ReencodeCodec):
         scaled = np.ldexp(blocks, (127 - exponents)[:, None]).reshape(-1)[: x.size]
         return self._narrow(scaled) + np.where(finite, exponents, _NOT_FINITE).astype(np.uint8).tobytes()
 
+    @override
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
-        """See ReencodeCodec."""
         check_length(self.name, payload, self.plan(numel, 1).payload)
         exponents = np.frombuffer(payload[numel:], np.uint8)
         powers = np.where(exponents == 0, 0, np.ldexp(np.float32(1), exponents.astype(np.int32) - 127))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from byteps_like.compression.quantised.quantised import Grid, Quantised
 
 
@@ -27,11 +29,11 @@ class Int(Quantised):
     scale: str = "own"
 
     @property
+    @override
     def grid(self) -> Grid:
-        """See Quantised."""
         return Grid((1 << (self.bits - 1)) - 1, "nearest" if self.rounding == "nearest" else "stochastic")
 
     @property
+    @override
     def shared(self) -> bool:
-        """See Quantised."""
         return self.scale == "shared"

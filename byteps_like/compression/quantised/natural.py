@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
 from byteps_like.compression.random import random_words, stream_of
@@ -29,13 +30,13 @@ class Natural(ReencodeCodec):
 
     seed: int = 0
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = -(-numel // 32) * 4 + numel
         return Plan(payload=size, result=size, accumulator=4 * numel)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         magnitude = x.view(np.uint32) & np.uint32(0x7FFFFFFF)
         random = random_words(stream_of(self.seed, draw, 0, shared=False), x.size) >> np.uint32(9)
         exponents = np.minimum((magnitude + random) >> np.uint32(23), np.where(np.isfinite(x), 254, 255))
@@ -43,8 +44,8 @@ class Natural(ReencodeCodec):
         signs[: x.size] = np.signbit(x)
         return bytes(np.packbits(signs, bitorder="little").tobytes() + exponents.astype(np.uint8).tobytes())
 
+    @override
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
-        """See ReencodeCodec."""
         check_length(self.name, payload, self.plan(numel, 1).payload)
         words = -(-numel // 32) * 4
         signs = np.unpackbits(np.frombuffer(payload[:words], np.uint8), bitorder="little")[:numel].astype(np.uint32)

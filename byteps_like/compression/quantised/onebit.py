@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
 from byteps_like.compression.lanes import lane_sum
@@ -27,20 +28,20 @@ class Onebit(ReencodeCodec):
 
     block: int = 1 << 15
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = _words(numel) * 4 + -(-numel // self.block) * 4
         return Plan(payload=size, result=size, accumulator=4 * numel)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         bits = np.zeros(_words(x.size) * 32, np.uint8)
         bits[: x.size] = np.signbit(x)
         scales = [_mean_magnitude(x[begin : begin + self.block]) for begin in range(0, x.size, self.block)]
         return np.packbits(bits, bitorder="little").tobytes() + np.array(scales, np.float32).tobytes()
 
+    @override
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
-        """See ReencodeCodec."""
         check_length(self.name, payload, self.plan(numel, 1).payload)
         words = _words(numel) * 4
         bits = np.unpackbits(np.frombuffer(payload[:words], np.uint8), bitorder="little")[:numel]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from byteps_like.compression.codec import Floats
 from byteps_like.compression.quantised.quantised import Grid, Quantised, euclidean
@@ -30,15 +31,15 @@ class Qsgd(Quantised):
     scale: str = "own"
 
     @property
+    @override
     def grid(self) -> Grid:
-        """See Quantised."""
         return Grid(self.levels, "stochastic")
 
     @property
+    @override
     def shared(self) -> bool:
-        """See Quantised."""
         return self.scale == "shared"
 
+    @override
     def range_of(self, x: Floats) -> np.float32:
-        """See Quantised."""
         return euclidean(x) if self.norm == "l2" else super().range_of(x)

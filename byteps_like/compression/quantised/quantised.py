@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, Trait, check_length
 from byteps_like.compression.lanes import lane_sum
@@ -116,33 +117,33 @@ class Quantised(ReencodeCodec):
         return False
 
     @property
+    @override
     def trait(self) -> Trait:  # type: ignore[override]
-        """See Codec."""
         return Trait.WIDENING if self.shared else Trait.REENCODE
 
     @property
+    @override
     def biased(self) -> bool:  # type: ignore[override]
-        """See Codec."""
         return self.grid.rounding == "nearest" and self.grid.bits < 8
 
     def range_of(self, x: Floats) -> np.float32:
         """Of a block, all finite: its greatest magnitude, if a subclass doesn't say otherwise."""
         return np.float32(np.abs(x).max())
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         numbers, ranges = self.grid.number_bytes(numel), 4 * len(self._firsts(numel))
         if not self.shared:
             return Plan(payload=numbers + ranges, result=numbers + ranges, accumulator=4 * numel)
         sums = self._sum_dtype(world).itemsize * numel
         return Plan(numbers, sums, sums, prelude=ranges, prelude_dtype=DType.FLOAT32, prelude_op=Op.MAX)
 
+    @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:
-        """See Codec."""
         return self._ranges(x)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         ranges = agreed if self.shared else self._ranges(x)
         usable = np.isfinite(ranges) & (ranges >= _LEAST_RANGE)
         inverse = np.zeros_like(ranges)
@@ -152,42 +153,42 @@ class Quantised(ReencodeCodec):
         numbers = self.grid.pack(np.where(each, stored, self.grid.levels))
         return numbers if self.shared else numbers + ranges.tobytes()
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         if not self.shared:
             return super().residual(x, draw, agreed, payload, world)
         return x + self._steps(agreed, x.size, -1.0) * self.grid.values(self.grid.unpack(payload, x.size))
 
+    @override
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
-        """See ReencodeCodec."""
         check_length(self.name, payload, self.plan(numel, 1).payload)
         numbers = self.grid.number_bytes(numel)
         steps = self._steps(np.frombuffer(payload[numbers:], np.float32), numel, factor)
         return steps * self.grid.values(self.grid.unpack(payload[:numbers], numel))
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         if not self.shared:
             return super().decode(result, count, draw, agreed, numel, world, factor)
         check_length(self.name, result, self.plan(numel, world).result)
         sums = np.frombuffer(result, self._sum_dtype(world)).astype(np.int64) - self.grid.levels * count
         return self._steps(agreed, numel, factor) * sums.astype(np.float32)
 
+    @override
     def reset(self, numel: int, world: int) -> Any:
-        """See Codec."""
         return np.zeros(numel, self._sum_dtype(world) if self.shared else np.float32)
 
+    @override
     def accumulate(self, accumulator: Any, payload: bytes, numel: int, world: int) -> Any:
-        """See Codec."""
         if not self.shared:
             return super().accumulate(accumulator, payload, numel, world)
         check_length(self.name, payload, self.plan(numel, world).payload)
         return accumulator + self.grid.unpack(payload, numel).astype(accumulator.dtype)
 
+    @override
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         return bytes(accumulator.tobytes()) if self.shared else super().emit(accumulator, count, draw, numel, world)
 
     def _firsts(self, numel: int) -> range:

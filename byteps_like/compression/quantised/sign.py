@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.lanes import lane_sum
@@ -37,37 +38,37 @@ class Sign(Codec):
     magnitude: str = "mean"
     seed: int = 0
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         signs, scales = _words(numel) * 4, -(-numel // self.block) * 4
         return Plan(signs + scales, signs + scales, world.bit_length() * signs + scales)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         scales = [self._scale(x[begin : begin + self.block]) for begin in range(0, x.size, self.block)]
         return _pack(np.signbit(x)) + np.array(scales, np.float32).tobytes()
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return x + self._values(payload, x.size, np.float32(-1))
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         return np.float32(0) + self._values(result, numel, np.float32(factor) * np.float32(count))
 
+    @override
     def reset(self, numel: int, world: int) -> Tally:
-        """See Codec."""
         return np.zeros(numel, np.uint16), np.zeros(-(-numel // self.block), np.float32)
 
+    @override
     def accumulate(self, accumulator: Tally, payload: bytes, numel: int, world: int) -> Tally:
-        """See Codec."""
         signs, scales = self._parts(payload, numel)
         return accumulator[0] + signs, np.maximum(accumulator[1], scales)
 
+    @override
     def emit(self, accumulator: Tally, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         negatives, scales = accumulator
         coins = _unpack(random_words(stream_of(self.seed, draw, 0, shared=True), _words(numel)).tobytes(), numel)
         winners = np.where(2 * negatives.astype(np.int64) == count, coins, 2 * negatives.astype(np.int64) > count)

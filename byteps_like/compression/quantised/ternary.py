@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats
 from byteps_like.compression.quantised.quantised import Grid, Quantised, root_mean_square
@@ -31,22 +32,22 @@ class Ternary(Quantised):
     scale: str = "own"
 
     @property
+    @override
     def grid(self) -> Grid:
-        """See Quantised."""
         return Grid(1, "stochastic")
 
     @property
+    @override
     def shared(self) -> bool:
-        """See Quantised."""
         return self.scale == "shared"
 
     @property
+    @override
     def biased(self) -> bool:  # type: ignore[override]
-        """See Codec."""
         return self.clip > 0
 
+    @override
     def range_of(self, x: Floats) -> np.float32:
-        """See Quantised."""
         most = super().range_of(x)
         return np.minimum(most, np.float32(self.clip) * root_mean_square(x)) if self.clip > 0 else most
 

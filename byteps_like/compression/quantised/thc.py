@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.quantised.codes import pack, sum_order, unpack
@@ -87,8 +88,8 @@ class Thc(Codec):
         """What sums of `world` contributions are held in."""
         return np.uint8 if self.points(world)[-1] * world <= LARGEST_SUM[8] else np.uint16
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         result = padded(numel) * np.dtype(self.sums(world)).itemsize
         prelude = 4 * sum(1 for _ in blocks(numel, _MOST))
         return Plan(payload=padded(numel) // 8 * self.bits, result=result, accumulator=result, prelude=prelude)
@@ -97,8 +98,8 @@ class Thc(Codec):
         """The norms of the blocks."""
         return np.array([np.sqrt(energy(x[at.elements])) for at in blocks(x.size, _MOST)], np.float32)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         codes = np.zeros(padded(x.size), np.uint32)
         for at, norm in zip(blocks(x.size, _MOST), agreed, strict=True):
             if _usable(norm):
@@ -159,14 +160,14 @@ class Thc(Codec):
         """Zeros."""
         return np.zeros(padded(numel), self.sums(world))
 
+    @override
     def accumulate(self, accumulator: Any, payload: bytes, numel: int, world: int) -> Any:
-        """See Codec."""
         check_length(self.name, payload, self.plan(numel, world).payload)
         points = np.array(self.points(world), accumulator.dtype)[unpack(payload, self.bits)]
         return accumulator + points[sum_order(points.size, accumulator.itemsize == 2)]
 
+    @override
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         return bytes(accumulator.tobytes())
 
     def clamped(self, x: Floats, draw: Draw, agreed: NDArray[Any]) -> int:

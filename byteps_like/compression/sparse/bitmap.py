@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.sparse.sparse import magnitudes, to_flags, to_words, words_of
@@ -30,8 +31,8 @@ class Bitmap(Codec):
     variable: ClassVar[bool] = True
     source: ClassVar[str] = "Li et al., arXiv 2402.07529"
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         return Plan(
             payload=4 * numel,
             result=4 * numel,
@@ -41,23 +42,23 @@ class Bitmap(Codec):
             dense=DType.FLOAT32,
         )
 
+    @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:
-        """See Codec."""
         return to_words(magnitudes(x) != 0)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         values = x[to_flags(agreed, x.size)]
         return (values if values.size else np.zeros(1, np.float32)).tobytes()
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return np.zeros_like(x)
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         union = to_flags(agreed, numel)
         stored = int(union.sum())
         check_length(self.name, result, 4 * max(stored, 1))

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.sparse.sparse import WHOLE_PARTITION, UnionSum, magnitudes, to_flags, to_words, words_of
@@ -37,46 +38,46 @@ class BlockSparse(Codec):
     dense: float = 0.8
 
     @property
+    @override
     def whole(self) -> int:
-        """See Codec."""
         return self.block
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         words = words_of(self._blocks(numel))
         size = 4 + 4 * words + 4 * numel
         return Plan(payload=size, result=size, accumulator=4 * (numel + 2 * words))
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         starts = np.arange(0, x.size, self.block)
         blocks = np.add.reduceat((magnitudes(x) != 0).astype(np.int64), starts) > 0
         return self._store(x, blocks, whole=int(blocks.sum()) > self.dense * blocks.size)
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return np.zeros_like(x)
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         out = np.zeros(numel, np.float32)
         where, values = self._load(result, numel)
         out[where] = np.float32(0) + np.float32(factor) * values
         return out
 
+    @override
     def reset(self, numel: int, world: int) -> Any:
-        """See Codec."""
         return UnionSum.empty(numel)
 
+    @override
     def accumulate(self, accumulator: Any, payload: bytes, numel: int, world: int) -> Any:
-        """See Codec."""
         accumulator.add(*self._load(payload, numel))
         return accumulator
 
+    @override
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         blocks = accumulator.came[:: self.block]
         return self._store(accumulator.sums, blocks, whole=bool(blocks.all()))
 

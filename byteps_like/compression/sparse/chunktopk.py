@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.lanes import lane_sum
@@ -35,36 +36,36 @@ class ChunkTopK(Codec):
         if not 0 <= self.ratio <= 1 or self.chunk < 1:
             raise ValueError("ratio must be from 0 to 1, chunk at least 1")
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = self._chosen(numel) * min(self.chunk, numel) * 4
         prelude = 4 * self._chunks(numel)
         return Plan(payload=size, result=size, prelude=prelude, prelude_op=Op.SUM, dense=DType.FLOAT32)
 
+    @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:
-        """See Codec."""
         squares = x.astype(np.float64) ** 2
         sums = [lane_sum(squares[begin : begin + self.chunk]) for begin in range(0, x.size, self.chunk)]
         norms: Floats = np.sqrt(np.array(sums)).astype(np.float32)
         return norms
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         padded = np.zeros(self._chunks(x.size) * min(self.chunk, x.size), np.float32)
         padded[: x.size] = x
         return padded.reshape(self._chunks(x.size), -1)[self._choose(agreed, x.size)].tobytes()
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         left = x.copy()
         for chunk in self._choose(agreed, x.size):
             left[chunk * self.chunk : (chunk + 1) * self.chunk] = 0
         return left
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         check_length(self.name, result, self.plan(numel, world).payload)
         width = min(self.chunk, numel)
         out = np.zeros((self._chunks(numel), width), np.float32)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.sparse.sparse import WHOLE_PARTITION, UnionSum, checked_indices, magnitudes, words_of
@@ -29,39 +30,39 @@ class Coo(Codec):
     variable: ClassVar[bool] = True
     source: ClassVar[str] = "Fei et al. (OmniReduce), SIGCOMM 2021"
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = 4 + 4 * numel
         return Plan(payload=size, result=size, accumulator=4 * (numel + 2 * words_of(numel)))
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         return _store(x, magnitudes(x) != 0)
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return np.zeros_like(x)
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         out = np.zeros(numel, np.float32)
         where, values = self._load(result, numel)
         out[where] = np.float32(0) + np.float32(factor) * values
         return out
 
+    @override
     def reset(self, numel: int, world: int) -> Any:
-        """See Codec."""
         return UnionSum.empty(numel)
 
+    @override
     def accumulate(self, accumulator: Any, payload: bytes, numel: int, world: int) -> Any:
-        """See Codec."""
         accumulator.add(*self._load(payload, numel))
         return accumulator
 
+    @override
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         return _store(accumulator.sums, accumulator.came)
 
     def _load(self, payload: bytes, numel: int) -> tuple[NDArray[np.bool_], Floats]:

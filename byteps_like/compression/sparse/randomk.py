@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.random import random_words, stream_of
@@ -40,33 +41,33 @@ class RandomK(Codec):
             raise ValueError("ratio must be from 0 to 1")
 
     @property
+    @override
     def biased(self) -> bool:  # type: ignore[override]
-        """See Codec."""
         return not self.scale
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = 4 * self._drawn(numel)
         return Plan(payload=size, result=size, dense=DType.FLOAT32)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         values = x[self.elements(x.size, draw)[0]]
         if not np.isfinite(x).all():
             values[0] = np.nan
         return values.tobytes()
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         elements, factors = self.elements(x.size, draw)
         left = x.copy()
         left[elements] -= factors * np.frombuffer(payload, np.float32)
         return left
 
+    @override
     def decode(
         self, result: bytes, count: int, draw: Draw, agreed: NDArray[Any], numel: int, world: int, factor: float = 1.0
     ) -> Floats:
-        """See Codec."""
         check_length(self.name, result, self.plan(numel, world).payload)
         elements, factors = self.elements(numel, draw)
         out = np.zeros(numel, np.float32)

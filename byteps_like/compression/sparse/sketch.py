@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
 from byteps_like.compression.random import random_words, stream_of
@@ -50,19 +51,19 @@ class Sketch(Codec):
         if not 0 <= self.density <= 1 or self.block < 1:
             raise ValueError("density must be from 0 to 1, block at least 1")
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = 4 * (self._index(numel) + self.cells(numel))
         prelude = -(-numel // self.block)
         return Plan(size, size, accumulator=size, prelude=prelude, prelude_dtype=DType.INT8, prelude_op=Op.MAX)
 
+    @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:
-        """See Codec."""
         largest = np.maximum.reduceat(magnitudes(x), np.arange(0, x.size, self.block))
         return ((largest >> np.uint32(23)).astype(np.int16) - 128).astype(np.int8)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         integers = self._quantised(x, agreed, world)
         if self._is_plain(x.size):
             return _words(integers).tobytes()
@@ -73,8 +74,8 @@ class Sketch(Codec):
         np.add.at(sums, cells, signs * integers[keys])
         return to_words(live).tobytes() + _words(sums).tobytes()
 
+    @override
     def residual(self, x: Floats, draw: Draw, agreed: NDArray[Any], payload: bytes, world: int) -> Floats:
-        """See Codec."""
         return x - self._values(self._quantised(x, agreed, world), agreed, world)
 
     def decode(
@@ -94,18 +95,18 @@ class Sketch(Codec):
         values = np.float32(0) + np.float32(factor) * self._values(integers, agreed, world)
         return np.where(where, values, np.float32(0))
 
+    @override
     def reset(self, numel: int, world: int) -> Any:
-        """See Codec."""
         return np.zeros(self._index(numel), np.uint32), np.zeros(self.cells(numel), np.uint32)
 
+    @override
     def accumulate(self, accumulator: Any, payload: bytes, numel: int, world: int) -> Any:
-        """See Codec."""
         check_length(self.name, payload, self.plan(numel, world).payload)
         words, (bits, cells) = np.frombuffer(payload, np.uint32), accumulator
         return bits | words[: bits.size], cells + words[bits.size :]
 
+    @override
     def emit(self, accumulator: Any, count: int, draw: Draw, numel: int, world: int) -> bytes:
-        """See Codec."""
         return b"".join(words.tobytes() for words in accumulator)
 
     def places(self, keys: NDArray[np.int64], numel: int, draw: Draw) -> tuple[Integers, Integers]:

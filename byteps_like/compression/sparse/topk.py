@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
 from byteps_like.compression.sparse.sparse import checked_indices, largest, magnitudes
@@ -38,17 +39,17 @@ class TopK(ReencodeCodec):
             raise ValueError("ratio must be from 0 to 1, select exact or sampled")
 
     @property
+    @override
     def variable(self) -> bool:  # type: ignore[override]
-        """See Codec."""
         return self.select == "sampled"
 
+    @override
     def plan(self, numel: int, world: int) -> Plan:
-        """See Codec."""
         size = self._head() + 8 * self._most(numel)
         return Plan(payload=size, result=size, accumulator=4 * numel)
 
+    @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:
-        """See Codec."""
         wanted = self._wanted(x.size)
         if self.select == "exact":
             chosen = largest(magnitudes(x), wanted).astype(np.uint32)
@@ -56,8 +57,8 @@ class TopK(ReencodeCodec):
         chosen = _about(magnitudes(x), wanted).astype(np.uint32)
         return np.uint32(chosen.size).tobytes() + chosen.tobytes() + x[chosen].tobytes()
 
+    @override
     def decode_one(self, payload: bytes, numel: int, factor: float) -> Floats:
-        """See ReencodeCodec."""
         count = self._wanted(numel)
         if self.select == "sampled":
             count = int(np.frombuffer(payload[:4], np.uint32)[0]) if len(payload) >= 4 else 0

@@ -1,8 +1,8 @@
-"""The one seam to GPUs: what the rest of byteps_like.torch asks of the device that a tensor is on.
+"""The interface through which byteps_like.torch uses the device of a tensor.
 
-Everything goes through a Device: torch.cuda's is CudaDevice, and other kinds are served by PlainDevice, without
-overlap. The words are CUDA's: what is queued on one stream is done in its order, an event marks a place in a stream,
-and waiting for an event is either the host's or another stream's.
+All device work goes through a Device: CudaDevice for CUDA GPUs, PlainDevice for other kinds, without overlap of copies
+and compute. The terms are those of CUDA: the work of a stream runs in order, an event marks a position in a stream, and
+the host or another stream can wait for an event.
 """
 
 from __future__ import annotations
@@ -15,88 +15,88 @@ import torch
 
 
 class Event(Protocol):
-    """A place in a stream. Thread-safe."""
+    """A position in a stream. Thread-safe."""
 
     def done(self) -> bool:
-        """Whether all before it is done; never blocks."""
+        """Returns whether all work before the event is done; never blocks."""
 
     def wait(self) -> None:
-        """Blocks the host, without the GIL, until then."""
+        """Blocks the calling thread, without the GIL, until all work before the event is done."""
 
 
 class Stream(Protocol):
-    """A queue of a device's work. Thread-safe."""
+    """A queue of work on a device. Thread-safe."""
 
     @property
     def handle(self) -> int:
-        """What the driver knows it by."""
+        """The driver's handle of the stream."""
 
     def record(self) -> Event:
-        """The place that its queue has come to."""
+        """Returns an event at the end of the queued work."""
 
     def after(self, event: Event) -> None:
-        """What is queued from here on waits for `event`; the host does not."""
+        """Makes work that is queued from now on wait for `event`; the host does not wait."""
 
 
 class Gate(Protocol):
-    """What streams wait for until the host opens it; for one use."""
+    """A barrier for streams that the host opens once."""
 
     def block(self, stream: int) -> bool:
-        """Has the stream of that handle wait. False if the driver can't."""
+        """Makes later work of the stream with this handle wait. Returns False if the driver does not support it."""
 
     def open(self) -> None:
-        """Lets all go on, now and later. Idempotent."""
+        """Releases all streams that wait, and those that would wait later. Idempotent."""
 
 
 class Device(Protocol):
-    """One device, as the runtime uses it. Thread-safe; all calls but those that say so return at once."""
+    """One device. Thread-safe; a call blocks only if its docstring says so."""
 
     @property
     def name(self) -> str:
-        """As torch has it: "cuda:0"."""
+        """torch's name of the device, such as "cuda:0"."""
 
     @property
     def ordinal(self) -> int:
-        """Its number in this process; -1 for kinds that no driver of ours knows."""
+        """The device's number in this process; -1 if the native core does not support its kind."""
 
     def current(self) -> Stream:
-        """The stream that this thread's operations are queued on."""
+        """Returns the stream on which the calling thread's operations are queued."""
 
     def side(self, up: bool = False) -> Stream:
-        """Another one, that goes before those of the program where both could run. It may be one that was given before,
-        but none serves `up`, where nothing waits for the program, and anything else."""
+        """Returns another stream, whose work precedes the program's where both could run. Streams may be reused, but
+        those for `up`, on which nothing waits for the program, serve nothing else."""
 
     def using(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Within the block this thread's operations are queued on `stream`."""
+        """Queues the calling thread's operations on `stream` within the block."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
         """Queues a copy from the device to page-locked memory, or back."""
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """The memory of `tensor` isn't used again before what `stream` has queued by its end is done."""
+        """Keeps the memory of a dropped `tensor` until the work that `stream` had queued by then is done."""
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
-        """Page-locked memory of this host, contiguous, of the shape and element type of `like`."""
+        """Returns contiguous page-locked host memory of the shape and dtype of `like`."""
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Page-locks memory of this host, until what it returns is called. Blocks. Raises SystemCallError,
-        or DeviceError."""
+        """Page-locks host memory until the returned function is called. Blocks. Raises SystemCallError or DeviceError
+        if the driver refuses."""
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor of this host. Blocks."""
+        """Returns a copy, on this device, of a host tensor. Blocks."""
 
     def capturing(self) -> bool:
-        """Whether this thread's operations are recorded in a graph instead of run."""
+        """Returns whether the calling thread's operations are being captured in a graph instead of run."""
 
     def native(self) -> Any:
-        """The native core's Gpu, which works on the device by itself; None if there is none."""
+        """Returns the native core's Gpu for this device, or None if there is none."""
 
     def address(self, tensor: torch.Tensor) -> int:
-        """Where a tensor on the device begins, as that knows it."""
+        """Returns the device address of the first element of `tensor`."""
 
     def kernels(self, sources: Sequence[str]) -> Mapping[str, int]:
-        """Those of csrc/cuda for the device; none, and the log says why once, where they can't be had. Blocks while
-        they are compiled."""
+        """Returns the handles of the csrc/cuda kernels by name; none, with the reason logged once, if they are not
+        available. Blocks while they are compiled."""
 
     def gate(self) -> Gate | None:
-        """A new gate, shut; None where the host must wait instead."""
+        """Returns a new closed gate, or None if the host must wait instead of the stream."""

@@ -1,4 +1,4 @@
-"""torch.cuda behind the seam of devices."""
+"""The CUDA implementation of the device interface, on top of torch.cuda."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ class CudaEvent:
         self.event, self._device = event, device
 
     def done(self) -> bool:
-        """Whether all before it is done."""
+        """Returns whether all work before the event is done; never blocks."""
         with _cuda.device(self._device):
             return bool(self.event.query())
 
     def wait(self) -> None:
-        """Blocks the host; it sleeps meanwhile."""
+        """Blocks the calling thread until the event is done; the thread sleeps."""
         with _cuda.device(self._device):
             self.event.synchronize()
 
 
 class CudaStream:
-    """See api.Stream."""
+    """A CUDA stream of torch. Implements api.Stream."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.handle = int(stream.cuda_stream)
 
     def record(self) -> Event:
-        """An event that a host sleeps for."""
+        """Returns an event at the end of the queued work; a host thread that waits for it sleeps."""
         event = _cuda.Event(blocking=True)
         event.record(self.stream)
         return CudaEvent(event, self.stream.device)
 
     def after(self, event: Event) -> None:
-        """The stream waits."""
+        """Makes later work of this stream wait for `event`; the host does not wait."""
         assert isinstance(event, CudaEvent)
         self.stream.wait_event(event.event)
 
 
 class CudaDevice:
-    """See api.Device."""
+    """A CUDA GPU. Implements api.Device."""
 
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)
@@ -75,38 +75,40 @@ class CudaDevice:
         self._lock = threading.Lock()
 
     def current(self) -> Stream:
-        """This thread's."""
+        """Returns the calling thread's current torch stream."""
         return CudaStream(_cuda.current_stream(self._device))
 
     def side(self, up: bool = False) -> Stream:
-        """One of torch's pool, of high priority: copies go before kernels that could wait. There are 32 of a priority,
-        in turn."""
+        """Returns a high-priority stream of torch's pool, so that copies precede kernels that can wait. The pool hands
+        out 32 streams of each priority in turn."""
         return CudaStream(_cuda.Stream(self._device, priority=-2 if up else -1))
 
     @contextmanager
     def using(self, stream: Stream) -> Iterator[None]:
-        """torch's own guards. That of the device is the outer one: a stream's, when it ends, sets the device that the
-        thread came with, and a thread of ours came with number 0, where that would make a context that nobody uses."""
+        """Enters torch's guards of the device and of the stream. The device guard is the outer one: when a stream guard
+        ends, it restores the thread's previous device. Our threads start with device 0, where that would create an
+        unused context."""
         assert isinstance(stream, CudaStream)
         with _cuda.device(self._device), _cuda.stream(stream.stream):
             yield
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
-        """Queued by torch, which knows page-locked memory of its own and of others."""
+        """Queues the copy with torch, which recognizes page-locked memory, its own and other."""
         with torch.inference_mode(), self.using(stream):
             target.copy_(source, non_blocking=True)
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Told to torch's allocator."""
+        """Tells torch's allocator that `stream` uses the tensor."""
         assert isinstance(stream, CudaStream)
         tensor.record_stream(stream.stream)
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
-        """Of torch's cache of page-locked memory."""
+        """Returns page-locked memory from torch's cache."""
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True, device="cpu")
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:
-        """Raises DeviceError, or without the native core SystemCallError, if the driver refuses."""
+        """Page-locks host memory until the returned function is called. If the driver refuses, raises DeviceError, or
+        SystemCallError without the native core."""
         gpu = self.native()
         if gpu is not None:
             held = [gpu.pin_address(address, nbytes)]
@@ -122,22 +124,23 @@ class CudaDevice:
         return partial(runtime.cudaHostUnregister, address)
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy."""
+        """Returns a copy of `tensor` on this GPU."""
         return tensor.to(self._device)
 
     def native(self) -> Any:
-        """By the core's own driver; None, and the log says why once, where that can't be."""
+        """Returns the native core's Gpu, or None if it can't open the device; logs the reason once."""
         with self._lock:
             if self._native is _UNKNOWN:
                 self._native = _opened(self.ordinal)
             return self._native
 
     def address(self, tensor: torch.Tensor) -> int:
-        """torch's own."""
+        """Returns torch's address of the tensor, which is valid for the native core too."""
         return tensor.data_ptr()
 
     def kernels(self, sources: Sequence[str]) -> Mapping[str, int]:
-        """Compiled now, or by an earlier process."""
+        """Returns the handles of the kernels, compiled now or by an earlier process. If that fails, logs why, once,
+        and returns none."""
         if not self._compiles:
             return {}
         try:
@@ -147,17 +150,20 @@ class CudaDevice:
                 return cuda.handles(self.ordinal, sources)
         except BytePSLikeError as error:
             self._compiles = False
-            logger.warning("%s: the host's processors encode, since its kernels can't be had: %s", self.name, error)
+            logger.warning(
+                "%s: gradients are encoded on the CPU, because the GPU kernels are not available: %s", self.name, error
+            )
             return {}
 
     def gate(self) -> Gate | None:
-        """The core's."""
+        """Returns a new gate of the native core, or None if the driver can't make streams wait for a value in
+        memory."""
         gpu = self.native()
         gate: Gate | None = gpu.gate() if gpu is not None and gpu.waits_by_value else None
         return gate
 
     def capturing(self) -> bool:
-        """As torch has it."""
+        """Returns whether the calling thread's current stream is being captured in a graph."""
         with _cuda.device(self._device):
             return bool(_cuda.is_current_stream_capturing())
 
@@ -169,6 +175,6 @@ def _opened(ordinal: int) -> Any:
         return core.Gpu(ordinal, connections=connections())
     except (ImportError, AttributeError, BytePSLikeError) as error:
         logger.warning(
-            "cuda:%d: the native core doesn't reach it, so threads launch what has come down: %s", ordinal, error
+            "cuda:%d: the native core can't use the device, so Python threads submit its operations: %s", ordinal, error
         )
         return None

@@ -1,4 +1,4 @@
-"""Devices of kinds that have no page-locked memory, or no streams, that we know how to use."""
+"""Devices whose page-locked memory and streams are not supported: every copy blocks the host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from byteps_like.torch.device.api import Event, Gate, Stream
 
 
 class PlainDevice:
-    """A device of another kind, which has no page-locked memory, or no streams, that we know how to use: every copy
-    blocks the host. See Device."""
+    """A device other than a CUDA GPU. Its page-locked memory and streams are not used: every copy blocks the host.
+    Implements api.Device."""
 
     ordinal = -1
 
@@ -23,54 +23,54 @@ class PlainDevice:
         self._device = device
 
     def current(self) -> Stream:
-        """What stands for all its streams."""
+        """Returns a stream whose every operation waits for the whole device."""
         return _Blocking(self._device)
 
     def side(self, up: bool = False) -> Stream:  # noqa: ARG002 - there is but one
-        """The same."""
+        """Returns the same stream as `current`."""
         return self.current()
 
     def using(self, stream: Stream) -> AbstractContextManager[Any]:  # noqa: ARG002 - there is but one
-        """Nothing changes."""
+        """Returns a context manager without effect."""
         return contextlib.nullcontext()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:  # noqa: ARG002 - the same
-        """Blocks until it is done."""
+        """Copies at once; blocks until the copy is complete."""
         with torch.inference_mode():
             target.copy_(source)
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Its one stream keeps the order."""
+        """Does nothing: every copy is complete when `copy` returns."""
 
     def empty(self, like: torch.Tensor) -> torch.Tensor:
-        """Plain memory."""
+        """Returns pageable memory of the host."""
         return torch.empty(like.shape, dtype=like.dtype, device="cpu")
 
     def lock(self, address: int, nbytes: int) -> Callable[[], None]:  # noqa: ARG002 - it stays as it is
-        """Nothing to do."""
+        """Locks nothing; returns a function without effect."""
         return lambda: None
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy."""
+        """Returns a copy of `tensor` on this device."""
         return tensor.to(self._device)
 
     def capturing(self) -> bool:
-        """Never."""
+        """Returns False: such devices have no graphs to capture."""
         return False
 
     def native(self) -> Any:
-        """None."""
+        """Returns None: the native core uses CUDA devices only."""
 
     def address(self, tensor: torch.Tensor) -> int:
-        """Of no use to anybody."""
+        """Returns torch's address, which the native core does not use."""
         return tensor.data_ptr()
 
     def kernels(self, sources: Sequence[str]) -> Mapping[str, int]:  # noqa: ARG002 - it runs none of ours
-        """None."""
+        """Returns no kernels: the host encodes."""
         return {}
 
     def gate(self) -> Gate | None:
-        """None."""
+        """Returns None: no stream can wait for the network."""
         return None
 
 

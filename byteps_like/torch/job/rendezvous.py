@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from typing_extensions import override
 
 from byteps_like.collectives.api import Group
 from byteps_like.config import Config
@@ -124,8 +125,8 @@ class _Notes(Notes):
         ticket = int(seat.store.add(_TICKETS, 1))
         super().__init__(seat, f"byteps_like/{(ticket - 1) // seat.size}", "init_process_group")
 
+    @override
     def wait(self, names: Sequence[object]) -> None:
-        """See Notes."""
         try:
             super().wait(names)
         except DeadlineError:  # the next attempt is to be the same world's

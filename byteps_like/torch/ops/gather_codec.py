@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
 from byteps_like.compression.codec import Codec
 
@@ -46,8 +47,8 @@ class Encoded(Travelling):
             draw = (0, next(_numbers) & 0xFFFFFFFF, rank)
             self.payload = self.payload[: codec.encode(own.float().view(-1).numpy(), self.payload.numpy(), draw)]
 
+    @override
     def expect(self, rows: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """See Travelling."""
         self.counts, self._lengths = tuple(rows), list(lengths)
         self._payloads = torch.empty(sum(lengths), dtype=torch.uint8, device="cpu")
         return self._payloads
