@@ -182,6 +182,15 @@ TEST_CASE("transport: an address without a listener, a bad one and a taken one a
   }
 }
 
+TEST_CASE("transport: both ends name the transport first in what they call the other") {
+  for (const std::string& scheme : TestedSchemes()) {
+    CAPTURE(scheme);
+    const StreamPair streams = MakeStreams(FreshUrl(scheme));
+    CHECK(streams.client->peer().starts_with(scheme + " "));
+    CHECK(streams.server->peer().starts_with(scheme + " "));
+  }
+}
+
 TEST_CASE("transport: accept has a deadline and ends when the listener is closed") {
   for (const std::string& scheme : TestedSchemes()) {
     CAPTURE(scheme);
