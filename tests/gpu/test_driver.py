@@ -1,4 +1,4 @@
-"""The native core on a real driver: what tests/native and tests/unit/test_native_gpu.py see on a played one."""
+"""The native core on a real driver: tests/native and test_native_gpu.py see it on a played one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from byteps_like import _core, cuda
 from byteps_like.cuda.recipes import Workbench
 from byteps_like.errors import DeviceError
-from tests.unit.test_native_gpu import OneRank
+from tests.unit.torch.devices.test_native_gpu import OneRank
 
 DEADLINE = 20.0
 READ_ANOTHER = """

@@ -1,4 +1,4 @@
-"""Kernels on a device: the bytes of the CPU's codecs. tests/unit/test_gpu_kernels.py: the same, played by the host."""
+"""Kernels on a device: the bytes of the CPU's codecs. test_gpu_kernels.py: the same, played by the host."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Gradients by the engine's stager; ranks are threads on one device, each on a stream of its own, with a real server.
 
-The twin of tests/unit/test_torch_native_staging.py.
+The twin of tests/unit/torch/devices/test_torch_native_staging.py.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ import torch
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.job import runtime
+from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import device_training as scenarios
-from tests.unit.test_torch_hook_compression import Bucket
 
 CUDA = torch.device("cuda", 0)
 needs_triton = pytest.mark.skipif(

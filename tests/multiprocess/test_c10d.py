@@ -16,7 +16,7 @@ import torch.distributed as dist
 from byteps_like.errors import BytePSLikeError, DeadlineError, MismatchError, PeerLostError, ShutdownError
 from tests.multiprocess.c10d_world import GroupPool
 from tests.scenarios import c10d
-from tests.unit.test_process_group import MISMATCHES
+from tests.unit.torch.c10d.test_process_group import MISMATCHES
 
 
 @pytest.fixture(scope="module")

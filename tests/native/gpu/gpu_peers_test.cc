@@ -1,5 +1,5 @@
 // Reductions among the GPUs of a host's ranks, over the software GPU: ranks are threads here, processes in
-// tests/unit/test_gpu_peers.py.
+// tests/unit/torch/devices/test_gpu_peers.py.
 #include <doctest/doctest.h>
 
 #include <chrono>

@@ -16,7 +16,7 @@ from byteps_like.errors import DeviceError, InvalidArgumentError
 from byteps_like.launch.hosts import cuda as host_cuda
 from byteps_like.launch.hosts.host import State
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 H100 = DeviceInfo(0, "H100", (9, 0), 132, 80 << 30)
 
 

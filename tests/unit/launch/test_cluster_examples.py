@@ -8,7 +8,7 @@ import pytest
 
 from byteps_like.config import Config, environment_names
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "cluster"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
 OF_SCRIPTS = {"BYTEPS_LIKE_SHARED_DIR"}
 

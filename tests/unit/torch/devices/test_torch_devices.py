@@ -15,13 +15,13 @@ from byteps_like.torch.c10d.options import GroupOptions
 from byteps_like.torch.device import devices
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job import runtime
+from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import c10d, operations, optimizers, replicas
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
-from tests.unit.test_torch_hook_compression import Bucket
 
 LONG = {"every_class"}  # which classes of optimizers there are is no matter of devices
 SCENARIOS = [body for body in (*optimizers.SCENARIOS, *operations.SCENARIOS) if body.__name__ not in LONG]

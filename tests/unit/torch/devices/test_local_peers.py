@@ -19,6 +19,7 @@ from byteps_like.torch.local.peers_ipc import IpcPeers
 from byteps_like.torch.local.peers_nccl import Turns
 from byteps_like.torch.local.shares import even_places
 from byteps_like.worker.shares import slice_of
+from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.settings import configure
 from tests.fakes.software_cuda import SoftwareCuda, software_control
@@ -26,7 +27,6 @@ from tests.fakes.software_driver import needs_software_driver
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
-from tests.unit.test_torch_hook_compression import Bucket
 
 ONE, OTHER = Means("a", True, ""), Means("b", True, "")
 PARTS = [Means("a1", True, "", "0000:17:00.0"), Means("a2", True, "", "0000:17:00.0")]

@@ -13,7 +13,7 @@ import pytest
 from tests.torch_suite.__main__ import Suite
 from tests.torch_suite.shipped import Name
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 CASES = """
 import os, sys, time

@@ -20,7 +20,7 @@ from byteps_like.collectives.schedules.check import check
 from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = DOCS / "reference" / "algorithms.md"
 GUIDE = DOCS / "how-to" / "add-an-algorithm.md"
 

@@ -17,9 +17,9 @@ import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.deferred.search import FirstKSearch
 from byteps_like.torch.job import runtime
+from tests.fakes.spying_worker import Spy
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, fill, loss_of, mlp, share
-from tests.unit.test_torch_arena import Spy
 
 
 @pytest.fixture(autouse=True)

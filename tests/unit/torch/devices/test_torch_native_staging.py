@@ -14,13 +14,13 @@ from torch import nn
 from byteps_like.errors import DeviceError, PeerLostError
 from byteps_like.torch.job import runtime
 from byteps_like.worker.embedded import Owning, Services
+from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_driver import needs_software_driver
 from tests.scenarios.models import batch, fill, flat, loss_of, share
 from tests.scenarios.native_staging import reduced
-from tests.unit.test_torch_hook_compression import Bucket
 
 pytestmark = needs_software_driver
 DEADLINE = 20.0

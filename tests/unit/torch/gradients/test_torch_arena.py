@@ -13,27 +13,10 @@ import byteps_like.torch as bps
 from byteps_like.torch.device.tensors import tensor_over
 from byteps_like.torch.gradients import slot
 from byteps_like.torch.job import runtime
-from byteps_like.worker.api import Declared
 from byteps_like.worker.local import LocalWorker
+from tests.fakes.spying_worker import Spy
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, loss_of, mlp, share
-
-
-class Spy(LocalWorker):
-    """A world of one that notes what is sent."""
-
-    def __init__(self, partition_bytes: int = 1024) -> None:
-        super().__init__(partition_bytes)
-        self.sent: list[list[int]] = []
-        self.priorities: list[int] = []
-        self.declared: Declared | None = None
-
-    def push_pull(self, declared, address, op, *, root=0, parts=None, priority=None):
-        if declared.spec.name.startswith("gradients") and not declared.spec.name.endswith("order"):
-            self.sent.append(list(parts))
-            self.priorities.append(priority)
-            self.declared = declared
-        return super().push_pull(declared, address, op, root=root, parts=parts, priority=priority)
 
 
 @pytest.fixture

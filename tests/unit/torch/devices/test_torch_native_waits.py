@@ -14,7 +14,15 @@ from tests.fakes.native_job import run_native_job
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_driver import needs_software_driver
 from tests.scenarios.models import batch, flat, loss_of, share
-from tests.unit.test_torch_native_staging import PARTITION, STEPS, WIDTHS, Training, on_cpu, on_device, refuse_copies_up
+from tests.unit.torch.devices.test_torch_native_staging import (
+    PARTITION,
+    STEPS,
+    WIDTHS,
+    Training,
+    on_cpu,
+    on_device,
+    refuse_copies_up,
+)
 
 pytestmark = needs_software_driver
 DEADLINE = 20.0

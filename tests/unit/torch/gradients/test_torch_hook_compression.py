@@ -16,35 +16,11 @@ from byteps_like.torch.ddp import comm_hook
 from byteps_like.torch.job import runtime
 from byteps_like.worker.local import CompletedHandle, LocalWorker
 from tests.fakes.codec_rounds import by_reference
+from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.thread_world import run_world
 from tests.scenarios import compression as scenario
 
 CODEC = codec_of("onebit:block=64")
-
-
-class Bucket:
-    """What torch hands to a hook."""
-
-    def __init__(self, index, parameters, gradients):
-        self._index, self._parameters = index, parameters
-        self._buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        ends = np.cumsum([0, *(parameter.numel() for parameter in parameters)])
-        self._gradients = [
-            self._buffer[ends[number] : ends[number + 1]].view(parameter.shape)
-            for number, parameter in enumerate(parameters)
-        ]
-
-    def index(self):
-        return self._index
-
-    def buffer(self):
-        return self._buffer
-
-    def parameters(self):
-        return self._parameters
-
-    def gradients(self):
-        return self._gradients
 
 
 def test_matrices_are_encoded_and_what_is_left_follows_them_to_other_buckets():

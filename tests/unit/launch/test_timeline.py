@@ -151,7 +151,7 @@ def test_the_way_of_a_gpu_s_partitions_is_read_from_top_to_bottom(tmp_path: Path
 def test_the_engine_s_copies_are_in_it(tmp_path: Path) -> None:
     """Of a device that the host plays: each partition goes its way in order, of each round and after the program."""
     from byteps_like import _core
-    from tests.unit.test_native_gpu import OneRank
+    from tests.unit.torch.devices.test_native_gpu import OneRank
 
     gpu, recorder = _core.Gpu(0, str(DRIVER)), Recorder()
     rank = OneRank(gpu)

@@ -97,7 +97,7 @@ def test_payload_checks():
         check_payload(header, b"12345678")
 
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "frames.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "frames.json"
 
 
 @pytest.mark.skipif(not GOLDEN.exists(), reason="no golden file of the native codec")
