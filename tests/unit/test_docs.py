@@ -182,8 +182,7 @@ def test_the_page_on_options_knows_which_exclude_each_other() -> None:
 
     rows = re.findall(r"^\| `([^`]+)` \| (`.*`) \|$", (DOCS / "how-to" / "choose-options.md").read_text(), re.MULTILINE)
     told = {frozenset((one, other)) for one, others in rows for other in re.findall(r"`([^`]+)`", others)}
-    refused_elsewhere = {frozenset(("shard", "a codec")), frozenset(("sufficient_factors", "a codec"))}
-    assert told == {frozenset((one, other)) for one, other, _ in CONFLICTS} | refused_elsewhere
+    assert told == {frozenset((one, other)) for one, other, _ in CONFLICTS}
 
 
 def test_the_table_of_settings_is_the_generated_one() -> None:

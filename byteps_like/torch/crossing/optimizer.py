@@ -141,12 +141,12 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
 
     def state_dict(self) -> dict[str, Any]:
         """The plain optimizer's, after the updates of the last step(). Blocks; raises as `synchronize`."""
-        self._distribution.guards.finish()
+        self._distribution.land()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The plain optimizer's, after the updates of the last step(). Blocks; raises as `synchronize`."""
-        self._distribution.guards.finish()
+        self._distribution.land()
         super().load_state_dict(state_dict)
 
     def close(self) -> None:

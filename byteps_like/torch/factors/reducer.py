@@ -155,6 +155,4 @@ def factor_reducer(
         raise InvalidArgumentError(
             f"sufficient_factors={wanted!r} needs model=, the nn.Module with the Linear layers, not {model!r}"
         )
-    if not options.rules.none:
-        raise InvalidArgumentError("sufficient_factors takes no compression=: choose one of them")
     return FactorReducer(source, options, model, wanted)

@@ -20,18 +20,20 @@ CONFLICTS = (
     ("shard", "op=Adasum", "Adasum reduces whole steps"),
     ("shard", "sufficient_factors", "factors are not summed by shares"),
     ("shard", "tune", "shares stay as they are cut"),
+    ("shard", "compression", "shares are cut of plain elements; bf16 parameters halve the bytes"),
+    ("shard", "route='server'", "shares go by collectives among the workers, beside servers if there are any"),
     ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
     ("sufficient_factors", "tune", "what factors save depends on the route that is chosen for them"),
+    ("sufficient_factors", "compression", "factors are what travels, and no codec takes them"),
     ("a codec", "op=Adasum", "Adasum needs whole steps"),
     ("rows", "cross_barrier", "they are found when all of a gradient is there, at the end of a step that waits"),
     ("powersgd", "cross_barrier", "its second factor is made when the first has landed, so step() has to wait"),
-    ("a codec's warm-up", "cross_barrier", "codecs change between rounds, of which one is always under way"),
     ("momentum before a codec", "the optimizer's momentum", "it would count twice: set the optimizer's to 0"),
     ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
     ("gradient_predivide_factor", "op=Adasum", "Adasum is no sum that could be scaled"),
     ("route='server'", "op=Adasum", "Adasum goes among the workers"),
 )
-"""Options that exclude each other, and why."""
+"""Options that exclude each other, and why: all pairs that are refused, as docs/how-to/choose-options.md lists them."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class Choices:
             "shard": bool(self.shard),
             "tune": self.tune is not None and os.fspath(self.tune) != OFF,
             "sufficient_factors": bool(self.sufficient_factors),
+            "compression": not self.rules.none,
             "a codec": self.rules.codecs,
             "rows": any(way.by_rows for way in ways),
             "powersgd": any(way.low_rank for way in ways),
-            "a codec's warm-up": any(way.warmup for way in ways),
             "momentum before a codec": any(way.momentum for way in ways),
             "the optimizer's momentum": any(group.get("momentum") for group in optimizer.param_groups),
         }

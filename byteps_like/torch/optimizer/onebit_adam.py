@@ -57,9 +57,10 @@ class OnebitAdam(torch.optim.Optimizer):
 
     def to_momentum(self, arena: Arena, slot: Slot) -> None:
         """Makes this rank's momentum of a gradient that is about to be sent, if momenta travel by now."""
-        if not arena.is_coded:
-            return
         parameter = slot.parameter
+        if not arena.is_coded:
+            self._averaged.discard(id(parameter))
+            return
         beta = next(group["betas"][0] for group in self.param_groups if _has(group, parameter))
         slot.region.mul_(1.0 - beta)
         if parameter in self.state:
@@ -77,7 +78,8 @@ class OnebitAdam(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, group)
-        self._averaged.clear()
+                # Not of all: across the barrier a step updates only what has landed.
+                self._averaged.discard(id(parameter))
         return loss
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:

@@ -79,6 +79,13 @@ class CodecMemory:
             bucket.switch(on, self.rounds)
         level(self._buckets)
 
+    @property
+    def due(self) -> bool:
+        """Whether another codec is due after the round under way, which must end with nothing in flight then."""
+        return any(
+            bucket.coding is not None and bucket.coding.text(self.rounds + 1) != bucket.codec for bucket in self.buckets
+        )
+
     def recode(self, rounds: int) -> None:
         """The codecs that are due after so many rounds."""
         self.rounds = rounds

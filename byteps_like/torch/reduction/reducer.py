@@ -214,23 +214,19 @@ class GradientReducer:
             self._end(discard=False)
             if self.complete:
                 self.sparse.reroute(self.codecs.rounds)
-            self._count()
+            self.codecs.recode(self.codecs.rounds + self.complete)
             self.refresh()
             self.watchers.tell()
-
-    def _count(self) -> None:
-        """After a round that has landed: one more, and the codecs that are due then."""
-        self.codecs.recode(self.codecs.rounds + self.complete)
 
     def depart(self) -> list[Departed] | None:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
 
         `landed` must be called before any gradient of another round comes. None, and nothing has been done, if it can't
-        be so: see Rounds.depart, and where another setting may follow (see tuning). Raises InvalidArgumentError as
-        `synchronize` does.
+        be so: see Rounds.depart, and where another setting (see tuning) or codec may follow. Raises
+        InvalidArgumentError as `synchronize` does.
         """
         self.refresh()
-        if self.watchers.wait:
+        if self.watchers.wait or self.codecs.due:
             return None
         with torch.no_grad():
             departed = self._rounds.depart()
@@ -240,7 +236,8 @@ class GradientReducer:
 
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""
-        self._rounds.landed()
+        if self._rounds.landed():
+            self.codecs.rounds += self.complete
 
     def discard(self) -> None:
         """Ends the round without changing any `p.grad`: for gradients that the user has cleared or is about to."""

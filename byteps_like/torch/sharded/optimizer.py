@@ -134,13 +134,6 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
 
 def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, passes: int) -> Any:
     """The sharded twin of `optimizer`, which hands its state over. Blocks for a round trip. InvalidArgumentError."""
-    if options.route == "server":
-        raise InvalidArgumentError(
-            "shard='optimizer' goes by collectives among the workers (beside the servers, if there are any), not by"
-            " route='server': leave out route"
-        )
-    if not options.rules.none:
-        raise InvalidArgumentError("shard='optimizer' takes no compression=; bf16 parameters halve the bytes")
     check_elementwise(optimizer)
     reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))
     reducer.passes_per_step = passes

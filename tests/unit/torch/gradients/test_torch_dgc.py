@@ -82,6 +82,66 @@ def test_a_checkpoint_in_the_warm_up_goes_on_there():
     assert torch.equal(*(run_world(2, body, cut)[0] for cut in (-1, 3)))
 
 
+@pytest.mark.parametrize("servers", [True, False])
+@pytest.mark.parametrize("cut", [-1, 1, 4])
+def test_a_warm_up_across_the_barrier_has_the_same_bits(cut, servers):
+    """Whatever its step changes codecs in, and in a checkpoint; only the steps before a change wait."""
+
+    def body(bps, rank, size, across):
+        def made():
+            way = bps.Compression.dgc(0.05, MU, warmup=(0.5, 0.25), steps=3)
+            inner = torch.optim.SGD(model.parameters(), lr=0.1)
+            rules = {"compression": {"*w": way}, "cross_barrier": across, "model": model}
+            return bps.DistributedOptimizer(inner, model.named_parameters(), **rules)
+
+        model = torch.nn.Sequential(scenario.Given({"w": SHAPE}))
+        optimizer, blocked = made(), []
+        for step in range(12):
+            if across and step == cut:
+                state = optimizer.state_dict()
+                optimizer.close()
+                optimizer = made()
+                optimizer.load_state_dict(state)
+            optimizer.zero_grad()
+            model({"w": scenario.gradient(step, rank, SHAPE)}).backward()
+            optimizer.step()
+            if across:
+                blocked.append(optimizer._distribution.guards.flight is None)
+        rounds = optimizer.state_dict()["byteps_like"]["rounds"]
+        return model[0].w.detach().clone(), rounds, [step for step, waits in enumerate(blocked) if waits]
+
+    waiting, crossing = (
+        run_world(2, body, across, world=ThreadWorld(2, partition_bytes=256), servers=servers)
+        for across in (False, True)
+    )
+    for (expected, _, _), (found, rounds, blocked) in zip(waiting, crossing, strict=True):
+        assert torch.equal(expected, found) and rounds == 12
+        assert blocked == sorted({0, 2, 5} | {max(cut, 0)}), "the first one, and those before another codec"
+
+
+def test_a_warm_up_across_the_barrier_goes_on_after_a_join():
+    """Steps that a rank took no part in don't count, whatever was in flight when it joined."""
+
+    def body(bps, rank, size, across):
+        model = torch.nn.Sequential(scenario.Given({"w": SHAPE}))
+        way = bps.Compression.dgc(0.05, MU, warmup=(0.5,), steps=4)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(
+            inner, model.named_parameters(), compression={"*w": way}, cross_barrier=across, model=model
+        )
+        for first, count in ((0, 3 if rank else 5), (10, 6)):
+            for step in range(first, first + count):
+                optimizer.zero_grad()
+                model({"w": scenario.gradient(step, rank, SHAPE)}).backward()
+                optimizer.step()
+            bps.join()
+        return optimizer.state_dict()["byteps_like"]["rounds"], model[0].w.detach().clone()
+
+    waiting, crossing = (run_world(2, body, across) for across in (False, True))
+    assert [rounds for rounds, _ in crossing] == [9, 9]
+    assert all(torch.equal(one[1], other[1]) for one, other in zip(waiting, crossing, strict=True))
+
+
 def test_the_optimizer_keeps_no_momentum_of_its_own():
     def body(bps, rank, size):
         model = scenario.Given({"w": SHAPE})

@@ -17,14 +17,17 @@ SIZE, FREEZE, STEPS = 3, 4, 10
 SHAPE = (8, 20)
 
 
-def body(bps, rank, size, cut=-1):
-    """The matrix after each step, beside a parameter that stays raw; with a checkpoint loaded after `cut` steps."""
+def body(bps, rank, size, cut=-1, across=False):
+    """The matrix after each step, beside a parameter that stays raw; with a checkpoint loaded after `cut` steps.
+
+    `across`: the barrier.
+    """
 
     def made():
         inner = bps.OnebitAdam(
             model.parameters(), lr=0.01, weight_decay=0.1, freeze_step=FREEZE, codec="onebit:block=64"
         )
-        return bps.DistributedOptimizer(inner, model.named_parameters())
+        return bps.DistributedOptimizer(inner, model.named_parameters(), cross_barrier=across, model=model)
 
     model = scenario.Given({"w": SHAPE, "bias": (7,)})
     optimizer, found = made(), []
@@ -39,6 +42,8 @@ def body(bps, rank, size, cut=-1):
             {"w": scenario.gradient(step, rank, SHAPE), "bias": scenario.gradient(step, rank, (7,), seed=3)}
         ).backward()
         optimizer.step()
+        if across and step % 3 == 0:  # else the next forward does
+            optimizer.synchronize()
         found.append(model.w.detach().clone().reshape(-1))
     return found, model.bias.detach().clone()
 
@@ -112,6 +117,13 @@ def test_warm_up_is_adamw():
 def test_checkpoints_in_both_phases(cut):
     whole, resumed = run_world(1, body)[0], run_world(1, body, cut)[0]
     torch.testing.assert_close(whole[0][-1], resumed[0][-1])
+
+
+@pytest.mark.parametrize("cut", [-1, 2, 7])
+def test_across_the_barrier_it_is_the_same(cut):
+    waiting, crossing = (run_world(SIZE, body, cut, across) for across in (False, True))
+    for (expected, bias), (found, other) in zip(waiting, crossing, strict=True):
+        assert torch.equal(bias, other) and torch.equal(expected[-1], found[-1])
 
 
 def test_what_it_refuses():

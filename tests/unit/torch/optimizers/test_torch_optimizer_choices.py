@@ -21,6 +21,7 @@ OPTIONS = {
     "shard": {"shard": "optimizer"},
     "tune": {"tune": "on"},
     "sufficient_factors": {"sufficient_factors": "auto"},
+    "compression": {"compression": "fp16"},
     "a codec": {"compression": "onebit"},
     "powersgd": {"compression": bps.Compression.powersgd()},
     "rows": {"compression": "rows"},
@@ -39,7 +40,10 @@ def test_both_are_named_with_the_cause(one, other, why):
     assert one in str(caught.value) and other in str(caught.value)
 
 
-@pytest.mark.parametrize("names", [("cross_barrier", "tune"), ("cross_barrier", "gradient_predivide_factor")])
+@pytest.mark.parametrize(
+    "names",
+    [("cross_barrier", "tune"), ("cross_barrier", "gradient_predivide_factor"), ("cross_barrier", "a codec's warm-up")],
+)
 def test_what_goes_together_is_made(names):
     model = torch.nn.Linear(2, 2)
     options = {key: value for name in names for key, value in OPTIONS[name].items()}
