@@ -293,7 +293,7 @@ def test_wrong_arguments():
 
 def test_a_wrong_secret_is_refused_by_name():
     other = b"another secret of the same job.."
-    with door_to(FakeStore(1), secret=other) as door, pytest.raises(RefusedError, match="same secret"):
+    with door_to(FakeStore(1), secret=other) as door, pytest.raises(RefusedError, match="another secret"):
         PortableWorker(options([door.url]), FakeControl())
 
 
