@@ -25,123 +25,135 @@ def _setting(default: Any, doc: str, *, job_wide: bool = False, secret: bool = F
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of one process. Sizes are in bytes, times in seconds. Raises ConfigError for a value that can't be."""
+    """Settings of one process. Sizes are in bytes, times in seconds. Raises ConfigError for an invalid value."""
 
-    job: str = _setting("default", "Name of the job; a scheduler serves one job and refuses members of another.")
-    role: str = _setting("worker", "What this process is: worker, server or scheduler.")
-    scheduler: str = _setting("", "Address host:port of the job's scheduler; empty: none runs outside this process.")
-    secret: str = _setting("", "The job's secret; never on a command line. Beats secret_file.", secret=True)
-    secret_file: str = _setting("", "File with the job's secret, readable by its owner only.")
+    job: str = _setting("default", "Name of the job; a scheduler serves one job and refuses members of other jobs.")
+    role: str = _setting("worker", "Role of this process: worker, server or scheduler.")
+    scheduler: str = _setting(
+        "", "Address host:port of the job's scheduler; empty: there is no scheduler outside this process."
+    )
+    secret: str = _setting("", "Secret of the job; never given on a command line. Overrides secret_file.", secret=True)
+    secret_file: str = _setting("", "File that contains the job's secret, readable only by its owner.")
     rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler assigns it.")
     world_size: int = _setting(1, "Number of workers in the job.")
-    local_rank: int = _setting(-1, "Rank among this host's workers; -1: detected when the world forms.")
+    local_rank: int = _setting(-1, "Rank among the workers of this host; -1: detected when the world forms.")
     local_size: int = _setting(0, "Number of workers on this host; 0: detected when the world forms.")
     num_servers: int = _setting(
-        -1, "Number of servers; 0: workers reduce among themselves; -1: one, or none for a world of one."
+        -1, "Number of servers; 0: workers reduce among themselves; -1: one server, or none for a world of one."
     )
-    force_distributed: bool = _setting(False, "Go through servers even in a world of one worker.")
+    force_distributed: bool = _setting(False, "Use servers even in a world of one worker.")
     host: str = _setting(
-        "", "Own address, as peers reach it; empty: that of `interface`, or of the route to the scheduler."
+        "", "Address at which peers reach this process; empty: that of `interface`, or of the route to the scheduler."
     )
-    interface: str = _setting("", "Network interface whose address is `host`.")
+    interface: str = _setting("", "Network interface whose address is used for an empty `host`.")
     link_gbps: float = _setting(
-        0.0, "Rate of this host's network card, each way, used to weight servers; 0: the kernel's value."
+        0.0, "Rate in Gb/s of this host's network card per direction, used to weight servers; 0: as the kernel reports."
     )
     replan: bool = _setting(
-        False, "The scheduler changes servers' weights when hosts' cards are slower or faster than declared."
+        False, "Let the scheduler change the weights of servers when network cards are slower or faster than declared."
     )
-    port: int = _setting(0, "First TCP port a server listens on; 0: any free one.")
+    port: int = _setting(0, "First TCP port on which a server listens; 0: any free port.")
     rendezvous_host: str = _setting(
-        "", "MASTER_ADDR: rank 0's host, where ranks meet if no scheduler is named; rank 0 then runs one."
+        "", "Host of rank 0 (MASTER_ADDR), where ranks meet if no scheduler is set; rank 0 then runs one."
     )
-    rendezvous_port: int = _setting(0, "MASTER_PORT: port of the store at which they meet, run by rank 0.")
-    rendezvous_store: bool = _setting(False, "torchrun's agent runs that store.")
-    rendezvous_restart: int = _setting(0, "How often torchrun has restarted the workers.")
+    rendezvous_port: int = _setting(0, "Port of the store (MASTER_PORT) through which they meet, run by rank 0.")
+    rendezvous_store: bool = _setting(
+        False, "Whether torchrun's agent runs the store at `rendezvous_port`, instead of rank 0."
+    )
+    rendezvous_restart: int = _setting(0, "Number of times that torchrun has restarted the workers.")
     default_backend: str = _setting(
         "",
         "Devices, such as cpu or cpu,cuda, for which init_process_group() and init_device_mesh() use 'byteps' if a"
         " script names no backend.",
     )
-    partition_bytes: int = _setting(4 << 20, "Largest slice of a tensor that is scheduled as a unit.", job_wide=True)
+    partition_bytes: int = _setting(4 << 20, "Largest part of a tensor that is scheduled as a unit.", job_wide=True)
     segment_bytes: int = _setting(
-        128 << 10, "Largest single write to a link; urgent data can overtake after each.", job_wide=True
+        128 << 10, "Largest single write to a link; more urgent data can overtake after each write.", job_wide=True
     )
-    credit_bytes: int = _setting(1 << 20, "How far the pushes of a link may be ahead of its results.")
+    credit_bytes: int = _setting(1 << 20, "Bytes that a link may push ahead of its results.")
     kernel_queue_bytes: int = _setting(
-        64 << 10, "Unsent bytes of a TCP link in the kernel's queue, where priorities have no effect; 0: no limit."
+        64 << 10, "Most unsent bytes in the kernel's queue of a TCP link, where priorities have no effect; 0: no limit."
     )
-    codec_threads: int = _setting(1, "Threads of a worker that encode and decode partitions for servers.")
-    shards: int = _setting(0, "Threads of a server; 0: by the number of cores.")
-    server_memory_limit: int = _setting(0, "Bytes a server may hold; 0: half of the host's memory.")
+    codec_threads: int = _setting(
+        1, "Number of threads with which a worker encodes and decodes partitions for servers."
+    )
+    shards: int = _setting(0, "Number of threads of a server; 0: by the number of cores.")
+    server_memory_limit: int = _setting(0, "Most memory that a server may use; 0: half of the host's memory.")
     stall_warning: float = _setting(
-        5.0, "A round that waits for longer is logged, with the ranks it waits for.", job_wide=True
+        5.0, "Wait of a round after which a warning names the missing ranks.", job_wide=True
     )
-    stall_timeout: float = _setting(120.0, "A round that waits for longer fails the job (StalledError).", job_wide=True)
-    join_timeout: float = _setting(60.0, "How long a member waits for the world to form.")
+    stall_timeout: float = _setting(
+        120.0, "Wait of a round after which the job fails with StalledError.", job_wide=True
+    )
+    join_timeout: float = _setting(60.0, "Time that a member waits for the world to form.")
     step_period: float = _setting(
-        0.0, "Steps of DistributedOptimizer begin in slots of this length (`byteps-like plan shift`); 0: no slots."
+        0.0,
+        "Length of time slots in which steps of DistributedOptimizer begin (`byteps-like plan shift`); 0: no slots.",
     )
-    start_offset: float = _setting(0.0, "When a slot begins, in the epoch's time modulo `step_period`.")
-    heartbeat_interval: float = _setting(1.0, "Time between two heartbeats to the scheduler.")
-    peer_grace: float = _setting(0.7, "How long a member whose connection broke may take to come back.")
+    start_offset: float = _setting(0.0, "Start of each slot, in the epoch's time modulo `step_period`.")
+    heartbeat_interval: float = _setting(1.0, "Time between heartbeats to the scheduler.")
+    peer_grace: float = _setting(0.7, "Time that a member has to reconnect after its connection broke.")
     transport: str = _setting(
         "auto",
-        "Data links: auto (shm on one host, rdma where both ends have it, else tcp), tcp, shm, rdma, or a chaos://…"
-        " template.",
+        "Transport of data links: auto (shm on one host, rdma where both ends support it, else tcp), tcp, shm, rdma, or"
+        " a chaos://… template.",
     )
     rdma: str = _setting(
-        "auto", "RDMA between hosts: auto (if both ends have it), off, or require (otherwise an error with the reason)."
+        "auto", "RDMA between hosts: auto (if both ends support it), off, or require (raise an error without it)."
     )
     rdma_devices: str = _setting(
-        "", "RDMA devices of this host to use, each a rail: mlx5_0,mlx5_1; empty: that of `host`, else the first."
+        "", "RDMA devices to use, one rail each: mlx5_0,mlx5_1; empty: the device of `host`, else the first."
     )
-    rdma_gid_index: int = _setting(-1, "GID of a port, as numbered by `show_gids`; -1: chosen by routes.")
+    rdma_gid_index: int = _setting(-1, "Index of the port's GID, as in `show_gids`; -1: chosen by routes.")
     collective_algorithm: str = _setting(
-        "", "Forces algorithms: ring, or all_reduce=ring,all_to_all=2dh; empty: by size and layout."
+        "", "Algorithms to force: ring, or all_reduce=ring,all_to_all=2dh; empty: chosen by size and layout."
     )
     tune: str = _setting(
         "off",
-        "Tunes how gradients are sent: off, on, or the path of a saved setting (docs/how-to/tuner.md).",
+        "Tuning of how gradients are sent: off, on, or the path of a saved setting (docs/how-to/tuner.md).",
     )
     compression: str = _setting(
         "",
         "Default compression: a cast, a codec, auto, or rules 'embed* -> topk; * -> thc4'; empty: none.",
     )
     min_compress_bytes: int = _setting(
-        64 << 10, "Parameters of fewer bytes in float32 are not compressed, unless a rule names them."
+        64 << 10, "Smallest parameter, in bytes of float32, that is compressed without a rule that names it."
     )
     local_shares: str = _setting(
         "off",
-        "Gradients on GPUs: off (each rank sends all of its own), or each of a host's ranks sends an equal share,"
-        " after they have reduced among themselves by CUDA IPC: auto (if available) or ipc.",
+        "Gradients on GPUs: off (each rank sends all of its gradients); auto or ipc: the ranks of a host reduce by CUDA"
+        " IPC first, then each sends an equal share. auto does so only if IPC is available.",
         job_wide=True,
     )
     compression_check: str = _setting(
         "auto",
-        "Times steps with and without codecs, and switches slower codecs off: auto (those chosen by compression=auto),"
-        " on (all) or off.",
+        "Compares the time of steps with and without codecs, and turns slower codecs off: auto (only codecs chosen by"
+        " compression=auto), on (all) or off.",
         job_wide=True,
     )
     compression_monitor: int = _setting(
         50,
-        "Rounds between two checks of codecs' errors; gradients with large errors are sent uncompressed; 0: none.",
+        "Rounds between checks of codec errors; gradients with large errors are then sent uncompressed; 0: no checks.",
         job_wide=True,
     )
     collective_table: str = _setting("", "File written by `byteps-like tune collectives`; empty: none.")
-    door: bool = _setting(True, "Servers also answer over ZeroMQ, for workers without the native core.")
-    metrics_port: int = _setting(0, "Port for the Prometheus metrics of a server; 0: none.")
-    worker_metrics_port: int = _setting(0, "The same of a worker, plus its local rank; 0: none.")
-    metrics_host: str = _setting(
-        "127.0.0.1", "Address at which metrics are served, without authentication; 0.0.0.0 or ::: all of this host's."
+    door: bool = _setting(True, "Whether servers also accept workers without the native core, over ZeroMQ.")
+    metrics_port: int = _setting(0, "Port of a server's Prometheus metrics; 0: none.")
+    worker_metrics_port: int = _setting(
+        0, "Port of a worker's Prometheus metrics, to which its local rank is added; 0: none."
     )
-    trace: str = _setting("", "Directory, or .json file, for a timeline of all ranks and servers; empty: none.")
+    metrics_host: str = _setting(
+        "127.0.0.1",
+        "Address on which metrics are served, without authentication; 0.0.0.0 or ::: all addresses of the host.",
+    )
+    trace: str = _setting("", "Directory or .json file for a timeline of all ranks and servers; empty: none.")
     trace_steps: str = _setting(
-        "", "Steps to record: 10:19, or a number of first steps; empty: all, while there is room."
+        "", "Steps to record: 10:19, or the number of first steps; empty: all, up to the size limit."
     )
     trace_root: str = _setting(
         "",
-        "Directory below which this process also writes timelines that other members or `byteps-like timeline record`"
-        " order; besides trace, the working directory and the temporary one.",
+        "Additional directory below which timelines may be written on request of other members or of `byteps-like"
+        " timeline record`; trace, the working and the temporary directory are always allowed.",
     )
     log_level: str = _setting("WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL.")
     explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False, metadata={"internal": True})

@@ -1,4 +1,4 @@
-"""`byteps-like bench`: collectives against their rivals and limits."""
+"""`byteps-like bench`: compares collectives with other libraries and with hardware limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Measures collectives.")
+app = typer.Typer(help="Benchmarks collectives.")
 
 _SCALE = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -17,7 +17,7 @@ def parse_bytes(text: str) -> int:
     """Bytes of "8", "64k", "256M". Raises BadParameter for anything else."""
     digits, unit = text.rstrip("kKmMgGbB"), text.lstrip("0123456789").lower().removesuffix("b")
     if not digits.isdigit() or unit not in _SCALE:
-        raise typer.BadParameter(f"{text!r} is no size: write it as 8, 64k or 256M")
+        raise typer.BadParameter(f"{text!r} is not a size; write it as 8, 64k or 256M")
     return int(digits) * _SCALE[unit]
 
 
@@ -33,25 +33,38 @@ def bench(
             " default: all."
         ),
     ] = None,
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Number of ranks; in a lab spread over its hosts.")] = 2,
-    compare: Annotated[str, typer.Option(help="Rivals: gloo, mpi, both with a comma, or none.")] = "gloo,mpi",
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Number of ranks; with --lab they are spread over its hosts.")
+    ] = 2,
+    compare: Annotated[str, typer.Option(help="Libraries to compare with: gloo, mpi, gloo,mpi or none.")] = "gloo,mpi",
     api: Annotated[
-        str, typer.Option(help="Our doors: native, c10d or both with a comma; none for the rivals alone.")
+        str,
+        typer.Option(help="Our interfaces: native, c10d, native,c10d, or none to measure the other libraries only."),
     ] = "native",
-    least: Annotated[str, typer.Option("--min", help="Bytes of the smallest call: 8, 64k, 256M.")] = "8",
-    most: Annotated[str, typer.Option("--max", help="Bytes of the largest call.")] = "256M",
-    factor: Annotated[int, typer.Option("--factor", help="By which the sizes grow.")] = 8,
-    place: Annotated[str, typer.Option(help="in: source and target are the same; out; or both.")] = "both",
-    memory: Annotated[str, typer.Option(help="Of our tensors: shared (empty_shared), private or both.")] = "both",
-    lab: Annotated[str, typer.Option(help="Hosts and their links, as 4x1gbit (root).")] = "",
+    least: Annotated[str, typer.Option("--min", help="Smallest size in bytes: 8, 64k, 256M.")] = "8",
+    most: Annotated[str, typer.Option("--max", help="Largest size in bytes.")] = "256M",
+    factor: Annotated[int, typer.Option("--factor", help="Factor between successive sizes.")] = 8,
+    place: Annotated[str, typer.Option(help="in (in place), out (separate source and target) or both.")] = "both",
+    memory: Annotated[
+        str, typer.Option(help="Memory of our tensors: shared (empty_shared), private or both.")
+    ] = "both",
+    lab: Annotated[
+        str, typer.Option(help="Measure in a lab of this many hosts and link rate, such as 4x1gbit; needs root.")
+    ] = "",
     bind: Annotated[
-        bool | None, typer.Option(help="A core for each rank, all its threads there; default: if there are enough.")
+        bool | None,
+        typer.Option(help="Pin each rank, with all its threads, to a core; default: if there are enough cores."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="About how long to measure one case.")] = 0.5,
-    json: Annotated[Path | None, typer.Option(help="File for JSON lines; default out/collectives.jsonl.")] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for a PNG per operation; default: none.")] = None,
+    seconds: Annotated[float, typer.Option(help="Approximate seconds per case.")] = 0.5,
+    json: Annotated[
+        Path | None, typer.Option(help="Output file of JSON lines; default: out/collectives.jsonl.")
+    ] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for one PNG per operation; default: none.")] = None,
 ) -> None:
-    """Times collectives by us, by rivals and at the path's limit, in turn in one run, and checks every result."""
+    """Times collectives of byteps_like and of other libraries, and the limit of the path, interleaved in one run.
+
+    Checks every result.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the ranks, their files and the lab end with this
     from byteps_like.bench.collectives import Options, run
     from byteps_like.bench.plan import OPERATIONS

@@ -1,4 +1,4 @@
-"""`byteps-like config`: every setting as a process started here would see it, and where its value came from."""
+"""`byteps-like config`: the settings that a process started here would have, and the source of each value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ app = typer.Typer(add_completion=False)
 
 @app.command(epilog="Example: BYTEPS_LIKE_SHARDS=2 byteps-like config --changed")
 def config(
-    changed: Annotated[bool, typer.Option("--changed", help="Only what the environment sets.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say what each setting means.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Show only settings that the environment sets.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also show the meaning of each setting.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Prints the effective configuration and where each value came from.
+    """Prints the effective configuration and the source of each value.
 
-    Exit code 2 if the environment holds a name or a value that can't be. The secret itself is not printed.
+    Exits with code 2 if the environment contains an unknown name or an invalid value. Never prints the secret.
     """
     rows = [row for row in effective(dict(os.environ)) if not changed or row["from"] != "default"]
     if as_json:

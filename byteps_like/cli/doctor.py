@@ -1,4 +1,4 @@
-"""`byteps-like doctor`: what this host can do, and what to fix."""
+"""`byteps-like doctor`: checks the capabilities of this host and suggests fixes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ app = typer.Typer(add_completion=False)
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 
-@app.command(epilog="Exit code 1 if a row says [bold]fail[/bold]. Example: byteps-like doctor --json | jq '.[].fix'")
+@app.command(
+    epilog="Exits with code 1 if a check reports [bold]fail[/bold]. Example: byteps-like doctor --json | jq '.[].fix'"
+)
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
-    measure: Annotated[bool, typer.Option("--measure", help="Also measure memory and loopback TCP (2 s).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure the bandwidth of memory and loopback TCP (2 s).")
+    ] = False,
 ) -> None:
-    """Shows what this host can do and what to fix."""
+    """Checks the capabilities of this host and suggests fixes."""
     sources: list[Callable[[], Row | Iterable[Row]]] = [
         *host.ROWS,
         *cuda.ROWS,
@@ -51,7 +55,7 @@ def collect(sources: Iterable[Callable[[], Row | Iterable[Row]]]) -> list[Row]:
             rows += [found] if isinstance(found, Row) else found
         except (OSError, ValueError, KeyError, AttributeError) as error:
             name = getattr(source, "__name__", "check")
-            rows.append(Row(name, State.WARN, f"could not be found out: {error!r}", "see /proc and /sys"))
+            rows.append(Row(name, State.WARN, f"the check failed: {error!r}", "see /proc and /sys"))
     return rows
 
 
@@ -68,4 +72,4 @@ def _print(rows: list[Row]) -> None:
     console = Console()
     console.print(table)
     counts = {state: sum(row.state is state for row in rows) for state in State}
-    console.print(f"\n{counts[State.OK]} ok, {counts[State.WARN]} to look at, {counts[State.FAIL]} to fix")
+    console.print(f"\n{counts[State.OK]} ok, {counts[State.WARN]} warnings, {counts[State.FAIL]} failures")

@@ -1,4 +1,4 @@
-"""`byteps-like lab`: hosts on one machine, joined by shaped links."""
+"""`byteps-like lab`: emulates hosts on one machine, connected by rate-limited links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from byteps_like.launch.lab import hosts as labs
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A cluster of network namespaces on this machine, with shaped links. Needs root.",
+    help="Emulates a cluster in network namespaces of this machine, with rate-limited links. Needs root.",
 )
 
 _RUN_EPILOG = """
@@ -22,7 +22,9 @@ _RUN_EPILOG = """
 """
 
 Hosts = Annotated[int, typer.Option("--hosts", min=1, help="Number of hosts.")]
-Rate = Annotated[str, typer.Option("--rate", help="Speed of every link, both ways: 1gbit, 100mbit, none.")]
+Rate = Annotated[
+    str, typer.Option("--rate", help="Rate of every link in each direction: 1gbit, 100mbit, or none for no limit.")
+]
 
 
 @app.command()
@@ -39,19 +41,23 @@ def up(hosts: Hosts = 4, rate: Rate = "1gbit") -> None:
 
 @app.command(no_args_is_help=True, epilog=_RUN_EPILOG)
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What each worker runs.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command that each worker runs.")],
     hosts: Hosts = 4,
     servers: Annotated[
         str,
-        typer.Option("--servers", "-s", help="Number of servers, on hosts of their own; auto: where they gain most."),
+        typer.Option(
+            "--servers", "-s", help="Number of servers, each on a host of its own; auto: the most useful placement."
+        ),
     ] = "1",
-    spare: Annotated[int, typer.Option("--spare", min=0, help="With auto: hosts without workers.")] = 0,
-    per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Workers on each host.")] = 1,
+    spare: Annotated[
+        int, typer.Option("--spare", min=0, help="With --servers auto: number of hosts without workers.")
+    ] = 0,
+    per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Number of workers per host.")] = 1,
     rate: Rate = "1gbit",
-    timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary line.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after this many seconds.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Do not print the summary line.")] = False,
 ) -> None:
-    """Runs a job with workers and servers on hosts of their own; otherwise as `byteps-like run`."""
+    """Runs a job like `byteps-like run`, but with workers and servers on separate emulated hosts."""
     from byteps_like.cli.run import parse_servers
     from byteps_like.launch.fleet import choose
     from byteps_like.launch.lab.job import run_in_lab
@@ -59,7 +65,7 @@ def run(
 
     count = parse_servers(servers)
     if count is not None and spare:
-        raise typer.BadParameter("hosts to spare need --servers auto", param_hint="--spare")
+        raise typer.BadParameter("--spare is only valid with --servers auto", param_hint="--spare")
     options = RunOptions(command, hosts * per_host, count or 0, timeout=timeout, quiet=quiet)
     console = Console()
     with _explained(console), labs.Lab(hosts + (count or spare), rate=split_rates(rate)) as lab:
@@ -74,9 +80,9 @@ def run(
 @app.command()
 def goodput(
     rate: Rate = "1gbit",
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long to measure.")] = 2.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Duration of the measurement in seconds.")] = 2.0,
 ) -> None:
-    """Measures what TCP carries between two hosts."""
+    """Measures the TCP goodput between two hosts."""
     console = Console()
     with _explained(console), labs.Lab(2, rate=split_rates(rate)) as lab:
         console.print(f"{lab.goodput(seconds=seconds) / 1e6:.2f} MB/s of payload at {rate}")
@@ -84,7 +90,7 @@ def goodput(
 
 @app.command()
 def clean() -> None:
-    """Removes labs whose owner died without removing them."""
+    """Removes labs whose owner ended without removing them."""
     removed = labs.sweep()
     Console().print(f"removed {len(removed)} labs" + "".join(f"\n  {name}" for name in removed))
 

@@ -61,7 +61,7 @@ app = typer.Typer(
     epilog="Try [bold]byteps-like run -n 2 -s 1 -- python train.py[/bold], or [bold]byteps-like doctor[/bold]."
 )
 def _root() -> None:
-    """Trains PyTorch models through summation servers or collectives: starts jobs, shows and checks them."""
+    """Trains PyTorch models with summation servers or collectives: starts, monitors and diagnoses jobs."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`byteps-like plan`: what a cluster will do, said beforehand."""
+"""`byteps-like plan`: predicts the performance of a cluster."""
 
 from __future__ import annotations
 
@@ -39,36 +39,57 @@ _EXAMPLES = (
 def plan(
     context: typer.Context,
     model: Annotated[
-        str, typer.Option(help="vgg16, resnet50, bert-base, bert-large, gpt2, or the JSON file of a workload.")
+        str, typer.Option(help="vgg16, resnet50, bert-base, bert-large, gpt2, or a workload's JSON file.")
     ] = "",
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead of a model: the recorded trace of a job's steps.")
+        Path | None, typer.Option(metavar="FILE", help="Recorded trace of a job's steps, instead of a model.")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Workers in all.")] = 8,
-    per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Of which share a network card.")] = 1,
-    servers: Annotated[str, typer.Option("--servers", "-s", help="Spare machines: 4, 0..32 or 0,8,16.")] = "0..8",
-    beside: Annotated[bool, typer.Option("--beside", help="Also a server beside each host's workers.")] = False,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Total number of workers.")] = 8,
+    per_host: Annotated[
+        int, typer.Option("--workers-per-host", min=1, help="Number of workers that share a network card.")
+    ] = 1,
+    servers: Annotated[
+        str, typer.Option("--servers", "-s", help="Numbers of server machines without workers: 4, 0..32 or 0,8,16.")
+    ] = "0..8",
+    beside: Annotated[bool, typer.Option("--beside", help="Also run a server on each worker host.")] = False,
     route: Annotated[
-        str, typer.Option(help="auto: an all-reduce where there are no servers; servers; allreduce.")
+        str, typer.Option(help="servers, allreduce, or auto (all-reduce if there are no servers).")
     ] = "auto",
-    gbps: Annotated[float, typer.Option(min=0.0, help="Each card, each way; 0: as calibrated, else 10.")] = 0.0,
-    server_gbps: Annotated[float, typer.Option(min=0.0, help="Spare machines' cards; 0: the same.")] = 0.0,
-    compute_seconds: Annotated[float, typer.Option(min=0.0, help="Forward and backward of a step.")] = 0.0,
-    batch: Annotated[int, typer.Option(min=0, help="Images or tokens per worker and step; 0: the model's.")] = 0,
-    flops: Annotated[float, typer.Option(help="FLOP/s that a worker reaches.")] = 1e13,
-    cross_barrier: Annotated[bool, typer.Option("--cross-barrier", help="The forward waits by layer.")] = False,
-    fifo: Annotated[bool, typer.Option("--fifo", help="No priorities across the barrier, either.")] = False,
-    partition_bytes: Annotated[str, typer.Option(help="As in the settings: 512k, 4M.")] = "4M",
-    credit_bytes: Annotated[str, typer.Option(help="As in the settings.")] = "1M",
-    costs: Annotated[Path | None, typer.Option(metavar="FILE", help="What --calibrate has measured.")] = None,
+    gbps: Annotated[
+        float,
+        typer.Option(min=0.0, help="Rate of each network card per direction, in Gb/s; 0: as calibrated, else 10."),
+    ] = 0.0,
+    server_gbps: Annotated[
+        float, typer.Option(min=0.0, help="Rate of the server machines' cards in Gb/s; 0: same as --gbps.")
+    ] = 0.0,
+    compute_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of forward and backward per step; 0: from the model and --flops.")
+    ] = 0.0,
+    batch: Annotated[
+        int, typer.Option(min=0, help="Images or tokens per worker and step; 0: the model's default.")
+    ] = 0,
+    flops: Annotated[float, typer.Option(help="FLOP/s that a worker achieves.")] = 1e13,
+    cross_barrier: Annotated[
+        bool, typer.Option("--cross-barrier", help="The next forward waits per layer, not for all.")
+    ] = False,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Send in order of readiness, without priorities.")] = False,
+    partition_bytes: Annotated[str, typer.Option(help="The setting partition_bytes: 512k, 4M.")] = "4M",
+    credit_bytes: Annotated[str, typer.Option(help="The setting credit_bytes.")] = "1M",
+    costs: Annotated[Path | None, typer.Option(metavar="FILE", help="File that --calibrate has written.")] = None,
     calibrate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure this cluster, as a worker of a job, instead.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead, measure this cluster (run it as the worker of a job) and write FILE."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the table.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG or SVG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the result as PNG or SVG.")] = None,
 ) -> None:
-    """Simulates training steps on a cluster with each number of servers: how long, how efficient, what limits them,
-    and what one more server, lines twice as fast or half the bytes would buy."""
+    """Simulates training steps on a cluster for each number of servers.
+
+    Prints the step time, the efficiency, the bottleneck, and the gain of one more server, of links twice as fast and of
+    half the bytes.
+    """
     if context.invoked_subcommand is not None:
         return
     if calibrate is not None:
@@ -125,20 +146,20 @@ def parse_counts(text: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 0:
-        raise InvalidArgumentError(f"--servers {text}: write 4, 0..32 or 0,8,16")
+        raise InvalidArgumentError(f"--servers {text} is not valid; write 4, 0..32 or 0,8,16")
     return found
 
 
 def routed(counts: list[int], route: str, beside: bool) -> list[int]:
     """Those that go this way. Raises InvalidArgumentError if none do."""
     if route not in ("auto", "servers", "allreduce"):
-        raise InvalidArgumentError(f"--route {route}: there are auto, servers and allreduce")
+        raise InvalidArgumentError(f"--route {route} is not valid; use auto, servers or allreduce")
     if route == "allreduce":
         found = [] if beside else [0]
     else:
         found = [count for count in counts if count or beside or route == "auto"]
     if not found:
-        raise InvalidArgumentError(f"--route {route} contradicts the servers asked for")
+        raise InvalidArgumentError(f"--route {route} contradicts --servers or --beside")
     return found
 
 
@@ -148,7 +169,7 @@ def _workload(model: str, trace: Path | None, batch: int, compute_seconds: float
     from byteps_like.planner.workload import Workload
 
     if (trace is None) == (not model):
-        raise InvalidArgumentError("name one workload: --model vgg16 (or a file), or --trace FILE")
+        raise InvalidArgumentError("give exactly one workload: --model NAME, --model FILE.json or --trace FILE")
     if trace is not None or Path(model).suffix == ".json":
         found = from_trace(trace) if trace is not None else Workload.read(model)
         return found.scaled(compute_seconds=compute_seconds or None)
@@ -181,7 +202,7 @@ def show(workload: Workload, cluster: Cluster, rows: list[Row]) -> Table:
     )
     table = Table(box=None, title=title, title_justify="left")
     unit = f"{workload.unit}/s"
-    for heading in ("servers", "step", unit, "efficiency", "one more", "lines x 2", "bytes / 2"):
+    for heading in ("servers", "step", unit, "efficiency", "one more", "links x 2", "bytes / 2"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bottleneck", no_wrap=True)
     best = min(row.prediction.step for row in rows)
@@ -197,13 +218,13 @@ def show(workload: Workload, cluster: Cluster, rows: list[Row]) -> Table:
 
 
 def draw(path: Path, workload: Workload, cluster: Cluster, rows: list[Row]) -> None:
-    """Step times over the number of servers, as they are, with faster lines and with fewer bytes."""
+    """Step times over the number of servers, as they are, with faster links and with fewer bytes."""
     from byteps_like.bench.report import plot_curves
 
     servers = [float(row.servers) for row in rows]
     series: dict[str, Any] = {
-        "as it is": (servers, [row.prediction.step for row in rows]),
-        "lines twice as fast": (servers, [row.twice_the_rate for row in rows]),
+        "as configured": (servers, [row.prediction.step for row in rows]),
+        "links twice as fast": (servers, [row.twice_the_rate for row in rows]),
         "half the bytes": (servers, [row.half_the_bytes for row in rows]),
         "limit: compute": (servers, [workload.compute] * len(rows)),
     }

@@ -1,4 +1,4 @@
-"""`byteps-like plan codecs`: whether encoding pays, by tensor size, on this machine and a network."""
+"""`byteps-like plan codecs`: predicts for which tensor sizes and networks compression pays."""
 
 from __future__ import annotations
 
@@ -23,15 +23,22 @@ EXAMPLES = (
 
 
 def codecs(
-    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Workers, each on a host.")] = 4,
-    servers: Annotated[int, typer.Option("--servers", "-s", min=1, help="Servers, each on a host.")] = 4,
-    gbps: Annotated[float, typer.Option(min=0.001, help="Each card, each way.")] = 10.0,
-    latency_us: Annotated[float, typer.Option(min=0.0, help="Microseconds from a send to its receipt.")] = 100.0,
-    names: Annotated[str, typer.Option("--codecs", help="As compression= takes them, with commas.")] = DEFAULT,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the table.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", "-n", min=1, help="Number of workers, each on a host of its own.")
+    ] = 4,
+    servers: Annotated[
+        int, typer.Option("--servers", "-s", min=1, help="Number of servers, each on a host of its own.")
+    ] = 4,
+    gbps: Annotated[float, typer.Option(min=0.001, help="Rate of each network card per direction, in Gb/s.")] = 10.0,
+    latency_us: Annotated[float, typer.Option(min=0.0, help="One-way latency in microseconds.")] = 100.0,
+    names: Annotated[str, typer.Option("--codecs", help="Comma-separated codecs, as for compression=.")] = DEFAULT,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
 ) -> None:
-    """Measures codecs on one core of this machine and says, for each size of tensor, how it is sent fastest: raw, as
-    bf16 or encoded, and in how many pieces; and up to which speed of network each codec pays."""
+    """Measures codecs on one core of this machine and predicts the fastest way to send tensors.
+
+    For each tensor size: raw, as bf16 or encoded, and in how many pieces. For each codec: the network rate up to which
+    it is faster than bf16.
+    """
     from byteps_like.compression.decision import Path, decide
     from byteps_like.planner.cluster import GOODPUT
 
@@ -79,7 +86,7 @@ def _limits(ways: dict[str, Way], path: Path) -> dict[str, float]:
 
 def show(decisions: list[Decision], path: Path, gbps: float) -> Table:
     """The table: a row per size; the fastest way is bold."""
-    title = f"{path.workers} workers, {path.servers} servers, {gbps:g} Gb/s; times of one tensor by itself"
+    title = f"{path.workers} workers, {path.servers} servers, {gbps:g} Gb/s; times of a single tensor"
     table = Table(box=None, title=title, title_justify="left")
     for heading in ("fp32 bytes", *decisions[0].seconds, "fastest", "pieces", "vs raw"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""`byteps-like plan shift`: when jobs that share links should begin their steps."""
+"""`byteps-like plan shift`: shifts in time the steps of jobs that share links."""
 
 from __future__ import annotations
 
@@ -23,28 +23,38 @@ def shift(
         list[str],
         typer.Argument(
             metavar="JOB...",
-            help="NAME=PERIOD:START:LENGTH:GBPS,START:LENGTH:GBPS@LINK+LINK; NAME=, further arcs and @LINK may be left"
-            " out. Or NAME=FILE.json@LINK, a trace.",
+            help="NAME=PERIOD:START:LENGTH:GBPS,START:LENGTH:GBPS@LINK+LINK; NAME=, further intervals and @LINK are"
+            " optional. Or a trace: NAME=FILE.json@LINK.",
         ),
     ],
-    gbps: Annotated[float, typer.Option(help="Capacity of every link that --link doesn't name, in Gb/s.")] = 10.0,
-    link: Annotated[list[str] | None, typer.Option(metavar="NAME=GBPS", help="Capacity of one link.")] = None,
+    gbps: Annotated[float, typer.Option(help="Capacity in Gb/s of links that --link does not name.")] = 10.0,
+    link: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=GBPS", help="Capacity of one link in Gb/s; repeatable.")
+    ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, max=0.2, help="How far periods may be off a common multiple's parts.")
+        float,
+        typer.Option(
+            min=0.0, max=0.2, help="Relative deviation allowed between periods and parts of a common multiple."
+        ),
     ] = APART,
     slack: Annotated[
-        float, typer.Option(min=0.0, max=0.5, help="How much longer than needed steps are made, to catch up in.")
+        float,
+        typer.Option(
+            min=0.0, max=0.5, help="Fraction by which step slots are longer than needed, to catch up after delays."
+        ),
     ] = SLACK,
-    draw: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw before and after: .png or .svg.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the load before and after, as .png or .svg.")
+    ] = None,
 ) -> None:
     """Finds time shifts for jobs that share links, so that one sends while the others compute.
 
-    A job is written as its step in seconds, and when it sends in it, for how long and at what rate: two jobs of a
-    second's compute and a second's communication are
+    A job is given by the period of its steps in seconds, and by the start, length and rate of its transfers within a
+    step. For example, two jobs that compute for one second and then communicate for one second:
 
         byteps-like plan shift 2:1:1:10 2:1:1:10 --gbps 10
 
-    or as a trace that BYTEPS_LIKE_TRACE has recorded. Run each job with the settings of its row:
+    A job can also be given by a trace that BYTEPS_LIKE_TRACE has recorded. Run each job with the settings of its row:
     BYTEPS_LIKE_STEP_PERIOD and BYTEPS_LIKE_START_OFFSET.
     """
     from byteps_like.planner.shift.jobs import parse_job
@@ -71,7 +81,7 @@ def _capacities(jobs: list[Job], given: list[str], gbps: float) -> dict[str, flo
         try:
             capacity[name] = float(rate)
         except ValueError:
-            raise InvalidArgumentError(f"--link {text}: write NAME=GBPS") from None
+            raise InvalidArgumentError(f"--link {text} is not valid; write NAME=GBPS") from None
         if name not in names:
             raise InvalidArgumentError(f"--link {text}: no job is on link {name!r}; links: {', '.join(names)}")
     return capacity

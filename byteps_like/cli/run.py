@@ -1,4 +1,4 @@
-"""`byteps-like run`: a whole job on this host from one command."""
+"""`byteps-like run`: runs a whole job on this host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _EXAMPLES = """
 
   byteps-like run -n 4 -s 2 --env BYTEPS_LIKE_STALL_TIMEOUT=30 --log-dir logs -- python train.py
 
-  byteps-like run -n 4 -s auto -- python train.py   (here: one server. On a cluster see docs/how-to/placement.md)
+  byteps-like run -n 4 -s auto -- python train.py   (on one host: one server; for clusters see docs/how-to/placement.md)
 
 The exit code is that of the process that failed first (128 + signal if a signal ended it), 124 after --timeout,
-130 after Ctrl-C. Ctrl-C once ends the workers in order (SIGINT), twice at once. Workers find their place in the
-job in the environment (BYTEPS_LIKE_RANK and others; see byteps-like config).
+130 after Ctrl-C. The first Ctrl-C interrupts the workers (SIGINT), the second kills all processes. Workers read
+their rank and the job's address from the environment (BYTEPS_LIKE_RANK and others; see byteps-like config).
 """
 
 
@@ -42,26 +42,30 @@ def parse_servers(text: str) -> int | None:
 
 @app.command(epilog=_EXAMPLES, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What each worker runs.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that each worker runs.")],
     workers: Annotated[int, typer.Option("-n", "--workers", min=1, help="Number of workers.")] = 1,
     servers: Annotated[
-        str, typer.Option("-s", "--servers", help="Number of summation servers; auto: as many as gain something.")
+        str, typer.Option("-s", "--servers", help="Number of summation servers; auto: as many as improve speed.")
     ] = "1",
-    shards: Annotated[int | None, typer.Option(min=1, help="Threads of each server; by default by cores.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every process; repeatable.")] = None,
-    log_dir: Annotated[Path | None, typer.Option(help="Also write each process's output to a file here.")] = None,
-    no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Leave role and rank out of the output.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No lines of its own but the verdict.")] = False,
-    timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after so many seconds.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Threads per server; default: by number of cores.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable for every process; repeatable.")
+    ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Also write the output of each process to a file in this folder.")
+    ] = None,
+    no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Do not prefix output with role and rank.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no messages except the final result.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after this many seconds.")] = None,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
-    job: Annotated[str, typer.Option(help="Name of the job; by default a new one.")] = "",
+    job: Annotated[str, typer.Option(help="Name of the job; default: a new one.")] = "",
     no_pin: Annotated[
-        bool, typer.Option("--no-pin", help="Don't keep workers on the cores beside their GPUs.")
+        bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")
     ] = False,
 ) -> None:
-    """Starts scheduler, servers and workers on this host and shows their output, each line after its role and rank.
+    """Starts scheduler, servers and workers on this host and shows their output, each line prefixed with role and rank.
 
-    The first failure ends the job and is shown last, with its traceback. Nothing of the job outlives this command.
+    The first failure ends the job and is shown last, with its traceback. No process of the job outlives this command.
     """
     from byteps_like.launch.fleet import choose
     from byteps_like.launch.options import RunOptions

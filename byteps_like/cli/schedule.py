@@ -1,4 +1,4 @@
-"""`byteps-like schedule`: the algorithms of collectives, what they send, and pictures of them."""
+"""`byteps-like schedule`: lists, checks and draws the algorithms of collectives."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from byteps_like.collectives.schedules import count
 from byteps_like.collectives.schedules.schedule import Kind, Layout, RankSchedule
 from byteps_like.errors import InvalidArgumentError
 
-app = typer.Typer(no_args_is_help=True, help="The algorithms of collectives: lists, shows, draws and explains them.")
+app = typer.Typer(no_args_is_help=True, help="Lists, checks, draws and explains the algorithms of collectives.")
 _WIDE = 8  # ranks; beyond that a column for each does not fit
 
-Ranks = Annotated[int, typer.Option("-n", "--ranks", min=1, max=128, help="Number of ranks, one on each host.")]
-Hosts = Annotated[str, typer.Option("--hosts", metavar="2x4|4,2,2", help="Ranks on each host; beats -n.")]
+Ranks = Annotated[int, typer.Option("-n", "--ranks", min=1, max=128, help="Number of ranks, one per host.")]
+Hosts = Annotated[str, typer.Option("--hosts", metavar="2x4|4,2,2", help="Number of ranks per host; overrides -n.")]
 
 
 @app.command("list")
@@ -29,7 +29,7 @@ def list_all(
     ranks: Ranks = 8,
     hosts: Hosts = "",
 ) -> None:
-    """Lists the algorithms of each kind with what they cost, as multiples of one section."""
+    """Lists the algorithms of each collective with their rounds, messages and volume (in sections) per rank."""
     layout = layout_of(ranks, hosts)
     table = Table(box=None, title=f"{layout.size} ranks on {len(layout.members)} hosts", title_justify="left")
     for heading in ("collective", "algorithm", "rounds", "messages", "sections", ""):
@@ -47,16 +47,16 @@ def list_all(
 
 @app.command(no_args_is_help=True)
 def show(
-    algorithm: Annotated[str, typer.Argument(help="Its name, as in `schedule list`.")],
+    algorithm: Annotated[str, typer.Argument(help="Name of the algorithm, as in `schedule list`.")],
     ranks: Ranks = 4,
-    kind: Annotated[Kind | None, typer.Option(help="Which collective; default: the first that has it.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Collective; default: the first that has the algorithm.")] = None,
     hosts: Hosts = "",
     root: Annotated[int, typer.Option(min=0, help="Root of a broadcast, reduce, scatter or gather.")] = 0,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the schedule to this file.")] = None,
 ) -> None:
-    """Checks a schedule on all ranks, prints its messages by rounds and what each rank sends, and draws it.
+    """Checks a schedule on all ranks, and prints its messages by round and the volume that each rank sends.
 
-    A cell says what a rank sends: 2→3 is chunk 2 to rank 3, +2→3 one that is added there, 2→3! completes the sum.
+    A cell shows what a rank sends: 2→3 is chunk 2 to rank 3, +2→3 is added there, 2→3! completes the sum.
     """
     layout, found = layout_of(ranks, hosts), kind or _first_kind(algorithm)
     schedules = [library.rank_schedule(found, algorithm, rank, layout, root) for rank in range(layout.size)]
@@ -77,12 +77,12 @@ def show(
 
 @app.command()
 def explain(
-    kind: Annotated[Kind, typer.Argument(help="Which collective.")],
-    nbytes: Annotated[int, typer.Argument(min=0, help="Bytes of the longer of its two buffers.")],
+    kind: Annotated[Kind, typer.Argument(help="Collective.")],
+    nbytes: Annotated[int, typer.Argument(min=0, help="Size in bytes of the larger of its two buffers.")],
     ranks: Ranks = 4,
     hosts: Hosts = "",
 ) -> None:
-    """Says which algorithm would be chosen, with this environment's settings, and why."""
+    """Shows which algorithm would be chosen with the settings of the environment, and why."""
     from byteps_like.collectives.selection.selector import Selector
     from byteps_like.config import Config
 
@@ -104,7 +104,7 @@ def layout_of(ranks: int, hosts: str) -> Layout:
     except ValueError:
         sizes = []
     if not sizes or min(sizes) < 1:
-        raise InvalidArgumentError(f"--hosts {hosts}: write 2x4 for two hosts of four ranks, or 4,2,2")
+        raise InvalidArgumentError(f"--hosts {hosts} is not valid; write 2x4 (two hosts of four ranks) or 4,2,2")
     return Layout(tuple(host for host, size in enumerate(sizes) for _ in range(size)))
 
 
@@ -112,7 +112,7 @@ def _first_kind(algorithm: str) -> Kind:
     bare = algorithm.partition(":")[0]
     kinds = [row.kind for row in library.algorithms() if row.name == bare]
     if not kinds:
-        raise InvalidArgumentError(f"no algorithm {algorithm!r}: see byteps-like schedule list")
+        raise InvalidArgumentError(f"there is no algorithm {algorithm!r}; see `byteps-like schedule list`")
     return kinds[0]
 
 

@@ -1,4 +1,4 @@
-"""`byteps-like scheduler`: the scheduler of one job, in the foreground."""
+"""`byteps-like scheduler`: runs the scheduler of one job in the foreground."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ python -c 'import secrets; print(secrets.token_hex(32))').
 
 @app.command(epilog=_EPILOG)
 def scheduler(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; by default all, or the configured.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: as configured, else all.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = None,
     workers: Annotated[
-        int | None, typer.Option("-n", "--workers", min=1, help="World size; else the workers'.")
+        int | None, typer.Option("-n", "--workers", min=1, help="Number of workers; default: as the workers say.")
     ] = None,
-    servers: Annotated[int | None, typer.Option("-s", "--servers", min=0, help="Servers; else the workers'.")] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+    servers: Annotated[
+        int | None, typer.Option("-s", "--servers", min=0, help="Number of servers; default: as the workers say.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Runs the scheduler of one job until the job has ended.
 
-    Exit code 1 if the job failed.
+    Exits with code 1 if the job failed.
     """
     from byteps_like.control.calls.scheduler import run_scheduler
 

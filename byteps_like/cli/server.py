@@ -1,4 +1,4 @@
-"""`byteps-like server`: one summation server, in the foreground."""
+"""`byteps-like server`: runs one summation server in the foreground."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import typer
 
 app = typer.Typer(add_completion=False)
 _EPILOG = """
-Start one per node, on spare CPU machines or beside the workers. Job and secret come from the environment
-(BYTEPS_LIKE_JOB, BYTEPS_LIKE_SECRET_FILE); the server waits for its scheduler to come up.
+Start one server per host, on CPU machines without workers or on the hosts of the workers. The environment gives the
+job and its secret (BYTEPS_LIKE_JOB, BYTEPS_LIKE_SECRET_FILE). The server waits until its scheduler is up.
 
 [bold]Example[/bold]  BYTEPS_LIKE_SECRET_FILE=secret byteps-like server --scheduler node1:7077
 """
@@ -17,11 +17,11 @@ Start one per node, on spare CPU machines or beside the workers. Job and secret 
 
 @app.command(epilog=_EPILOG)
 def server(
-    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The job's scheduler.")] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
-    host: Annotated[str | None, typer.Option(help="Own address, as the workers reach it.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = None,
-    shards: Annotated[int | None, typer.Option(min=1, help="Threads; by default by cores.")] = None,
+    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the job's scheduler.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address at which workers reach this server.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Number of threads; default: by number of cores.")] = None,
 ) -> None:
     """Runs one summation server until its job has ended."""
     from byteps_like.server.process import run_server, server_config

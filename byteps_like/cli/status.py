@@ -26,7 +26,7 @@ _QUIET = 2.0
 """Seconds without a heartbeat that are shown."""
 _ROUTE, _LINKS = "route_", "links_"
 _EPILOG = """
-Scheduler, job and secret come from the environment, as for a worker (see byteps-like config).
+The environment gives scheduler, job and secret, as for a worker (see byteps-like config).
 
 [bold]Example[/bold]  BYTEPS_LIKE_SECRET_FILE=secret byteps-like status --scheduler node1:7077 --job digits
 """
@@ -34,17 +34,17 @@ Scheduler, job and secret come from the environment, as for a worker (see byteps
 
 @app.command(epilog=_EPILOG)
 def status(
-    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The job's scheduler.")] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per look.")] = False,
+    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the job's scheduler.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per update.")] = False,
 ) -> None:
-    """Shows a job's members, their state and their rates, until Ctrl-C or the job's end.
+    """Shows a job's members, their states and their rates, until Ctrl-C or the end of the job.
 
-    Sent and received are bytes of payload on links; what servers sum in the workers' own shared memory is "in place".
-    Links are a worker's, to servers and to other workers, by transport.
-    Exit code 1 if no scheduler answers.
+    "Sent" and "received" count payload bytes on links; "in place" counts bytes that servers sum in the workers' shared
+    memory. "Links" counts a worker's links to servers and other workers, by transport.
+    Exits with code 1 if no scheduler answers.
     """
     config = Config.from_env(scheduler=scheduler, job=job)
     show = _as_json if as_json else _as_table if once or not sys.stdout.isatty() else _live

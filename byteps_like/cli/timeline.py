@@ -1,4 +1,4 @@
-"""`byteps-like timeline`: what became of the steps of a job that was recorded."""
+"""`byteps-like timeline`: records, merges and analyses timelines of training steps."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ import typer
 
 from byteps_like.config import Config
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Merges and reports recorded timelines.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Records, merges and analyses timelines of training steps."
+)
 _RECORDING = """
-A job is recorded with BYTEPS_LIKE_TRACE=DIR (or FILE.json) in the environment of all its processes, and
-BYTEPS_LIKE_TRACE_STEPS=10:19 for these steps only; or by byteps_like.torch.trace(DIR, steps=10) on all ranks.
+To record a job, set BYTEPS_LIKE_TRACE=DIR (or FILE.json) in the environment of all its processes, and optionally
+BYTEPS_LIKE_TRACE_STEPS=10:19 to select steps; or call byteps_like.torch.trace(DIR, steps=10) on all ranks.
 
 [bold]Example[/bold]  BYTEPS_LIKE_TRACE=trace byteps-like run -n 2 -s 1 -- python train.py; """
-Source = Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A trace, or the directory of its parts.")]
+Source = Annotated[Path, typer.Argument(metavar="FILE|DIR", help="Merged trace, or directory of its parts.")]
 
 
 @app.command(epilog="[bold]Example[/bold]  byteps-like timeline record /tmp/trace --steps 20 --scheduler node1:7077")
 def record(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where each member writes its part, on its host.")],
-    steps: Annotated[int, typer.Option(min=1, help="How many whole steps.")] = 10,
-    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The job's scheduler.")] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory on each host to which members write their parts.")
+    ],
+    steps: Annotated[int, typer.Option(min=1, help="Number of whole steps.")] = 10,
+    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the job's scheduler.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
 ) -> None:
-    """Has all ranks and servers of a running job record their next steps. Returns at once.
+    """Makes all ranks and servers of a running job record their next steps. Returns at once.
 
-    Scheduler, job and secret come from the environment, as for a worker. Members write below their working directory,
-    the temporary one and BYTEPS_LIKE_TRACE_ROOT only. Then bring the parts into one directory.
+    The environment gives scheduler, job and secret, as for a worker. Members write only below their working directory,
+    the temporary directory and BYTEPS_LIKE_TRACE_ROOT. Afterwards, copy the parts of all hosts into one directory.
     """
     from byteps_like.control.calls.client import order_record
     from byteps_like.timeline.orders import NEXT, Order
@@ -40,12 +44,12 @@ def record(
 
 @app.command(epilog=_RECORDING + "byteps-like timeline merge trace")
 def merge(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the parts lie: those of all hosts.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="By default DIR/trace.json.")] = None,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with the parts of all hosts.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Output file; default: DIR/trace.json.")] = None,
 ) -> None:
-    """Makes one file of the parts of all ranks and servers, for ui.perfetto.dev or chrome://tracing.
+    """Merges the parts of all ranks and servers into one file for ui.perfetto.dev or chrome://tracing.
 
-    A name that ends with .gz makes it small; both viewers read it.
+    A name that ends with .gz compresses the file; both viewers can read it.
     """
     from byteps_like.timeline.perfetto import merged, write
 
@@ -55,17 +59,19 @@ def merge(
     events = sum(event["ph"] == "X" for event in trace["traceEvents"])
     print(f"{target}: {events} events of {len(trace['otherData']['processes'])} processes")
     if trace["otherData"]["lost"]:
-        print(f"{trace['otherData']['lost']} records were lost: more came than could be written")
+        print(f"{trace['otherData']['lost']} records were lost, because they came faster than they could be written")
 
 
 @app.command(epilog=_RECORDING + "byteps-like timeline report trace --html report.html")
 def report(
     source: Source,
-    png: Annotated[Path | None, typer.Option(help="Also draw it there (or as .svg, .pdf).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with tables and drawing there.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The tables as one JSON object.")] = False,
+    png: Annotated[Path | None, typer.Option(help="Also draw the result to this file (.png, .svg or .pdf).")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page with tables and the drawing to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as one JSON object.")] = False,
 ) -> None:
-    """Says where the steps went: compute, exposed communication, for whom ranks waited; and who holds the others up."""
+    """Shows the shares of compute and exposed communication in steps, who waited for whom, and stragglers."""
     from rich.console import Console
 
     from byteps_like.timeline.analysis import Analysis

@@ -1,4 +1,4 @@
-"""`byteps-like tune`: measures on this very cluster what the defaults only suppose."""
+"""`byteps-like tune`: measures collectives on this cluster, to choose algorithms by measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from byteps_like.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from byteps_like.collectives.selection.tune import Timing
 
-app = typer.Typer(no_args_is_help=True, help="Measures on this cluster what the defaults only suppose.")
+app = typer.Typer(
+    no_args_is_help=True, help="Measures collectives on this cluster, to choose algorithms by measurement."
+)
 
 
 @app.callback()
@@ -30,17 +32,20 @@ def _root() -> None:
     "then BYTEPS_LIKE_COLLECTIVE_TABLE=table.json"
 )
 def collectives(
-    table: Annotated[Path, typer.Argument(help="JSON file for the result; other layouts in it are kept.")],
-    kinds: Annotated[str, typer.Option(metavar="all_reduce,...", help="Which collectives; default: all.")] = "",
-    largest: Annotated[int, typer.Option(min=256, help="Bytes of the largest call.")] = 64 << 20,
+    table: Annotated[Path, typer.Argument(help="Output JSON file; its entries for other layouts are kept.")],
+    kinds: Annotated[str, typer.Option(metavar="all_reduce,...", help="Collectives to measure; default: all.")] = "",
+    largest: Annotated[int, typer.Option(min=256, help="Largest size in bytes.")] = 64 << 20,
     repeats: Annotated[
         int,
-        typer.Option(min=1, help="Measurements of each at least, of which the median counts; more of what is quick."),
+        typer.Option(
+            min=1,
+            help="Minimum number of measurements per case; their median counts. Quick cases are measured more often.",
+        ),
     ] = 7,
 ) -> None:
-    """Measures every algorithm of every collective among this job's workers; run it on each of them, as a worker.
+    """Measures every algorithm of every collective; run it as every worker of a job.
 
-    Rank 0 writes the table, which the setting `collective_table` then names on all ranks.
+    Rank 0 writes the table. Then name it in the setting `collective_table` on all ranks.
     """
     from byteps_like.collectives.selection.tune import SIZES, TuneOptions, layout_of, tune
     from byteps_like.control.hosts.routes import host_id
@@ -57,7 +62,7 @@ def collectives(
         if group.rank == 0:
             save(table, measured, layout)
             Console().print(show(found))
-            print(f"written to {table}; BYTEPS_LIKE_COLLECTIVE_TABLE={table} makes the ranks use it")
+            print(f"written to {table}; BYTEPS_LIKE_COLLECTIVE_TABLE={table} makes ranks use it")
         group.barrier().wait()
     finally:
         worker.close()
@@ -89,4 +94,4 @@ def _kinds(text: str) -> tuple[Kind, ...]:
     try:
         return tuple(Kind(name.strip()) for name in text.split(",") if name.strip())
     except ValueError as error:
-        raise InvalidArgumentError(f"--kinds {text}: {error}; there are {', '.join(Kind)}") from error
+        raise InvalidArgumentError(f"--kinds {text}: {error}; use some of {', '.join(Kind)}") from error

@@ -81,7 +81,7 @@ def test_wrong_words_are_told() -> None:
     for text in ("x", "3..1", "-1"):
         with pytest.raises(InvalidArgumentError, match=r"write 4, 0\.\.32 or"):
             parse_counts(text)
-    with pytest.raises(InvalidArgumentError, match="name one workload"):
+    with pytest.raises(InvalidArgumentError, match="give exactly one workload"):
         run("-n", "4")
 
 
