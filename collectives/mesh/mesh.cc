@@ -191,6 +191,7 @@ void MeshImpl::Goodbye(std::function<void()> done) {
 }
 
 void MeshImpl::OnLinkClosed() {
+  if (!goodbye_done_) return;
   bool closed = true;
   ForAll([&](MeshPeer& way) { closed = closed && way.closed(); });
   if (closed) EndGoodbye();

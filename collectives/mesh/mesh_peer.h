@@ -1,50 +1,37 @@
-// One way to one peer of the mesh: idle, dialing, proposed (dialed, and not yet taken by the peer), up, lost.
-//
-// Both ends may dial at once, and bytes that one end has sent must not be lost with a connection that the other drops.
-// So whoever dialed sends nothing before the peer's first frame, a CREDIT of 0 bytes, by which it takes the connection.
-// The lower rank keeps a connection from the peer aside while its own is on the way; the higher takes the lower's.
+// One way to one peer of the mesh: its link, from the first attempt to the goodbye. The link is made by Rendezvous.
 #pragma once
 
-#include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "collectives/mesh/mesh.h"
-#include "collectives/mesh/mesh_dial.h"
+#include "collectives/mesh/mesh_context.h"
+#include "collectives/mesh/region_channel.h"
+#include "collectives/mesh/rendezvous.h"
 
 namespace byteps_like {
 
-struct MeshContext {  // what all peers of a mesh share
-  EventLoop& loop;
-  MeshHandler& handler;
-  const MeshOptions& options;
-  const MeshWorld& world;
-  MeshDialers& dialers;
-  std::function<void(uint32_t rank, const Status& why)> on_lost;  // by one of its ways, each at most once
-  std::function<void()> on_closed;                                // a link is closed, after Goodbye
-};
-
-class MeshPeer final : private LinkHandler {
+class MeshPeer final : private LinkHandler, private Rendezvous::Owner {
  public:
-  MeshPeer(const MeshContext& mesh, WayTo to) : mesh_(mesh), rank_(to.peer), to_(to) {}
+  MeshPeer(const MeshContext& mesh, WayTo to)
+      : mesh_(mesh), rank_(to.peer), to_(to), rendezvous_(mesh, to, *this), regions_(mesh, to.peer, [this] {
+          if (IsUp()) link_->Kick();
+        }) {}
 
   // On the loop's thread.
   void Kick();
-  void Offer(std::unique_ptr<Stream> stream);  // it has dialed us
+  void Offer(std::unique_ptr<Stream> stream) { rendezvous_.Offer(std::move(stream)); }  // it has dialed us
   void PassRegion(uint32_t id, std::shared_ptr<SharedBuffer> buffer);
   void Cut(const Status& why);
   void Redirect(std::byte* place);
   void Keep();
-  bool TakesOffers() const { return state_ == State::kUp && link_->takes_offers(); }
+  bool TakesOffers() const { return IsUp() && link_->takes_offers(); }
   bool OfferPlace(const Header& about, std::byte* place, uint64_t bytes) {
-    return state_ == State::kUp && link_->Offer(about, place, bytes);
+    return IsUp() && link_->Offer(about, place, bytes);
   }
   bool Withdraw(const OfferId& what) { return link_ != nullptr && link_->Withdraw(what); }
-  bool KeepShort(bool on) { return state_ == State::kUp && link_->KeepShort(on); }
+  bool KeepShort(bool on) { return IsUp() && link_->KeepShort(on); }
   // The peer is lost by some way: no link is made any more. True: one is open, and on_lost tells its end.
   bool Leave();
   void Goodbye();
@@ -55,7 +42,9 @@ class MeshPeer final : private LinkHandler {
   std::string transport() const;  // likewise; "" while there is no link
 
  private:
-  enum class State { kIdle, kDialing, kProposed, kUp, kLost };
+  // kMeeting: the rendezvous is at work, or nothing was to be sent yet. kEnding: up, and the goodbye follows when
+  // nothing else is left to send. kSaidGoodbye: up, but only to receive. kClosing: we closed the link for good.
+  enum class State { kMeeting, kUp, kEnding, kSaidGoodbye, kClosing, kLost };
 
   std::byte* PlaceFor(Link& link, const Header& header) override;
   void OnFrame(Link& link, const Header& header, std::byte* payload) override;
@@ -64,41 +53,24 @@ class MeshPeer final : private LinkHandler {
   void OnWithdrawn(Link& link, const OfferId& what) override;
   void OnClosed(Link& link, const Status& why) override;
 
+  void Try(std::unique_ptr<Stream> stream) override;
+  void Met() override;
+  void Missed(const Status& why) override { Lose(why); }
+
+  bool IsUp() const { return state_ == State::kUp || state_ == State::kEnding || state_ == State::kSaidGoodbye; }
   std::string name() const;
-  void Dial();
-  void DialLater();
-  void OnDialed(Result<std::unique_ptr<Stream>> stream);
-  void Install(std::unique_ptr<Stream> stream, bool accepted);
-  void OnWelcome(const Header& header);
-  void OnDeclined(const Status& why);
-  void Up();
   void Drop(const Status& why);  // of the link in use
   void Lose(const Status& why);
   void SetLink(std::unique_ptr<Link> link);
-  Header HeaderOf(FrameType type) const;
-  bool NextRegion(Outgoing& next);
-  void RetryRegions();
-  void TakeRegion(Link& link, const Header& header);
-
-  struct Region {
-    uint32_t id;
-    std::shared_ptr<SharedBuffer> buffer;
-  };
 
   const MeshContext& mesh_;
   const uint32_t rank_;
   const WayTo to_;
-  State state_ = State::kIdle;
-  std::optional<Deadline> deadline_;  // to be up, once its first attempt has had its turn or can't be made
-  std::shared_ptr<MeshDial> dial_;
-  uint64_t dials_ = 0;  // so that a result of an old one is recognised
+  State state_ = State::kMeeting;
+  Rendezvous rendezvous_;
+  RegionChannel regions_;
   std::unique_ptr<Link> link_;
-  std::unique_ptr<Stream> parked_;
   std::vector<std::unique_ptr<Link>> closing_;
-  bool welcome_ = false, leaving_ = false, ending_ = false, said_goodbye_ = false;
-  std::deque<Region> regions_;
-  bool retries_regions_ = false;
-  uint64_t timer_ = 0;
 
   mutable std::mutex counters_mutex_;  // guards which link is in use, for counters, and:
   LinkCounters past_;                  // of links that are gone
