@@ -18,7 +18,7 @@ from byteps_like.torch.adapt.attach import follow
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
 from byteps_like.torch.crossing.optimizer import check_crossing, crossing
-from byteps_like.torch.factors.reducer import factor_reducer
+from byteps_like.torch.factors.beside import factor_reducer
 from byteps_like.torch.gradients.parts import Scaling
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.optimizer.adasum import AdasumOptimizerMixin, StepReducer

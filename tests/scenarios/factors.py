@@ -85,7 +85,7 @@ def odd_model() -> nn.Module:
 
 def layers_of(optimizer: Any) -> dict[str, Any]:
     """Of the reducer: none in a world of one."""
-    factors = optimizer._distribution.reducer.factors
+    factors = optimizer._distribution.reducer.beside.factors
     return {} if factors is None else {layer.name: layer for layer in factors.layers}
 
 
@@ -252,7 +252,7 @@ def refusals(bps: Any, rank: int, size: int) -> None:
 def measured_and_chosen(bps: Any, rank: int, size: int) -> None:
     _, optimizer = trained(bps, rank, size, odd_model, odd_loss, range(4), sufficient_factors="auto")
     if size > 1:
-        link = optimizer._distribution.reducer.factors.link
+        link = optimizer._distribution.reducer.beside.factors.link
         assert len(set(bps.allgather_object(repr(link)))) == 1 and link.multiply_add > 0.0
 
 

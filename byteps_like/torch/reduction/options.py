@@ -29,6 +29,8 @@ class ReducerOptions:
     crossing: bool = False
     transform: Callable[[Arena, Slot], None] | None = None
     """What is made of a gradient before it is sent (see onebit_adam)."""
+    only_on_host: str = ""
+    """Why no gradient may be on a device; "": they may."""
 
     @property
     def switches(self) -> bool | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -23,9 +23,31 @@ from byteps_like.torch.reduction.codec_memory import CodecMemory
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.parameter_set import ParameterSet, level
 from byteps_like.torch.reduction.round_hooks import Watchers
-from byteps_like.torch.reduction.rounds import Phase, Rounds
+from byteps_like.torch.reduction.rounds import Companion, Rounds
 from byteps_like.torch.reduction.sparse import SparseGradients
 from byteps_like.torch.reduction.sparse_router import SparseRouter
+
+
+class Beside(Companion, Protocol):
+    """Gradients that a reducer puts into no bucket, since they travel in another way (see factors)."""
+
+    def enter(self, reducer: GradientReducer) -> None:
+        """It is in a new world from now on. To be held weakly."""
+
+    def adopt(self, named: Iterable[Named]) -> Iterable[Named]:
+        """Takes those of `named` that are for it, and returns the new ones."""
+
+    def __contains__(self, parameter: torch.Tensor) -> bool: ...
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """Those that it has taken."""
+
+    def accumulated(self, parameter: torch.Tensor) -> None:
+        """Backward has made, or added to, the `p.grad` of one of them."""
+
+    def close(self) -> None:
+        """Forgets them. Idempotent."""
 
 
 class GradientReducer:
@@ -38,13 +60,13 @@ class GradientReducer:
     first seen, and all buckets are rebuilt when some have gone. Every rank must see the same changes between the same
     calls. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
 
-    Its parts: who takes part (`parameters`), their codecs (`codecs`), who travels by rows (`sparse`), and the rounds.
+    Its parts: who takes part (`parameters`), their codecs (`codecs`), who travels by rows (`sparse`), who travels in
+    another way (`beside`), and the rounds.
     """
 
-    on_host_only = ""
-    """Why it can't reduce gradients on a device; "": it can."""
-
-    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
+    def __init__(
+        self, source: Callable[[], Iterable[Named]], options: ReducerOptions, beside: Beside | None = None
+    ) -> None:
         self.passes_per_step = 1
         self.paused = False
         self.on_first: Callable[[], None] | None = None
@@ -53,8 +75,9 @@ class GradientReducer:
         self.probing: Any = None
         self.watching: Any = None
         self.watchers = Watchers()
-        self._options = options
-        self.parameters: ParameterSet[Bucket] = ParameterSet(source, self._accumulated, self.on_host_only)
+        self.options = options
+        self.beside = beside
+        self.parameters: ParameterSet[Bucket] = ParameterSet(source, self._accumulated, options.only_on_host)
         self.codecs = CodecMemory(self.parameters.buckets, options.switches)
         self._start()
         self.refresh()
@@ -62,18 +85,20 @@ class GradientReducer:
     def _start(self) -> None:
         """In a new world."""
         self._runtime = _runtime.current()
-        scope = self._runtime.scope(self._options.process_set)
-        self.route = chosen_route(self._runtime, scope, self._options.route)
+        scope = self._runtime.scope(self.options.process_set)
+        self.route = chosen_route(self._runtime, scope, self.options.route)
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self._partition_bytes = 0
         self.codecs.restart()
         self.parameters.enter(self._runtime, self.label)
         self.sparse = self._sparse_router()
-        self._rounds = Rounds(self.parameters, self.sparse)
+        self._rounds = Rounds(self.parameters, self.sparse, self.beside)
         self.route.report(self.label)
+        if self.beside is not None:
+            self.beside.enter(self)
 
     def _sparse_router(self) -> SparseRouter:
-        options, able = self._options, self._runtime.has_collectives
+        options, able = self.options, self._runtime.has_collectives
         waits = self.route.name != "server" or not options.crossing
         return SparseRouter(
             SparseGradients(self.label, options.scaling.op, options.process_set),
@@ -92,6 +117,7 @@ class GradientReducer:
             self.codecs.leave()
             self.parameters.drop()
             self._start()
+        self._adopt_beside()
         self.sparse.keep(self.parameters.source)
         added, some_left = self.parameters.newcomers(self._dense())
         if some_left and not self.active:
@@ -100,15 +126,22 @@ class GradientReducer:
             self.parameters.drop()
         if added:
             self.parameters.add(added, self._way_of, self._make_bucket)
-        for parameter in self.sparse.parameters:
+        for parameter in (*self.sparse.parameters, *(self.beside.parameters if self.beside is not None else ())):
             self.parameters.hook(parameter)
+
+    def _adopt_beside(self) -> None:
+        if self.beside is not None:
+            found = self.beside.adopt(item for item in self.parameters.source() if item[1] not in self.parameters)
+            for name, parameter in found:
+                self.parameters.claim(name, parameter)
 
     def _dense(self) -> Iterable[Named]:
         """The parameters whose gradients go through buckets."""
-        return self.sparse.dense(self.parameters.source())
+        named = self.sparse.dense(self.parameters.source())
+        return named if self.beside is None else [item for item in named if item[1] not in self.beside]
 
     def _way_of(self, name: str, parameter: torch.Tensor) -> Compress:
-        way = self._options.rules.of(name, parameter)
+        way = self.options.rules.of(name, parameter)
         if way.by_rows:
             self.sparse.consider(name, parameter)
         return way
@@ -123,16 +156,16 @@ class GradientReducer:
         if self._partition_bytes:
             bucket.recut(self.route, self._partition_bytes)
         for slot in bucket.slots:
-            slot.warns_sparse = not (self._options.sparse_as_dense or self.sparse.gathers)
+            slot.warns_sparse = not (self.options.sparse_as_dense or self.sparse.gathers)
         return bucket
 
     def _low_rank(self, label: str, named: list[Named], way: Compress) -> Bucket:
-        bucket = LowRankArena(self.route, label, named, way, self._options.scaling)
+        bucket = LowRankArena(self.route, label, named, way, self.options.scaling)
         self._runtime.arenas.update((part.label, part) for part in bucket.parts)
         return bucket
 
     def _arena(self, label: str, named: list[Named], way: Compress, partition_bytes: int) -> Bucket:
-        options = self._options
+        options = self.options
         arena = Arena(self.route, label, named, way, options.scaling, options.crossing, partition_bytes)
         if options.transform is not None:
             for slot in arena.slots:
@@ -143,6 +176,8 @@ class GradientReducer:
         """Removes the hooks and forgets the buckets; gradients stay where they are. Idempotent."""
         self.parameters.close()
         self.sparse.close()
+        if self.beside is not None:
+            self.beside.close()
 
     # Rounds
 
@@ -154,7 +189,7 @@ class GradientReducer:
     @property
     def free(self) -> bool:
         """Whether nobody has said which way gradients go."""
-        return self._options.route == "auto" and self._options.process_set is None
+        return self.options.route == "auto" and self.options.process_set is None
 
     @property
     def partition_bytes(self) -> int:
@@ -182,15 +217,18 @@ class GradientReducer:
     @property
     def active(self) -> bool:
         """Whether a round is under way: at least one gradient was made ready."""
-        return self._rounds.phase is Phase.SENDING
+        return self._rounds.active
 
     @property
     def touched(self) -> bool:
         """Whether a backward has reached any parameter since the last round."""
-        return self._rounds.phase in (Phase.COUNTING, Phase.SENDING)
+        return self._rounds.touched
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         if self.paused:
+            return
+        if self.beside is not None and parameter in self.beside:
+            self.beside.accumulated(parameter)
             return
         if self._runtime.closed:
             self.refresh()
@@ -211,7 +249,7 @@ class GradientReducer:
         """
         with torch.no_grad():
             self.refresh()
-            self._end(discard=False)
+            self._rounds.end(discard=False)
             if self.complete:
                 self.sparse.reroute(self.codecs.rounds)
             self.codecs.recode(self.codecs.rounds + self.complete)
@@ -242,10 +280,7 @@ class GradientReducer:
     def discard(self) -> None:
         """Ends the round without changing any `p.grad`: for gradients that the user has cleared or is about to."""
         with torch.no_grad():
-            self._end(discard=True)
-
-    def _end(self, discard: bool) -> None:
-        self._rounds.end(discard)
+            self._rounds.end(discard=True)
 
     def restart(self) -> None:
         """Before gradients are cleared: ends a round under way, forgets passes that were counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 import torch
 
@@ -22,15 +23,47 @@ class Phase(Enum):
     DEPARTED = "all is sent, and somebody else waits for it"
 
 
+class Companion(Protocol):
+    """Gradients that are sent and land by themselves, in the rounds of the buckets."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any has been sent."""
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward has reached any."""
+
+    def finish(self, discard: bool) -> None:
+        """Sends what was not sent yet."""
+
+    def complete(self, discard: bool) -> None:
+        """Blocks until all have landed, and makes them every `p.grad` unless it is a discard."""
+
+    def reset(self) -> None:
+        """A new round begins."""
+
+
 class Rounds:
-    """Takes the gradients of `parameters`, and those that `sparse` has, through one round after the other.
+    """Takes the gradients of `parameters`, and those that `sparse` and `beside` have, through round after round.
 
     Owns the phase. All ranks must end rounds equally often.
     """
 
-    def __init__(self, parameters: ParameterSet[Bucket], sparse: SparseRouter) -> None:
+    def __init__(self, parameters: ParameterSet[Bucket], sparse: SparseRouter, beside: Companion | None = None) -> None:
         self.phase = Phase.IDLE
         self._parameters, self._sparse = parameters, sparse
+        self._beside = [] if beside is None else [beside]
+
+    @property
+    def active(self) -> bool:
+        """Whether a round is under way: at least one gradient was made ready."""
+        return self.phase is Phase.SENDING or any(item.active for item in self._beside)
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward has reached any parameter since the last round."""
+        return self.phase in (Phase.COUNTING, Phase.SENDING) or any(item.touched for item in self._beside)
 
     def repeats(self, parameter: torch.Tensor, passes: int) -> bool:
         """Whether a gradient that was sent already is there again, so that its round has to be discarded.
@@ -70,6 +103,8 @@ class Rounds:
         """
         buckets = self._parameters.buckets
         try:
+            for item in self._beside:
+                item.finish(discard)
             for bucket in buckets:
                 bucket.finish(discard)
             self._sparse.start(discard)
@@ -80,6 +115,8 @@ class Rounds:
                 bucket.check_agreed()
             if not discard:
                 self._land()
+            for item in self._beside:
+                item.complete(discard)
         finally:
             self.reset()
 
@@ -134,3 +171,5 @@ class Rounds:
         self.phase = Phase.DEPARTED if self.phase is Phase.DEPARTED else Phase.IDLE
         for bucket in self._parameters.buckets:
             bucket.reset()
+        for item in self._beside:
+            item.reset()

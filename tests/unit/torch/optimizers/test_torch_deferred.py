@@ -271,9 +271,9 @@ def train(bps, rank: int, size: int, first_k: object, way: str) -> list[torch.Te
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     passes = 2 if way == "accumulating" else 1
     if way != "ddp":
-        crossing = {"cross_barrier": True, "model": model} if way == "crossing" else {}
+        options = {"crossing": {"cross_barrier": True, "model": model}, "sharded": {"shard": "optimizer"}}
         optimizer = bps.DistributedOptimizer(
-            optimizer, model.named_parameters(), backward_passes_per_step=passes, **crossing
+            optimizer, model.named_parameters(), backward_passes_per_step=passes, **options.get(way, {})
         )
     deferred = None if first_k is None else bps.DeferredBackward(model, first_k, steps=2)
     ks = []
@@ -292,7 +292,7 @@ def train(bps, rank: int, size: int, first_k: object, way: str) -> list[torch.Te
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("way", ["accumulating", "ddp", "crossing"])
+@pytest.mark.parametrize("way", ["accumulating", "ddp", "crossing", "sharded"])
 @pytest.mark.parametrize("servers", [False, True])
 def test_training_is_the_same_on_all_ranks(way: str, servers: bool) -> None:
     def world(first_k: object) -> list:
