@@ -59,9 +59,11 @@ class Options:
         if unknown:
             raise ConfigError(f"no operation {', '.join(sorted(unknown))}: there are {', '.join(OPERATIONS)}")
         if set(self.rivals) - {GLOO, MPI} or set(self.doors) - {"native", "c10d"}:
-            raise ConfigError("rivals are gloo and mpi, doors are native and c10d")
+            raise ConfigError("--compare takes gloo and mpi, --api takes native and c10d")
         if self.ranks < 2 or self.least < 1 or self.most < self.least or self.factor < 2:
-            raise ConfigError("needs two ranks, sizes from 1 byte upwards and a factor of 2 or more")
+            raise ConfigError(
+                "the benchmark needs at least 2 ranks, sizes of at least 1 byte and a factor of at least 2"
+            )
 
     def binds(self) -> bool:
         """Whether each rank gets a core of its own."""
@@ -107,7 +109,7 @@ def _lab(text: str) -> Lab | None:
         return None
     hosts, _, rate = text.partition("x")
     if not hosts.isdigit() or not rate:
-        raise ConfigError(f"lab {text!r} is not understood: write it as 4x1gbit")
+        raise ConfigError(f"lab {text!r} is not valid; write it as 4x1gbit")
     return Lab(int(hosts), rate=rate)
 
 
@@ -121,7 +123,7 @@ def _plan(options: Options, folder: str, lab: Lab | None) -> Plan:
         print(f"without OpenMPI: {why}")
         rivals.remove(MPI)
     if lab is not None and options.ranks % len(lab.hosts):
-        raise ConfigError(f"{options.ranks} ranks can't be put equally on {len(lab.hosts)} hosts")
+        raise ConfigError(f"{options.ranks} ranks can't be divided evenly among {len(lab.hosts)} hosts")
     doors = {"native": NATIVE, "c10d": C10D}
     return Plan(
         ranks=options.ranks, operations=list(options.operations), sizes=options.sizes(), places=list(options.places),
@@ -141,7 +143,7 @@ def _rows(plan: Plan, goodput: float | None) -> Iterator[Row]:
     for turn in zip(*ranks, strict=True):
         key = turn[0]["case"], turn[0]["contender"]
         if any((item["case"], item["contender"]) != key for item in turn):
-            raise RuntimeError("the ranks did not do the same")
+            raise RuntimeError("the ranks recorded different cases")
         if "why" in turn[0]:
             remarks[key] = turn[0]["why"]
         else:

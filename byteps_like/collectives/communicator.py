@@ -106,7 +106,7 @@ class Communicator:
         object for the same name. Raises InvalidArgumentError.
         """
         if self._rank < 0:
-            raise NotInitializedError("join() comes first")
+            raise NotInitializedError("call join() first")
         chosen = tuple(range(self.size) if ranks is None else ranks)
         with self._lock:
             known = self._groups.get(name)
@@ -123,7 +123,9 @@ class Communicator:
             )
         deaf = [rank for rank in ranks if rank != self._rank and not self._peers[rank].urls]
         if deaf:
-            raise InvalidArgumentError(f"group {name!r}: ranks {deaf} are portable workers, which have no collectives")
+            raise InvalidArgumentError(
+                f"group {name!r}: ranks {deaf} are portable workers, which do not support collectives"
+            )
         if self._rank not in ranks:
             raise InvalidArgumentError(f"group {name!r} has the ranks {list(ranks)}; this is rank {self._rank}")
         hosts = {host: number for number, host in enumerate(dict.fromkeys(self._peers[rank].host_id for rank in ranks))}
@@ -136,7 +138,7 @@ class Communicator:
     def _apart(self) -> str:
         """Why groups of one host do not use its shared memory, but links; "" if they use it."""
         if self._config.transport not in ("auto", "shm"):
-            return f"shared memory is not for transport={self._config.transport}"
+            return f"shared memory is not used with transport={self._config.transport}"
         if len(self.local) > _core.MOST_HOST_RANKS:
             return (
                 f"{len(self.local)} ranks are on this host, and its shared memory has room for {_core.MOST_HOST_RANKS}"

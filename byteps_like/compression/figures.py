@@ -131,12 +131,12 @@ def alarm(seen: Sequence[Figures], like: Usual, feedback: bool) -> str:
     """What is wrong with the last of `seen`, earlier looks being before it; "" if nothing is."""
     now = seen[-1]
     if now.lost:
-        return "what was encoded is not finite, though the gradient is"
+        return "the encoded values are not finite, although the gradient is"
     expected = like.clamp * now.elements
     if like.clamp and now.clamped > CLAMPED * expected + 4.0 * math.sqrt(expected):
-        return f"{now.clamp:.2%} of the elements are cut off, where {like.clamp:.2%} are usual"
+        return f"{now.clamp:.2%} of the elements are clamped; usual is {like.clamp:.2%}"
     if now.nmse > max(FACTOR * like.nmse, HARMLESS):
-        return f"the error (NMSE) is {now.nmse:.3g}, where {like.nmse:.3g} is usual"
+        return f"the error (NMSE) is {now.nmse:.3g}; usual is {like.nmse:.3g}"
     return _growth(seen) if feedback else ""
 
 

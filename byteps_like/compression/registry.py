@@ -94,7 +94,7 @@ def _with(kind: type[Codec], values: dict[str, str], text: str) -> Codec:
     unknown = sorted(values.keys() - known.keys())
     if unknown:
         raise InvalidArgumentError(
-            f"{unknown[0]!r} in {text!r} is no parameter of {kind.name}; it has {', '.join(known) or 'none'}"
+            f"{unknown[0]!r} in {text!r} is not a parameter of {kind.name}, which has {', '.join(known) or 'none'}"
         )
     try:
         arguments: dict[str, Any] = {key: _value(known[key], value) for key, value in values.items()}
@@ -124,9 +124,9 @@ class Coding:
         spec = text.removeprefix(TWOWAY)
         codec = codec_of(spec)
         if codec.trait is Trait.OPAQUE:
-            raise InvalidArgumentError(f"codec {spec}: its payloads can't be summed, only gathered or sent to one")
-        if spec != text and codec.trait is not Trait.REENCODE:
             raise InvalidArgumentError(
-                f"{codec.name} needs no error feedback where it is summed: its sums lose nothing"
+                f"codec {spec}: its payloads can't be summed; use it for gathers or for a single receiver"
             )
+        if spec != text and codec.trait is not Trait.REENCODE:
+            raise InvalidArgumentError(f"{codec.name} takes no error feedback for sums, because its sums are exact")
         return cls(spec, spec != text, codec.trait, codec.variable)

@@ -24,6 +24,6 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if not equals or key in values:
-            raise ValueError(f"{item!r} in {text!r} is no key=value, or comes twice")
+            raise ValueError(f"{item!r} in {text!r} is not key=value, or occurs twice")
         values[key.strip()] = value.strip()
     return name.strip(), values

@@ -64,7 +64,9 @@ def _compiler(capability: int) -> tuple[str, str]:
         return str(version), f"sm_{capability}"
     older = [number for number in known if number < capability]
     if not older:
-        raise DeviceError(f"GPU kernels: NVRTC {version} compiles for {known}, not for {capability}: take an older one")
+        raise DeviceError(
+            f"GPU kernels: NVRTC {version} compiles for {known}, not for {capability}: install an older NVRTC"
+        )
     return str(version), f"compute_{max(older)}"
 
 
@@ -89,4 +91,6 @@ def _keep(place: Path, made: bytes) -> None:
             half.write(made)
         Path(half.name).replace(place)
     except OSError as error:
-        logger.warning("GPU kernels are compiled by every process, since %s can't be written: %s", place.parent, error)
+        logger.warning(
+            "every process compiles the GPU kernels, because the cache %s can't be written: %s", place.parent, error
+        )

@@ -38,9 +38,7 @@ def folder() -> Path:
     for place in _FOLDERS:
         if (place / "device.cuh").is_file():
             return place
-    raise FileNotFoundError(
-        f"the GPU kernels are neither in {_FOLDERS[0]} nor in {_FOLDERS[1]}: install byteps_like anew"
-    )
+    raise FileNotFoundError(f"the GPU kernels are neither in {_FOLDERS[0]} nor in {_FOLDERS[1]}: reinstall byteps_like")
 
 
 @cache

@@ -38,7 +38,8 @@ def choose(rates: Sequence[float], worker_hosts: int, per_host: int = 1) -> Flee
     gain = ring / card_time(everybody, split)
     return Fleet(
         chosen,
-        f"servers {' and '.join(where)}: the busiest card is done {gain:.2f} times as soon as in an all-reduce",
+        f"servers {' and '.join(where)}: "
+        f"the busiest network card finishes {gain:.2f} times as fast as in an all-reduce",
     )
 
 

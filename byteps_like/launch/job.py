@@ -116,7 +116,7 @@ class Job:
         shape = self._shape
         secret = f"BYTEPS_LIKE_SECRET_FILE={shlex.quote(str(shape.secret_file))}"
         where = f"--scheduler {shape.scheduler} --job {shlex.quote(shape.job)}"
-        self._display.note(f"byteps-like: to look at it: {secret} byteps-like status {where}")
+        self._display.note(f"byteps-like: to monitor the job: {secret} byteps-like status {where}")
         self._display.note(f"byteps-like: to record its steps: {secret} byteps-like timeline record trace {where}")
 
     def _spawn(self, part: Part, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
@@ -255,7 +255,7 @@ class Job:
         if first is None and why is Why.DONE:
             return 0
         if first is None:
-            self._display.note("byteps-like: the job ended early, though no process says that it failed")
+            self._display.note("byteps-like: the job ended early, although no process reported a failure")
             return 1
         self._display.note(failure.report(first, failures, colour=sys.stderr.isatty()))
         return first.exit_code or 1
@@ -288,7 +288,7 @@ class Job:
                 self._stopping.hurry(time.monotonic())
                 continue
             self._signal = signal.Signals(number)
-            self._display.note("byteps-like: ending the job; once more to kill it at once")
+            self._display.note("byteps-like: ending the job; interrupt again to kill it at once")
             if self._stopping is None or self._stopping.why is Why.DONE:
                 self._stop(Why.INTERRUPTED, self._signal)
 

@@ -43,7 +43,7 @@ class Calibration:
             content = json.loads(path.read_text(encoding="utf-8"))
             return cls(float(content["rate"]), Costs(**content["costs"]))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InvalidArgumentError(f"{path} is no calibration: {error!r}") from error
+            raise InvalidArgumentError(f"{path} is not a calibration file: {error!r}") from error
 
 
 class _Tensor:
@@ -67,7 +67,7 @@ class _Tensor:
 def calibrate(worker: Worker) -> Calibration:
     """Takes some seconds; all workers must call it. Raises InvalidArgumentError in a job without servers."""
     if worker.route != "server":
-        raise InvalidArgumentError("to calibrate takes a job with servers: byteps-like run -n 2 -s 1 -- ...")
+        raise InvalidArgumentError("calibration needs a job with servers: byteps-like run -n 2 -s 1 -- ...")
     small, large = _Tensor(worker, SMALL), _Tensor(worker, LARGE)
     trip = _median(small.push_pull, MANY)
     whole = _median(large.push_pull, FEW)

@@ -31,7 +31,7 @@ def from_trace(path: str | Path) -> Workload:
     except OSError as error:
         raise InvalidArgumentError(f"can't read the trace {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidArgumentError(f"{path} is no trace of training steps: {error!r}") from error
+        raise InvalidArgumentError(f"{path} is not a trace of training steps: {error!r}") from error
 
 
 def _by_layer(events: Iterable[dict[str, Any]], category: str) -> dict[str, list[dict[str, Any]]]:

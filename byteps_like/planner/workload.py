@@ -116,7 +116,7 @@ def _layer(item: dict[str, Any]) -> Layer:
     layer = Layer(str(item["name"]), parameters, float(item["forward"]), float(item["backward"]))
     sizes = [size for _, shape in parameters for size in shape]
     if min([layer.forward, layer.backward, *sizes]) < 0 or not math.isfinite(layer.compute):
-        raise ValueError(f"layer {layer.name!r} has a negative or endless time or size")
+        raise ValueError(f"layer {layer.name!r} has a negative or infinite time or size")
     return layer
 
 

@@ -147,7 +147,11 @@ class Channel:
             self._failed_handshakes += 1
             if trouble is Trouble.KEY_REFUSED or self._failed_handshakes >= _HANDSHAKES:
                 self._fail(
-                    RefusedError(self._text("refused our key: it is of another secret, or of another start of the job"))
+                    RefusedError(
+                        self._text(
+                            "refused the key of this worker: it has another secret, or is of another start of the job"
+                        )
+                    )
                 )
                 return
         self._break("disconnected" if trouble is Trouble.DISCONNECTED else "the handshake failed")
@@ -177,7 +181,7 @@ class Channel:
             try:
                 self._take(parts)
             except CorruptError as error:
-                _log.warning("%s", self._text(f"sent what can't be: {error}; connecting again"))
+                _log.warning("%s", self._text(f"sent an invalid message: {error}; reconnecting"))
                 self._break_corrupt(error)
             if self._dealer is not dealer:
                 return
@@ -229,7 +233,7 @@ class Channel:
     def _break_corrupt(self, error: BytePSLikeError) -> None:
         self._corruptions += 1
         if self._corruptions >= _CORRUPTIONS:
-            self._fail(from_code(error.code, self._text(f"and we don't understand each other: {error}")))
+            self._fail(from_code(error.code, self._text(f"and sent invalid messages repeatedly: {error}")))
         else:
             self._break(str(error))
 

@@ -77,7 +77,7 @@ class PortableHandle:
     def _late(self, elapsed: float, timeout: float | None) -> BytePSLikeError:
         if timeout is not None:
             return DeadlineError(f"{self.name!r} has not ended after {timeout:g} s", key=self.name, elapsed=elapsed)
-        text = f"{self.name!r} made no progress for {self._worker.stall_timeout:g} s, and no server said why"
+        text = f"{self.name!r} made no progress for {self._worker.stall_timeout:g} s, and no server reported a reason"
         return StalledError(text, key=self.name, elapsed=elapsed)
 
     def give_up(self, error: BytePSLikeError) -> None:

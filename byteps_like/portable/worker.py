@@ -130,7 +130,7 @@ class PortableWorker:
         """See worker.api.Worker.declare."""
         self._raise_error()
         for spec in specs:
-            refuse_codec(spec, "in the portable worker, which has not the native core")
+            refuse_codec(spec, "in the portable worker, which lacks the native core")
         return self._catalogue.declare(specs)
 
     def allocate(self, nbytes: int) -> PrivateMemory:

@@ -75,7 +75,9 @@ class Session:
         if header.member != self.member:
             raise CorruptError(f"frame of member {header.member} in the session of member {self.member}")
         if header.type is FrameType.CODEC or header.flags & FrameFlag.ENCODED:
-            raise CorruptError("encoded rounds can't pass the door: portable workers push and pull what is raw or cast")
+            raise CorruptError(
+                "encoded rounds are not supported by portable workers, which push and pull raw or cast data"
+            )
         if header.type not in _ALLOWED or header.flags & (FrameFlag.BY_REFERENCE | FrameFlag.ABSENT):
             raise CorruptError(f"{header.type.name} frame (flags {header.flags}) can't pass the door")
         if header.length > SEGMENT:

@@ -35,7 +35,7 @@ class Order:
             found = json.loads(text)
             return cls(str(found["path"]), int(found["first"]), int(found["steps"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"{text!r} is no order to record a timeline: {error!r}") from None
+            raise InvalidArgumentError(f"{text!r} is not a valid order to record a timeline: {error!r}") from None
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:

@@ -77,7 +77,7 @@ class PartWriter:
             view = view[os.write(self._descriptor, view) :]
 
     def _give_up(self, why: str) -> None:
-        log.warning("the timeline %s %s; nothing more is recorded here, the job goes on", self.path, why)
+        log.warning("the timeline %s %s; this process stops recording, the job continues", self.path, why)
         self.close()
 
 

@@ -57,8 +57,8 @@ def load(path: Path) -> dict[str, Any]:
         if isinstance(found.get("traceEvents"), list):
             return dict(found)
     except (ValueError, AttributeError) as error:
-        raise InvalidArgumentError(f"{path} is no trace: {error}") from None
-    raise InvalidArgumentError(f"{path} is no trace: it has no traceEvents")
+        raise InvalidArgumentError(f"{path} is not a trace: {error}") from None
+    raise InvalidArgumentError(f"{path} is not a trace: it has no traceEvents")
 
 
 def merged(directory: Path) -> dict[str, Any]:

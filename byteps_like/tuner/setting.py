@@ -101,7 +101,7 @@ def load(path: Path) -> Setting:
         found = json.loads(path.read_text(encoding="utf-8"))
         setting = Setting(**found["setting"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no setting that a tuner has saved: {error}") from None
+        raise ConfigError(f"{path} is not a setting saved by a tuner: {error}") from None
     for item in fields(Setting):
         value, plain = getattr(setting, item.name), item.default
         least = _LEAST.get(item.name, 0)

@@ -96,7 +96,7 @@ def _of_rank_0(records: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """The scheduler's address, and the secret unless all were given it."""
     address, text = records[0].get("scheduler"), records[0].get("secret")
     if not isinstance(address, str) or not isinstance(text, str):
-        raise CorruptError("what rank 0 published in the store is no scheduler's address")
+        raise CorruptError("rank 0 has published no scheduler address in the store")
     given = [rank for rank, record in enumerate(records) if record.get("given")]
     if given and len(given) < len(records):
         lacks = next(rank for rank in range(len(records)) if rank not in given)
@@ -112,7 +112,7 @@ def tell(error: Exception, config: Config, seat: Seat | None = None) -> None:
     try:
         _notes(config, seat or seat_of(config)).fail(error)
     except BytePSLikeError as unheard:
-        log.debug("the other ranks can't be told: %s", unheard)
+        log.debug("can't notify the other ranks: %s", unheard)
 
 
 def _notes(config: Config, seat: Seat) -> Notes:
@@ -162,7 +162,9 @@ def _wait_for_the_others(scheduler: _Scheduler) -> None:
     for _ in range(int(_LAST_TO_LEAVE_SECONDS / _AFTER_FAILURE_SECONDS)):
         if scheduler.wait(_AFTER_FAILURE_SECONDS) or scheduler.failed:
             return
-    log.warning("rank 0 ends, and with it scheduler and servers, though other ranks have not left the job yet")
+    log.warning(
+        "rank 0 ends, and with it the scheduler and the servers, although other ranks have not left the job yet"
+    )
 
 
 def _has_secret(config: Config) -> bool:

@@ -202,7 +202,7 @@ def check_same(known: TensorSpec, spec: TensorSpec) -> None:
     """Raises MismatchError if one name stands for two shapes, element types or codecs."""
     if (known.dtype, known.shape, known.codec) != (spec.dtype, spec.shape, spec.codec):
         raise MismatchError(
-            f"{spec.name!r} was declared as {describe(known)} and comes now as {describe(spec)}: use another name",
+            f"{spec.name!r} was declared as {describe(known)} but now as {describe(spec)}: use another name",
             key=spec.name,
         )
 
@@ -227,7 +227,7 @@ def check_feedback(declared: Declared, feedback: Feedback | None) -> None:
     """Raises InvalidArgumentError for feedback that this tensor can't have."""
     name = declared.spec.name
     if not declared.spec.codec:
-        raise InvalidArgumentError(f"{name!r} has no codec, so nothing is lost that feedback could give back")
+        raise InvalidArgumentError(f"{name!r} has no codec, so there is no error for feedback to compensate")
     if feedback is not None and feedback.masked and not (feedback.residual and feedback.momentum):
         raise InvalidArgumentError(f"{name!r}: masking needs the addresses of a residual and of a momentum")
 

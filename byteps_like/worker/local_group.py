@@ -70,7 +70,9 @@ class LocalReceive:
         seconds = self._timeout if timeout is None else timeout
         if self._ending.wait(seconds):
             return
-        late = DeadlineError(f"a world of one has not sent itself {self._nbytes} bytes within {seconds:g} s")
+        late = DeadlineError(
+            f"this worker, alone in its world, has not sent itself {self._nbytes} bytes within {seconds:g} s"
+        )
         if timeout is not None:
             raise late
         self._end(b"", late)

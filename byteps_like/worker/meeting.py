@@ -197,7 +197,7 @@ def _open(config: Config) -> Any:
             return open_within(config.join_timeout)
         except RuntimeError as error:
             raise ConfigError(
-                f"rank 0 can't keep a store at {where} (MASTER_ADDR, MASTER_PORT) for the ranks to meet at: {error}"
+                f"rank 0 can't run a store at {where} (MASTER_ADDR, MASTER_PORT) for the ranks to meet at: {error}"
             ) from None
     who = "torchrun's agent" if config.rendezvous_store else "rank 0"
     return _patiently(open_within, config.join_timeout, f"the store of {who} at {where} (MASTER_ADDR, MASTER_PORT)")
@@ -220,11 +220,11 @@ def _patiently(attempt: Callable[[float], Any], timeout: float, what: str) -> An
 
 def _record(text: bytes, owner: str) -> dict[str, Any]:
     if len(text) > _LONGEST_RECORD:
-        raise CorruptError(f"{owner} published {len(text)} bytes in the store, more than any address has")
+        raise CorruptError(f"{owner} published {len(text)} bytes in the store, more than any address needs")
     try:
         record = json.loads(text)
     except ValueError:
         raise CorruptError(f"what {owner} published in the store is not JSON") from None
     if not isinstance(record, dict):
-        raise CorruptError(f"what {owner} published in the store is no record")
+        raise CorruptError(f"what {owner} published in the store is not a valid record")
     return record

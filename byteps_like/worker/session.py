@@ -90,7 +90,7 @@ def native_core() -> bool:
 def _connect_embedded(config: Config, seat: Seat | None) -> Worker:
     if seat is None and not config.rendezvous_host:
         raise ConfigError(
-            f"this process is one of {config.world_size} workers but knows no place to meet: set MASTER_ADDR and"
+            f"this process is one of {config.world_size} workers but has no rendezvous address: set MASTER_ADDR and"
             " MASTER_PORT (a free port of rank 0's host), or BYTEPS_LIKE_SCHEDULER=host:port, or start it by"
             " 'byteps-like run' or torchrun"
         )

@@ -193,7 +193,7 @@ def _eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 @pytest.mark.parametrize("text", ["fast", "1gb", "-1gbit", "0gbit", ""])
 def test_a_rate_that_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="not understood"):
+    with pytest.raises(ConfigError, match="is not valid; write it as"):
         Lab(2, rate=text)
 
 

@@ -34,7 +34,7 @@ def arguments(schedule: RankSchedule, *, in_place: bool = False) -> tuple[Any, .
     """
     alias = schedule.alias if in_place else -1
     if alias is None:
-        raise InvalidArgumentError("this collective can't be made in place on this rank: give it another target")
+        raise InvalidArgumentError("this collective can't run in place on this rank; pass a separate target")
     steps = [
         (int(step.kind), step.peer, step.tag, *_span(step.source), *_span(step.target), step.final)
         for step in schedule.steps

@@ -149,6 +149,6 @@ class Planner:
         if isinstance(where, int) or not table:
             return table
         if compile.takes_runs(schedule, buffer):
-            raise InvalidArgumentError(f"{shape.kind}: the algorithm needs the parts of a tensor one behind the other")
+            raise InvalidArgumentError(f"{shape.kind}: the algorithm requires the parts of a tensor to be contiguous")
         chunks = (schedule.input, schedule.output)[buffer]
         return compile.scattered(chunks, shape.sections(self._rank), shape.dtype.itemsize, where)

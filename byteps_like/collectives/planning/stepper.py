@@ -92,8 +92,8 @@ class Stepper:
         except BytePSLikeError as error:
             self._end(flight, error)
         except Exception as error:
-            logger.exception("an exchange ended by a mistake of ours")
-            self._end(flight, BytePSLikeError(f"an exchange ended by a mistake of ours: {error!r}"))
+            logger.exception("an exchange failed by an internal error")
+            self._end(flight, BytePSLikeError(f"an exchange failed by an internal error: {error!r}"))
         else:
             flight.waits_for.on_done(lambda: self._put(flight, priority))
 

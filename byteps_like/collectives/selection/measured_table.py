@@ -64,7 +64,7 @@ class MeasuredTable:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{path} is no table of collectives: {error}") from error
+            raise ConfigError(f"{path} is not a table of collective algorithms: {error}") from error
 
 
 def canonical(layout: Layout) -> tuple[int, ...]:

@@ -146,13 +146,13 @@ def _refused(kind: Kind, name: str, layout: Layout, limits: Limits) -> str:
     """Why a call can't be made that way; "" if it can."""
     if name == SHARED:
         if len(layout.members) > 1 or layout.size == 1:
-            return "its ranks are on several hosts" if layout.size > 1 else "there is but one rank"
+            return "its ranks are on several hosts" if layout.size > 1 else "there is only one rank"
         return limits.apart
     if not limits.known_sizes and library.find(kind, name).relays:
         return "it relays blocks whose sizes only two ranks know"
     reason = _why_not(kind, name, layout)
     if not reason and not limits.one_run and library.find(kind, name).runs:
-        return "it sends several sections as one run, and they lie apart"
+        return "it sends several sections as one message, but they are not contiguous"
     return reason
 
 

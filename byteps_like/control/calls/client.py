@@ -71,7 +71,7 @@ class ControlClient:
             if self._left:
                 raise ShutdownError("this member has left the job")
             if self._session is not None:
-                raise ConfigError("this client has joined already; make a new one")
+                raise ConfigError("this client has already joined; create a new one")
             self._session = Session(
                 self.config, self.secret, self._claim(member, timeout), self._on_event, lambda: self._stats_source()
             )
@@ -229,7 +229,7 @@ class ControlClient:
     def _joined(self) -> Session:
         session = self._session
         if session is None:
-            raise NotInitializedError("join() comes first")
+            raise NotInitializedError("call join() first")
         if session.error is not None:
             raise session.error
         if session.closed:
@@ -290,7 +290,7 @@ def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
     try:
         control_loop().run(_decline(config, request, timeout))
     except BytePSLikeError as unheard:
-        log.debug("the other ranks can't be told: %s", unheard)
+        log.debug("can't notify the other ranks: %s", unheard)
 
 
 async def _decline(config: Config, request: pb.DeclineRequest, timeout: float) -> None:

@@ -293,7 +293,7 @@ class Caller:
     def _body(self, name: str, request: Message) -> bytes:
         body = request.SerializeToString()
         if len(body) > LARGEST_REQUEST:
-            text = f"a {name} request of {len(body)} bytes is more than the {LARGEST_REQUEST} that are taken"
+            text = f"a {name} request of {len(body)} bytes exceeds the limit of {LARGEST_REQUEST} bytes"
             raise CapacityError(text, operation=name)
         return body
 
@@ -306,7 +306,7 @@ class Caller:
         return self._session.take(_as_dict(error.trailing_metadata()).get(CHALLENGE), proof)
 
     def _never_satisfied(self, name: str) -> RefusedError:
-        return RefusedError(f"the {self._peer} wanted {name} signed anew {_CHALLENGES} times", operation=name)
+        return RefusedError(f"the {self._peer} asked {_CHALLENGES} times for a new signature of {name}", operation=name)
 
     def _tell_clock(self, sent: int, theirs: str, received: int) -> None:
         # Nobody has signed it.
@@ -332,7 +332,7 @@ class Caller:
             return DeadlineError(f"the {self._peer} did not answer {name} within {timeout:.1f} s", operation=name)
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return RefusedError(
-                f"the {self._peer} is no byteps_like {self._peer.split()[0]}: {details}", operation=name
+                f"the {self._peer} is not a byteps_like {self._peer.split()[0]}: {details}", operation=name
             )
         # grpc nests its reasons ("failed to connect to all addresses; last error: ...: Connection refused").
         return UnreachableError(details.rpartition(": ")[2].lower() or code.name.lower())

@@ -245,7 +245,7 @@ class SchedulerService:
     def _worker(self, id: str) -> Seat:
         seat = self.membership.running(id)
         if not seat.is_worker:
-            raise InvalidArgumentError("only workers declare tensors and come to barriers")
+            raise InvalidArgumentError("only workers can declare tensors and enter barriers")
         self._follow_epoch()
         return seat
 
@@ -262,8 +262,8 @@ class SchedulerService:
         report = CardReport(request.stats["card_gbps"], request.stats["card_duty"], now)
         if self._rates.observe(seat.member.host_id, report):
             rates = {_host_name(world, id): round(rate, 3) for id, rate in self._rates.rates.items()}
-            why = f"the hosts' cards carry (Gb/s): {rates}"
-            log.warning("servers are weighted anew: %s", why)
+            why = f"measured rates of the hosts' network cards (Gb/s): {rates}"
+            log.warning("new weights of the servers: %s", why)
             self._replan(why, weights=server_weights(world, self._rates.rates))
 
     def _table(self) -> Declarations:

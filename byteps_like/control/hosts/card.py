@@ -84,7 +84,7 @@ class CardMeter:
         try:
             return [int(os.pread(file, 32, 0)) for file in self._files]
         except OSError as error:  # the card has gone
-            log.info("no more looks at the network card: %s", error)
+            log.info("can't measure the network card any longer: %s", error)
             return []
 
 

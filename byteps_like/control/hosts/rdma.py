@@ -87,7 +87,7 @@ def peer_urls(config: Config, offered: Sequence[str], near: bool, whom: str, pro
     if why and wish == "require":
         raise _unusable(config, why)
     if why:
-        _say_once(f"peers offer RDMA, links to them go by the next address: {why}")
+        _say_once(f"peers offer RDMA, but links to them use the next address: {why}")
     left_out = ("rdma://",) if why or wish == "off" else ("tcp://",) if wish == "require" else ()
     urls = [_with_own_devices(config, url) for url in offered if not url.startswith(left_out)]
     return usable_urls(config.transport, urls, near, whom)
@@ -98,7 +98,7 @@ def _with_own_devices(config: Config, url: str) -> str:
 
 
 def _unusable(config: Config, why: str) -> ConfigError:
-    return ConfigError(f"{_demand(config)}, but this host can't use RDMA: {why}; `byteps-like doctor` says more")
+    return ConfigError(f"{_demand(config)}, but this host can't use RDMA: {why}; run `byteps-like doctor` for details")
 
 
 def _wish(config: Config) -> str:

@@ -409,7 +409,7 @@ class Membership:
 
     def _fail_unprepared(self, now: float) -> None:
         idle = [seat for seat in self._current().servers() if not seat.ready]
-        self.fail(DeadlineError(f"{describe_all(idle)} did not take up epoch {self.number}", operation="join"), now)
+        self.fail(DeadlineError(f"{describe_all(idle)} did not start epoch {self.number}", operation="join"), now)
 
     def _diagnose(self, now: float) -> None:
         self._diagnosed = now
@@ -459,7 +459,9 @@ class Membership:
     def _end(self) -> None:
         self.state = JobState.ENDED
         failure = self.epoch.failure if self.epoch is not None else None
-        text = f"job {self.job!r} has ended" + (f" after a failure: {failure}" if failure else ": everybody left")
+        text = f"job {self.job!r} has ended" + (
+            f" after a failure: {failure}" if failure else ": all members have left"
+        )
         self._send(self.seats(), Event(EventKind.ENDED, text, failure))
         self.forming = Forming(self.terms)
         for seat in self._seats.values():

@@ -87,7 +87,7 @@ def _level(hosts: Sequence[Host], everybody: int) -> float:
 
 def _check(hosts: Sequence[Host]) -> None:
     if not any(host.serves for host in hosts):
-        raise InvalidArgumentError("no host has a server: there are no shares to work out")
+        raise InvalidArgumentError("no host has a server, so there are no shares to compute")
     if not any(host.workers for host in hosts):
         raise InvalidArgumentError("no host has a worker: there is nothing to sum")
     slow = next((host for host in hosts if not host.rate > 0), None)

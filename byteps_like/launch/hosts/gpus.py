@@ -54,7 +54,7 @@ def parse_cores(text: str) -> frozenset[int]:
         first, _, last = part.partition("-")
         span = range(int(first), int(last or first) + 1)
         if len(span) > _LARGEST_LIST:
-            raise ValueError(f"{text!r} is no list of cores")
+            raise ValueError(f"{text!r} is not a list of cores")
         cores.update(span)
     return frozenset(cores)
 

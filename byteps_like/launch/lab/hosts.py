@@ -133,7 +133,7 @@ class Lab:
     def open(self) -> Self:
         """Builds the network; a few milliseconds per host."""
         if reason := lab_network.why_not_viable():
-            raise SystemCallError(f"no lab can be built here: {reason}")
+            raise SystemCallError(f"can't create a lab: {reason}")
         sweep()
         self._watchdog = Watchdog(self.name)
         try:

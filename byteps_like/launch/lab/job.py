@@ -53,7 +53,7 @@ def run_in_lab(
     Raises ConfigError if the lab has too few hosts.
     """
     if options.workers % per_host:
-        raise ConfigError(f"{options.workers} workers can't be put {per_host} to a host")
+        raise ConfigError(f"{options.workers} workers can't be distributed with {per_host} per host")
     worker_hosts = options.workers // per_host
     hosts = fleet.hosts if fleet else tuple(range(worker_hosts, worker_hosts + options.servers))
     needed = max([worker_hosts, *(host + 1 for host in hosts)])

@@ -111,7 +111,7 @@ def parse_rate(text: str) -> int:
         return 0
     match = _RATE.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
-        raise ConfigError(f"rate {text!r} is not understood: write it as 1gbit, 2.5gbit, 100mbit or none")
+        raise ConfigError(f"rate {text!r} is not valid; write it as 1gbit, 2.5gbit, 100mbit or none")
     return round(float(match[1]) * _SCALE[match[2].lower()])
 
 

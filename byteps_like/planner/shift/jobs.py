@@ -57,7 +57,7 @@ def trace_job(path: Path, name: str, links: tuple[str, ...] = ("link",)) -> Job:
     except OSError as error:
         raise InvalidArgumentError(f"can't read the trace {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, statistics.StatisticsError) as error:
-        raise InvalidArgumentError(f"{path} is no trace of two steps or more: {error!r}") from error
+        raise InvalidArgumentError(f"{path} is not a trace of two or more steps: {error!r}") from error
     if not arcs:
         raise InvalidArgumentError(f"{path}: nothing is sent in this trace")
     return Job(name, period, arcs, links)

@@ -93,7 +93,7 @@ def plan_shifts(
     """
     names = [job.name for job in jobs]
     if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"jobs need names of their own, not {', '.join(sorted(names))}")
+        raise InvalidArgumentError(f"jobs must have distinct names, not {', '.join(sorted(names))}")
     capacity = {
         link: gbps if isinstance(gbps, int | float) else gbps.get(link, 0.0) for job in jobs for link in job.links
     }

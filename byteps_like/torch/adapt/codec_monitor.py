@@ -165,8 +165,8 @@ class Watching:
         arena.switch(False, reducer.codecs.rounds)
         if reducer.route.worker.rank == 0:
             logger.warning(
-                "%s: codec %s of %d gradients (%s, ...): %s; they travel raw from now on. Choose a codec of less error"
-                " (int8, bf16) for them, or compression_monitor=0 to have it nevertheless",
+                "%s: codec %s of %d gradients (%s, ...): %s; they are sent uncompressed from now on. Choose a codec of"
+                " less error (int8, bf16) for them, or set compression_monitor=0 to keep this codec",
                 reducer.label, codec, len(names), ", ".join(names[:3]), found,
             )  # fmt: skip
 

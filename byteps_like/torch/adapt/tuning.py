@@ -179,7 +179,7 @@ def attach(reducer: GradientReducer, tune: Tune | None) -> bool:
     if wanted == OFF:
         return False
     if runtime.count("tuned"):
-        logger.info("%s is not tuned: another optimizer is, and they share their links", reducer.label)
+        logger.info("%s is not tuned: another optimizer is being tuned, and they share links", reducer.label)
         return False
     Tuning(reducer, wanted)
     return True

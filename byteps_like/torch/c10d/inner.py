@@ -60,7 +60,7 @@ class InnerBackends:
 def backend(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """torch's own backend of that name. Raises InvalidArgumentError for another one, or one that isn't built in."""
     if name not in _MAKERS:
-        raise InvalidArgumentError(f"{name!r} is none of torch's backends that are known here: {', '.join(_MAKERS)}")
+        raise InvalidArgumentError(f"{name!r} is not a supported backend of torch; use one of {', '.join(_MAKERS)}")
     return _MAKERS[name](store, rank, size, timeout)
 
 

@@ -82,7 +82,7 @@ def reduction(opts: Any, tensor: torch.Tensor, operation: str) -> Op:
     if code is None:
         raise InvalidArgumentError(f"{operation}: there is no reduction {op}", operation=operation)
     if not code.supports(WIRE_DTYPES.get(tensor.dtype, DType.UINT8)):
-        raise InvalidArgumentError(f"{operation}: {code.name} means nothing for {tensor.dtype}", operation=operation)
+        raise InvalidArgumentError(f"{operation}: {code.name} is not defined for {tensor.dtype}", operation=operation)
     return code
 
 

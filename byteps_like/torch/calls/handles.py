@@ -77,7 +77,7 @@ class HandleTable:
         with self._lock:
             operation = self._operations.get(number)
         if operation is None:
-            raise InvalidArgumentError(f"handle {number!r} is unknown, or was synchronized before")
+            raise InvalidArgumentError(f"handle {number!r} is unknown or has already been synchronized")
         return operation
 
     def take(self, number: int) -> Operation | None:

@@ -93,7 +93,7 @@ class Headers:
 
 def _described(tensor: torch.Tensor, length: int, mark: int, what: str) -> list[int]:
     if tensor.dtype not in _TYPES:
-        raise InvalidArgumentError(f"{what}: tensors of {tensor.dtype} can't travel")
+        raise InvalidArgumentError(f"{what}: tensors of {tensor.dtype} are not supported")
     if not 1 <= tensor.dim() <= _DIMENSIONS:
         raise InvalidArgumentError(
             f"{what} needs tensors of 1 to {_DIMENSIONS} dimensions, not shape {tuple(tensor.shape)}; a scalar can be"

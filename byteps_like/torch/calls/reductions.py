@@ -75,7 +75,7 @@ def encoded(reduction: Reduction, way: Compress) -> Reduction:
         )
     if way.feedback or way.momentum or way.clip or way.warmup:
         raise InvalidArgumentError(
-            f"{way}: what a codec remembers belongs to a parameter's gradient; leave out feedback, momentum, clip and"
+            f"{way}: codec state belongs to the gradient of a parameter; leave out feedback, momentum, clip and"
             " warm-up, or use DistributedOptimizer"
         )
     return replace(reduction, codec=way.text(0))

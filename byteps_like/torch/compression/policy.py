@@ -91,12 +91,13 @@ class Compress:
         wrapped = self.momentum or self.masked or self.two_way or self.clip or self.warmup
         if not self.is_coded and (wrapped or (self.feedback and not (self.low_rank or self.auto))):
             raise InvalidArgumentError(
-                f"{self}: a cast, rows, auto and PowerSGD take no wrappers (the last two: feedback)"
+                f"{self}: casts and rows take no feedback, momentum, clip, two_way or warm-up; auto and PowerSGD"
+                " take feedback only"
             )
         if isinstance(self.codec, type):
             object.__setattr__(self, "feedback", None)
         if self.two_way and getattr(self.codec, "trait", None) is not Trait.REENCODE:
-            raise InvalidArgumentError(f"{self}: two_way is for codecs whose sums are encoded again by servers")
+            raise InvalidArgumentError(f"{self}: two_way requires a codec whose sums are re-encoded by servers")
 
     @property
     def is_coded(self) -> bool:

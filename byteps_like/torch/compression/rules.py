@@ -163,7 +163,9 @@ def _split(text: str) -> dict[str, str]:
     for item in filter(str.strip, text.split(";")):
         pattern, arrow, way = item.partition("->")
         if not arrow or not pattern.strip():
-            raise InvalidArgumentError(f"compression={text!r}: {item.strip()!r} is no rule 'pattern -> codec'")
+            raise InvalidArgumentError(
+                f"compression={text!r}: {item.strip()!r} is not a rule of the form 'pattern -> codec'"
+            )
         rules[pattern.strip()] = way.strip()
     return rules
 
@@ -195,8 +197,8 @@ def check_gathered(compression: object) -> tuple[type[Compressor], Codec | None]
         )
     if way.feedback or replace(way, feedback=None) != Compress(way.codec):
         raise InvalidArgumentError(
-            f"{way}: what is gathered has no gradient that follows it; leave out feedback, momentum, clip, two_way and"
-            " warm-up"
+            f"{way}: gathered tensors keep no codec state between calls; leave out feedback, momentum, clip,"
+            " two_way and warm-up"
         )
     from byteps_like.torch.compression.slot_codec import lone_codec  # needs the native core
 

@@ -162,7 +162,7 @@ def _copy_back(buffer: torch.Tensor, wire: torch.Tensor) -> None:
 def _checked(rules: Rules) -> Rules:
     if rules.by_name:
         raise InvalidArgumentError(
-            "compression: torch's DDP tells a hook no names of parameters; give one codec, or use"
+            "compression: torch's DDP passes no parameter names to hooks; give one codec, or use"
             " byteps_like.torch.DistributedDataParallel or DistributedOptimizer"
         )
     if any(way.low_rank or way.by_rows or way.auto or way.warmup for _, way in rules.ways):

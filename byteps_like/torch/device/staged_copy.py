@@ -223,7 +223,7 @@ class Stage:
         with self._starting:
             with self._changed:
                 if self._closed:
-                    raise ShutdownError(f"what goes through this host's memory from {self.device.name} was shut down")
+                    raise ShutdownError(f"copies between {self.device.name} and host memory were shut down")
                 self._run("launch", self._launch_all)
             passage.leave()
             with self._changed:
@@ -317,6 +317,6 @@ def _open(gate: Gate, landed: Event | None) -> None:
         if landed is not None:
             landed.wait()
     except Exception as error:  # noqa: BLE001 - the device's, which the program sees with its next call
-        logger.warning("copies up have failed: %s", error)
+        logger.warning("copies to the device have failed: %s", error)
     finally:
         gate.open()

@@ -23,7 +23,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 @functools.cache
 def warn_raw(call: str, device: str) -> None:
     """Says once that what `call` was to encode lies where it isn't encoded."""
-    logger.warning("%s: tensors on %s travel as they are: only those in the host's memory are encoded", call, device)
+    logger.warning("%s: tensors on %s are sent uncompressed: only tensors in host memory are encoded", call, device)
 
 
 def ours(group: Any) -> ProcessGroup:

@@ -290,7 +290,7 @@ class Joiner:
         """Whether to listen on."""
         error = operation.error()
         if error is not None:
-            logger.debug("join() is not possible any more: %s", error)
+            logger.debug("join() is no longer possible: %s", error)
             self._inbox.put(error)
             return False
         message: Message = json.loads(buffer.value)

@@ -128,7 +128,7 @@ def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
     runtime.finish_updates()
     runtime.backlog.finish()
     if runtime.shares:
-        raise InvalidArgumentError("join() while ranks of a host share gradients: set local_shares=off for it")
+        raise InvalidArgumentError("join() is not supported with local shares of gradients; set local_shares=off")
     if runtime.worker.size == 1:
         return 0
     if runtime.joiner is None:

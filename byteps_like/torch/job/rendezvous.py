@@ -115,7 +115,7 @@ def _peer(kind: Any, record: dict[str, Any], rank: int) -> Any:
         urls = tuple(str(url) for url in record["urls"])
         return kind(urls, str(record["host_id"]), str(record["host"]), int(record["pid"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"what rank {rank} published in the store is no address: {error!r}") from None
+        raise CorruptError(f"what rank {rank} published in the store is not an address: {error!r}") from None
 
 
 class _Notes(Notes):
@@ -153,7 +153,7 @@ class _Notes(Notes):
         except ValueError:
             kind, made = "", b""
         if kind not in (_SECRET, _NONCE) or len(made) != _SECRET_BYTES:
-            raise CorruptError("the store holds no secret where rank 0 should have put it")
+            raise CorruptError("rank 0 has put no secret in the store")
         if given != (kind == _NONCE):
             has, lacks = ("rank 0", f"rank {self._seat.rank}")[:: -1 if given else 1]
             text = f"{has} was given the job's secret, {lacks} was not"

@@ -37,7 +37,7 @@ class Seal:
     def close(self, sender: int, data: bytes) -> bytes:
         """`data` of rank `sender` with its proof before it. Raises InvalidArgumentError for a worker without a key."""
         if len(self.key) != _KEY_BYTES:
-            raise InvalidArgumentError("this worker has no key to prove with who sends an object")
+            raise InvalidArgumentError("this worker has no key with which to authenticate objects")
         return self._mac(sender, data) + data
 
     def open(self, sender: int, sealed: bytes) -> bytes:

@@ -88,7 +88,7 @@ def may_share(runtime: Runtime, worker: Worker, device: Device | None) -> bool:
         return False
     if worker.route == "allreduce" or (isinstance(worker, MovesShares) and worker.moves_shares()):
         return True
-    return _missing(runtime, "a rank is a portable worker, which knows no shares")
+    return _missing(runtime, "a rank is a portable worker, which does not support local shares")
 
 
 def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) -> ArenaShares | None:
@@ -96,7 +96,7 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
     blocks until they have. Raises InvalidArgumentError if what was asked for can't be."""
     places = even_places(worker.group("local").hosts)
     if places is None or device is None:
-        _missing(runtime, "it needs hosts with equally many ranks, at least two")
+        _missing(runtime, "all hosts must have the same number of ranks, at least two")
         return None
 
     def lane(name: str, ranks: Sequence[int]) -> Group:
@@ -113,7 +113,7 @@ def find(runtime: Runtime, worker: Worker, device: Device | None, label: str) ->
 
 def _missing(runtime: Runtime, why: str) -> bool:
     if runtime.config.local_shares == "ipc":
-        raise InvalidArgumentError(f"local_shares='ipc' can't be: {why}; 'auto' goes without where it can't be")
+        raise InvalidArgumentError(f"local_shares='ipc' is not available: {why}; use 'auto' to do without it")
     return False
 
 

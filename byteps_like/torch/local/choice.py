@@ -49,9 +49,13 @@ def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
     apart = _instances(found)
     no_ipc = apart or next((f"local rank {rank}: {one.no_ipc}" for rank, one in enumerate(found) if one.no_ipc), "")
     if wanted == "ipc" and no_ipc:
-        raise InvalidArgumentError(f"local={{'cuda': 'ipc'}} can't be: {no_ipc}")
+        raise InvalidArgumentError(f"local={{'cuda': 'ipc'}} is not available: {no_ipc}")
     if wanted == AUTO_IPC:
-        return ("", f"CUDA IPC can't be: {no_ipc}") if no_ipc else ("ipc", "gradients go by nothing else")
+        return (
+            ("", f"CUDA IPC is not available: {no_ipc}")
+            if no_ipc
+            else ("ipc", "gradients are reduced only by CUDA IPC")
+        )
     if wanted != "auto":
         return wanted, "it was asked for"
     if apart:
@@ -63,7 +67,7 @@ def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
         why = "torch has no NCCL"
     else:
         return "nccl", "each rank has a device of its own"
-    return ("ipc", why) if not no_ipc else ("", f"{why}, and CUDA IPC can't be: {no_ipc}")
+    return ("ipc", why) if not no_ipc else ("", f"{why}, and CUDA IPC is not available: {no_ipc}")
 
 
 def _instances(found: Sequence[Means]) -> str:
@@ -71,7 +75,7 @@ def _instances(found: Sequence[Means]) -> str:
     cards: dict[str, str] = {}
     for one in found:
         if one.pci and cards.setdefault(one.pci, one.uuid) != one.uuid:
-            return f"ranks have MIG instances of one GPU ({one.pci}), which map no memory of each other"
+            return f"ranks have MIG instances of one GPU ({one.pci}), which can't map each other's memory"
     return ""
 
 
@@ -89,8 +93,8 @@ def make_peers(wanted: str, device: Device, lane: Group, make_group: Any, timeou
     if name == "ipc":
         made, failed = IpcPeers.make(device, lane, timeout)
         if failed and wanted == "ipc":
-            raise InvalidArgumentError(f"local={{'cuda': 'ipc'}} can't be: {failed}")
-        why = f"{why}, and CUDA IPC can't be: {failed}" if failed else why
+            raise InvalidArgumentError(f"local={{'cuda': 'ipc'}} is not available: {failed}")
+        why = f"{why}, and CUDA IPC is not available: {failed}" if failed else why
     elif name:
         made = GroupPeers(name, make_group(name), lane)
     reached = f"reduce among themselves by {made.name}" if made is not None else "each send all of their tensors"

@@ -27,7 +27,7 @@ def why_not(device: Device, size: int) -> str:
     """Why this rank can't take part; "": it can."""
     gpu = device.native()
     if gpu is None:
-        return f"the native core doesn't reach {device.name}"
+        return f"the native core can't use {device.name}"
     if not gpu.waits_by_value:
         return str(gpu.why_no_waits)
     if size > _MOST_RANKS:
@@ -72,7 +72,7 @@ class IpcPeers:
     def _known(self) -> Any:
         native = self._native
         if native is None:
-            raise ShutdownError("the ranks of this host no longer reduce among their devices: their lane was closed")
+            raise ShutdownError("the reductions among the GPUs of this host were shut down")
         return native
 
     def _arguments(self, whole: torch.Tensor, own: torch.Tensor) -> tuple[int, int, int, int, int]:

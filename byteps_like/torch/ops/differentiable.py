@@ -58,7 +58,7 @@ def push_pull(
     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
         if way != RAW or is_own(compression):
             raise InvalidArgumentError(
-                f"{way.name or 'a cast'}: sparse tensors travel as they are; leave compression out"
+                f"{way.name or 'a cast'}: sparse tensors are not compressed; leave compression out"
             )
         return _reduce(tensor, name, reduction, process_set)
     check_strided(tensor, "push_pull")

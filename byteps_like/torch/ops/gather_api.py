@@ -168,7 +168,7 @@ def grouped_reducescatter_async(
 def _dealt(tensors: Tensors, process_set: object) -> list[Rows]:
     size = _runtime.current().scope(process_set).size
     if not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in tensors):
-        raise InvalidArgumentError("reducescatter needs tensors of at least one dimension: there are rows to deal out")
+        raise InvalidArgumentError("reducescatter needs tensors of at least one dimension, whose rows are distributed")
     return [Rows(tensor, shares(len(tensor), size)) for tensor in tensors]
 
 

@@ -181,7 +181,7 @@ def start_reducescatter(
 ) -> int:  # fmt: skip
     """Starts reducing each of `parts`, of which rank r gets `counts[r]` rows; the handle yields `result` of its own."""
     if reduction.adasum:
-        raise InvalidArgumentError("reducescatter can't be made with op=Adasum; use Sum or Average")
+        raise InvalidArgumentError("reducescatter does not support op=Adasum; use Sum or Average")
     own = plain([part.tensor for part in parts], "reducescatter")
     size = _runtime.current().scope(process_set).size
     ways = [scaled_once(reduction, tensor.dtype, size) for tensor in own]

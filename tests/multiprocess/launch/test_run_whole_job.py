@@ -98,7 +98,7 @@ def outcome_of(command, folder):
 
 def test_it_says_how_to_attach_and_a_log_holds_no_progress_line(launcher, tmp_path):
     process = start_summing(launcher)
-    status = outcome_of(said_by(process, b"byteps-like: to look at it: ") + " --once", tmp_path)
+    status = outcome_of(said_by(process, b"byteps-like: to monitor the job: ") + " --once", tmp_path)
     assert "worker 1" in status and "running" in status
     assert all(len(line) <= 80 for line in status.splitlines())
     recorded = outcome_of(said_by(process, b"byteps-like: to record its steps: "), tmp_path)

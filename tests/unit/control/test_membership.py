@@ -332,7 +332,7 @@ def test_a_server_that_leaves_or_never_takes_up_the_epoch(job: Job) -> None:
     other.server("s1")
     other.get_ready("s0")
     other.wait(11)
-    assert "server 1 (host host1, pid 101) did not take up epoch 1" in str(other.failure("w0"))
+    assert "server 1 (host host1, pid 101) did not start epoch 1" in str(other.failure("w0"))
 
 
 def test_a_member_that_dies_while_the_world_forms_makes_room(job: Job) -> None:

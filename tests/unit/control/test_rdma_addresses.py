@@ -91,7 +91,7 @@ def test_who_cannot_use_it_takes_the_next_address_and_says_why_once(caplog: pyte
         for _ in range(3):
             assert _calls(Config(), why) == ["tcp://10.0.0.3:4712"]
     assert [record.message for record in caplog.records if why.why in record.message] == [
-        "peers offer RDMA, links to them go by the next address: its cable is made of string"
+        "peers offer RDMA, but links to them use the next address: its cable is made of string"
     ]
 
 

@@ -64,7 +64,7 @@ def test_visible_devices_have_names(found, text, numbers):
 
 def test_lists_of_cores_are_bounded():
     assert parse_cores("") == frozenset()
-    with pytest.raises(ValueError, match="no list of cores"):
+    with pytest.raises(ValueError, match="not a list of cores"):
         parse_cores("0-99999999")
 
 

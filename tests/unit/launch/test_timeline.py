@@ -264,14 +264,14 @@ def test_a_part_is_bounded_and_a_full_disk_is_a_warning(tmp_path: Path, caplog: 
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert not PartWriter(blocked / "below").open
-    assert caplog.text.count("the job goes on") == 2
+    assert caplog.text.count("the job continues") == 2
 
 
 def test_nothing_to_merge_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="BYTEPS_LIKE_TRACE"):
         merge(tmp_path)
     (tmp_path / "other.json").write_text("[1]")
-    with pytest.raises(InvalidArgumentError, match="no trace"):
+    with pytest.raises(InvalidArgumentError, match="is not a trace"):
         load(tmp_path / "other.json")
 
 

@@ -139,7 +139,7 @@ def test_a_workload_from_a_trace(tmp_path: Path) -> None:
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(content)
-    with pytest.raises(InvalidArgumentError, match=r"x\.json is no trace of training steps"):
+    with pytest.raises(InvalidArgumentError, match=r"x\.json is not a trace of training steps"):
         from_trace(path)
 
 
@@ -153,7 +153,7 @@ def test_calibrations_are_kept_and_used(tmp_path: Path) -> None:
     expected = predict(Cluster(4, 2, rate=2.5e8, costs=found.costs), TWO)
     assert json.loads(run(*words))["rows"][0]["step"] == pytest.approx(expected.step)
     path.write_text("{}")
-    with pytest.raises(InvalidArgumentError, match=r"costs\.json is no calibration"):
+    with pytest.raises(InvalidArgumentError, match=r"costs\.json is not a calibration file"):
         Calibration.read(path)
     with pytest.raises(InvalidArgumentError, match="a job with servers"):
         calibrate(LocalWorker())

@@ -144,7 +144,7 @@ def test_a_trace_gives_period_and_arcs(tmp_path) -> None:
     assert job.period == pytest.approx(2.0) and len(job.arcs) == 1
     assert (job.arcs[0].start, job.arcs[0].length, job.arcs[0].gbps) == pytest.approx((1.0, 1.0, 10.0))
     path.write_text("{}")
-    with pytest.raises(InvalidArgumentError, match="no trace"):
+    with pytest.raises(InvalidArgumentError, match="is not a trace"):
         trace_job(path, "t")
 
 

@@ -135,8 +135,13 @@ def test_another_door_version_is_refused_by_name():
         (PUSH, b"", 5, "shard 5"),
         (replace(PUSH, flags=int(FrameFlag.BY_REFERENCE)), b"", 0, "can't pass"),
         (Header(FrameType.REGION, view=1, member=FIRST), b"", 0, "can't pass"),
-        (replace(PUSH, flags=int(FrameFlag.ENCODED)), b"", 0, "encoded rounds can't pass the door"),
-        (Header(FrameType.CODEC, view=1, member=FIRST), b"onebit:block=1024", 0, "encoded rounds can't pass the door"),
+        (replace(PUSH, flags=int(FrameFlag.ENCODED)), b"", 0, "encoded rounds are not supported by portable workers"),
+        (
+            Header(FrameType.CODEC, view=1, member=FIRST),
+            b"onebit:block=1024",
+            0,
+            "encoded rounds are not supported by portable workers",
+        ),
         (replace(PUSH, total=1 << 22), bytes((1 << 20) + 1), 0, "segment"),
     ],
 )

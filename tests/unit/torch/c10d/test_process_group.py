@@ -61,10 +61,10 @@ REFUSED: dict[str, tuple[Callable[[ProcessGroup], Any], str]] = {
     "no_tensor": (lambda g: g.broadcast(["text"], 0), "broadcast: tensors is of type str"),
     "two_tensors": (lambda g: g.allreduce([torch.ones(1)] * 2), "must be one tensor, not 2"),
     "conjugated": (lambda g: g.allreduce([torch.ones(2, dtype=torch.cfloat).conj()]), "lazily conjugated"),
-    "float_bits": (lambda g: g.allreduce([torch.ones(1)], dist.ReduceOp.BAND), "BAND means nothing for torch.float32"),
+    "float_bits": (lambda g: g.allreduce([torch.ones(1)], dist.ReduceOp.BAND), "BAND is not defined for torch.float32"),
     "complex_max": (
         lambda g: g.allreduce([torch.ones(1, dtype=torch.cfloat)], dist.ReduceOp.MAX),
-        "MAX means nothing for torch.complex64",
+        "MAX is not defined for torch.complex64",
     ),
     "gather_size": (lambda g: g.all_gather_single(torch.ones(3), torch.ones(2)), "output has 3 elements, 1 inputs"),
     "gather_type": (lambda g: g.all_gather_single(torch.ones(2).int(), torch.ones(2)), "int32, the other tensor"),

@@ -316,6 +316,6 @@ def test_what_lies_elsewhere_is_said_once(monkeypatch: pytest.MonkeyPatch, caplo
         assert seam._codec_for(tensor, codec) is None
         assert pipeline_stage.Sends._coder(stage, Way.ACTIVATIONS, 1, 0, operation) is None
     assert [record.getMessage() for record in caplog.records] == [
-        f"{call}: tensors on meta travel as they are: only those in the host's memory are encoded"
+        f"{call}: tensors on meta are sent uncompressed: only tensors in host memory are encoded"
         for call in ("compress_fsdp", "compress_pipeline")
     ]

@@ -38,9 +38,9 @@ PARTS = [Means("a1", True, "", "0000:17:00.0"), Means("a2", True, "", "0000:17:0
         ("auto", [ONE, OTHER], "nccl", "a device of its own"),
         ("auto", [ONE, ONE], "ipc", "share a device"),
         ("auto", [ONE, Means("b", False, "")], "ipc", "no NCCL"),
-        ("auto", PARTS, "", "ranks have MIG instances of one GPU (0000:17:00.0), which map no memory of each other"),
+        ("auto", PARTS, "", "ranks have MIG instances of one GPU (0000:17:00.0), which can't map each other's memory"),
         ("auto", [PARTS[0], PARTS[0]], "ipc", "ranks share a device"),
-        ("auto", [ONE, Means("a", True, "no kernels")], "", "and CUDA IPC can't be: local rank 1: no kernels"),
+        ("auto", [ONE, Means("a", True, "no kernels")], "", "and CUDA IPC is not available: local rank 1: no kernels"),
         ("nccl", [ONE, ONE], "nccl", "asked for"),
         ("ipc", [ONE, OTHER], "ipc", "asked for"),
     ],
@@ -61,7 +61,7 @@ def test_whoever_was_closed_says_so():
     peers = IpcPeers(None, object(), 2)
     peers.close()
     for call in (peers.check, lambda: peers.reduce_scatter(torch.ones(2), torch.ones(1), False)):
-        with pytest.raises(ShutdownError, match="their lane was closed"):
+        with pytest.raises(ShutdownError, match="reductions among the GPUs of this host were shut down"):
             call()
 
 
@@ -170,7 +170,7 @@ def test_shares_that_were_asked_for_and_can_t_be_are_an_error(played, servers):
         places.device = played[rank]
         configure(runtime.current(), local_shares="ipc")
         model = mlp().float()
-        with pytest.raises(InvalidArgumentError, match="hosts with equally many ranks, at least two"):
+        with pytest.raises(InvalidArgumentError, match="all hosts must have the same number of ranks, at least two"):
             bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 
     with devices.replace(finder(places)):
