@@ -94,23 +94,23 @@ table = HandleTable()
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation is over, so that `synchronize(handle)` would not block. Never blocks.
+    """Returns whether the operation has ended, so that `synchronize(handle)` would not block. Never blocks.
 
-    Raises InvalidArgumentError for a handle that was synchronized before.
+    Raises InvalidArgumentError for a handle that has already been synchronized.
     """
     return table.get(handle).handle.done()
 
 
 def synchronize(handle: int) -> Any:
-    """Blocks until the operation is over and returns its result: a tensor, for a grouped operation a list of them.
+    """Blocks until the operation has ended and returns its result: a tensor, or a list of tensors if it is grouped.
 
-    An in-place operation returns its tensor, `alltoall_async` with splits a pair. If the worker copies a GPU's tensor
-    by itself (docs/how-to/gpu.md), from the second operation of that name on the current stream waits, not the host:
-    the next operation raises what has failed, as any call does once the job has failed.
+    An in-place operation returns its tensor; `alltoall_async` with splits returns a pair. If the worker copies a GPU
+    tensor by itself (docs/how-to/gpu.md), the current stream waits instead of the host from the second operation of
+    that name on: the next operation then raises the error, as any call does once the job has failed.
 
-    None for a handle that was synchronized before, as in BytePS and Horovod.
+    Returns None for a handle that has already been synchronized, as BytePS and Horovod do.
 
-    Raises InvalidArgumentError for what is no handle, and what made the operation fail: MismatchError, StalledError,
+    Raises InvalidArgumentError for an invalid handle, or the error of the operation: MismatchError, StalledError,
     PeerLostError, ShutdownError.
     """
     operation = table.take(handle)

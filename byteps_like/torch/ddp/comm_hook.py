@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 
 class DDPHookState:
-    """What `ddp_hook` needs to know of one model; give each model its own, made in the same order on all ranks.
+    """The state of `ddp_hook` for one model. Each model needs its own, created in the same order on all ranks.
 
-    `route` and `process_set` as for DistributedOptimizer, which must be the ranks of the model's process group;
-    `compression` too, but for rules by names, which DDP doesn't hand on; error feedback is off where nobody asks for
-    it, since the optimizer isn't known here. `error` is the typed error after backward has raised one.
+    `route` and `process_set` are those of DistributedOptimizer; the process set must have the ranks of the model's
+    process group. `compression` is the same, except that rules by name are not supported, because DDP passes no names.
+    Error feedback is off by default, because the optimizer is unknown here. `error` is the typed error after backward
+    has raised one.
     """
 
     def __init__(self, route: str = "auto", compression: object = None, process_set: object = None) -> None:
@@ -175,10 +176,10 @@ def _checked(rules: Rules) -> Rules:
 def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages DDP's gradients over all ranks: `model.register_comm_hook(bps.DDPHookState(), bps.ddp_hook)`.
 
-    Needs `init()`. torch.distributed may be initialized with any backend, and only keeps DDP's books. Buckets are
-    reduced in place while backward goes on; those on a device are there when the streams are that wait for the future,
-    as with NCCL; after the first round no host waits for them. Errors are raised by `backward()`, maybe the next one,
-    as RuntimeError with our text; `state.error` is the typed one. `state` may be None where one model is trained.
+    Needs `init()`. torch.distributed may use any backend, which serves DDP's bookkeeping only. Buckets are reduced in
+    place while backward continues. As with NCCL, the streams that wait for the future wait for buckets on a device;
+    after the first round the host does not. Errors are raised by this or the next `backward()` as RuntimeError with
+    the same text; `state.error` is the typed error. `state` may be None if only one model is trained.
     """
     known = state if state is not None else _default_state()
     buffer = bucket.buffer()

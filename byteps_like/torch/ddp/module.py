@@ -23,16 +23,15 @@ from byteps_like.torch.reduction.reducer import GradientReducer
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """Wraps `module`: rank 0's parameters and buffers on all ranks at the start, averaged gradients after backward.
+    """Wraps `module`: broadcasts rank 0's parameters and buffers at the start, and averages gradients in backward.
 
-    Gradients are sent from within backward and are there when it returns; a plain optimizer then makes the step. A
+    Gradients are sent during backward and are complete when it returns; a plain optimizer then makes the step. A
     parameter that no rank used keeps its `p.grad`; one that only some ranks used counts as zeros on the others, so
-    unused parameters need no advice: `find_unused_parameters`, and torch's other tuning arguments, are accepted and
-    not needed. `broadcast_buffers`: rank 0's buffers are handed to all before each forward in training; once rank 0 has
-    joined (see join), each rank keeps its own. Don't keep a
-    reference to a `p.grad` over the next backward: its memory is used again. `route` and
-    `compression` as for DistributedOptimizer; error feedback is off where nobody asks for it, since the optimizer isn't
-    known here, and what it keeps is in no state_dict.
+    unused parameters need no setting: `find_unused_parameters` and torch's other tuning arguments are accepted and
+    ignored. `broadcast_buffers` broadcasts rank 0's buffers before each forward in training; once rank 0 has called
+    `join()`, each rank keeps its own. Don't keep a reference to a `p.grad` beyond the next backward, because its
+    memory is reused. `route` and `compression` are those of DistributedOptimizer. Error feedback is off by default,
+    because the optimizer is unknown here, and its state is in no state_dict.
 
     Names in `state_dict()` begin with `module.`, as torch's do. Blocks in the constructor. Raises MismatchError if
     the ranks' modules differ, InvalidArgumentError for `device_ids` other than the one device that the module is on.

@@ -24,15 +24,17 @@ _lock = threading.Lock()
 def init(
     lazy: object = True, process_sets: object = None, *, config: Config | None = None, **settings: Any
 ) -> None:  # fmt: skip
-    """Joins the job that the environment (or `config`, or `settings` by their names in Config) describes.
+    """Joins the job that the environment, `config` or `settings` (named as in Config) describe.
 
-    Without any, this process is a world of one. Where no scheduler is named the ranks meet at the store of torch's
-    default process group, whose rank and size count then, or at MASTER_ADDR and MASTER_PORT as torch's `env://` does.
-    Blocks until all members have joined. A second call without a
-    `shutdown()` in between does nothing. `process_sets` is Horovod's: a list of ProcessSets, or of lists of ranks, to
-    begin with. `lazy` is BytePS's and ignored; Horovod's `comm`, which stands in its place, is refused unless it means
-    all ranks: None or an empty list.
-    Raises ConfigError, RefusedError (who refused, or can't start, and why), DeadlineError (who is missing).
+    Without any settings, this process is a world of one. If no scheduler is set, the ranks meet at the store of torch's
+    default process group, which then gives rank and size, or at MASTER_ADDR and MASTER_PORT like torch's `env://`.
+    Blocks until all members have joined. A second call without `shutdown()` in between does nothing.
+
+    `process_sets`, as in Horovod, lists initial ProcessSets or lists of ranks. `lazy` is accepted for BytePS and
+    ignored. Horovod's `comm`, the argument in the same position, must mean all ranks: None or an empty list.
+
+    Raises ConfigError; RefusedError, which names who refused or can't start, and why; DeadlineError, which names the
+    missing members.
     """
     sets = prepared(process_sets or ())
     if any(given not in (None, True, False, []) for given in (lazy, settings.pop("comm", None))):
@@ -74,7 +76,7 @@ def serve(runtime: Runtime) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; outstanding handles fail with ShutdownError. Does nothing when not initialized."""
+    """Leaves the job; operations in flight fail with ShutdownError. Does nothing if not initialized."""
     with _lock:
         leaving = _runtime.install(None)
     if leaving is not None:
@@ -101,7 +103,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: o
 
 
 def stats() -> dict[str, float]:
-    """This worker's counters so far: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
+    """Returns this worker's counters: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
 
     Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
     compression_clamped, compression_residual, compression_raw (see docs/how-to/compression.md, "Automatic selection").
@@ -116,7 +118,7 @@ def barrier(process_set: object = None, timeout: float | None = None) -> None:
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
-    """This rank has run out of batches: adds zeros to the others' reductions until all ranks have joined. Blocks.
+    """Adds zeros to the reductions of other ranks until all ranks have joined; call it when batches run out. Blocks.
 
     Returns the last rank that joined, from which to broadcast parameters. While a rank has joined, others may make
     allreduce, push_pull and optimizer steps (which go on dividing by size()), over all ranks; anything else raises

@@ -24,8 +24,8 @@ class StepPacer:
 
     Call `step()` once after each step. DistributedOptimizer does it by itself where the settings `step_period` and
     `start_offset` say so (`byteps-like plan shift` computes them). Rank 0's clock decides for all ranks of the job:
-    the others wait for its word, one small message of the control class per step. Hosts of different jobs should keep
-    their clocks together to about 1 % of the period, as NTP does.
+    the others wait for its go-ahead, one small message of the control class per step. Hosts of different jobs should
+    keep their clocks together to about 1 % of the period, as NTP does.
 
     Raises InvalidArgumentError unless 0 <= offset and 0 < period.
     """

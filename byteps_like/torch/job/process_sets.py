@@ -99,7 +99,7 @@ def register(runtime: Runtime, process_set: ProcessSet | Sequence[int]) -> Proce
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forgets a process set; False if there is no such set, or it is the global one. Every rank must call it."""
+    """Removes a process set; returns False if it is unknown or the global set. Every rank must call it."""
     number = process_set.process_set_id
     if not number or not _runtime.current().remove_scope(number):
         return False

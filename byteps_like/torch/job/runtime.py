@@ -366,7 +366,7 @@ def install(runtime: Runtime | None, suspended: Standing | None = None) -> Runti
 
 
 def initialized() -> bool:
-    """Whether `init()` has been called, and `shutdown()` has not."""
+    """Returns whether `init()` has been called without a later `shutdown()`."""
     return (_bound.get() or _process) is not None
 
 
@@ -379,7 +379,7 @@ def standing() -> Worker | Standing:
 
 
 def rank() -> int:
-    """This worker's rank, 0 to size() - 1."""
+    """Returns the rank of this worker, from 0 to size() - 1."""
     return standing().rank
 
 
@@ -389,10 +389,10 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This worker's rank among those on its host."""
+    """Returns the rank of this worker among the workers of its host."""
     return standing().local_rank
 
 
 def local_size() -> int:
-    """Number of workers on this host."""
+    """Returns the number of workers on this host."""
     return standing().local_size

@@ -183,7 +183,7 @@ _timeline: Path | None = None
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:  # noqa: ARG001 - Horovod's
-    """Horovod's: records this rank from now until `stop_timeline`. `mark_cycles` is Horovod's and ignored.
+    """Records this rank from now until `stop_timeline`, as in Horovod. `mark_cycles` is ignored.
 
     Does nothing while a timeline is being recorded already.
     """

@@ -32,26 +32,27 @@ def push_pull(
     postscale_factor: float = 1.0,
     process_set: object = None,
 ) -> torch.Tensor:
-    """Reduces `tensor` over all ranks and returns the result, the same on every rank; `tensor` is left as it is.
+    """Reduces `tensor` over all ranks and returns the same result on every rank; does not modify `tensor`.
 
     `average=False` or `op=Sum` adds; `op` may also be Average (the default), Min, Max or Product. Integers wrap when
     they overflow, and their average is rounded towards zero. For bool, Sum and Max are "any rank", Average, Min and
     Product "all ranks". Tensors of any number type, of any shape.
 
     `name` joins the calls of different ranks; without one, calls with the same shape, dtype and operation meet in
-    the order in which they are made. Of two operations that wait, the larger `priority` goes first. `version` is
-    BytePS's and ignored. Differentiable for Sum and Average: the gradient is reduced as the tensor was.
+    the order in which they are made. Of waiting operations, the one with the largest `priority` is sent first.
+    `version` is accepted for BytePS and ignored. Differentiable for Sum and Average: the gradient is reduced as the
+    tensor was.
 
     `compression`: a cast, a class or object with Horovod's `compress` and `decompress`, or a codec as for
     DistributedOptimizer, without feedback: it takes Sum and Average only, of floating-point tensors, which it makes
     float32.
 
-    A sparse COO tensor may have other entries on each rank, none too, and gives a coalesced one; what travels, see
-    sparse.start_sparse. Sum and Average only, of numbers, without compression, not differentiable.
+    A sparse COO tensor may have different entries on each rank, or none; the result is coalesced. It supports only Sum
+    and Average of numbers, without compression, and is not differentiable.
 
     On the wire: `tensor.nbytes` (fewer with compression) up and down per rank.
-    Raises InvalidArgumentError, MismatchError (a rank came with another shape, dtype or operation), StalledError (a
-    rank didn't come), PeerLostError.
+    Raises InvalidArgumentError, MismatchError (ranks differ in shape, dtype or operation), StalledError (a rank did not
+    make the call), PeerLostError.
     """
     reduction = resolve(average, op, priority, prescale_factor, postscale_factor)
     way = RAW if is_own(compression) else way_of(compression)
@@ -75,7 +76,7 @@ def push_pull_inplace(
     priority: int = 0,
     **options: Any,
 ) -> torch.Tensor:
-    """As `push_pull`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
+    """Like `push_pull`, in place: returns `tensor`, which must be contiguous. Not differentiable."""
     result: torch.Tensor = synchronize(push_pull_async_inplace(tensor, average, name, version, priority, **options))
     return result
 
@@ -83,7 +84,7 @@ def push_pull_inplace(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None
 ) -> torch.Tensor:
-    """The `tensor` of rank `root_rank`, on all ranks; the argument is left as it is.
+    """Returns the `tensor` of rank `root_rank` on all ranks; does not modify the argument.
 
     Shape and dtype must be the same on all ranks. Differentiable: the root's gradient is the mean over all ranks, the
     others' is zero. Raises as `push_pull` does.
@@ -94,7 +95,7 @@ def broadcast(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None
 ) -> torch.Tensor:
-    """As `broadcast`, in the memory of `tensor`, which must be contiguous and is returned. Not differentiable."""
+    """Like `broadcast`, in place: returns `tensor`, which must be contiguous. Not differentiable."""
     result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set=process_set))
     return result
 

@@ -28,7 +28,7 @@ def allgather(
     process_set: object = None,
     compression: object = Compression.none,
 ) -> torch.Tensor:
-    """The tensors of all ranks, one behind the other along the first dimension, which may differ per rank.
+    """Concatenates the tensors of all ranks along the first dimension, whose size may differ per rank.
 
     Any dtype. Differentiable: a rank's gradient is the mean over all ranks of the gradients of its rows. On the wire:
     an all-gather of 128 bytes for the shapes, and one of the tensors.
@@ -53,7 +53,7 @@ def grouped_allgather(
     process_set: object = None,
     compression: object = Compression.none,
 ) -> list[torch.Tensor]:
-    """`allgather` of several tensors, whose shapes travel together."""
+    """Runs `allgather` on several tensors; their shapes are exchanged together."""
     cast, codec = check_gathered(compression)
     call = _Allgather(name, process_set, codec)
     if cast is NoneCompressor:
@@ -71,11 +71,12 @@ def grouped_allgather_async(tensors: Tensors, name: str | None = None, process_s
 def alltoall(
     tensor: torch.Tensor, splits: object = None, name: str | None = None, process_set: object = None
 ) -> Any:  # fmt: skip
-    """Hands the first `splits[0]` rows to rank 0, the next `splits[1]` to rank 1, ...; returns what came, by rank.
+    """Sends the first `splits[0]` rows to rank 0, the next `splits[1]` to rank 1, ...; returns the rows received.
 
     `splits` is a sequence or tensor of whole numbers; without it, or if it is empty, rows are split evenly. Rows beyond
-    their sum stay here, and have a gradient of zeros. With it the result is a pair: the rows, and an int32 tensor, on
-    the device of `splits`, that says how many came from each rank. Any dtype. Differentiable.
+    its sum are not sent, and have a gradient of zeros. With `splits` the result is a pair: the rows, and an int32
+    tensor, on the device of `splits`, of the number of rows received from each rank. Rows are in the
+    order of ranks. Any dtype. Differentiable.
     Raises InvalidArgumentError for splits of more rows than there are, MismatchError if dtypes or other dimensions
     differ.
     """
@@ -110,11 +111,11 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """This rank's rows of the reduction of `tensor`, which has the same shape on all ranks.
+    """Returns this rank's rows of the reduction of `tensor`, which has the same shape on all ranks.
 
-    Rows are dealt out evenly; the first ranks get one more where they can't be. Differentiable for Sum and Average, as
-    in Horovod: gradients are gathered, and of a Sum multiplied by the number of ranks. On the wire: an all-gather of
-    128 bytes for the shapes, and a reduce-scatter of the tensor.
+    Rows are distributed evenly; the first ranks get one more if there is a remainder. Differentiable for Sum and
+    Average, as in Horovod: gradients are gathered, and of a Sum multiplied by the number of ranks. On the wire: an
+    all-gather of 128 bytes for the shapes, and a reduce-scatter of the tensor.
     Raises InvalidArgumentError for a scalar or Adasum, MismatchError if ranks differ in shape, dtype or operation.
     """
     return grouped_reducescatter(

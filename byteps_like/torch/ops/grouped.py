@@ -31,7 +31,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: object = None,
 ) -> list[torch.Tensor]:
-    """`allreduce` of several tensors at once: one operation per dtype among them. Differentiable as `push_pull` is."""
+    """Runs `allreduce` on several tensors as one operation per dtype. Differentiable like `push_pull`."""
     if is_own(compression):
         own = check_compression(compression)
         pairs = [own.compress(tensor) for tensor in tensors]

@@ -24,10 +24,12 @@ def broadcast_object(
     name: str | None = None,  # noqa: ARG001 - Horovod's
     process_set: object = None,
 ) -> Any:
-    """The `obj` of rank `root_rank`, on all ranks (of `process_set`); the root gets its own object back. Blocks.
+    """Returns the `obj` of rank `root_rank` on all ranks (of `process_set`); the root gets its own object. Blocks.
 
-    Pickled by cloudpickle, so lambdas and local classes may travel. All ranks make their object calls in one order;
-    `name` is Horovod's and ignored. Raises MismatchError on all ranks if they differ in the kind of call or the root;
+    Objects are pickled by cloudpickle, so lambdas and local classes are supported. All ranks must make their object
+    calls in the same order. `name` is accepted for Horovod and ignored.
+
+    Raises MismatchError on all ranks if they differ in the kind of call or the root;
     CorruptError for bytes that the root hasn't sent in this call.
     """
     scope = _runtime.current().scope(process_set)
@@ -44,7 +46,7 @@ def allgather_object(
     name: str | None = None,  # noqa: ARG001 - Horovod's
     process_set: object = None,
 ) -> list[Any]:
-    """The objects of all ranks, in the order of ranks; the own one is not copied. Blocks. See `broadcast_object`."""
+    """Returns the objects of all ranks by rank; the own one is not copied. Blocks. See `broadcast_object`."""
     scope = _runtime.current().scope(process_set)
     if scope.size == 1:
         return [obj]

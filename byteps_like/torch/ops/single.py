@@ -150,7 +150,7 @@ def push_pull_async_inplace(
     postscale_factor: float = 1.0,
     process_set: object = None,
 ) -> int:
-    """As `push_pull_async`, in the memory of `tensor`: leave it alone until `synchronize` has returned it.
+    """Like `push_pull_async`, in place: don't use `tensor` until `synchronize` has returned it.
 
     Raises InvalidArgumentError if `tensor` is not contiguous.
     """
@@ -158,7 +158,7 @@ def push_pull_async_inplace(
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: object = None) -> int:
-    """Starts handing the `tensor` of `root_rank` to all ranks and returns a handle; `tensor` itself is left alone."""
+    """Starts to broadcast a copy of the `tensor` of `root_rank` to all ranks and returns a handle."""
     return start(copied(tensor, "broadcast"), name, Reduction(Op.BROADCAST, root=root_rank), process_set)
 
 
@@ -168,10 +168,10 @@ def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = No
 
 
 def declare(name: str, tensor: torch.Tensor | None = None, *, priority: int = 0) -> None:
-    """Says ahead of the first push_pull of `name` how urgent it is. Sends nothing.
+    """Sets the priority of `name` before its first push_pull. Sends nothing.
 
-    BytePS needs the same order of `declare` calls on all ranks; here names are matched, so the order is free, and what
-    a name carries may change from one use to the next. `tensor` is checked, if it is given.
+    BytePS requires the same order of `declare` calls on all ranks; here calls match by name, so any order will do, and
+    the shape and dtype of a name may change between uses. `tensor`, if given, is checked.
     """
     runtime = _runtime.current()
     if not isinstance(name, str) or not name:
