@@ -27,8 +27,8 @@ Status ShutDown() { return Status(Code::kClosed, "this rank was shut down while 
 
 }  // namespace
 
-Channel::Channel(Engine& engine, ShardAddress address, size_t index)
-    : engine_(engine), address_(std::move(address)), index_(index) {}
+Channel::Channel(EngineContext& context, ChannelOwner& owner, ShardAddress address, size_t index)
+    : context_(context), owner_(owner), address_(std::move(address)), index_(index) {}
 
 Channel::~Channel() {
   ending_ = true;
@@ -78,12 +78,12 @@ Status Channel::Connect(Deadline deadline) {
 
 // One try after the other until the deadline: a server may be restarting its listener.
 Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
-  const Introduction who{{Role::kWorker, engine_.options_.member}, {Role::kServer, address_.member}, address_.shard};
+  const Introduction who{{Role::kWorker, context_.options.member}, {Role::kServer, address_.member}, address_.shard};
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     auto stream = byteps_like::Connect(address_.urls[url_], std::min(deadline, Clock::now() + kOneTry));
     Status status = stream.status();
     if (stream.ok()) {
-      const Meeting met = Meet(**stream, engine_.options_.credentials, who, std::min(deadline, Clock::now() + kOneTry));
+      const Meeting met = Meet(**stream, context_.options.credentials, who, std::min(deadline, Clock::now() + kOneTry));
       status = met.status;
       if (status.ok()) return stream;
       if (status.code() == Code::kRefused && met.certain) return status;
@@ -101,9 +101,9 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   named_codecs_.clear();
   std::erase_if(control_, [](const Header& one) { return one.type != FrameType::kForget; });
   placed_before_ = counters_.payload_placed;
-  stream->LimitQueue(engine_.options_.kernel_queue_bytes);
-  stream->LimitSilence(SilenceLimit(engine_.options_.stall_warning, engine_.options_.stall_timeout));
-  link_ = MakeLink(engine_.loop_, std::move(stream), *this);
+  stream->LimitQueue(context_.options.kernel_queue_bytes);
+  stream->LimitSilence(SilenceLimit(context_.options.stall_warning, context_.options.stall_timeout));
+  link_ = MakeLink(context_.loop, std::move(stream), *this);
   for (Part* part : in_flight_) Resume(*part);
   Announce();
   link_->Start();
@@ -113,26 +113,26 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
 void Channel::Reconnect(const Status& why) {
   Log(LogLevel::kInfo, name() + ": link lost (" + why.message() + "), connecting again");
   if (connector_.joinable()) connector_.join();
-  const Deadline deadline = Clock::now() + Seconds(engine_.options_.connect_timeout);
+  const Deadline deadline = Clock::now() + Seconds(context_.options.connect_timeout);
   auto connector = StartThread("to connect again with", [this, deadline, why] {
     auto stream = Dial(deadline);
     if (ending_) return;
     if (stream.ok()) {
       auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream));
-      engine_.loop_.Post([this, shared] {
+      context_.loop.Post([this, shared] {
         if (!ending_) Install(std::move(*shared));
       });
       return;
     }
     const Status lost(CodeOfLoss(stream.status()),
                       name() + " is gone: " + why.message() + "; " + stream.status().message());
-    engine_.loop_.Post([this, lost] { engine_.FailOnLoop(lost); });
+    context_.loop.Post([this, lost] { owner_.FailOnLoop(lost); });
   });
   if (connector.ok()) {
     connector_ = std::move(*connector);
   } else {
-    engine_.FailOnLoop(Status(connector.status().code(),
-                              name() + ": link lost (" + why.message() + "), and " + connector.status().message()));
+    owner_.FailOnLoop(Status(connector.status().code(),
+                             name() + ": link lost (" + why.message() + "), and " + connector.status().message()));
   }
 }
 
@@ -145,7 +145,7 @@ void Channel::OnClosed(Link& link, const Status& why) {
   Announce();
   if (!ending_) return Reconnect(why);
   FinishAll(ShutDown());
-  engine_.OnChannelClosed();
+  owner_.OnChannelClosed();
 }
 
 // The end -------------------------------------------------------------------------------------------------------------
@@ -202,8 +202,8 @@ void Channel::Goodbye() {
   if (!link_) return FinishAll(ShutDown());
   Header header;
   header.type = FrameType::kGoodbye;
-  header.view = engine_.options_.credentials.view;
-  header.member = engine_.options_.member;
+  header.view = context_.options.credentials.view;
+  header.member = context_.options.member;
   control_.push_back(header);
   link_->Kick();
 }

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "csrc/base/trace.h"
-#include "csrc/engine/engine.h"
+#include "csrc/engine/engine_context.h"
 #include "csrc/engine/operation.h"
 
 namespace byteps_like {
 
 class Channel : private LinkHandler {
  public:
-  Channel(Engine& engine, ShardAddress address, size_t index);
+  Channel(EngineContext& context, ChannelOwner& owner, ShardAddress address, size_t index);
   ~Channel() override;
 
   Status Connect(Deadline deadline);  // before the loop runs; blocks. kCapacity: this process lacks descriptors
@@ -102,7 +102,8 @@ class Channel : private LinkHandler {
   int64_t AheadFrom(int32_t priority) const;
   void LendCredit();
 
-  Engine& engine_;
+  EngineContext& context_;
+  ChannelOwner& owner_;
   const ShardAddress address_;
   const size_t index_;
   std::atomic<size_t> url_{0};            // the one in use

@@ -106,8 +106,8 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
   header.type = type;
   header.dtype = part.dtype;
   header.op = part.op;
-  header.view = engine_.options_.credentials.view;
-  header.member = engine_.options_.member;
+  header.view = context_.options.credentials.view;
+  header.member = context_.options.member;
   header.key = part.key;
   header.round = part.round;
   header.priority = part.priority;
@@ -135,11 +135,11 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
 // Before the first frame of this link that speaks of the codec.
 bool Channel::NameCodec(uint32_t number, Outgoing& next) {
   if (!named_codecs_.insert(number).second) return false;
-  const std::string& text = engine_.CodecText(number);
+  const std::string& text = owner_.CodecText(number);
   next.header = {};
   next.header.type = FrameType::kCodec;
-  next.header.view = engine_.options_.credentials.view;
-  next.header.member = engine_.options_.member;
+  next.header.view = context_.options.credentials.view;
+  next.header.member = context_.options.member;
   next.header.aux = number;
   next.header.length = static_cast<uint32_t>(text.size());
   next.payload = reinterpret_cast<const std::byte*>(text.data());
@@ -151,11 +151,11 @@ bool Channel::NameCodec(uint32_t number, Outgoing& next) {
 bool Channel::HasCredit(const Part& part) {
   if ((part.key & kPreludeKey) != 0) return true;  // small, and others wait for it to say anything at all
   const int64_t payloads = part.encoded ? kPayloadsAhead * int64_t{part.total} : 0;
-  const int64_t credit = static_cast<int64_t>(engine_.credit_bytes()) + lent_ + payloads;
+  const int64_t credit = static_cast<int64_t>(context_.credit_bytes.load()) + lent_ + payloads;
   if (ahead_ < credit || AheadFrom(part.priority) < credit) return true;
   if (!lending_armed_) {
     lending_armed_ = true;
-    engine_.loop_.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
+    context_.loop.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
   }
   return false;
 }
@@ -180,11 +180,11 @@ void Channel::LendCredit() {
 // Small partitions are cut as well: the server answers with the first segments while the others are on their way.
 size_t Channel::SegmentOf(const Part& part) const {
   const size_t even = part.total / kSegmentsPerPart / kSegmentUnit * kSegmentUnit;
-  return std::min(engine_.segment_bytes(), std::max(even, kLeastSegment));
+  return std::min(context_.segment_bytes.load(), std::max(even, kLeastSegment));
 }
 
 bool Channel::Contributes(const Part& part) const {
-  return part.op != Op::kBroadcast || part.root == engine_.options_.rank;
+  return part.op != Op::kBroadcast || part.root == context_.options.rank;
 }
 
 Part* Channel::Next() {
@@ -204,15 +204,15 @@ void Channel::Dequeue() {
 // Shared memory takes nothing from the card that the others share.
 void Channel::Announce() {
   const Part* const next = link_ && !link_->shares_memory() ? Next() : nullptr;
-  if (next != nullptr) return engine_.in_step_.Wants(index_, next->priority);
+  if (next != nullptr) return context_.in_step.Wants(index_, next->priority);
   held_ = false;
-  engine_.in_step_.Rests(index_);
-  engine_.LetGo();
+  context_.in_step.Rests(index_);
+  owner_.LetGo();
 }
 
 bool Channel::IsInStep() {
   if (link_->shares_memory()) return true;
-  held_ = !engine_.in_step_.MayGo(index_, static_cast<int64_t>(engine_.credit_bytes() / kLeadOfCredit));
+  held_ = !context_.in_step.MayGo(index_, static_cast<int64_t>(context_.credit_bytes / kLeadOfCredit));
   return !held_;
 }
 
@@ -239,21 +239,21 @@ bool Channel::NextPush(Outgoing& next) {
     next.payload = part.address + part.sent;
     part.sent += next.header.length;
     ahead_ += next.header.length;
-    engine_.in_step_.Sent(index_, next.header.length);
+    context_.in_step.Sent(index_, next.header.length);
   }
   part.begun = true;
   if (part.sent == part.total) {
     Dequeue();
   }
   Announce();
-  engine_.LetGo();
+  owner_.LetGo();
   return true;
 }
 
 // A contribution in memory that the server maps: says where, moves nothing.
 bool Channel::Refer(Part& part, Outgoing& next) {
   if (!link_->shares_memory() || part.streamed || part.encoded) return false;
-  const SharedRegion region = engine_.RegionOf(part.address, part.total);
+  const SharedRegion region = owner_.RegionOf(part.address, part.total);
   if (region.buffer == nullptr) return false;
   const auto [shared, is_new] = shared_regions_.try_emplace(region.id, true);
   if (is_new) {
@@ -279,8 +279,8 @@ bool Channel::Refer(Part& part, Outgoing& next) {
 Header Channel::RegionHeader(uint32_t region, uint64_t bytes) const {
   Header header;
   header.type = FrameType::kRegion;
-  header.view = engine_.options_.credentials.view;
-  header.member = engine_.options_.member;
+  header.view = context_.options.credentials.view;
+  header.member = context_.options.member;
   header.aux = region;
   header.offset = bytes;
   return header;
@@ -294,7 +294,7 @@ void Channel::OnNoRegion(uint32_t region) {
   Log(LogLevel::kInfo, name() + " can't map memory of this worker, which is sent instead");
   for (Part* const part : in_flight_) {
     if (!part->begun || part->streamed || part->absent) continue;
-    const SharedRegion lies = engine_.RegionOf(part->address, part->total);
+    const SharedRegion lies = owner_.RegionOf(part->address, part->total);
     if (lies.buffer == nullptr || lies.id != region) continue;
     part->sent = 0;
     Queue(*part);
@@ -310,7 +310,7 @@ bool Channel::Excuse(Part& part, Outgoing& next) {
   part.begun = true;
   Dequeue();
   Announce();
-  engine_.LetGo();
+  owner_.LetGo();
   return true;
 }
 
@@ -324,7 +324,7 @@ void Channel::OnSent(Link& link, const Header& header) {
 // In ------------------------------------------------------------------------------------------------------------------
 
 Part* Channel::Awaited(const Header& header) {
-  if (header.view != engine_.options_.credentials.view) return nullptr;
+  if (header.view != context_.options.credentials.view) return nullptr;
   const auto found = parts_.find(header.key);
   if (found == parts_.end()) return nullptr;
   Part& part = *found->second;
@@ -346,13 +346,13 @@ Part* Channel::Expected(const Header& header) {
 void Channel::FailMisfit(const Header& header) {
   const Part* const part = Awaited(header);
   if (part != nullptr && IsMisplaced(*part, header))
-    return engine_.FailOnLoop(Status(Code::kCorrupt, name() + " answered for key " + std::to_string(part->key) +
-                                                         (part->absent ? " an absent rank with a result"
-                                                                       : " a rank that is not absent as if it were")));
+    return owner_.FailOnLoop(Status(Code::kCorrupt, name() + " answered for key " + std::to_string(part->key) +
+                                                        (part->absent ? " an absent rank with a result"
+                                                                      : " a rank that is not absent as if it were")));
   if (part == nullptr || !part->encoded) return;
-  engine_.FailOnLoop(Status(Code::kCorrupt, name() + " sent a result of " + std::to_string(header.total) +
-                                                " bytes for key " + std::to_string(part->key) + ", which codec " +
-                                                part->coding->codec->spec() + " can't give"));
+  owner_.FailOnLoop(Status(Code::kCorrupt, name() + " sent a result of " + std::to_string(header.total) +
+                                               " bytes for key " + std::to_string(part->key) + ", which codec " +
+                                               part->coding->codec->spec() + " can't give"));
 }
 
 std::byte* Channel::PlaceFor(Link& link, const Header& header) {
@@ -380,9 +380,9 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
       if (Part* const part = Expected(header)) OnResumed(*part, header);
       return;
     case FrameType::kWarning:
-      return engine_.options_.on_event(CodeFrom(header.aux), text(), false);
+      return context_.options.on_event(CodeFrom(header.aux), text(), false);
     case FrameType::kError:
-      return engine_.FailOnLoop(Status(CodeFrom(header.aux), text()));
+      return owner_.FailOnLoop(Status(CodeFrom(header.aux), text()));
     case FrameType::kRegion:
       return OnNoRegion(header.aux);
     default:
@@ -399,7 +399,7 @@ void Channel::OnResult(Part& part, const Header& header) {
     const int64_t before = Returned(part);
     part.landed += header.length;
     if (Contributes(part)) ahead_ -= Returned(part) - before;
-    if (ahead_ <= static_cast<int64_t>(engine_.credit_bytes())) lent_ = 0;  // in step again
+    if (ahead_ <= static_cast<int64_t>(context_.credit_bytes.load())) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
   if (in_place || part.landed == part.expected) Finish(part, Status());
@@ -409,7 +409,7 @@ void Channel::OnResult(Part& part, const Header& header) {
 void Channel::OnResumed(Part& part, const Header& header) {
   if (!part.resuming) return;
   if (header.offset < CountedAtLeast(part))
-    return engine_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
+    return owner_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
   part.resuming = false;
   const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
   if (Contributes(part)) ahead_ += static_cast<int64_t>(counted) - part.sent;
@@ -425,7 +425,7 @@ void Channel::Finish(Part& part, const Status& status) {
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;
-  engine_.Complete(part, status);
+  owner_.Landed(part, status);
 }
 
 // For the timeline ----------------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ void Channel::TraceStage(TraceKind kind, const Part& part, int64_t begin) const 
                      .bytes = part.total,
                      .round = part.round,
                      .priority = part.priority,
-                     .member = engine_.options_.rank,
+                     .member = context_.options.rank,
                      .peer = kTraceServers + address_.server});
 }
 
@@ -448,7 +448,7 @@ void Channel::TraceReady(const Part& part) const {
          .bytes = part.total,
          .round = part.round,
          .priority = part.priority,
-         .member = engine_.options_.rank});
+         .member = context_.options.rank});
 }
 
 void Channel::TraceFirst(Part& part) const {

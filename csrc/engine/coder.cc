@@ -7,7 +7,6 @@
 #include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/codec/payload.h"
-#include "csrc/engine/engine.h"
 #include "csrc/engine/staging.h"
 
 namespace byteps_like {
@@ -28,8 +27,8 @@ void TraceCoding(TraceKind kind, const Part& part, int64_t begin, uint64_t bytes
 
 }  // namespace
 
-Result<std::unique_ptr<Coder>> Coder::Start(Engine& engine, uint32_t threads) {
-  std::unique_ptr<Coder> coder(new Coder(engine));
+Result<std::unique_ptr<Coder>> Coder::Start(PartSink& sink, uint32_t threads) {
+  std::unique_ptr<Coder> coder(new Coder(sink));
   for (uint32_t i = 0; i < std::max(threads, 1u); ++i) {
     auto thread = StartThread("to encode with", [coder = coder.get()] { coder->Work(); });
     if (!thread.ok() && i == 0) return thread.status();
@@ -124,7 +123,7 @@ void Coder::Prepare(Coding& coding) {
   prelude.priority = coding.part->priority;
   if (Tracing()) TraceCoding(TraceKind::kEncoded, prelude, begin, prelude.total, coding.draw);
   prelude.traced = {Tracing() ? TraceClock() : 0, 0, 0};
-  engine_.Hand(prelude);
+  sink_.Hand(prelude);
 }
 
 void Coder::Encode(Coding& coding, PooledBuffer& own) {
@@ -151,7 +150,7 @@ void Coder::Encode(Coding& coding, PooledBuffer& own) {
   bytes_out_ += part.total;
   if (Tracing()) TraceCoding(TraceKind::kEncoded, part, begin, part.total, coding.draw);
   part.traced = {Tracing() ? TraceClock() : 0, 0, 0};
-  engine_.Hand(part);
+  sink_.Hand(part);
 }
 
 void Coder::Decode(Coding& coding, PooledBuffer& own) {
@@ -163,7 +162,7 @@ void Coder::Decode(Coding& coding, PooledBuffer& own) {
                                        std::to_string(coding.part->key) + " round " +
                                        std::to_string(coding.draw.round) + " is wrong: " + status.message());
   End(coding, told);
-  engine_.Fail(told.code(), told.message());
+  sink_.Fail(told.code(), told.message());
 }
 
 Status Coder::DecodeResult(Coding& coding, std::byte* workspace) {
@@ -190,7 +189,7 @@ void Coder::End(Coding& coding, const Status& status) {
   pool_.Give(coding.agreed);
   pool_.Give(coding.workspace);
   coding.active = false;
-  engine_.Returned(*coding.part, status);
+  sink_.Returned(*coding.part, status);
 }
 
 }  // namespace byteps_like

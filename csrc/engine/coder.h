@@ -12,15 +12,14 @@
 
 #include "csrc/base/status.h"
 #include "csrc/engine/coding.h"
+#include "csrc/engine/operation.h"
 
 namespace byteps_like {
-
-class Engine;
 
 class Coder {
  public:
   // With at least one thread, and fewer than asked for if no more can be had. kCapacity: none.
-  static Result<std::unique_ptr<Coder>> Start(Engine& engine, uint32_t threads);
+  static Result<std::unique_ptr<Coder>> Start(PartSink& sink, uint32_t threads);
   ~Coder();  // after Stop
   Coder(const Coder&) = delete;
 
@@ -35,7 +34,7 @@ class Coder {
   uint64_t bytes_out() const { return bytes_out_; }  // and after
 
  private:
-  explicit Coder(Engine& engine) : engine_(engine) {}
+  explicit Coder(PartSink& sink) : sink_(sink) {}
   struct Task {
     int32_t priority;
     CodingStage stage;
@@ -57,7 +56,7 @@ class Coder {
   std::byte* Workspace(const Coding& coding, PooledBuffer& own);
   void End(Coding& coding, const Status& status);
 
-  Engine& engine_;
+  PartSink& sink_;
   BufferPool pool_;
   std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0};
   std::mutex mutex_;  // guards what follows; never held while bytes are coded

@@ -15,37 +15,26 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
-constexpr size_t kDialers = 16;      // threads that connect to shards at once
-constexpr double kPerRank = 0.01;    // seconds to connect to a shard, beyond the timeout: all ranks do so at once
-constexpr size_t kSegmentStep = 64;  // a segment never splits an element, and keeps to cache lines
-
-size_t Fitting(size_t segment) {
-  return std::clamp<size_t>(segment / kSegmentStep * kSegmentStep, kSegmentStep, kMaxPayload);
-}
+constexpr size_t kDialers = 16;    // threads that connect to shards at once
+constexpr double kPerRank = 0.01;  // seconds to connect to a shard, beyond the timeout: all ranks do so at once
 
 }  // namespace
 
-Engine::Engine(EngineOptions options)
-    : options_(std::move(options)),
-      credit_bytes_(options_.credit_bytes),
-      segment_bytes_(Fitting(options_.segment_bytes)) {
-  StartWatching();
-}
-
-void Engine::SetSegment(size_t bytes) { segment_bytes_ = Fitting(bytes); }
+Engine::Engine(EngineOptions options) : context_(std::move(options)) { StartWatching(); }
 
 Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector<ShardAddress> shards) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
-  if (!engine->loop_.made().ok()) return engine->loop_.made();
+  if (!engine->context_.loop.made().ok()) return engine->context_.loop.made();
+  ChannelOwner& owner = *engine;
   for (ShardAddress& shard : shards) {
-    const size_t index = engine->in_step_.Add();
-    engine->channels_.push_back(std::make_unique<Channel>(*engine, std::move(shard), index));
+    const size_t index = engine->context_.in_step.Add();
+    engine->channels_.push_back(std::make_unique<Channel>(engine->context_, owner, std::move(shard), index));
   }
   if (Status connected = engine->ConnectAll(); !connected.ok()) return connected;
-  engine->loop_.Post([engine = engine.get()] {
+  engine->context_.loop.Post([engine = engine.get()] {
     for (auto& channel : engine->channels_) channel->Start();
   });
-  auto thread = StartThread("for the engine", [engine = engine.get()] { engine->loop_.Run(); });
+  auto thread = StartThread("for the engine", [engine = engine.get()] { engine->context_.loop.Run(); });
   if (!thread.ok()) return thread.status();
   engine->thread_ = std::move(*thread);
   return engine;
@@ -55,7 +44,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector
 // deadline, from when it is its turn.
 Status Engine::ConnectAll() {
   const size_t count = channels_.size();
-  const size_t first = count * (options_.rank % options_.world_size) / options_.world_size;
+  const size_t first = count * (context_.options.rank % context_.options.world_size) / context_.options.world_size;
   const auto patience = Patience();
   std::atomic<size_t> next{0};
   std::mutex mutex;
@@ -82,7 +71,8 @@ Status Engine::ConnectAll() {
 }
 
 Clock::duration Engine::Patience() const {
-  const std::chrono::duration<double> seconds(options_.connect_timeout + kPerRank * options_.world_size);
+  const std::chrono::duration<double> seconds(context_.options.connect_timeout +
+                                              kPerRank * context_.options.world_size);
   return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
@@ -91,7 +81,7 @@ Engine::~Engine() {
   Close();
   if (stager_ && stager_->stuck()) KeepForDevice();
   if (thread_.joinable()) {
-    loop_.Stop();
+    context_.loop.Stop();
     thread_.join();
   }
   channels_.clear();
@@ -131,17 +121,17 @@ uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitio
 }
 
 void Engine::Weigh(uint32_t tensor) {
-  loop_.Post([this, tensor] {
+  context_.loop.Post([this, tensor] {
     std::lock_guard lock(mutex_);
-    for (const auto& part : tensors_.at(tensor).parts) in_step_.Place(part->channel->index(), part->weight);
+    for (const auto& part : tensors_.at(tensor).parts) context_.in_step.Place(part->channel->index(), part->weight);
   });
 }
 
 void Engine::Retire(uint32_t tensor) {
-  loop_.Post([this, tensor] {
+  context_.loop.Post([this, tensor] {
     std::lock_guard lock(mutex_);
     for (const auto& part : tensors_.at(tensor).parts) {
-      in_step_.Place(part->channel->index(), -int64_t{part->weight});
+      context_.in_step.Place(part->channel->index(), -int64_t{part->weight});
       if (part->operation) continue;
       part->channel->Forget(*part);
       if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
@@ -171,10 +161,10 @@ void Engine::Register(const std::shared_ptr<SharedBuffer>& buffer) {
   regions_.push_back({buffer->data(), buffer->size(), next_region_++, buffer});
 }
 
-SharedRegion Engine::RegionOf(const std::byte* address, size_t bytes) {
+SharedRegion Engine::RegionOf(const std::byte* at, size_t bytes) {
   std::lock_guard lock(regions_mutex_);
   for (const Registered& region : regions_) {
-    if (address < region.data || address + bytes > region.data + region.size) continue;
+    if (at < region.data || at + bytes > region.data + region.size) continue;
     if (auto buffer = region.buffer.lock()) return {std::move(buffer), region.id};
   }
   return {};
@@ -190,7 +180,7 @@ void Engine::OnMemoryGone(uint64_t) {
     std::erase_if(regions_, [](const Registered& region) { return region.buffer.expired(); });
   }
   if (gone.empty()) return;
-  loop_.Post([this, gone = std::move(gone)] {
+  context_.loop.Post([this, gone = std::move(gone)] {
     for (auto& channel : channels_)
       for (const uint32_t id : gone) channel->Withdraw(id);
   });
@@ -200,7 +190,7 @@ Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const 
   const auto& parts = tensor.parts;
   if (request.first_part > request.last_part || request.last_part > parts.size())
     return Status(Code::kInvalid, "no such partitions");
-  if (request.op == Op::kBroadcast && request.root >= options_.world_size)
+  if (request.op == Op::kBroadcast && request.root >= context_.options.world_size)
     return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
   if (request.first_part == request.last_part) return Status();
   const Part& first = *parts[request.first_part];
@@ -272,7 +262,7 @@ Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, Us
     }
     wake = idle && !submitted_.empty();
   }
-  if (wake) loop_.Post([this] { Drain(); });
+  if (wake) context_.loop.Post([this] { Drain(); });
   return operation;
 }
 
@@ -297,7 +287,7 @@ void Engine::Drain() {
     for (auto& channel : channels_) channel->Abort(failure);
 }
 
-void Engine::Complete(Part& part, const Status& status) {
+void Engine::Landed(Part& part, const Status& status) {
   if (part.coding != nullptr && part.coding->on_gpu) return stager_->Landed(part, status);
   if (part.coding != nullptr && part.coding->active) return coder_->Landed(part, status);
   Returned(part, status);
@@ -316,7 +306,7 @@ void Engine::Done(Part& part, const Status& status) {
 }
 
 void Engine::GiveUp(const std::shared_ptr<Operation>& operation, const Status& why) {
-  loop_.Post([this, operation, why] {
+  context_.loop.Post([this, operation, why] {
     operation->given_up = why;
     for (auto& channel : channels_) channel->GiveUp(*operation);
   });
@@ -326,13 +316,13 @@ Status Engine::Wait(Operation& operation, Deadline deadline) {
   const int64_t since = Tracing() && !operation.done() ? TraceClock() : 0;
   std::unique_lock lock(mutex_);
   const bool ended = completed_.wait_until(lock, deadline, [&] { return operation.done(); });
-  if (since != 0) TraceSince(since, {.kind = TraceKind::kWait, .key = operation.key, .member = options_.rank});
+  if (since != 0) TraceSince(since, {.kind = TraceKind::kWait, .key = operation.key, .member = context_.options.rank});
   if (!ended) return Status(Code::kTimeout, "the operation has not ended yet");
   return operation.status;
 }
 
 void Engine::Fail(Code code, const std::string& text) {
-  loop_.Post([this, code, text] { FailOnLoop(Status(code, text)); });
+  context_.loop.Post([this, code, text] { FailOnLoop(Status(code, text)); });
 }
 
 void Engine::FailOnLoop(const Status& why) {
@@ -343,16 +333,18 @@ void Engine::FailOnLoop(const Status& why) {
     failure_ = failure;
   }
   for (auto& channel : channels_) channel->Abort(failure);
-  options_.on_event(failure.code(), failure.message(), true);
+  context_.options.on_event(failure.code(), failure.message(), true);
 }
 
 // A server that is stopped or cut off says nothing at all; one that waits for another rank keeps warning us.
 void Engine::ArmSilenceCheck() {
-  if (silence_check_armed_ || options_.stall_warning <= 0) return;
+  if (silence_check_armed_ || context_.options.stall_warning <= 0) return;
   silence_check_armed_ = true;
-  const double period = std::clamp(std::min(options_.stall_warning, options_.stall_timeout) / 5, 0.05, 1.0);
-  loop_.CallAt(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(period)),
-               [this] { CheckSilence(); });
+  const double period =
+      std::clamp(std::min(context_.options.stall_warning, context_.options.stall_timeout) / 5, 0.05, 1.0);
+  context_.loop.CallAt(
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(period)),
+      [this] { CheckSilence(); });
 }
 
 void Engine::CheckSilence() {
@@ -367,15 +359,15 @@ void Engine::CheckSilence() {
     if (!channel->busy()) continue;
     busy = true;
     const std::chrono::duration<double> silence = Clock::now() - channel->last_heard();
-    const std::string text = "rank " + std::to_string(options_.rank) + " has heard nothing from " + channel->name() +
-                             " for " + std::to_string(static_cast<int>(silence.count())) + " s";
+    const std::string text = "rank " + std::to_string(context_.options.rank) + " has heard nothing from " +
+                             channel->name() + " for " + std::to_string(static_cast<int>(silence.count())) + " s";
     // Half a warning period of grace: the server's own, better informed, report comes first.
-    if (silence.count() >= options_.stall_timeout + options_.stall_warning / 2)
+    if (silence.count() >= context_.options.stall_timeout + context_.options.stall_warning / 2)
       return FailOnLoop(Status(Code::kStalled, text));
-    const auto warnings = static_cast<uint32_t>(silence.count() / (1.5 * options_.stall_warning));
+    const auto warnings = static_cast<uint32_t>(silence.count() / (1.5 * context_.options.stall_warning));
     if (warnings > channel->warnings) {
       channel->warnings = warnings;
-      options_.on_event(Code::kStalled, text, false);
+      context_.options.on_event(Code::kStalled, text, false);
     }
   }
   if (busy) ArmSilenceCheck();
@@ -407,12 +399,12 @@ void Engine::Close() {
 }
 
 void Engine::CloseOnLoop(std::function<void()> done) {
-  loop_.Post([this, done = std::move(done)]() mutable {
+  context_.loop.Post([this, done = std::move(done)]() mutable {
     Drain();
     on_closed_ = std::move(done);
     for (auto& channel : channels_) channel->Goodbye();
     OnChannelClosed();
-    loop_.CallAt(Clock::now() + kGoodbyeTimeout, [this] {
+    context_.loop.CallAt(Clock::now() + kGoodbyeTimeout, [this] {
       for (auto& channel : channels_)
         channel->Abort(Status(Code::kClosed, "this rank was shut down, and " + channel->name() + " took no notice"));
       OnChannelClosed();

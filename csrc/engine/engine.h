@@ -20,12 +20,10 @@
 
 #include "csrc/base/status.h"
 #include "csrc/engine/coding.h"
-#include "csrc/engine/in_step.h"
+#include "csrc/engine/engine_context.h"
 #include "csrc/engine/operation.h"
 #include "csrc/gpu/kernel_table.h"
-#include "csrc/transport/entrance/handshake.h"
 #include "csrc/transport/links/link.h"
-#include "csrc/transport/loop/event_loop.h"
 #include "csrc/transport/memory/registered_memory.h"
 #include "csrc/transport/memory/shared_buffer.h"
 
@@ -35,31 +33,6 @@ class Coder;
 class Gpu;
 class Stager;
 struct UserWork;
-
-struct EngineOptions {
-  Credentials credentials;
-  uint32_t rank = 0;
-  uint32_t member = 0;  // this process's member number
-  uint32_t world_size = 1;
-  size_t segment_bytes = kDefaultSegment;
-  size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
-  uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
-  uint32_t codec_threads = 1;
-  double connect_timeout = 5;  // seconds to reach a server, at first and after a broken link
-  double stall_warning = 5;
-  double stall_timeout = 120;
-  double drain_timeout = 5;  // seconds for a GPU to end its copies, after a failure or at the end
-  // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
-  std::function<void(Code code, const std::string& text, bool fatal)> on_event;
-};
-
-// One shard of one server: where it can be reached, best first.
-struct ShardAddress {
-  uint32_t server = 0;
-  uint32_t shard = 0;
-  std::vector<std::string> urls;
-  uint32_t member = 0;  // the server's member number
-};
 
 struct PartitionSpec {
   uint64_t key = 0;
@@ -73,12 +46,7 @@ struct CodedCounters {
   uint64_t bytes_in = 0, bytes_out = 0;  // of what was encoded here: before, after
 };
 
-struct SharedRegion {
-  std::shared_ptr<SharedBuffer> buffer;  // nullptr: there is none
-  uint32_t id = 0;
-};
-
-class Engine : private MemoryWatcher {
+class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
  public:
   // Connects to every shard, up to 16 at a time; blocks up to connect_timeout (and 10 ms per rank) for each of these.
   static Result<std::unique_ptr<Engine>> Start(EngineOptions options, std::vector<ShardAddress> shards);
@@ -142,13 +110,13 @@ class Engine : private MemoryWatcher {
   Status Wait(Operation& operation, Deadline deadline);
 
   // From the next segment on; what is in flight goes on. Ranks may differ in both: no result depends on them.
-  void SetCredit(size_t bytes) { credit_bytes_ = bytes; }
-  void SetSegment(size_t bytes);
-  size_t credit_bytes() const { return credit_bytes_; }
-  size_t segment_bytes() const { return segment_bytes_; }
+  void SetCredit(size_t bytes) { context_.credit_bytes = bytes; }
+  void SetSegment(size_t bytes) { context_.SetSegment(bytes); }
+  size_t credit_bytes() const { return context_.credit_bytes; }
+  size_t segment_bytes() const { return context_.segment_bytes; }
 
-  void Fail(Code code, const std::string& text);  // ends the job here: every operation fails with this
-  void Close();                                   // says goodbye to the servers; blocks up to a second; idempotent
+  void Fail(Code code, const std::string& text) override;  // ends the job here: every operation fails with this
+  void Close();  // says goodbye to the servers; blocks up to a second; idempotent
   LinkCounters counters() const;
   CodedCounters coded() const;                    // by codec threads,
   CodedCounters gpu_coded() const;                // and by the GPU
@@ -156,9 +124,6 @@ class Engine : private MemoryWatcher {
   std::map<std::string, uint32_t> links() const;  // how many, by transport
 
  private:
-  friend class Channel;
-  friend class Coder;
-  friend class Stager;
   struct Tensor {
     std::vector<std::unique_ptr<Part>> parts;
     std::vector<std::unique_ptr<Coding>> codings;    // of each part, or none
@@ -170,10 +135,10 @@ class Engine : private MemoryWatcher {
   Status ConnectAll();
   Clock::duration Patience() const;  // to connect to one shard
   void Drain();
-  void Complete(Part& part, const Status& status);  // it has landed: the next stage, if it has one
-  void Returned(Part& part, const Status& status);  // its result is in host memory
-  void Done(Part& part, const Status& status);      // its last stage is over
-  void CameDown(Part& part);                        // it, or its prelude, from the GPU
+  void Landed(Part& part, const Status& status) override;  // to its next stage, if it has one
+  void Returned(Part& part, const Status& status) override;
+  void Done(Part& part, const Status& status) override;
+  void CameDown(Part& part) override;
   Result<std::shared_ptr<Operation>> SubmitFrom(const Request& request, UserWork* start);
   Result<UserWork*> RecordStart(const Request& request);
   Status ReserveStaging(uint32_t tensor);
@@ -181,31 +146,27 @@ class Engine : private MemoryWatcher {
   void Stage(Tensor& tensor, const Request& request);
   bool HasTwins(const Tensor& tensor) const;
   void BeginStaged(Part& part, UserWork* start);
-  uint32_t rank() const { return options_.rank; }
   Status CheckRequest(const Request& request, const Tensor& tensor) const;
   uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex, as the next two
   Tensor& Take(uint32_t* id);
   static bool IsIdle(const Tensor& tensor);
   void Weigh(uint32_t tensor);  // so that links keep step by it
   void BeginCoded(Part& part);
-  void Hand(Part& part);  // any thread: to its channel
+  void Hand(Part& part) override;
   uint32_t NumberOf(const CodecUse& use);
-  const std::string& CodecText(uint32_t number);
-  void FailOnLoop(const Status& why);
+  const std::string& CodecText(uint32_t number) override;
+  void FailOnLoop(const Status& why) override;
   void ArmSilenceCheck();
   void CheckSilence();
   void OnMemoryGone(uint64_t id) override;
-  // The registered buffer that holds [address, address + bytes).
-  SharedRegion RegionOf(const std::byte* address, size_t bytes);
+  SharedRegion RegionOf(const std::byte* at, size_t bytes) override;
   void CloseOnLoop(std::function<void()> done);
   void KeepForDevice();
-  void OnChannelClosed();
-  void LetGo();  // of channels that were held back, and are in step now
+  void OnChannelClosed() override;
+  void LetGo() override;
 
-  const EngineOptions options_;
-  std::mutex reserving_;                              // before mutex_
-  std::atomic<size_t> credit_bytes_, segment_bytes_;  // in force now
-  EventLoop loop_;
+  EngineContext context_;
+  std::mutex reserving_;  // before mutex_
   std::vector<std::unique_ptr<Channel>> channels_;
 
   struct Registered {
@@ -231,7 +192,6 @@ class Engine : private MemoryWatcher {
   bool closed_ = false;
 
   std::vector<Part*> taken_;  // the I/O thread's, as what follows
-  InStep in_step_;            // links by index of their channel
   uint64_t order_ = 0;
   bool silence_check_armed_ = false;
   std::function<void()> on_closed_;

@@ -41,7 +41,7 @@ std::unique_ptr<Part> PreludeOf(const Part& part, const CodecPlan& plan) {
 }  // namespace
 
 Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitions, const CodecUse& use) {
-  if (Status wrong = CheckUse(use, options_.world_size); !wrong.ok()) return wrong;
+  if (Status wrong = CheckUse(use, context_.options.world_size); !wrong.ok()) return wrong;
   for (const PartitionSpec& spec : partitions) {
     if ((spec.key & kPreludeKey) != 0)
       return Status(Code::kInvalid, "key " + std::to_string(spec.key) + " is that of a prelude");
@@ -52,7 +52,7 @@ Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitio
   }
   std::lock_guard lock(mutex_);
   if (!coder_) {
-    auto coder = Coder::Start(*this, options_.codec_threads);
+    auto coder = Coder::Start(*this, context_.options.codec_threads);
     if (!coder.ok()) return coder.status();
     coder_ = std::move(*coder);
   }
@@ -123,7 +123,7 @@ void Engine::BeginCoded(Part& part) {
   const bool within_reach = coding.on_gpu || !coding.next.feedback.on_gpu;
   coding.feedback = within_reach ? coding.next.feedback : Feedback{};
   coding.scale = within_reach ? std::exchange(coding.next.scale, 1.0f) : 1.0f;
-  coding.draw = {part.key, part.round, options_.rank};
+  coding.draw = {part.key, part.round, context_.options.rank};
   part.encoded = !coding.dense();
   part.dtype = coding.plan.dense.value_or(DType::kFloat32);
   if (coding.dense() && !IsFloat(part.dtype)) part.op = Op::kSum;  // decoding divides
@@ -137,7 +137,7 @@ void Engine::Hand(Part& part) {
     wake = submitted_.empty();
     submitted_.push_back(&part);
   }
-  if (wake) loop_.Post([this] { Drain(); });
+  if (wake) context_.loop.Post([this] { Drain(); });
 }
 
 CodedCounters Engine::coded() const {

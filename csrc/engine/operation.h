@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
@@ -70,6 +71,20 @@ struct Part {
   struct {
     int64_t ready = 0, sent = 0, landed = 0;  // TraceClock: submitted, first frame out, first bytes in
   } traced;                                   // 0 while nobody records
+};
+
+// Where a part goes when a stage is through with it: the engine, as codec threads and stager see it. Any thread. It
+// takes the engine's mutex, so none is held here that is taken under that.
+class PartSink {
+ public:
+  virtual void CameDown(Part& part) = 0;                        // it, or its prelude, is in host memory: to be sent
+  virtual void Hand(Part& part) = 0;                            // to its channel
+  virtual void Returned(Part& part, const Status& status) = 0;  // its result is in host memory
+  virtual void Done(Part& part, const Status& status) = 0;      // its last stage is over
+  virtual void Fail(Code code, const std::string& text) = 0;    // ends the job here, soon
+
+ protected:
+  ~PartSink() = default;
 };
 
 }  // namespace byteps_like

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "csrc/base/thread.h"
-#include "csrc/engine/engine.h"
 
 namespace byteps_like {
 namespace {
@@ -19,8 +18,9 @@ static_assert(kLanes[0] + kLanes[1] <= kLeastConnections - 3);
 
 // Its beginning and its end -------------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Stager>> Stager::Create(Engine& engine, std::shared_ptr<Gpu> gpu, const KernelTable& kernels) {
-  std::unique_ptr<Stager> stager(new Stager(engine, std::move(gpu)));
+Result<std::unique_ptr<Stager>> Stager::Create(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu,
+                                               const KernelTable& kernels) {
+  std::unique_ptr<Stager> stager(new Stager(sink, options, std::move(gpu)));
   const Status status = stager->Prepare(kernels);
   if (!status.ok()) return status;
   auto thread = StartThread("to stage with", [stager = stager.get()] { stager->Work(); });
@@ -29,10 +29,10 @@ Result<std::unique_ptr<Stager>> Stager::Create(Engine& engine, std::shared_ptr<G
   return stager;
 }
 
-Stager::Stager(Engine& engine, std::shared_ptr<Gpu> gpu)
-    : engine_(engine),
-      longest_drain_(
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(engine.options_.drain_timeout))),
+Stager::Stager(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu)
+    : sink_(sink),
+      options_(options),
+      longest_drain_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.drain_timeout))),
       supplies_(std::move(gpu)) {}
 
 Status Stager::Prepare(const KernelTable& kernels) {
@@ -87,7 +87,7 @@ void Stager::End(Part& part, const Status& status) {
     GiveBack(*part.staging, supplies_.pool);
     part.coding->on_gpu = false;
   }
-  engine_.Done(part, status);
+  sink_.Done(part, status);
 }
 
 Status Stager::WhyNoMore() const {

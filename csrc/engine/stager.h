@@ -30,17 +30,18 @@
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/engine/engine_context.h"
 #include "csrc/engine/lane.h"
+#include "csrc/engine/operation.h"
 #include "csrc/gpu/gate.h"
 #include "csrc/transport/stream.h"
 
 namespace byteps_like {
 
-class Engine;
-
 class Stager {
  public:
-  static Result<std::unique_ptr<Stager>> Create(Engine& engine, std::shared_ptr<Gpu> gpu, const KernelTable& kernels);
+  static Result<std::unique_ptr<Stager>> Create(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu,
+                                                const KernelTable& kernels);
   ~Stager();
   Stager(const Stager&) = delete;
 
@@ -90,7 +91,7 @@ class Stager {
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  Stager(Engine& engine, std::shared_ptr<Gpu> gpu);
+  Stager(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu);
   Status Prepare(const KernelTable& kernels);
 
   // The thread's; `lock` is let go while the driver or the engine is called.
@@ -121,7 +122,8 @@ class Stager {
   bool Busy() const;
   void End(Part& part, const Status& status);
 
-  Engine& engine_;
+  PartSink& sink_;
+  const EngineOptions& options_;
   const Clock::duration longest_drain_;
   LaneSupplies supplies_;
   std::shared_ptr<GpuGates> gates_;

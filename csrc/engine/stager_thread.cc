@@ -1,7 +1,6 @@
 // The stager's thread: what goes on which lane when; and what becomes of it when the device is through with it.
 #include <algorithm>
 
-#include "csrc/engine/engine.h"
 #include "csrc/engine/stager.h"
 
 namespace byteps_like {
@@ -177,8 +176,8 @@ void Stager::Finish(Slot& slot) {
     slot.ending = true;
     status = staging->goes_up() ? broken_ : WhyNoMore();
   }
-  const Status landed = slot.lane->Land(*staging, engine_.rank());
-  if (status.ok() && !landed.ok()) engine_.Fail(landed.code(), landed.message());
+  const Status landed = slot.lane->Land(*staging, options_.rank);
+  if (status.ok() && !landed.ok()) sink_.Fail(landed.code(), landed.message());
   if (status.ok()) status = landed;
   const bool again = status.ok() && slot.lane->Asks(*staging);
   if (!again) HandOn(*staging, status);
@@ -191,7 +190,7 @@ void Stager::Finish(Slot& slot) {
 
 void Stager::HandOn(Staging& staging, const Status& status) {
   if (!status.ok() || staging.goes_up()) return End(*staging.part, status);
-  engine_.CameDown(*staging.part);
+  sink_.CameDown(*staging.part);
 }
 
 }  // namespace byteps_like

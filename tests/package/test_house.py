@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -19,6 +20,8 @@ LONGEST_FUNCTION = 80
 NAMELESS = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
 OPTIONAL = {"byteps_like._core", "torch", "matplotlib", "cupy", "optuna", "grpc", "zmq", "prometheus_client"}
 """What a process may be without, or takes long to import and not every process needs."""
+DISTANT_FRIENDS = {"GpuMemory"}
+"""Classes that may see the inside of one in another file: GpuMemory, which counts its bytes in its Gpu."""
 STARTS_FAST = {"byteps_like.cli"}
 """Where imports wait until they are needed, so that `byteps-like --help` and completion answer at once."""
 
@@ -132,3 +135,16 @@ def _functions() -> Iterator[tuple[str, int]]:
 def test_functions_can_be_seen_at_once():
     long = [f"{where}: {length} lines" for where, length in _functions() if length > LONGEST_FUNCTION]
     assert not long, "\n".join([f"more than {LONGEST_FUNCTION} lines; name a part of each and move it out:", *long])
+
+
+def test_friends_live_in_one_file():
+    for top in ("csrc", "collectives", "compression", "server"):
+        for path in (ROOT / top).rglob("*.h"):
+            text = path.read_text(encoding="utf-8")
+            for friend in re.findall(r"friend (?:class|struct) (\w+);", text):
+                assert friend in DISTANT_FRIENDS or re.search(
+                    rf"^\s*(class|struct) {friend}\b[^;]*\{{", text, re.MULTILINE
+                ), (
+                    f"{path.relative_to(ROOT)} shows its inside to {friend}, which is elsewhere: hand {friend} what it"
+                    " needs, as EngineContext and PartSink do in csrc/engine"
+                )

@@ -1,0 +1,76 @@
+// What an engine shares with its channels, and what they need of it: they know nothing else of each other.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/base/status.h"
+#include "csrc/engine/in_step.h"
+#include "csrc/engine/operation.h"
+#include "csrc/transport/entrance/handshake.h"
+#include "csrc/transport/links/link.h"
+#include "csrc/transport/loop/event_loop.h"
+#include "csrc/transport/memory/shared_buffer.h"
+
+namespace byteps_like {
+
+struct EngineOptions {
+  Credentials credentials;
+  uint32_t rank = 0;
+  uint32_t member = 0;  // this process's member number
+  uint32_t world_size = 1;
+  size_t segment_bytes = kDefaultSegment;
+  size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
+  uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
+  uint32_t codec_threads = 1;
+  double connect_timeout = 5;  // seconds to reach a server, at first and after a broken link
+  double stall_warning = 5;
+  double stall_timeout = 120;
+  double drain_timeout = 5;  // seconds for a GPU to end its copies, after a failure or at the end
+  // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
+  std::function<void(Code code, const std::string& text, bool fatal)> on_event;
+};
+
+// One shard of one server: where it can be reached, best first.
+struct ShardAddress {
+  uint32_t server = 0;
+  uint32_t shard = 0;
+  std::vector<std::string> urls;
+  uint32_t member = 0;  // the server's member number
+};
+
+struct SharedRegion {
+  std::shared_ptr<SharedBuffer> buffer;  // nullptr: there is none
+  uint32_t id = 0;
+};
+
+struct EngineContext {
+  explicit EngineContext(EngineOptions with);
+  void SetSegment(size_t bytes);  // rounded to what never splits an element
+
+  const EngineOptions options;
+  std::atomic<size_t> credit_bytes, segment_bytes;  // in force now
+  EventLoop loop;
+  InStep in_step;  // links by index of their channel; the I/O thread's once that runs
+};
+
+// An engine, as its channels see it. On the I/O thread; none of it blocks.
+class ChannelOwner {
+ public:
+  virtual void FailOnLoop(const Status& why) = 0;                        // ends the job here: every channel is aborted
+  virtual void Landed(Part& part, const Status& status) = 0;             // its round on the wire is over, or failed
+  virtual void OnChannelClosed() = 0;                                    // by Channel::Goodbye
+  virtual void LetGo() = 0;                                              // of channels held back, and in step now
+  virtual SharedRegion RegionOf(const std::byte* at, size_t bytes) = 0;  // the registered buffer that holds all of it
+  virtual const std::string& CodecText(uint32_t number) = 0;             // what servers are told; lives as long as it
+
+ protected:
+  ~ChannelOwner() = default;
+};
+
+}  // namespace byteps_like
