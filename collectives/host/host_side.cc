@@ -134,7 +134,7 @@ void HostSide::OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer
     auto local = LocalOf(peer);
     if (!local.ok() || mesh_ == nullptr) return;
     if (id == kAskForArea) {
-      if (rank_ != locals_.front()) return;
+      if (rank_ != locals_.front() || !answered_.insert(*local).second) return;  // a rank asks once
       MakeArea();
       Pass(peer, kArea, buffer_);  // none: it is told so
     } else if (id == kArea) {

@@ -61,7 +61,8 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   std::shared_ptr<SharedBuffer> buffer_;  // of the area
   std::shared_ptr<HostArea> area_;
   bool asked_ = false;
-  Status failed_;  // there will be no area, or no longer
+  std::set<uint32_t> answered_;  // of the host's ranks, by index: those that have asked for the area
+  Status failed_;                // there will be no area, or no longer
   std::map<uint32_t, Status> lost_;
   std::vector<Own> own_;
   uint32_t next_region_ = 1;

@@ -1,10 +1,13 @@
 // Host groups of communicators: how the shared memory comes to all ranks, regions, and what a lost rank does.
+#include "collectives/host/host_side.h"
+
 #include <doctest/doctest.h>
 
 #include <fstream>
 #include <thread>
 
 #include "collectives/communicator.h"
+#include "tests/native/collectives/linkless_mesh.h"
 #include "tests/native/collectives/mesh_fixture.h"
 #include "tests/native/resource_limits.h"
 
@@ -26,6 +29,13 @@ struct HostCommunicators {
     for (auto& thread : threads) thread.join();
   }
   std::vector<std::unique_ptr<Communicator>> all;
+};
+
+// Counts what is passed to peers.
+struct PassingMesh : LinklessMesh {
+  using LinklessMesh::LinklessMesh;
+  void PassRegion(uint32_t, uint32_t, std::shared_ptr<SharedBuffer>) override { ++passed; }
+  int passed = 0;
 };
 
 HostCall Sum(float* tensor, size_t count) {
@@ -89,6 +99,26 @@ TEST_CASE("host side: a rank that closes, or is elsewhere") {
 }
 
 // A unix socket holds few descriptors that nobody has taken yet: ten, where the system says nothing else.
+TEST_CASE("host side: who asks for the host's memory again and again is answered once") {
+  LoopThread thread;
+  MeshWorld world;
+  for (const char* rank : {"rank 0", "rank 1"}) {
+    world.peers.emplace_back();
+    world.peers.back().host_id = "here";
+    world.peers.back().name = rank;
+  }
+  PassingMesh mesh(thread.loop(), world);
+  auto side = std::make_shared<HostSide>(mesh);
+  side->SetWorld(world);
+  constexpr uint32_t kAskForArea = 0xFFFFFFFF;  // docs/reference/protocol.md
+  thread.Do([&] {
+    for (int i = 0; i < 100; ++i) side->OnNoRegion(1, kAskForArea, false);
+  });
+  thread.Do([] {});
+  CHECK(mesh.passed == 1);
+  side->Close(Status(Code::kClosed, "over"));
+}
+
 TEST_CASE("host side: many regions at once, and their memory and descriptors are given back") {
   HostCommunicators world(2);
   const auto mapped = [] {
