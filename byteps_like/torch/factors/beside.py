@@ -114,7 +114,7 @@ class FactorsBeside:
             layer.send()
 
     def _again(self, reducer: GradientReducer, layer: FactorLayer) -> None:
-        """As Rounds.repeats, for what has no gradient that could have been cleared itself."""
+        """As Rounds.accumulated, for what has no gradient that could have been cleared itself."""
         sent = [slot for slot in reducer.parameters.slots() if slot.ready]
         if not sent or not all(slot.cleared() for slot in sent):
             raise too_many_passes(layer, reducer.passes_per_step)

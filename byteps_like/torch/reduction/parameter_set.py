@@ -66,13 +66,12 @@ class ParameterSet(Generic[B]):
     held weakly) of a new `p.grad`. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
     """
 
-    def __init__(
-        self, source: Callable[[], Iterable[Named]], accumulated: Callable[[torch.Tensor], None], only_on_host: str = ""
-    ) -> None:
+    def __init__(self, source: Callable[[], Iterable[Named]], accumulated: Any, only_on_host: str = "") -> None:
         self.source = source
         self.buckets: list[B] = []
         """In the order in which they were made: always the same list."""
-        self._accumulated = weakref.WeakMethod(accumulated)
+        # A WeakMethod would make them a method again for each gradient.
+        self._owner, self._accumulated = weakref.ref(accumulated.__self__), accumulated.__func__
         self._only_on_host = only_on_host
         """Why it takes no parameters on a device; "": it does."""
         self._places: dict[int, tuple[B, Any]] = {}
@@ -160,13 +159,13 @@ class ParameterSet(Generic[B]):
         """Has autograd tell of each new `p.grad`, unless the parameter is frozen. Idempotent."""
         if id(parameter) in self._hooks or not parameter.requires_grad:
             return
-        reference = self._accumulated
+        reference, method = self._owner, self._accumulated
 
         def accumulated(tensor: torch.Tensor) -> None:
-            method = reference()
-            if method is not None:
+            owner = reference()
+            if owner is not None:
                 with torch.no_grad():
-                    method(tensor)
+                    method(owner, tensor)
 
         register: Any = parameter.register_post_accumulate_grad_hook
         self._hooks[id(parameter)] = register(accumulated)

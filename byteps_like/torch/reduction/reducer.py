@@ -236,8 +236,6 @@ class GradientReducer:
             self.on_first()
         if self.on_gradient is not None:
             self.on_gradient(parameter)
-        if self._rounds.repeats(parameter, self.passes_per_step):
-            self.discard()
         self._rounds.accumulated(parameter, self.passes_per_step)
 
     def synchronize(self) -> None:

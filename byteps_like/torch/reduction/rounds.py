@@ -65,35 +65,38 @@ class Rounds:
         """Whether a backward has reached any parameter since the last round."""
         return self.phase in (Phase.COUNTING, Phase.SENDING) or any(item.touched for item in self._beside)
 
-    def repeats(self, parameter: torch.Tensor, passes: int) -> bool:
-        """Whether a gradient that was sent already is there again, so that its round has to be discarded.
+    def accumulated(self, parameter: torch.Tensor, passes: int) -> None:
+        """Backward has added to the gradient; the `passes`-th time makes it ready.
 
-        Right only if all that were sent have been cleared: else raises InvalidArgumentError. `passes`: per step.
+        If it was sent already, its round is discarded, or InvalidArgumentError raised unless all that were sent have
+        been cleared.
         """
         if parameter in self._sparse:
-            return False
-        _, slot = self._parameters[parameter]
-        if slot.ready and not all(other.cleared() for other in self._parameters.slots() if other.ready):
-            raise too_many_passes(slot, passes)
-        return bool(slot.ready)
-
-    def accumulated(self, parameter: torch.Tensor, passes: int) -> None:
-        """Backward has added to the gradient; the `passes`-th time makes it ready."""
-        if self.phase is Phase.IDLE:
-            self.phase = Phase.COUNTING
-        if parameter in self._sparse:
+            self._touch()
             return
         bucket, slot = self._parameters[parameter]
+        if slot.ready:
+            self._repeated(slot, passes)
         slot.count()
-        if slot.passes >= passes:
-            self._send(bucket, slot)
-
-    def _send(self, bucket: Bucket, slot: Slot) -> None:
+        if slot.passes < passes:
+            self._touch()
+            return
         try:
             bucket.ready(slot)
-        finally:
-            if slot.ready:  # if it isn't, the round before has failed, and this one has not begun
+        finally:  # a slot that isn't ready has no part in this round: the one before has failed
+            if slot.ready:
                 self.phase = Phase.SENDING
+            else:
+                self._touch()
+
+    def _touch(self) -> None:
+        if self.phase is Phase.IDLE:
+            self.phase = Phase.COUNTING
+
+    def _repeated(self, slot: Slot, passes: int) -> None:
+        if not all(other.cleared() for other in self._parameters.slots() if other.ready):
+            raise too_many_passes(slot, passes)
+        self.end(discard=True)
 
     def end(self, discard: bool) -> None:
         """Sends what is missing, blocks until all has landed, and makes it every `p.grad` unless it is a discard.
