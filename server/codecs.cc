@@ -37,7 +37,7 @@ Status ServerCodecs::Make(std::string_view text, ServerCodec& out) const {
   out.crc = kernels::Crc32c(0, spec.data(), spec.size());
   const Trait trait = out.codec->trait();
   if (trait == Trait::kOpaque || trait == Trait::kDense)
-    return Status(Code::kInvalid, "codec " + spec + " has no encoded rounds: its payloads are " +
+    return Status(Code::kInvalid, "codec " + spec + " can't be used for encoded rounds: its payloads are " +
                                       (trait == Trait::kDense ? "plain arrays" : "not summed"));
   if (out.two_way && trait != Trait::kReencode)
     return Status(Code::kInvalid, "codec " + spec + " needs no feedback at the server, which does not encode again");

@@ -119,7 +119,7 @@ uint32_t DenseRound::Ready() const {
 Result<bool> DenseRound::Advance() {
   const uint32_t ready = Ready();
   if (ready <= complete_) return false;
-  if (absent_ == ranks_.size()) return Status(Code::kMismatch, "no rank has brought anything: all are absent");
+  if (absent_ == ranks_.size()) return Status(Code::kMismatch, "no rank contributes: all are absent");
   if (references_ + absent_ == ranks_.size()) {
     FinishReferences(complete_, ready);
   } else {

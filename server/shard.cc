@@ -184,11 +184,11 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
   if (peer == nullptr) return;
   peer->landing = nullptr;
   if (said.view != world_.epoch || !failure_.ok()) return;
-  if (said.member != peer->number) return Blame(*peer, "a frame bears another member's number than its link");
+  if (said.member != peer->number) return Blame(*peer, "a frame has the number of another member than its link");
   const Header header = peer->Ranked(said);
   const uint64_t placed = link.counters().payload_placed;
   stats_.payload_placed += placed - std::exchange(peer->placed, placed);
-  if (peer->control.size() > kMaxControl) return Blame(*peer, "it asks for more answers than it reads");
+  if (peer->control.size() > kMaxControl) return Blame(*peer, "it requests more answers than it reads");
   const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
   switch (header.type) {
     case FrameType::kPush:

@@ -30,7 +30,7 @@ void Shard::OnRegion(Peer& peer, const Header& header) {
     return;
   }
   Log(LogLevel::kWarning, "memory of rank " + std::to_string(peer.rank) +
-                              " can't be mapped, and is sent instead: " + buffer.status().message());
+                              " can't be mapped; its data is sent instead: " + buffer.status().message());
   peer.regions[header.aux] = nullptr;
   Header answer = header;
   answer.offset = 0;
@@ -59,7 +59,7 @@ void Shard::OnForget(Peer& peer, const Header& header) {
     if (round->complete() > 0) {
       for (const auto& one : peers_)
         if (!MayHaveAll(*round, one->rank))
-          return Blame(*one, KeyText(key.key) + ": it forgets it before it has its result");
+          return Blame(*one, KeyText(key.key) + ": the rank forgets the key before it has its result");
       continue;
     }
     --stats_.open_rounds;
@@ -106,9 +106,9 @@ void Shard::OnResume(Peer& peer, const Header& header) {
   if (round != nullptr && round->active() && round->number() == header.round && round->of(peer.rank).begun) {
     Contribution& contribution = round->of(peer.rank);
     if (header.offset > round->complete())
-      return Blame(peer, KeyText(header.key) + ": it resumes behind the end of the result");
+      return Blame(peer, KeyText(header.key) + ": the rank resumes beyond the end of the result");
     if (header.total != contribution.total)
-      return Blame(peer, KeyText(header.key) + ": it resumes what it has not begun");
+      return Blame(peer, KeyText(header.key) + ": the rank resumes a round that it has not begun");
     answer.offset = contribution.counted;
     Return(peer, contribution);
     contribution.sent = static_cast<uint32_t>(header.offset);
@@ -120,7 +120,8 @@ void Shard::OnResume(Peer& peer, const Header& header) {
 
 // Refused at once: whoever pushes with it would wait for a result that never comes.
 void Shard::OnCodec(Peer& peer, const Header& header, std::string_view text) {
-  if (header.aux >= kMaxCodecs) return Blame(peer, "it numbers a codec " + std::to_string(header.aux));
+  if (header.aux >= kMaxCodecs)
+    return Blame(peer, "it announces a codec with the invalid number " + std::to_string(header.aux));
   auto codec = codecs_.Find(text);
   if (!codec.ok())
     return FailOnLoop(codec.status().code(),

@@ -94,7 +94,7 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   if (header.round != key.next || current.active()) {
     FailOnLoop(Code::kMismatch, KeyText(key.key) + ": rank " + std::to_string(peer.rank) + " is at round " +
                                     std::to_string(header.round) + ", the others at " + std::to_string(key.next) +
-                                    ": the ranks have not used this name equally often");
+                                    ": the ranks have used this name in different numbers of rounds");
     return nullptr;
   }
   Round& round = key.Renew(header.round, terms);
@@ -127,7 +127,7 @@ bool Shard::Acknowledge(Key& key, const Header& header) {
   Round& before = key.of(header.round - 1);
   if (!before.active() || before.number() != header.round - 1) return true;
   if (!MayHaveAll(before, header.rank)) {
-    Blame(*peers_[header.rank], KeyText(key.key) + ": it goes on without the result of the round before");
+    Blame(*peers_[header.rank], KeyText(key.key) + ": the rank begins a round without the result of the previous one");
     return false;
   }
   before.of(header.rank).acknowledged = true;
@@ -144,7 +144,7 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   Contribution& contribution = round->of(peer.rank);
   if (!contribution.begun) Return(peer, contribution);
   if (contribution.begun && contribution.absent != ((header.flags & kAbsent) != 0))
-    return Blame(peer, KeyText(header.key) + ": in one round it is absent and is not");
+    return Blame(peer, KeyText(header.key) + ": the rank is both absent and present in one round");
   round->Note(header);
   if (header.flags & kAbsent) return OnAbsent(peer, *key, *round);
   if (header.flags & kByReference) return OnReference(peer, *key, *round, header);

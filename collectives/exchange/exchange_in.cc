@@ -50,7 +50,8 @@ std::byte* ExchangeCore::PlaceForData(WayTo from, const Header& header) {
   if (IsEager(header)) {
     end.held += header.length;
     if (end.held > kEagerBytes) {
-      Violation(from.peer, "more than " + std::to_string(kEagerBytes) + " bytes for calls that have not begun here");
+      Violation(from.peer,
+                "more than " + std::to_string(kEagerBytes) + " bytes for calls that this rank has not begun");
       return kAnywhere;
     }
   }
@@ -80,7 +81,8 @@ void ExchangeCore::OnFrame(WayTo from, const Header& header, std::byte* payload)
     if (points_ != nullptr) points_->OnFrame(from, header, payload);
     return;
   }
-  if (from.way != Way::kMain) return Violation(peer, "a frame of a call by the way of point to point messages");
+  if (from.way != Way::kMain)
+    return Violation(peer, "a collective's frame on the connection for point-to-point messages");
   switch (header.type) {
     case FrameType::kData:
       return OnData(peer, header, payload);
@@ -98,7 +100,8 @@ void ExchangeCore::OnFrame(WayTo from, const Header& header, std::byte* payload)
 bool ExchangeCore::Charge(uint32_t peer, size_t bytes) {
   size_t& remembered = peers_[peer]->remembered;
   if (remembered + bytes > kMostRemembered) {
-    Violation(peer, "more than " + std::to_string(kMostRemembered >> 20) + " MiB of what nobody here has asked for");
+    Violation(peer,
+              "more than " + std::to_string(kMostRemembered >> 20) + " MiB of data that no receive has asked for");
     return false;
   }
   remembered += bytes;
@@ -147,7 +150,7 @@ bool ExchangeCore::Fits(uint32_t peer, Inbound& in, const Header& header) {
   const uint64_t length = MessageLength(header);
   CallRecord& record = *in.record;
   if (record.call == nullptr && !IsEager(header)) {
-    Violation(peer, "data of a call that has not begun here");
+    Violation(peer, "data for a call that this rank has not begun");
     return false;
   }
   if (in.length_known && length != in.length) {
@@ -324,7 +327,7 @@ void ExchangeCore::OnAbort(uint32_t peer, const Header& header, std::string text
   CallRecord* const record = HeardOf(peer, IdIn(header), flow);
   const bool kept = record != nullptr && record->failed.ok();
   if (kept && !Charge(*flow, text.size())) return;
-  if (text.empty()) text = NameOf(peer) + " failed it, and did not say why";
+  if (text.empty()) text = NameOf(peer) + " failed the call without a reason";
   const Status why(CodeFrom(header.aux), std::move(text));
   if (record != nullptr) FailLater(*record, why, false);
   const bool known = record != nullptr || lanes_.contains(header.key);

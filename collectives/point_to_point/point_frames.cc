@@ -38,7 +38,7 @@ std::byte* PointImpl::PlaceFor(WayTo from, const Header& header) {
   }
   if (!arrival->in_turn && !arrival->dropped) TakeTurns(*arrival);
   if (!arrival->dropped && !arrival->receive && !IsEager(header)) {
-    core_.Violation(from.peer, "data of a message that nobody has asked for");
+    core_.Violation(from.peer, "data of a message that no receive has asked for");
     return kAnywhere;
   }
   arrival->landing = header.length;
@@ -116,7 +116,7 @@ void PointImpl::OnData(WayTo from, const Header& header) {
 
 void PointImpl::OnAbort(WayTo from, const Header& header, const std::string& text) {
   const Status why(CodeFrom(header.aux),
-                   text.empty() ? core_.NameOf(from.peer) + " failed it, and did not say why" : text);
+                   text.empty() ? core_.NameOf(from.peer) + " failed the call without a reason" : text);
   const Name name = NameOf(header.key, from.peer, header.root, header.round);
   if (header.total == 0) {  // the receiver does not take our message
     if (sends_.contains(name)) {

@@ -409,7 +409,7 @@ void Channel::OnResult(Part& part, const Header& header) {
 void Channel::OnResumed(Part& part, const Header& header) {
   if (!part.resuming) return;
   if (header.offset < CountedAtLeast(part))
-    return owner_.FailOnLoop(Status(Code::kPeerLost, name() + " has forgotten what it had summed"));
+    return owner_.FailOnLoop(Status(Code::kPeerLost, name() + " has lost the sums of rounds in flight"));
   part.resuming = false;
   const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
   if (Contributes(part)) ahead_ += static_cast<int64_t>(counted) - part.sent;

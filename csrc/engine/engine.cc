@@ -204,7 +204,7 @@ Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const 
   for (uint32_t i = request.first_part; i < request.last_part; ++i) {
     if (parts[i]->operation) return Status(Code::kInvalid, "an operation on this tensor is still in flight");
     if (parts[i]->absent && (request.op == Op::kBroadcast || request.device != 0))
-      return Status(Code::kInvalid, "a tensor of which some is others' has no broadcasts, and is not on a GPU");
+      return Status(Code::kInvalid, "broadcast and GPU memory are not supported for tensors split into local shares");
   }
   return Status();
 }
@@ -406,7 +406,7 @@ void Engine::CloseOnLoop(std::function<void()> done) {
     OnChannelClosed();
     context_.loop.CallAt(Clock::now() + kGoodbyeTimeout, [this] {
       for (auto& channel : channels_)
-        channel->Abort(Status(Code::kClosed, "this rank was shut down, and " + channel->name() + " took no notice"));
+        channel->Abort(Status(Code::kClosed, "this rank was shut down, and " + channel->name() + " did not respond"));
       OnChannelClosed();
     });
   });

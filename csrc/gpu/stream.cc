@@ -89,7 +89,7 @@ Status CheckNotCapturing(const Gpu& gpu, cuda::Stream stream) {
   if (outcome != cuda::kCaptureImplicit && (outcome != cuda::kSuccess || capturing == 0))
     return gpu.Check(outcome, "cuStreamIsCapturing");
   return Status(Code::kInvalid,
-                "a CUDA graph is being captured on this stream: what goes over the network can't be part of a graph; "
+                "a CUDA graph is being captured on this stream: communication can't be part of a graph; "
                 "capture forward and backward alone, and reduce gradients after the replay");
 }
 

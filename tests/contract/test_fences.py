@@ -87,7 +87,7 @@ def test_a_straggler_of_an_earlier_start_is_refused_and_sums_stay_right(server: 
 @pytest.mark.parametrize(
     ("claim", "says"),
     [
-        ({"of": 77}, "you have reached server 0, which is not whom you dialled"),
+        ({"of": 77}, "you have reached server 0, which is not the member you dialled"),
         ({"number": 14}, "no member 14"),
         ({"secret": b"t" * 32}, "another secret"),
     ],

@@ -96,7 +96,7 @@ void Admission::AcceptLoop(Listener& listener) {
       // Out of descriptors, most likely: nothing tells when there are some again.
       if (Clock::now() > told + kTellPause) {
         told = Clock::now();
-        Log(LogLevel::kWarning, "nobody can come in by " + listener.url() + " now: " + stream.status().message());
+        Log(LogLevel::kWarning, "can't accept connections on " + listener.url() + " now: " + stream.status().message());
       }
       std::this_thread::sleep_for(kAcceptPause);
       continue;
@@ -135,7 +135,7 @@ void Admission::MakeRoom(const Visitor& newest) {
     unproven.push_back({visitor->source, visitor->silent()});
     places.push_back(visitor);
   }
-  if (early > kMostEarly) Expel(oldest_early, "too many wait for the next epoch");
+  if (early > kMostEarly) Expel(oldest_early, "too many connections wait for the next epoch");
   if (const auto too_many = FindTooMany(unproven, kMostUnproven)) Expel(places[too_many->goes], too_many->why);
 }
 
@@ -182,7 +182,7 @@ Status Admission::Hear(Visitor& visitor, bool& more) {
   if (!got.ok()) return got.status();
   more = *got > 0;
   if (!more) return {};
-  if (nothing_due) return Status(Code::kCorrupt, "it talks before it was let in");
+  if (nothing_due) return Status(Code::kCorrupt, "it sent data before it was admitted");
   auto answer = visitor.reception.Take(*got);
   if (!answer.ok()) return answer.status();
   if (*answer) visitor.unsaid.assign((*answer)->begin(), (*answer)->end());

@@ -17,7 +17,7 @@ Meeting Refused(const Stream& stream, const std::string& why, bool certain) {
 
 // What the peer has answered in place of what was expected.
 Meeting Disappointed(const Stream& stream, const Keys& keys, const Hello& hello, const Answer& answer) {
-  if (KindOf(answer) != Kind::kRefusal) return Refused(stream, "it answers with something else", false);
+  if (KindOf(answer) != Kind::kRefusal) return Refused(stream, "its answer is not one of this protocol", false);
   auto expected = keys.RefusalMac(hello, answer);
   if (!expected.ok()) return {expected.status()};
   return Refused(stream, Explain(hello, answer), SameMac(*expected, MacIn(answer)));

@@ -132,9 +132,9 @@ std::string Explain(const Hello& hello, const Answer& refusal) {
     case Reason::kAddressee:
       return std::string("you have reached ") +
              (refusal[kAnswerRoleAt] == static_cast<std::byte>(Role::kServer) ? "server " : "rank ") +
-             std::to_string(detail) + ", which is not whom you dialled: two members have the same address";
+             std::to_string(detail) + ", which is not the member you dialled: two members have the same address";
     case Reason::kIncarnation:
-      return "it belongs to another start of the same job: one of the two is left over, end it";
+      return "it belongs to another start of the same job: end the process that is left over";
     case Reason::kMember:
       return "there is no member " + std::to_string(IntroductionIn(hello).from.number) + " in its epoch";
     default:

@@ -9,7 +9,7 @@ Status PeerOffers::Take(const PlaceOffer& offer) {
     return {};
   }
   if (offer.generation == 0 || offer.address == 0 || offers_.size() >= kMostOffers) {
-    return Status(Code::kCorrupt, peer_ + ": it offers what makes no sense, or too much");
+    return Status(Code::kCorrupt, peer_ + ": its offers are invalid or too many");
   }
   offers_[id] = offer;
   return {};

@@ -267,7 +267,7 @@ TEST_CASE("exchange: a peer that fails a call without a reason fails it") {
     call.Begin();
     REQUIRE(call.Wait());
     CHECK(call.status().code() == Code::kCorrupt);
-    CHECK(call.status().message() == RankName(1) + " failed it, and did not say why");
+    CHECK(call.status().message() == RankName(1) + " failed the call without a reason");
   }
 }
 

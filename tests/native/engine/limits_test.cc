@@ -238,9 +238,9 @@ TEST_CASE("limits: a listener without descriptors complains once and lets in who
   FewDescriptors one(1);
   auto stream = Connect((*admission)->urls().front(), In(5));
   REQUIRE(stream.ok());
-  CHECK(heard.Await("nobody can come in by tcp://"));
+  CHECK(heard.Await("can't accept connections on tcp://"));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  CHECK(heard.Count("nobody can come in by tcp://") == 1);
+  CHECK(heard.Count("can't accept connections on tcp://") == 1);
   one.Lift();
   const Introduction who{{Role::kWorker, NumberOf(0)}, {Role::kServer, ServerNumberOf(0)}, 0};
   CHECK(Meet(**stream, {"job", std::string(32, 's'), 1}, who, In(5)).status.ok());

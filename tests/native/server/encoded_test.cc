@@ -204,13 +204,14 @@ TEST_CASE("encoded: what breaks the protocol is refused and named") {
   CHECK(Contains(error_after(with([](Header& h) { h.dtype = DType::kBFloat16; })), "only float32"));
   CHECK(Contains(error_after(with([](Header& h) { h.total = h.length = 16; })), "too short"));
   CHECK(Contains(error_after(with([](Header& h) { h.offset = 10, h.length = 10; })), "out of order"));
-  CHECK(Contains(error_after(CodecHeader(0, kMaxCodecs, "")), "numbers a codec 1024"));
+  CHECK(Contains(error_after(CodecHeader(0, kMaxCodecs, "")), "announces a codec with the invalid number 1024"));
 }
 
 // Of a round that nobody could have answered, of one whose result waits for its link, of one that it has let go: its
 // memory may be another's by then.
 TEST_CASE("encoded: who goes on has the result, all of it, and gets no more of it") {
-  const std::string refused = "rank 0 broke the protocol: key 7: it goes on without the result of the round before";
+  const std::string refused =
+      "rank 0 broke the protocol: key 7: the rank begins a round without the result of the previous one";
   for (const char* text : {kOnebit.c_str(), "coo"}) {
     CAPTURE(text);
     const auto payloads = Encoded(*CodecFor(text, 2), Gradients(2, 1000, 0), kKey, 0);

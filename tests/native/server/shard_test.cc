@@ -158,7 +158,7 @@ TEST_CASE("what breaks the protocol fails the job, and names who and how") {
   }
   SUBCASE("memory that was never shared") { CHECK(Contains(error_after(Reference(0, 1, 4096)), "not shared")); }
   SUBCASE("another rank than its link") {
-    CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "another member's number"));
+    CHECK(Contains(error_after(PushHeader(1, 1, 0, 4096)), "the number of another member"));
   }
 }
 
@@ -395,12 +395,14 @@ TEST_CASE("a rank that goes on while its result is on its way is named, and so i
   REQUIRE(other.Receive()->header.type == FrameType::kResult);
   SUBCASE("goes on") {
     hasty.Send(PushHeader(0, 7, 1, 4096));
-    CHECK(Contains(other.ReceiveError(), "rank 0 broke the protocol: key 7: it goes on without the result"));
+    CHECK(
+        Contains(other.ReceiveError(), "rank 0 broke the protocol: key 7: the rank begins a round without the result"));
   }
   SUBCASE("forgets") {
     hasty.Send(Forget(0, 7));
     other.Send(Forget(1, 7));
-    CHECK(Contains(other.ReceiveError(), "rank 0 broke the protocol: key 7: it forgets it before it has its result"));
+    CHECK(Contains(other.ReceiveError(),
+                   "rank 0 broke the protocol: key 7: the rank forgets the key before it has its result"));
   }
 }
 
