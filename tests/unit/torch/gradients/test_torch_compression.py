@@ -177,7 +177,7 @@ def test_push_pull_by_a_codec():
         for wrong in ({"op": bps.Max}, {"op": bps.Adasum}):
             with pytest.raises(bps.InvalidArgumentError, match="onebit"):
                 bps.push_pull(tensor, compression="onebit", **wrong)
-        with pytest.raises(bps.InvalidArgumentError, match="remembers"):
+        with pytest.raises(bps.InvalidArgumentError, match="codec state belongs to"):
             bps.push_pull(tensor, compression=bps.Compress("onebit", feedback=True))
         return found, summed
 
