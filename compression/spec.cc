@@ -28,7 +28,7 @@ Result<CodecSpec> CodecSpec::Parse(std::string_view text) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const size_t equals = item.find('=');
-    if (equals == std::string_view::npos) return Invalid(spec.text_ + ": " + std::string(item) + " is no key=value");
+    if (equals == std::string_view::npos) return Invalid(spec.text_ + ": " + std::string(item) + " is not key=value");
     const auto added = spec.values_.emplace(item.substr(0, equals), item.substr(equals + 1));
     if (!added.second) return Invalid(spec.text_ + ": " + added.first->first + " comes twice");
   }

@@ -161,7 +161,7 @@ def test_the_registry_is_the_enum_s() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [("thunder", "there is no codec 'thunder'"), ("onebit:brick=3", "'brick'"), ("onebit:block=x", "invalid literal"),
-     ("onebit:block", "no key=value")],
+     ("onebit:block", "not key=value")],
 )  # fmt: skip
 def test_mistakes_in_a_codec_s_text_are_named(text: str, why: str) -> None:
     with pytest.raises(InvalidArgumentError, match=why):
