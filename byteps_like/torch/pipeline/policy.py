@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.pipeline.edges import Choice, Edges, check_alike, codecs_by_edge, epilogue
-from byteps_like.torch.pipeline.stage import encode_sends
+
+if TYPE_CHECKING:
+    from byteps_like.torch.pipeline.edges import Choice
 
 SMALLEST = 64 << 10
 
@@ -50,6 +51,10 @@ def compress_pipeline(
     Song et al., "Optimus-CC: Efficient Large NLP Model Training with 3D Parallelism Aware Communication Compression"
     (ASPLOS 2023).
     """
+    # Need the native core.
+    from byteps_like.torch.pipeline.edges import Edges, check_alike, codecs_by_edge, epilogue
+    from byteps_like.torch.pipeline.stage import encode_sends
+
     stages = _stages(schedule)
     edges = Edges(
         gradients=codecs_by_edge(gradients, "gradients", stages[0].num_stages),
