@@ -128,10 +128,8 @@ std::vector<int> SilenceLimits() {
 class ClosedShards {
  public:
   ClosedShards(uint32_t count, uint32_t first) : first_(first) {
-    for (uint32_t shard = 0; shard < count; ++shard) {
-      listeners_.push_back(std::move(*Listen(FreshUrl("inproc"))));
-      threads_.emplace_back([this, shard] { Refuse(shard); });
-    }
+    for (uint32_t shard = 0; shard < count; ++shard) listeners_.push_back(std::move(*Listen(FreshUrl("inproc"))));
+    for (uint32_t shard = 0; shard < count; ++shard) threads_.emplace_back([this, shard] { Refuse(shard); });
   }
   ~ClosedShards() {
     for (auto& listener : listeners_) listener->Close();
