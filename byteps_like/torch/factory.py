@@ -61,7 +61,7 @@ def DistributedOptimizer(
     codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or rules by names; "rows" for embeddings. None:
     as the setting says. See docs/how-to/compression.md.
     `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
-    `op`: Average, Sum, or Adasum (see adasum_optimizer). `gradient_predivide_factor=f`: divides by f before the sum,
+    `op`: Average, Sum, or Adasum (of whole steps). `gradient_predivide_factor=f`: divides by f before the sum,
     by size()/f after it. `process_set`: averages over its ranks only; the others' optimizers stay as they are.
     `num_groups`, `groups`: Horovod's, not needed.
     `sparse_as_dense`: see ReducerOptions. `route`: "server", "allreduce" (among the workers), or "auto": servers if the
@@ -75,7 +75,7 @@ def DistributedOptimizer(
 
     Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
     float32), two elements per parameter, up and down. Raises InvalidArgumentError for options that don't go together
-    (see optimizer_choices), MismatchError if the ranks' models differ, NotInitializedError.
+    (docs/how-to/choose-options.md), MismatchError if the ranks' models differ, NotInitializedError.
     """
     del num_groups, groups
     check_plain(optimizer)

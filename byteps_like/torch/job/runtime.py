@@ -52,7 +52,7 @@ class Runtime:
         self.config = config or Config()
         self.worker = worker
         self.shares: WeakSet[Any] = WeakSet()
-        """Gradients that the ranks of a host share among them (shares.LocalShares)."""
+        """Gradients that the ranks of a host share among them (local.shares.LocalShares)."""
         self.clock: Callable[[], float] = time.monotonic
         """Seconds, by which steps are timed."""
         self.gauges: dict[str, dict[str, float]] = {}
@@ -67,7 +67,7 @@ class Runtime:
         self.closed = False
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self.flights: WeakSet[Any] = WeakSet()
-        """Steps whose updates may not be made yet (flight.Flight)."""
+        """Steps whose updates may not be made yet (crossing.flight.Flight)."""
         self.behind = Behind()
         """Single tensors that streams wait for."""
         self.joiner: Joiner | None = None
@@ -250,10 +250,6 @@ class Runtime:
     def partition_bytes(self) -> int:
         """Of tensors that ask for no size of their own."""
         return self._partition_bytes
-
-    def check_root(self, root: int) -> None:
-        """Raises InvalidArgumentError unless `root` is a rank of this world."""
-        self._world.root(root)
 
     def finish_updates(self) -> None:
         """Blocks until the updates of all steps that were made are there. Raises as Flight.finish."""

@@ -1,6 +1,6 @@
 """By which of two the ranks of one host reduce on their devices: torch's NCCL, or CUDA IPC.
 
-NCCL where torch has it and each rank has a device of its own; CUDA IPC (local_peers_ipc) where ranks share a device,
+NCCL where torch has it and each rank has a device of its own; CUDA IPC (peers_ipc) where ranks share a device,
 which NCCL refuses, or where there is no NCCL. The ranks of a host exchange what they have, once, so all choose alike.
 """
 

@@ -29,7 +29,7 @@ class Way(Enum):
     TWO_HOPS = "two hops"
     """Each entry to the rank that sums it, and the sums to all."""
     SERVERS = "servers"
-    """Each entry to the server that sums it, and the sums to all (see sparse_twin)."""
+    """Each entry to the server that sums it, and the sums to all (see shadow)."""
     DENSE = "dense"
     """All zeros, too."""
 

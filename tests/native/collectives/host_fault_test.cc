@@ -11,6 +11,7 @@
 #include "collectives/host/host_layout.h"
 #include "tests/native/collectives/host_fixture.h"
 #include "tests/native/resource_limits.h"
+#include "tests/native/slow.h"
 
 namespace byteps_like::testing {
 namespace {
@@ -115,7 +116,7 @@ void CheckSurvival(const Survival& s) {
     CAPTURE(rank);
     if (rank != 1) CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
   }
-  CHECK(SecondsSince(killed) < 5);  // long before any deadline, also where sanitizers and others take the processors
+  CHECK(SecondsSince(killed) < kSlow);
 }
 
 }  // namespace
@@ -549,7 +550,7 @@ TEST_CASE("host: a lane has one set of members") {
 }
 
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("host: kill -9 in the middle of each kind: all survivors name the dead rank long before a deadline") {
+TEST_CASE("host: kill -9 in the middle of each kind: all survivors name the dead rank within a second") {
   for (int kind = 0; kind < kHostKindCount; ++kind) {
     for (const bool shared : {false, true}) {
       CAPTURE(kind);

@@ -20,14 +20,9 @@
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/memory/shared_buffer.h"
 #include "csrc/transport/rdma/verbs/device.h"
+#include "tests/native/slow.h"
 
 namespace byteps_like::testing {
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr uint32_t kSlow = 10;  // sanitizers: fewer rounds, smaller blocks
-#else
-inline constexpr uint32_t kSlow = 1;
-#endif
 
 // Member numbers in the worlds of tests: unlike ranks, and never one for two.
 inline uint32_t NumberOf(uint32_t rank) { return 40 + rank; }
