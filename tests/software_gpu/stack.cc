@@ -7,6 +7,8 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+#else
+#define __asan_unpoison_memory_region(memory, bytes)
 #endif
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -60,12 +62,15 @@ Stack::Stack() : memory_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVA
   if (memory_ == MAP_FAILED) std::abort();
 }
 
-Stack::~Stack() { munmap(memory_, kBytes); }
+// Its functions never return, so what the address sanitizer has marked in their frames would stay, for whatever is
+// mapped here next.
+Stack::~Stack() {
+  __asan_unpoison_memory_region(memory_, kBytes);
+  munmap(memory_, kBytes);
+}
 
 void Stack::Begin(void (*function)()) {
-#if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(memory_, kBytes);
-#endif
 #if defined(__x86_64__)
   auto* const end = reinterpret_cast<uintptr_t*>(static_cast<char*>(memory_) + kBytes);
   end[-1] = 0;  // where a caller would be

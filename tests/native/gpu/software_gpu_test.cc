@@ -1,6 +1,9 @@
 // The software GPU itself: what a kernel may not do is told, with the threads named.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "tests/software_gpu/cuda.h"
 #include "csrc/cuda/device.cuh"
 #include "tests/software_gpu/kernels.h"
+#include "tests/software_gpu/stack.h"
 // clang-format on
 
 namespace software_gpu {
@@ -85,5 +89,31 @@ TEST_CASE("software gpu: shared memory begins as rubbish in every block, and a b
   CHECK(Launch(*Find("casts_encode_bf16"), {.blocks = 1, .threads = 32}, nullptr) ==
         "kernel casts_encode_bf16: launched with 32 threads a block, written for 256");
 }
+
+#if defined(MAP_FIXED_NOREPLACE)
+TEST_CASE("software gpu: what is mapped where a thread's stack was is memory like any other") {
+  static Stack* on = nullptr;
+  static char* inside = nullptr;
+  constexpr size_t kPage = 4096;
+  {
+    Stack stack;
+    on = &stack;
+    stack.Begin([] {
+      char local[2 * kPage];  // the address sanitizer marks what is before and behind it
+      inside = local;
+      std::memset(inside, 1, sizeof(local));
+      on->GiveWay();
+    });
+    stack.Resume();
+  }
+  char* const page = inside - reinterpret_cast<uintptr_t>(inside) % kPage;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  void* const mapped = ::mmap(page, kPage, PROT_READ | PROT_WRITE, flags, -1, 0);
+  REQUIRE(mapped == page);
+  std::memset(mapped, 2, kPage);
+  CHECK(page[kPage - 1] == 2);
+  ::munmap(mapped, kPage);
+}
+#endif
 
 }  // namespace software_gpu
