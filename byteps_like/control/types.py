@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
 
 from byteps_like.errors import BytePSLikeError
 from byteps_like.worker.api import MeetingPlace, Partition, Question
@@ -44,11 +47,16 @@ class Member:
 
 
 @dataclass(frozen=True)
-class World:
-    """One epoch of the membership, the same for everybody."""
+class View:
+    """Who is in the job from one moment to the next, the same for everybody.
+
+    The scheduler's Membership makes each view and numbers them from 1. A rank is a place in `workers`: it may be
+    another member's in the next view, so state that outlives a round is kept by member number. Sizes and ranks are
+    asked of the view in force, and remembered for no longer than a round.
+    """
 
     job: str
-    epoch: int
+    number: int
     workers: tuple[Member, ...]
     servers: tuple[Member, ...]
     settings: dict[str, str] = field(default_factory=dict)
@@ -56,9 +64,19 @@ class World:
     incarnation: bytes = bytes(INCARNATION_BYTES)
     """Drawn at random by the scheduler when it starts: tells this start of the job from every other one."""
 
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self.workers)
+
+    @cached_property
+    def ranks(self) -> Mapping[int, int]:
+        """The workers' ranks by member number, in the order of the ranks."""
+        return MappingProxyType({worker.number: rank for rank, worker in enumerate(self.workers)})
+
 
 class EventKind(StrEnum):
-    """What a member hears on its watch stream after the world has formed."""
+    """What a member hears on its watch stream after the first view."""
 
     FAILED = "failed"  # the job of this epoch is over: `error` says why
     WARNING = "warning"  # log it

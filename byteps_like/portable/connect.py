@@ -1,4 +1,4 @@
-"""From a world to a portable worker in it."""
+"""From a view to a portable worker in it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient
 from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.control.calls.secret import seal_key
-from byteps_like.control.types import Member, World
+from byteps_like.control.types import Member, View
 from byteps_like.errors import ConfigError
 from byteps_like.portable.worker import PortableOptions, PortableWorker
 
 _CREDIT = 8 << 20  # it counts whole partitions, until they are summed
 
 
-def connect(config: Config, client: ControlClient, world: World) -> PortableWorker:
-    """The worker of a member that has joined `world` by `client`; blocks until all servers have let it in.
+def connect(config: Config, client: ControlClient, view: View) -> PortableWorker:
+    """The worker of a member that has joined `view` by `client`; blocks until all servers have let it in.
 
     `config` holds the job's settings. The worker owns the client from here on. Raises ConfigError for a server
     without a door, RefusedError and PeerLostError for one that doesn't let us in.
     """
     own = client.member
-    neighbours = sorted(member.rank for member in world.workers if member.host_id == own.host_id)
+    neighbours = sorted(member.rank for member in view.workers if member.host_id == own.host_id)
     options = PortableOptions(
-        job=world.job,
-        keys=door_keys(client.secret, world.incarnation),
-        incarnation=world.incarnation,
-        epoch=world.epoch,
+        job=view.job,
+        keys=door_keys(client.secret, view.incarnation),
+        incarnation=view.incarnation,
+        epoch=view.number,
         rank=own.rank,
         member=own.number,
-        size=len(world.workers),
+        size=len(view.workers),
         local_rank=config.local_rank if config.local_rank >= 0 else neighbours.index(own.rank),
         local_size=config.local_size or len(neighbours),
-        doors=tuple(_door(server) for server in sorted(world.servers, key=lambda member: member.rank)),
-        seal_key=seal_key(client.secret, world.incarnation, world.epoch),
+        doors=tuple(_door(server) for server in sorted(view.servers, key=lambda member: member.rank)),
+        seal_key=seal_key(client.secret, view.incarnation, view.number),
         stall_timeout=config.stall_timeout,
         segment=config.segment_bytes,
         credit=max(config.credit_bytes, _CREDIT),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient
 from byteps_like.control.hosts.routes import host_id
-from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.portable.connect import connect
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
@@ -21,8 +21,8 @@ def join(config: Config) -> Worker:
         return LocalWorker(config.partition_bytes)
     client = ControlClient(config)
     try:
-        world = client.join(_member(config), config.join_timeout)
-        return connect(_with_job_settings(config, world), client, world)
+        view = client.join(_member(config), config.join_timeout)
+        return connect(_with_job_settings(config, view), client, view)
     except BaseException:
         client.leave()
         raise
@@ -34,6 +34,6 @@ def _member(config: Config) -> Member:
     )
 
 
-def _with_job_settings(config: Config, world: World) -> Config:
-    known = {name: value for name, value in world.settings.items() if name in config.job_settings()}
+def _with_job_settings(config: Config, view: View) -> Config:
+    known = {name: value for name, value in view.settings.items() if name in config.job_settings()}
     return replace(config, **{name: type(getattr(config, name))(value) for name, value in known.items()})

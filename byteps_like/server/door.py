@@ -18,7 +18,7 @@ from typing import cast
 import zmq
 
 from byteps_like.control.calls.door_keys import door_keys
-from byteps_like.control.types import World
+from byteps_like.control.types import View
 from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, ShutdownError
 from byteps_like.server.door_session import SEGMENT, WINDOW, FrameLink, LinkOpener, Session
 from byteps_like.server.door_socket import DoorSocket, PeerGoneError
@@ -57,7 +57,7 @@ class DoorConfig:
 def open_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> Door:
     """A door at a free port of `host` before the native server of this process that listens at `inproc_url`.
 
-    Give it each world by `set_world`, after the server. Raises SystemCallError if the address can't be bound.
+    Give it each view by `set_view`, after the server. Raises SystemCallError if the address can't be bound.
     """
     url = f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
     return Door(DoorConfig(url, job, secret, shards, native_links(inproc_url, job, secret)))
@@ -86,9 +86,8 @@ class Door:
         """HELLOs of an epoch to come, the oldest first, and until when each may wait."""
         self._refuses_early = self._probes_again = False
         """Whether a timer for it runs."""
-        self._world: World | None = None
+        self._view: View | None = None
         self._rank = 0
-        self._ranks: dict[int, int] = {}  # of workers, by member number
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
         self._lock = threading.Lock()
@@ -104,12 +103,12 @@ class Door:
         """Where it is bound, with the real port."""
         return self._socket.url
 
-    def set_world(self, world: World, rank: int) -> None:
-        """From now on only workers of this world are let in; sessions of another one end. Returns at once.
+    def set_view(self, view: View, rank: int) -> None:
+        """From now on only workers of this view are let in; sessions of another one end. Returns at once.
 
         `rank` is this server's.
         """
-        self._post(lambda: self._enter(world, rank))
+        self._post(lambda: self._enter(view, rank))
 
     def stop(self) -> None:
         """Ends all sessions and the thread. Idempotent; blocks until done."""
@@ -177,15 +176,14 @@ class Door:
 
     @property
     def _epoch(self) -> int:
-        return self._world.epoch if self._world is not None else 0
+        return self._view.number if self._view is not None else 0
 
-    def _enter(self, world: World, rank: int) -> None:
-        self._world, self._rank = world, rank
-        self._ranks = {worker.number: worker.rank for worker in world.workers}
-        self._socket.admitted = door_keys(self._config.secret, world.incarnation).client_public
+    def _enter(self, view: View, rank: int) -> None:
+        self._view, self._rank = view, rank
+        self._socket.admitted = door_keys(self._config.secret, view.incarnation).client_public
         for session in list(self._sessions.values()):
-            if session.view != world.epoch:
-                self._end(session, ShutdownError(f"epoch {session.view} is over; the job is at {world.epoch}"))
+            if session.view != view.number:
+                self._end(session, ShutdownError(f"epoch {session.view} is over; the job is at {view.number}"))
         early, self._early = self._early, {}
         for peer, (hello, _) in early.items():
             self._welcome(peer, hello)
@@ -241,27 +239,27 @@ class Door:
 
     def _check(self, hello: Hello) -> int:
         """The worker's rank. Raises RefusedError, naming all that differs."""
-        world = self._world
-        assert world is not None
-        own = world.servers[self._rank].number
+        view = self._view
+        assert view is not None
+        own = view.servers[self._rank].number
         differs = [
             f"{name} {theirs} is not this server's {ours}"
             for name, theirs, ours in (
                 ("protocol version", hello.protocol, PROTOCOL_VERSION),
                 ("job", repr(hello.job), repr(self._config.job)),
-                ("incarnation", hello.incarnation.hex(), world.incarnation.hex()),
-                ("epoch", hello.view, world.epoch),
-                ("world size", hello.world_size, len(world.workers)),
+                ("incarnation", hello.incarnation.hex(), view.incarnation.hex()),
+                ("epoch", hello.view, view.number),
+                ("world size", hello.world_size, len(view.workers)),
             )
             if theirs != ours
         ]
         if not differs and hello.server != own:
             differs = [f"you have reached server {self._rank}, not whom you dialled: two servers have the same address"]
-        elif not differs and hello.member not in self._ranks:
-            differs = [f"there is no member {hello.member} among the workers of epoch {world.epoch}"]
+        elif not differs and hello.member not in view.ranks:
+            differs = [f"there is no member {hello.member} among the workers of epoch {view.number}"]
         if differs:
-            raise RefusedError("; ".join(differs), rank=self._ranks.get(hello.member))
-        return self._ranks[hello.member]
+            raise RefusedError("; ".join(differs), rank=view.ranks.get(hello.member))
+        return view.ranks[hello.member]
 
     def _replace(self, rank: int) -> None:
         for session in list(self._sessions.values()):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import byteps_like._core as _core
-from byteps_like.control.types import World
+from byteps_like.control.types import View
 from byteps_like.errors import BytePSLikeError, from_code
 
 ServerEvent = Callable[[BytePSLikeError, bool], None]
@@ -16,9 +16,9 @@ _POLL = 0.5  # seconds until the event thread looks whether to end
 
 
 class NativeServer:
-    """Listens on `urls` and sums for the world it is given. Thread-safe.
+    """Listens on `urls` and sums for the view it is given. Thread-safe.
 
-    Between `set_world` calls links of any other epoch are refused. Raises the typed error when an address can't be
+    Between `set_view` calls links of any other epoch are refused. Raises the typed error when an address can't be
     bound.
     """
 
@@ -46,10 +46,10 @@ class NativeServer:
         """The addresses as bound, in the order given."""
         return tuple(self._core.urls)
 
-    def set_world(self, world: World, rank: int, stall_warning: float, stall_timeout: float) -> None:
-        """Forgets all keys and links and serves this world as server `rank`. Times in seconds."""
-        workers, own = [member.number for member in world.workers], world.servers[rank].number
-        self._core.set_world(world.incarnation, world.epoch, workers, own, stall_warning, stall_timeout, rank)
+    def set_view(self, view: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
+        """Forgets all keys and links and serves this view as server `rank`. Times in seconds."""
+        workers, own = [member.number for member in view.workers], view.servers[rank].number
+        self._core.set_world(view.incarnation, view.number, workers, own, stall_warning, stall_timeout, rank)
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""

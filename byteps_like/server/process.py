@@ -22,7 +22,7 @@ from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.hosts.rdma import rdma_listen_url
 from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
@@ -42,8 +42,8 @@ class Store(Protocol):
     def urls(self) -> tuple[str, ...]:
         """Addresses as bound."""
 
-    def set_world(self, world: World, rank: int, stall_warning: float, stall_timeout: float) -> None:
-        """Forgets everything and serves this world as server `rank`."""
+    def set_view(self, view: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
+        """Forgets everything and serves this view as server `rank`."""
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells the workers of this epoch that it has failed."""
@@ -62,8 +62,8 @@ class Door(Protocol):
     def url(self) -> str:
         """Address as bound."""
 
-    def set_world(self, world: World, rank: int) -> None:
-        """Serves this world as server `rank`."""
+    def set_view(self, view: View, rank: int) -> None:
+        """Serves this view as server `rank`."""
 
     def stop(self) -> None:
         """Ends it."""
@@ -150,12 +150,12 @@ class ServerProcess:
         """Joins and serves epoch after epoch; None when the job has ended, else why this server could not go on."""
         self._client.publish(self._counters)
         try:
-            world = self._client.join(self._member)
+            view = self._client.join(self._member)
             self._client.on_event(self._on_event)
             self._serve_metrics()
             while True:
-                self._take_up(world)
-                world = self._client.next_world()
+                self._take_up(view)
+                view = self._client.next_view()
         except ShutdownError as ended:
             log.info("%s", ended)
             return None
@@ -172,9 +172,9 @@ class ServerProcess:
         """Leaves the job; `serve` returns soon after. Idempotent."""
         self._client.leave()
 
-    def _take_up(self, world: World) -> None:
-        rank, settings = self._client.rank, world.settings
-        self._admin.rank, self._admin.epoch = rank, world.epoch
+    def _take_up(self, view: View) -> None:
+        rank, settings = self._client.rank, view.settings
+        self._admin.rank, self._admin.epoch = rank, view.number
         if self.on_rank is not None:
             self.on_rank(rank)
         warning = float(settings.get("stall_warning", self._config.stall_warning))
@@ -183,10 +183,10 @@ class ServerProcess:
         recorder.add_member(self._traced)
         if self._config.trace and not self._config.trace_steps:  # else rank 0 says when
             recorder.take(Order(self._config.trace))
-        self._store.set_world(world, rank, warning, timeout)
+        self._store.set_view(view, rank, warning, timeout)
         if self._door is not None:
-            self._door.set_world(world, rank)
-        self._client.ready(world)
+            self._door.set_view(view, rank)
+        self._client.ready(view)
 
     def _counters(self) -> Mapping[str, float]:
         return {**self._store.stats(), **(self._meter.report() if self._meter is not None else {})}

@@ -20,7 +20,7 @@ from byteps_like.control.hosts.card import open_meter
 from byteps_like.control.hosts.rdma import server_urls
 from byteps_like.control.members.seats import Waiting
 from byteps_like.control.placing.weights import hosts_of, server_weights
-from byteps_like.control.types import Event, EventKind, Member, World
+from byteps_like.control.types import Event, EventKind, Member, View
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
@@ -82,31 +82,31 @@ class NativeHandle:
 
 
 class NativeWorker:
-    """A member of `world`, connected to all its servers. Thread-safe; see worker.api for the calls."""
+    """A member of `view`, connected to all its servers. Thread-safe; see worker.api for the calls."""
 
     route = "server"
 
-    def __init__(self, config: Config, client: ControlClient, world: World, communicator: Communicator) -> None:
+    def __init__(self, config: Config, client: ControlClient, view: View, communicator: Communicator) -> None:
         own_host_id = communicator.own.host_id
         self.rank = rank = client.rank
-        self.size = len(world.workers)
-        neighbours = [member.rank for member in world.workers if member.host_id == own_host_id]
+        self.size = len(view.workers)
+        neighbours = [member.rank for member in view.workers if member.host_id == own_host_id]
         self.local_rank = config.local_rank if config.local_rank >= 0 else neighbours.index(rank)
         self.local_size = config.local_size or len(neighbours)
-        self.seal_key = seal_key(client.secret, world.incarnation, world.epoch)
-        self.cards = cards_of(world)
+        self.seal_key = seal_key(client.secret, view.incarnation, view.number)
+        self.cards = cards_of(view)
         """Those that its gradients travel between."""
         self._client = client
         self._communicator = communicator
-        communicator.join(world.epoch, rank, [_peer(member) for member in world.workers], world.incarnation)
+        communicator.join(view.number, rank, [_peer(member) for member in view.workers], view.incarnation)
         self._settings = config
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
         self._shared: dict[int, tuple[int, Shared]] = {}  # the same, cut into the shares of this host's ranks
         self._moves = Moves()
         # Where there is a server on this host, it looks at the card.
-        beside = any(server.host_id == own_host_id for server in world.servers)
-        self._meter = None if beside or not world.servers else open_meter(config, own_host(config))
+        beside = any(server.host_id == own_host_id for server in view.servers)
+        self._meter = None if beside or not view.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
         self._attending: list[Attends] = []
@@ -116,17 +116,17 @@ class NativeWorker:
         self._closed = False
         shards = [
             (server.rank, shard, server_urls(config, server, own_host_id), server.number)
-            for server in world.servers
+            for server in view.servers
             for shard in range(server.shards)
         ]
-        hosts = {one.host_id for one in [*world.workers, *world.servers]}
-        self._places = Places(len(hosts), len(world.servers), all(worker.native for worker in world.workers))
+        hosts = {one.host_id for one in [*view.workers, *view.servers]}
+        self._places = Places(len(hosts), len(view.servers), all(worker.native for worker in view.workers))
         self._channel = {(server, shard): index for index, (server, shard, *_) in enumerate(shards)}
         self._engine = _core.Engine(
-            job=world.job,
+            job=view.job,
             secret=client.secret,
-            incarnation=world.incarnation,
-            epoch=world.epoch,
+            incarnation=view.incarnation,
+            epoch=view.number,
             rank=rank,
             member=client.member.number,
             world_size=self.size,
@@ -452,13 +452,13 @@ class NativeWorker:
         return [(part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in partitions]
 
 
-def cards_of(world: World) -> Cards:
-    """Those of `world`, by the rates that its members declared. Ranks of one host share its card evenly, and what its
+def cards_of(view: View) -> Cards:
+    """Those of `view`, by the rates that its members declared. Ranks of one host share its card evenly, and what its
     servers sum."""
-    hosts, share = hosts_of(world), dict.fromkeys((member.host_id for member in world.servers), 0.0)
-    for server, weight in zip(world.servers, server_weights(world), strict=True):
+    hosts, share = hosts_of(view), dict.fromkeys((member.host_id for member in view.servers), 0.0)
+    for server, weight in zip(view.servers, server_weights(view), strict=True):
         share[server.host_id] += weight
-    known = any(member.gbps > 0 for member in (*world.workers, *world.servers))
+    known = any(member.gbps > 0 for member in (*view.workers, *view.servers))
     found: list[Card] = []
     for host_id, host in hosts.items():
         rate, cards = host.rate * (1e9 / 8 if known else ASSUMED), host.workers or 1

@@ -15,7 +15,7 @@ from byteps_like.control.calls.client import ControlClient, decline
 from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import link_gbps
 from byteps_like.control.hosts.routes import host_id
-from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.errors import BytePSLikeError, ConfigError
 from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
@@ -58,10 +58,10 @@ def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Work
             recorder.take(parse_steps(config.trace, config.trace_steps))
         communicator = Communicator(config, config.job, client.secret)
     undo.callback(communicator.close)
-    world = client.join(_member(config, host_id(), communicator.own.urls), config.join_timeout)
-    config = _with_job_settings(config, world)
-    worker = NativeWorker(config, client, world, communicator)
-    return worker if world.servers else CollectiveWorker(worker, config.partition_bytes)
+    view = client.join(_member(config, host_id(), communicator.own.urls), config.join_timeout)
+    config = _with_job_settings(config, view)
+    worker = NativeWorker(config, client, view, communicator)
+    return worker if view.servers else CollectiveWorker(worker, config.partition_bytes)
 
 
 @contextmanager
@@ -77,9 +77,9 @@ def _declining(config: Config) -> Iterator[None]:
 def _join_portable(config: Config, client: ControlClient) -> Worker:
     from byteps_like import portable
 
-    world = client.join(_member(config, host_id()), config.join_timeout)
+    view = client.join(_member(config, host_id()), config.join_timeout)
     logger.warning("the native core is not installed: using the portable worker (NumPy and ZeroMQ), which is slower")
-    return portable.connect(_with_job_settings(config, world), client, world)
+    return portable.connect(_with_job_settings(config, view), client, view)
 
 
 def native_core() -> bool:
@@ -116,8 +116,8 @@ def _member(config: Config, own_host_id: str, urls: tuple[str, ...] = ()) -> Mem
     )
 
 
-def _with_job_settings(config: Config, world: World) -> Config:
+def _with_job_settings(config: Config, view: View) -> Config:
     """What the scheduler holds everybody to counts, whatever was the default here."""
-    known = {name: value for name, value in world.settings.items() if name in config.job_settings()}
+    known = {name: value for name, value in view.settings.items() if name in config.job_settings()}
     typed = {name: type(getattr(config, name))(value) for name, value in known.items()}
     return replace(config, **typed)

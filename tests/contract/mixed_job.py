@@ -61,10 +61,10 @@ class ServerMember:
             world = self.client.join(self.member, DEADLINE)
             while True:
                 rank = self.client.rank
-                self.native.set_world(world, rank, self.config.stall_warning, self.config.stall_timeout)
-                self.door.set_world(world, rank)
+                self.native.set_view(world, rank, self.config.stall_warning, self.config.stall_timeout)
+                self.door.set_view(world, rank)
                 self.client.ready(world)
-                world = self.client.next_world()
+                world = self.client.next_view()
         except BytePSLikeError:
             return  # the job has ended
 

@@ -20,7 +20,7 @@ import byteps_like._core as core
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
 from byteps_like.control.calls.door_keys import door_keys
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
 from byteps_like.portable.worker import PortableOptions, PortableWorker
@@ -66,7 +66,7 @@ def server(start: bytes) -> None:
     door = open_door("127.0.0.1", "job", SECRET, 1, inproc)
     workers = tuple(Member(MemberRole.WORKER, rank, "h", "h", 1, number=WORKERS[rank]) for rank in range(2))
     servers = (Member(MemberRole.SERVER, 0, "h", "h", 1, number=SERVER),)
-    door.set_world(World("job", 1, workers, servers, incarnation=start), 0)
+    door.set_view(View("job", 1, workers, servers, incarnation=start), 0)
     say({"native": store.urls[0], "portable": door.url})
     sys.stdin.read()
 

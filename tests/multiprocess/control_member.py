@@ -40,12 +40,12 @@ class MemberProcess:
         self.client.on_event(self.hear)
         if self.role is MemberRole.SERVER:
             self.client.ready(world)
-        return {"rank": self.client.rank, "epoch": world.epoch, "workers": len(world.workers)}
+        return {"rank": self.client.rank, "epoch": world.number, "workers": len(world.workers)}
 
-    def next_world(self) -> dict[str, Any]:
-        world = self.client.next_world()
+    def next_view(self) -> dict[str, Any]:
+        world = self.client.next_view()
         self.client.ready(world)
-        return {"epoch": world.epoch}
+        return {"epoch": world.number}
 
     def declare(self, name: str, shape: list[int], dtype: str = "FLOAT32") -> dict[str, Any]:
         (declared,) = self.client.declare([TensorSpec(name, DType[dtype], tuple(shape))])

@@ -35,7 +35,7 @@ def test_a_job_from_join_to_end(cluster: Cluster) -> None:
     assert first.outcome()["answer"] == "barrier"
     assert first.ask("fork", times=20)["exits"] == [7]
     assert first.ask("declare", name="w", shape=[1 << 20])["partitions"][1] == [1, 2 << 20, 0, 1]
-    server.send("next_world")
+    server.send("next_view")
     for member in (first, second):
         assert member.ask("leave")["seconds"] < 2
     assert server.outcome()["error"] == "ShutdownError"

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from byteps_like.control.placing.optimum import Host, card_time, shares
-from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.torch.sparse.choice import RETURN, Seen, Way, choose, codec_for, detour, payload, times
 from byteps_like.torch.sparse.rows import Rows
 from byteps_like.worker.cards import ASSUMED, Card, Cards, alike
@@ -117,7 +117,7 @@ def test_cards_are_those_of_the_optimum(hosts: list[tuple[int, int]], known: boo
         return tuple(Member(role, rank, str(place), "h", 1, shards=1, gbps=gbps) for rank, place in enumerate(places))
 
     workers, servers = [count for count, _ in hosts], [count for _, count in hosts]
-    cards = cards_of(World("j", 1, members(MemberRole.WORKER, workers), members(MemberRole.SERVER, servers)))
+    cards = cards_of(View("j", 1, members(MemberRole.WORKER, workers), members(MemberRole.SERVER, servers)))
     assert cards.ranks == sum(workers) and cards.has_servers == (sum(servers) > 0)
     rate = 5e9 / 8 if known else ASSUMED
     if cards.has_servers and set(workers) <= {0, 1}:

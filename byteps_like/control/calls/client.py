@@ -20,7 +20,7 @@ from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.session import Session
 from byteps_like.control.calls.status import JobStatus, status_from_wire
 from byteps_like.control.members.seats import Claim, Waiting
-from byteps_like.control.types import Event, Member, MemberRole, World
+from byteps_like.control.types import Event, Member, MemberRole, View
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
 from byteps_like.timeline.orders import Order
@@ -61,7 +61,7 @@ class ControlClient:
 
     # --- joining and leaving ---
 
-    def join(self, member: Member, timeout: float | None = None) -> World:
+    def join(self, member: Member, timeout: float | None = None) -> View:
         """Blocks until the world has formed; `member` with rank -1 is given a rank (see `member`).
 
         Raises RefusedError (wrong secret, job, size, setting; duplicate; late) with who and why, DeadlineError naming
@@ -83,15 +83,23 @@ class ControlClient:
 
     @property
     def member(self) -> Member:
-        """This member as the world knows it, with its rank."""
+        """This member as the view in force has it, with its rank."""
         session = self._joined()
         if session.member is None:
             raise NotInitializedError("the world has not formed yet")
         return session.member
 
     @property
+    def view(self) -> View:
+        """The view in force: the newest that has come. Raises NotInitializedError before the first."""
+        view = self._joined().view
+        if view is None:
+            raise NotInitializedError("the world has not formed yet")
+        return view
+
+    @property
     def rank(self) -> int:
-        """This member's rank in its world."""
+        """This member's rank in the view in force."""
         return self.member.rank
 
     @property
@@ -126,17 +134,17 @@ class ControlClient:
         for event in earlier:
             callback(event)
 
-    def next_world(self) -> World:
-        """For a server: blocks until the next epoch has formed; it stays a member from one epoch to the next.
+    def next_view(self) -> View:
+        """For a server: blocks until the next view has formed; it stays a member from one to the next.
 
         Raises ShutdownError when the job has ended, DeadlineError or PeerLostError as `join` does.
         """
-        return self._loop.run(self._joined().next_world())
+        return self._loop.run(self._joined().next_view())
 
-    def ready(self, world: World) -> None:
-        """For a server: it serves `world`. The workers are told of the world when all servers are ready."""
+    def ready(self, view: View) -> None:
+        """For a server: it serves `view`. The workers are told of it when all servers are ready."""
         session = self._joined()
-        self._loop.run(session.call("Ready", pb.ReadyRequest(member_id=session.id, epoch=world.epoch), CALL_SECONDS))
+        self._loop.run(session.call("Ready", pb.ReadyRequest(member_id=session.id, epoch=view.number), CALL_SECONDS))
 
     # --- what workers do ---
 

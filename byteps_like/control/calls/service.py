@@ -21,7 +21,7 @@ from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.placing.rates import CardRates, CardReport
 from byteps_like.control.placing.weights import check_replan, server_weights
-from byteps_like.control.types import Disagreement, Event, EventKind, World
+from byteps_like.control.types import Disagreement, Event, EventKind, Move, View
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
 from byteps_like.timeline.orders import Order
@@ -50,12 +50,13 @@ class SchedulerService:
         self._started = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._boxes: dict[str, Mailbox] = {}
-        self._epoch = 0
+        self._followed = 0
+        """The number of the view that the tables below follow."""
         self._declarations: Declarations | None = None
-        self._meetings = Meetings(0)
+        self._meetings = Meetings()
         self._partition_bytes = 0
         self._weights: list[float] = []
-        self._barriers = Barriers(())
+        self._barriers = Barriers()
         self._barrier_calls: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_update: asyncio.Handle | None = None
@@ -79,7 +80,7 @@ class SchedulerService:
         }
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Takes a claim; the world comes on the watch stream."""
+        """Takes a claim; the view comes on the watch stream."""
         claim = wire.claim_from_wire(request)
         box = self._boxes.setdefault(claim.id, Mailbox())
         try:
@@ -128,9 +129,9 @@ class SchedulerService:
         """Agrees on tensors; a mismatch fails the epoch for everybody."""
         seat = self._worker(request.member_id)
         specs = [wire.spec_from_wire(spec) for spec in request.specs]
-        self._table().retire(seat.member.rank, request.retired)
+        self._table().retire(seat.member.number, request.retired)
         try:
-            declared = self._table().declare(seat.member.rank, specs)
+            declared = self._table().declare(seat.member.number, specs)
         except MismatchError as error:
             self.membership.fail(error, self._loop.time())
             self._after()
@@ -170,28 +171,26 @@ class SchedulerService:
 
     async def barrier(self, request: pb.BarrierRequest) -> pb.BarrierReply:
         """Answers when every worker has come."""
-        rank, name = self._worker(request.member_id).member.rank, bounds.short("barrier's name", request.name)
+        own, name = self._worker(request.member_id).member, bounds.short("barrier's name", request.name)
         timeout = bounds.finite("timeout_s", request.timeout_s)
         self._check_nobody_left(name)
-        if self._barriers.arrive(name, request.number, rank):
-            for call in self._barrier_calls.pop(name, []):
-                _resolve(call, None)
+        if self._barriers.arrive(name, request.number, own.number):
+            self._let_go(name)
             return pb.BarrierReply()
         call = self._loop.create_future()
         self._barrier_calls.setdefault(name, []).append(call)
-        barriers = self._barriers
         try:
             async with asyncio.timeout(timeout):
                 await call
         except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
             raise
         except TimeoutError:
-            absent = ranks_text("worker", barriers.missing(name))
+            absent = ranks_text("worker", self._barriers.missing(name))
             text = f"barrier {name!r} was not reached by {absent} within {timeout:.1f} s"
-            raise DeadlineError(text, rank=rank, operation="barrier", elapsed=timeout) from None
+            raise DeadlineError(text, rank=own.rank, operation="barrier", elapsed=timeout) from None
         finally:
             if not call.done() or call.cancelled():
-                barriers.withdraw(name, rank)
+                self._barriers.withdraw(name, own.number)
                 self._forget_call(name, call)
         return pb.BarrierReply()
 
@@ -235,6 +234,11 @@ class SchedulerService:
 
     # --- inside ---
 
+    def _let_go(self, name: str) -> None:
+        """The barrier is complete."""
+        for call in self._barrier_calls.pop(name, []):
+            _resolve(call, None)
+
     def _forget_call(self, name: str, call: asyncio.Future[None]) -> None:
         calls = self._barrier_calls.get(name, [])
         if call in calls:
@@ -246,7 +250,7 @@ class SchedulerService:
         seat = self.membership.running(id)
         if not seat.is_worker:
             raise InvalidArgumentError("only workers can declare tensors and enter barriers")
-        self._follow_epoch()
+        self._follow_view()
         return seat
 
     def _observe(self, request: pb.HeartbeatRequest) -> None:
@@ -254,52 +258,66 @@ class SchedulerService:
         seat, now = self.membership.seat(request.member_id), self._loop.time()
         if self.membership.state is not JobState.RUNNING or seat.state is not SeatState.RUNNING:
             return
-        self._follow_epoch()
-        world = self._world()
-        if not world.servers or not all(worker.native for worker in world.workers):
+        self._follow_view()
+        view = self._view()
+        if not view.servers or not all(worker.native for worker in view.workers):
             return
-        self._rates = self._rates or CardRates(world, now)
+        self._rates = self._rates or CardRates(view, now)
         report = CardReport(request.stats["card_gbps"], request.stats["card_duty"], now)
         if self._rates.observe(seat.member.host_id, report):
-            rates = {_host_name(world, id): round(rate, 3) for id, rate in self._rates.rates.items()}
+            rates = {_host_name(view, id): round(rate, 3) for id, rate in self._rates.rates.items()}
             why = f"measured rates of the hosts' network cards (Gb/s): {rates}"
             log.warning("new weights of the servers: %s", why)
-            self._replan(why, weights=server_weights(world, self._rates.rates))
+            self._replan(why, weights=server_weights(view, self._rates.rates))
 
     def _table(self) -> Declarations:
-        if self._declarations is None:
-            world = self._world()
-            self._partition_bytes = int(world.settings.get("partition_bytes", 4 << 20))
-            self._weights = server_weights(world)
-            self._declarations = Declarations(self._placer())
+        assert self._declarations is not None
         return self._declarations
 
     def _placer(self) -> Placer:
-        shards = [max(server.shards, 1) for server in self._world().servers]
-        return Placer(shards, self._partition_bytes, self._weights)
+        return Placer.of(self._view(), self._partition_bytes, self._weights)
 
     def _replan(self, why: str, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Places all tensors anew and tells the workers; how many move. Raises InvalidArgumentError."""
-        world, table = self._world(), self._table()
-        check_replan(world, partition_bytes, weights)
+        view, table = self._view(), self._table()
+        check_replan(view, partition_bytes, weights)
         self._partition_bytes = partition_bytes or self._partition_bytes
         self._weights = list(weights) or self._weights
         moves = table.replan(self._placer())
+        self._tell_moves(moves, why)
+        return len(moves)
+
+    def _tell_moves(self, moves: tuple[Move, ...], why: str) -> None:
         seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
         self.membership.outbox.append(
             Notice(tuple(seat.id for seat in seats), Event(EventKind.MOVES, why, moves=moves))
         )
-        return len(moves)
 
-    def _world(self) -> World:
+    def _view(self) -> View:
         assert self.membership.epoch is not None
-        return self.membership.epoch.world
+        return self.membership.epoch.view
 
-    def _follow_epoch(self) -> None:
-        if self._epoch != self.membership.number:
-            self._epoch, self._declarations, self._rates = self.membership.number, None, None
-            self._meetings = Meetings(len(self._world().workers))
-            self._barriers = Barriers(worker.rank for worker in self._world().workers)
+    def _follow_view(self) -> None:
+        """Has all tables follow the view in force."""
+        view = self._view()
+        if self._followed == view.number:
+            return
+        self._followed, self._rates = view.number, None
+        self._partition_bytes = int(view.settings.get("partition_bytes", 4 << 20))
+        self._weights = server_weights(view)
+        self._meetings.follow(view)
+        for name in self._barriers.follow(view):
+            self._let_go(name)
+        self._place(view)
+
+    def _place(self, view: View) -> None:
+        """Those tensors that workers of `view` have declared before go where its placement has them."""
+        if self._declarations is None:
+            self._declarations = Declarations(view, self._placer())
+            return
+        self._declarations.follow(view)
+        if moves := self._declarations.replan(self._placer()):
+            self._tell_moves(moves, f"view {view.number} places tensors anew")
 
     def _check_nobody_left(self, name: str) -> None:
         gone = self.membership.left()
@@ -359,8 +377,8 @@ class SchedulerService:
         self._after()
 
 
-def _host_name(world: World, host_id: str) -> str:
-    return next(member.host for member in [*world.servers, *world.workers] if member.host_id == host_id)
+def _host_name(view: View, host_id: str) -> str:
+    return next(member.host for member in [*view.servers, *view.workers] if member.host_id == host_id)
 
 
 def _resolve(call: asyncio.Future[None], failure: BytePSLikeError | None) -> None:
@@ -373,7 +391,7 @@ def _resolve(call: asyncio.Future[None], failure: BytePSLikeError | None) -> Non
 
 
 def _log_notice(message: Any) -> None:
-    if isinstance(message, World):
-        log.info("epoch %d: %d workers, %d servers", message.epoch, len(message.workers), len(message.servers))
+    if isinstance(message, View):
+        log.info("epoch %d: %d workers, %d servers", message.number, message.size, len(message.servers))
     elif isinstance(message, Event):
         log.log(_LEVELS.get(message.kind, logging.INFO), "%s", message.text)

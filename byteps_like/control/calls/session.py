@@ -18,7 +18,7 @@ from byteps_like.control.calls import wire
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import Callee, Caller, UnreachableError, channel_options
 from byteps_like.control.members.seats import Claim, Waiting, heartbeat_interval
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, ShutdownError
@@ -55,6 +55,9 @@ class Session:
     ) -> None:
         self.id = claim.id
         self.member: Member | None = None
+        """This member in the newest view."""
+        self.view: View | None = None
+        """The newest that has come."""
         self.incarnation = b""
         """Of the job, once Join has been answered."""
         self.number = 0
@@ -66,16 +69,15 @@ class Session:
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
         self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
         self._scheduler = f"scheduler {config.scheduler}"
-        self._worlds: asyncio.Queue[World | BytePSLikeError] = asyncio.Queue()
+        self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel | None = None
         self._seen = 0
         self._in_epoch = False
-        self._members = 0
 
     # --- joining and leaving ---
 
-    async def join(self) -> World:
+    async def join(self) -> View:
         """Connects, claims the place and waits for the world."""
         self._channel = open_channel(self._config)
         self._caller = Caller(self._channel, SCHEDULER, scheduler_of(self._config, self._secret), clock.observe)
@@ -87,17 +89,17 @@ class Session:
         self._tasks.append(asyncio.create_task(self._heartbeat()))
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0) + _BACKSTOP):
-                return await self.next_world()
+                return await self.next_view()
         except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
             raise
         except TimeoutError:
             raise DeadlineError(f"the {self._scheduler} did not say how the join ended", operation="join") from None
 
-    async def next_world(self) -> World:
+    async def next_view(self) -> View:
         """The next epoch, as soon as it has formed. Raises what ended the wait."""
-        found = await self._worlds.get()
+        found = await self._views.get()
         if isinstance(found, BytePSLikeError):
-            self._worlds.put_nowait(found)
+            self._views.put_nowait(found)
             raise found
         return found
 
@@ -114,7 +116,7 @@ class Session:
         finally:
             for task in self._tasks:
                 task.cancel()
-            self._worlds.put_nowait(ShutdownError("this member has left the job"))
+            self._views.put_nowait(ShutdownError("this member has left the job"))
             if self._channel is not None:
                 await self._channel.close(None)
 
@@ -203,27 +205,27 @@ class Session:
         async for message in self._caller.stream("Watch", pb.WatchRequest(member_id=self.id, seen=self._seen)):
             self._seen += 1
             if message.HasField("world"):
-                self._take_world(message.world)
+                self._take_view(message.world)
             else:
                 self._take_event(wire.event_from_wire(message.event))
 
-    def _take_world(self, message: types.World) -> None:
-        world = wire.world_from_wire(message)
-        self.member = (*world.workers, *world.servers)[list(message.member_ids).index(self.id)]
-        self._in_epoch, self._members = True, len(message.member_ids)
+    def _take_view(self, message: types.World) -> None:
+        view = wire.view_from_wire(message)
+        self.member = (*view.workers, *view.servers)[list(message.member_ids).index(self.id)]
+        self.view, self._in_epoch = view, True
         if self.member.role is MemberRole.WORKER and self.member.rank == 0:
             recorder.announce_to(self._announce)
-        self._worlds.put_nowait(world)
+        self._views.put_nowait(view)
 
     def _take_event(self, event: Event) -> None:
         if event.kind is EventKind.FAILED:
             if self._in_epoch and self._claim.member.role is MemberRole.SERVER:
-                self._in_epoch = False  # a server outlives its epoch: the next world comes on the same stream
+                self._in_epoch = False  # a server outlives its epoch: the next view comes on the same stream
             else:
                 self._fail(event.error or BytePSLikeError(event.text), event)
                 return
         elif event.kind is EventKind.ENDED:
-            self._worlds.put_nowait(ShutdownError(event.text))
+            self._views.put_nowait(ShutdownError(event.text))
         elif event.kind is EventKind.RECORD:
             self._record(event.text)
             return
@@ -262,7 +264,7 @@ class Session:
         if self.error is not None or self.closed:
             return
         self.error = error
-        self._worlds.put_nowait(error)
+        self._views.put_nowait(error)
         self._on_event(event or Event(EventKind.FAILED, str(error), error))
 
     def _lost(self, error: UnreachableError) -> PeerLostError:
@@ -271,7 +273,9 @@ class Session:
 
     async def _heartbeat(self) -> None:
         while not self.closed and self.error is None:
-            await asyncio.sleep(heartbeat_interval(self._config.heartbeat_interval, self._members))
+            view = self.view
+            members = 0 if view is None else view.size + len(view.servers)
+            await asyncio.sleep(heartbeat_interval(self._config.heartbeat_interval, members))
             request = pb.HeartbeatRequest(member_id=self.id, stats=self._counters())
             if self.waiting is not None:
                 what, said = self.waiting

@@ -63,7 +63,7 @@ def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.Stat
         elif epoch is not None and epoch.failure is not None:
             state, text = pb.StatusReply.STATE_FAILED, f"{epoch.failure}; {text}"
     elif epoch is not None:
-        world_size, num_servers = len(epoch.world.workers), len(epoch.world.servers)
+        world_size, num_servers = len(epoch.view.workers), len(epoch.view.servers)
         gone = [seat.member.rank for seat in epoch.left()]
         text = f"{ranks_text('worker', gone)} left" if gone else ""
     reply = pb.StatusReply(
@@ -73,7 +73,7 @@ def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.Stat
         world_size=world_size,
         num_servers=num_servers,
         text=text,
-        settings=epoch.world.settings if epoch is not None else forming.settings(),
+        settings=epoch.view.settings if epoch is not None else forming.settings(),
         uptime_s=uptime,
     )
     for seat in membership.seats():

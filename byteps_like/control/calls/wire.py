@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.control import bounds
 from byteps_like.control.members.seats import Claim, Waiting
-from byteps_like.control.types import Disagreement, Event, EventKind, Member, MemberRole, Move, World
+from byteps_like.control.types import Disagreement, Event, EventKind, Member, MemberRole, Move, View
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
@@ -86,11 +86,11 @@ def member_from_wire(message: types.Member) -> Member:
     )
 
 
-def world_from_wire(message: types.World) -> World:
-    """One epoch."""
-    return World(
+def view_from_wire(message: types.World) -> View:
+    """One view."""
+    return View(
         job=message.job,
-        epoch=message.epoch,
+        number=message.epoch,
         workers=tuple(member_from_wire(member) for member in message.workers),
         servers=tuple(member_from_wire(member) for member in message.servers),
         settings=dict(message.settings),
@@ -98,19 +98,19 @@ def world_from_wire(message: types.World) -> World:
     )
 
 
-def to_watch(message: World | Event, ids: Sequence[str] = ()) -> pb.WatchMessage:
-    """What goes down the watch streams; with a world, the ids of its workers and servers."""
-    if isinstance(message, World):
-        world = types.World(
+def to_watch(message: View | Event, ids: Sequence[str] = ()) -> pb.WatchMessage:
+    """What goes down the watch streams; with a view, the ids of its workers and servers."""
+    if isinstance(message, View):
+        view = types.World(
             job=message.job,
-            epoch=message.epoch,
+            epoch=message.number,
             workers=[member_to_wire(member) for member in message.workers],
             servers=[member_to_wire(member) for member in message.servers],
             settings=message.settings,
             member_ids=ids,
             incarnation=message.incarnation,
         )
-        return pb.WatchMessage(world=world)
+        return pb.WatchMessage(world=view)
     error = error_to_wire(message.error) if message.error is not None else None
     moves = [pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions)) for move in message.moves]
     event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves)

@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 
 
 class Barriers:
-    """Barriers of one epoch by name. A rank counts its calls of each name, so a call that is repeated is not new."""
+    """The job's barriers by name: each is complete once all workers of the view in force have come.
 
-    def __init__(self, ranks: Iterable[int]) -> None:
-        self._ranks = frozenset(ranks)
+    Workers are known by member number. Each counts its calls of a name, so a call that is repeated is not new. Who
+    joins later counts from 0 all the same, and meets the others at the barrier they come to next.
+    """
+
+    def __init__(self) -> None:
+        self._view: View | None = None
         self._arrived: dict[str, set[int]] = {}
         self._completed: dict[str, int] = {}
+        self._before: dict[int, dict[str, int]] = {}
+        """By member: how many barriers of each name were complete before it came."""
 
-    def arrive(self, name: str, number: int, rank: int) -> bool:
-        """True if the barrier is complete with `rank`, whose call `number` (from 0) of `name` this is.
+    def follow(self, view: View) -> list[str]:
+        """`view` is in force from now on. Returns the names whose barriers waited only for members that left."""
+        members = view.ranks.keys()
+        self._before = {
+            member: self._before[member] if member in self._before else dict(self._completed) for member in members
+        }
+        self._view = view
+        for name in self.pending():
+            self._arrived[name] &= members
+            if not self._arrived[name]:
+                del self._arrived[name]
+        return [name for name in self.pending() if self._complete(name)]
 
-        Raises InvalidArgumentError if `rank` is waiting there already.
+    def arrive(self, name: str, number: int, member: int) -> bool:
+        """True if the barrier is complete with `member`, whose call `number` (from 0) of `name` this is.
+
+        Raises InvalidArgumentError if `member` is waiting there already.
         """
-        if number < self._completed.get(name, 0):
+        if number + self._before[member].get(name, 0) < self._completed.get(name, 0):
             return True
         arrived = self._arrived.setdefault(name, set())
-        if rank in arrived:
+        if member in arrived:
+            rank = self._in_force().ranks[member]
             raise InvalidArgumentError(f"rank {rank} is in barrier {name!r} already: use one name per thread")
-        arrived.add(rank)
-        if arrived != self._ranks:
-            return False
-        del self._arrived[name]
-        self._completed[name] = number + 1
-        return True
+        arrived.add(member)
+        return self._complete(name)
 
-    def withdraw(self, name: str, rank: int) -> None:
-        """`rank` no longer waits at `name`."""
+    def withdraw(self, name: str, member: int) -> None:
+        """`member` no longer waits at `name`."""
         arrived = self._arrived.get(name, set())
-        arrived.discard(rank)
+        arrived.discard(member)
         if not arrived:
             self._arrived.pop(name, None)
 
     def missing(self, name: str) -> list[int]:
         """Ranks that have not come to `name`, in order."""
-        return sorted(self._ranks - self._arrived.get(name, set()))
+        arrived = self._arrived.get(name, set())
+        return [rank for member, rank in self._in_force().ranks.items() if member not in arrived]
 
     def pending(self) -> list[str]:
         """Names at which somebody waits."""
         return sorted(self._arrived)
+
+    def _complete(self, name: str) -> bool:
+        if self._arrived[name] != self._in_force().ranks.keys():
+            return False
+        del self._arrived[name]
+        self._completed[name] = self._completed.get(name, 0) + 1
+        return True
+
+    def _in_force(self) -> View:
+        assert self._view is not None
+        return self._view

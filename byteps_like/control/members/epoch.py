@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from byteps_like.control.members.seats import Claim, Seat, SeatState, describe
-from byteps_like.control.types import MemberRole, World
+from byteps_like.control.types import MemberRole, View
 from byteps_like.errors import BytePSLikeError, RefusedError
 
 
 @dataclass
 class Epoch:
-    """The members of one world and how it ended."""
+    """The members of one view and how it ended."""
 
-    world: World
+    view: View
     seats: dict[str, Seat]
     started: float
     failure: BytePSLikeError | None = None
 
     def __post_init__(self) -> None:
-        self._staying = len(self.world.workers)
+        self._staying = self.view.size
 
     @property
     def number(self) -> int:
         """Counts from 1."""
-        return self.world.epoch
+        return self.view.number
 
     def take_leave(self) -> int:
         """Counts a worker that leaves in order; the number of those that have not."""
@@ -62,7 +62,7 @@ class Epoch:
         if holder is None and any(seat.state is not SeatState.RUNNING for seat in same):
             return
         who, since = describe(claim.member), f"epoch {self.number}, which formed {now - self.started:.0f} s ago"
-        size = len(self.world.workers)
+        size = self.view.size
         if role is MemberRole.WORKER and claim.world_size not in (0, size):
             raise RefusedError(f"{who} has world_size={claim.world_size}, but the world has {size} workers in {since}")
         if holder is not None:

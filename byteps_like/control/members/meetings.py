@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from byteps_like.control.types import Disagreement
+from byteps_like.control.types import Disagreement, View
 from byteps_like.worker.api import OUT_OF_STEP, Answer, Meeting, MeetingPlace, Question
 
 Missing = Mapping[MeetingPlace, Iterable[int]]
@@ -31,13 +31,19 @@ class _Inquiry:
 
 
 class Meetings:
-    """What the ranks of one epoch, 0 to `size` - 1, wait for. As large as what is in flight."""
+    """What the ranks of the view in force wait for. As large as what is in flight."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self) -> None:
+        self._size = 0
         self._by_rank: dict[int, dict[str, Meeting]] = {}
         self._asked = 0
         self._inquiry: _Inquiry | None = None
+
+    def follow(self, view: View) -> None:
+        """`view` is in force from now on. What ranks of the one before waited for is forgotten: they report it anew."""
+        self._size = view.size
+        self._by_rank.clear()
+        self._inquiry = None
 
     def report(self, rank: int, waiting: Sequence[Meeting], answer: Answer | None = None) -> list[Disagreement]:
         """`rank` waits for these, and has for a moment. Which of them can't come about, since another rank is at the

@@ -31,7 +31,7 @@ from byteps_like.control.members.seats import (
 )
 from byteps_like.control.members.timers import Timers
 from byteps_like.control.members.vigilance import SilenceWatch, WarningLimit
-from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, Member, MemberRole, View
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
 
 DIAGNOSIS_SECONDS = 1.0
@@ -316,7 +316,7 @@ class Membership:
         settings = self.forming.settings()
         workers, servers = self.forming.assign()
         self.number += 1
-        world = World(
+        view = View(
             self.job,
             self.number,
             tuple(seat.member for seat in workers),
@@ -324,7 +324,7 @@ class Membership:
             settings,
             self.incarnation,
         )
-        self.epoch = Epoch(world, {seat.id: seat for seat in [*workers, *servers]}, now)
+        self.epoch = Epoch(view, {seat.id: seat for seat in [*workers, *servers]}, now)
         self.forming = Forming(self.terms)
         self.refusals.clear()
         for seat in self.epoch.seats.values():
@@ -332,7 +332,7 @@ class Membership:
             seat.waiting, seat.waiting_reports = None, 0
         self.state = JobState.PREPARING
         self._report.stop()
-        self._send(servers, world)
+        self._send(servers, view)
         self._run_if_ready(now)
 
     def _run_if_ready(self, now: float) -> None:
@@ -340,7 +340,7 @@ class Membership:
         if self.state is JobState.PREPARING and all(seat.ready for seat in epoch.seats.values()):
             self.state, epoch.started = JobState.RUNNING, now
             self._quiet_check.start(now + self._quiet())
-            self._send(epoch.workers(), epoch.world)
+            self._send(epoch.workers(), epoch.view)
 
     def _current(self) -> Epoch:
         assert self.epoch is not None
@@ -467,7 +467,7 @@ class Membership:
         for seat in self._seats.values():
             seat.state = SeatState.OVER
 
-    def _send(self, seats: list[Seat], message: World | Event) -> None:
+    def _send(self, seats: list[Seat], message: View | Event) -> None:
         if seats:
             self.outbox.append(Notice(tuple(seat.id for seat in seats), message))
 

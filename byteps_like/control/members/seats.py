@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypedDict
 
-from byteps_like.control.types import Event, Member, MemberRole, World
+from byteps_like.control.types import Event, Member, MemberRole, View
 
 
 class Waiting(TypedDict, total=False):
@@ -85,7 +85,7 @@ class Notice:
     """A message for the members with these ids."""
 
     to: tuple[str, ...]
-    message: World | Event
+    message: View | Event
 
 
 HEARTBEATS_PER_SECOND = 200

@@ -1,4 +1,4 @@
-"""The tensors an epoch has agreed on: who declared what, and where it was placed. Pure."""
+"""The tensors that the workers have agreed on: who declared what, and where it was placed. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placing.placement import Placer
-from byteps_like.control.types import Move
+from byteps_like.control.types import Move, View
 from byteps_like.errors import MismatchError
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
 from byteps_like.worker.api import Declared, TensorSpec, first_difference
@@ -21,7 +21,8 @@ class _Entry:
     """As it was placed at first, which is where every rank begins."""
     newest: Declared
     """As it was placed last."""
-    ranks: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)
+    """Who has declared it, by member number."""
     retired: set[int] = field(default_factory=set)
     """Of these, who won't use it any more."""
     moved: deque[int] = field(default_factory=deque)
@@ -33,22 +34,36 @@ _PLACES_NAMED = 3
 
 
 class Declarations:
-    """Table of one epoch. The first rank to declare a name decides; the others must agree in dtype, shape and codec."""
+    """The job's table. The first to declare a name decides; the others must agree in dtype, shape and codec.
 
-    def __init__(self, placer: Placer) -> None:
-        self._placer = placer
+    Workers are known by member number. What none of the view in force uses any more is let go of: hence an epoch,
+    whose workers are all new, begins with an empty table.
+    """
+
+    def __init__(self, view: View, placer: Placer) -> None:
+        self._view, self._placer = view, placer
         self._entries: dict[str, _Entry] = {}
         self._parts = 0
         self._names: dict[int, str] = {}
         """By tensor id, those of the last places that tensors have left included."""
         self._next_id = 0
 
-    def declare(self, rank: int, specs: Sequence[TensorSpec]) -> list[Declared]:
+    def follow(self, view: View) -> None:
+        """`view` is in force from now on; who is not in it uses nothing any more. Where servers have changed, `replan`
+        comes next."""
+        self._view = view
+        left = {member for entry in self._entries.values() for member in entry.members}.difference(view.ranks)
+        for entry in list(self._entries.values()):
+            entry.members = [member for member in entry.members if member not in left]
+            entry.retired -= left
+            self._let_go_if_unused(entry)
+
+    def declare(self, member: int, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""
         for spec in specs:
             if spec.details:  # first, as it says the most of what differs
-                self._check(rank, spec)
-        return [self._declare(rank, spec) for spec in specs]
+                self._check(member, spec)
+        return [self._declare(member, spec) for spec in specs]
 
     def replan(self, placer: Placer) -> tuple[Move, ...]:
         """Places all tensors anew, and from now on new ones, by `placer`; ranks move one after the other, in step."""
@@ -56,17 +71,18 @@ class Declarations:
         moves = [self._move(entry) for entry in self._entries.values()]
         return tuple(move for move in moves if move.partitions)
 
-    def retire(self, rank: int, tensors: Sequence[int]) -> None:
-        """`rank` won't use the names of these any more. What no rank uses any more is let go of."""
+    def retire(self, member: int, tensors: Sequence[int]) -> None:
+        """`member` won't use the names of these any more. What no rank uses any more is let go of."""
         for number in tensors:
             entry = self._entries.get(self._names.get(number, ""))
             if entry is None or entry.declared.tensor_id != number:
                 continue
-            entry.retired.add(rank)
-            if entry.retired.issuperset(entry.ranks):
-                self._let_go(entry)
+            entry.retired.add(member)
+            self._let_go_if_unused(entry)
 
-    def _let_go(self, entry: _Entry) -> None:
+    def _let_go_if_unused(self, entry: _Entry) -> None:
+        if not entry.retired.issuperset(entry.members):
+            return
         del self._entries[entry.declared.spec.name]
         self._parts -= len(entry.newest.partitions)
         self._placer.leave(entry.newest)
@@ -94,24 +110,25 @@ class Declarations:
             del self._names[entry.moved.popleft()]
         return Move(entry.declared.tensor_id, entry.newest.tensor_id, entry.newest.partitions)
 
-    def _declare(self, rank: int, spec: TensorSpec) -> Declared:
-        self._check(rank, spec)
+    def _declare(self, member: int, spec: TensorSpec) -> Declared:
+        self._check(member, spec)
         entry = self._entries.get(spec.name)
         if entry is None:
             placed = self._place(spec)
             entry = self._entries[spec.name] = _Entry(placed, placed)
-        if rank not in entry.ranks:
-            entry.ranks.append(rank)
-        entry.retired.discard(rank)
+        if member not in entry.members:
+            entry.members.append(member)
+        entry.retired.discard(member)
         return entry.declared
 
-    def _check(self, rank: int, spec: TensorSpec) -> None:
+    def _check(self, member: int, spec: TensorSpec) -> None:
         entry = self._entries.get(spec.name)
         if entry is None:
             return
         first = entry.declared.spec
         if (first.dtype, first.shape, first.codec) != (spec.dtype, spec.shape, spec.codec):
-            raise _mismatch(spec, rank, entry)
+            ranks = sorted(self._view.ranks[other] for other in entry.members)
+            raise _mismatch(spec, self._view.ranks[member], first, ranks)
 
 
 def name_keys(text: str, names: Mapping[int, str]) -> str:
@@ -127,10 +144,10 @@ def name_keys(text: str, names: Mapping[int, str]) -> str:
     return re.sub(r"\bkey (\d+)", describe, text)
 
 
-def _mismatch(spec: TensorSpec, rank: int, entry: _Entry) -> MismatchError:
-    first = entry.declared.spec
-    others = f"rank{'s' if len(entry.ranks) > 1 else ''} {', '.join(map(str, sorted(entry.ranks)))}"
-    alone = entry.ranks == [rank]
+def _mismatch(spec: TensorSpec, rank: int, first: TensorSpec, ranks: list[int]) -> MismatchError:
+    """Of `rank`, which declared `spec`, with `ranks`, which had declared `first` under that name."""
+    others = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    alone = ranks == [rank]
     hint = "use another name for the other tensor" if alone else "give one tensor one name on all ranks"
     own, theirs = _show(spec), _show(first)
     if differing := first_difference([spec.details, first.details]):

@@ -9,6 +9,7 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from byteps_like.compression.registry import codec_of
+from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
 
@@ -57,6 +58,11 @@ class Placer:
         whole = sum(slot.weight for slot in self._slots)
         for slot in self._slots:
             slot.weight /= whole
+
+    @classmethod
+    def of(cls, view: View, partition_bytes: int, weights: Sequence[float] | None = None) -> Placer:
+        """For the servers of `view`; `weights` by their ranks."""
+        return cls([max(server.shards, 1) for server in view.servers], partition_bytes, weights)
 
     def place(self, tensor_id: int, spec: TensorSpec) -> Declared:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""

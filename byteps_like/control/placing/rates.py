@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from byteps_like.control.members.seats import heartbeat_interval
 from byteps_like.control.placing.optimum import card_time, shares
 from byteps_like.control.placing.weights import hosts_of
-from byteps_like.control.types import World
+from byteps_like.control.types import View
 
 FRESH = 3.0
 """Seconds for which a report counts; more where members are so many that they report less often."""
@@ -38,14 +38,14 @@ class CardReport:
 
 
 class CardRates:
-    """The cards of one world. `now` is any monotonic time in seconds."""
+    """The cards of one view. `now` is any monotonic time in seconds."""
 
-    def __init__(self, world: World, now: float) -> None:
-        self._world = world
-        self._rates = {id: host.rate for id, host in hosts_of(world).items()}
+    def __init__(self, view: View, now: float) -> None:
+        self._view = view
+        self._rates = {id: host.rate for id, host in hosts_of(view).items()}
         self._split = self._optimum(self._rates)
         self._reports: dict[str, CardReport] = {}
-        self._fresh = max(FRESH, 3 * heartbeat_interval(0.0, len(world.workers) + len(world.servers)))
+        self._fresh = max(FRESH, 3 * heartbeat_interval(0.0, len(view.workers) + len(view.servers)))
         self._not_before = now + SETTLE
 
     @property
@@ -60,7 +60,7 @@ class CardRates:
         if report.time < self._not_before or len(fresh) < len(self._rates):
             return False
         rates = self._believed(fresh)
-        split, hosts = self._optimum(rates), list(hosts_of(self._world, rates).values())
+        split, hosts = self._optimum(rates), list(hosts_of(self._view, rates).values())
         if rates == self._rates or card_time(hosts, split) > (1 - WORTH) * card_time(hosts, self._split):
             return False
         self._rates, self._split, self._not_before = rates, split, report.time + SETTLE
@@ -90,4 +90,4 @@ class CardRates:
         return rates
 
     def _optimum(self, rates: Mapping[str, float]) -> list[float]:
-        return shares(list(hosts_of(self._world, rates).values()))
+        return shares(list(hosts_of(self._view, rates).values()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import JobState, Membership, Patience
 from byteps_like.control.members.seats import Claim
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
 from byteps_like.errors import BytePSLikeError
 
 INCARNATION = bytes(range(16))
@@ -34,7 +34,7 @@ class Job:
 
     terms: Terms = field(default_factory=Terms)
     now: float = 100.0
-    inbox: dict[str, list[World | Event]] = field(default_factory=dict)
+    inbox: dict[str, list[View | Event]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.membership = Membership("job", INCARNATION, self.terms, PATIENCE)
@@ -109,9 +109,9 @@ class Job:
         self.membership.outbox.clear()
         self.membership.gone.clear()
 
-    def worlds(self, id: str) -> list[World]:
+    def worlds(self, id: str) -> list[View]:
         """Worlds this member was told of."""
-        return [message for message in self.inbox[id] if isinstance(message, World)]
+        return [message for message in self.inbox[id] if isinstance(message, View)]
 
     def events(self, id: str, kind: EventKind) -> list[Event]:
         """Events of one kind this member was told of."""

@@ -22,12 +22,13 @@ from byteps_like.control.members.seats import Claim, Seat, Waiting, heartbeat_in
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.placing.weights import check_replan
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, World
+from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
 from byteps_like.control.v1.server_admin_pb2 import DrainRequest
 from byteps_like.dtypes import DType
 from byteps_like.errors import CapacityError, ConfigError, DeadlineError, InvalidArgumentError, RefusedError
 from byteps_like.server.admin import AdminServer, _ask
 from byteps_like.worker.api import Declared, TensorSpec
+from tests.fakes.views import view_of
 
 SECRET = "a secret that only the tests know"
 NAN, INF = float("nan"), float("inf")
@@ -81,7 +82,7 @@ def test_tensors_that_can_not_be(spec: TensorSpec, field: str) -> None:
 def test_partitions_may_be_as_small_and_as_large_by_setting_and_by_tensor(size: int, fits: bool) -> None:
     spec = wire.spec_to_wire(TensorSpec("w", DType.INT8, (1,), partition_bytes=size))
     server = Member(MemberRole.SERVER, 0, "boot", "here", 1, shards=1)
-    world = World("job", 1, (MEMBER,), (server,))
+    world = View("job", 1, (MEMBER,), (server,))
     asks: list[Callable[[], object]] = [
         lambda: Config.from_env({}, partition_bytes=size),
         lambda: wire.spec_from_wire(spec),
@@ -101,7 +102,7 @@ def test_waits_counters_and_weights_are_numbers() -> None:
         wire.waiting_from_wire(wire.waiting_to_wire(Waiting(name="a", round=1, since=NAN)))
     assert bounds.numbers({"a": 1.0, "b": NAN, "c": INF}) == {"a": 1.0}
     server = Member(MemberRole.SERVER, 0, "boot", "here", 1, shards=1)
-    world = World("job", 1, (MEMBER,), (server, server))
+    world = View("job", 1, (MEMBER,), (server, server))
     check_replan(world, 4096, [1.0, 0.0])
     for weights in ([NAN, 1.0], [1.0, NAN], [INF, 1.0], [1e308, 1e308], [-1.0, 2.0], [0.0, 0.0]):
         with pytest.raises(InvalidArgumentError, match="weights"):
@@ -123,14 +124,14 @@ def test_too_many_partitions_are_refused_before_they_are_made() -> None:
 def test_names_of_an_epoch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("byteps_like.control.placing.declarations.MOST_NAMES", 3)
     monkeypatch.setattr("byteps_like.control.placing.declarations.MOST_PARTS", 8)
-    table = Declarations(Placer([1], 4096))
+    table = Declarations(view_of(range(2)), Placer([1], 4096))
     for number in range(3):
         table.declare(0, [TensorSpec(f"{number}", DType.INT8, (1,))])
     table.declare(1, [TensorSpec("0", DType.INT8, (1,))])
     with pytest.raises(CapacityError, match="tensors of this epoch: 4 are more than 3"):
         table.declare(0, [TensorSpec("another", DType.INT8, (1,))])
     with pytest.raises(CapacityError, match="partitions of this epoch's tensors: 9 are more than 8"):
-        Declarations(Placer([1], 4096)).declare(0, [TensorSpec("w", DType.INT8, (9 * 4096,))])
+        Declarations(view_of(range(2)), Placer([1], 4096)).declare(0, [TensorSpec("w", DType.INT8, (9 * 4096,))])
 
 
 def test_shards_of_all_servers_are_bounded() -> None:
@@ -207,7 +208,8 @@ def test_a_model_of_thousands_of_tensors_is_declared_in_batches(
         lambda self, rank, specs: [_nowhere(spec) for spec in specs],
     )
     monkeypatch.setattr(
-        "byteps_like.control.calls.service.SchedulerService._table", lambda self: Declarations(Placer([1], 64))
+        "byteps_like.control.calls.service.SchedulerService._table",
+        lambda self: Declarations(view_of(range(2)), Placer([1], 64)),
     )
     specs = [TensorSpec(f"{number}" + "x" * 1500, DType.FLOAT32, (1,)) for number in range(3000)]
     assert [declared.spec for declared in client.declare(specs)] == specs

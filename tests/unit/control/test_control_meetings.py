@@ -6,6 +6,13 @@ import dataclasses
 
 from byteps_like.control.members.meetings import Meetings
 from byteps_like.worker.api import Answer, Meeting
+from tests.fakes.views import view_of
+
+
+def _meetings() -> Meetings:
+    meetings = Meetings()
+    meetings.follow(view_of(range(3)))
+    return meetings
 
 
 def _at(use: int, data: str, point: str = "x") -> Meeting:
@@ -13,13 +20,13 @@ def _at(use: int, data: str, point: str = "x") -> Meeting:
 
 
 def test_who_waits_for_the_same_agrees():
-    meetings = Meetings(3)
+    meetings = _meetings()
     assert meetings.report(0, [_at(0, "a")]) == []
     assert meetings.report(1, [_at(0, "a")]) == []
 
 
 def test_who_means_something_else_is_named():
-    meetings = Meetings(3)
+    meetings = _meetings()
     meetings.report(0, [_at(3, "a"), _at(0, "c", "y")])
     meetings.report(2, [_at(3, "a")])
     (found,) = meetings.report(1, [_at(3, "b")])
@@ -28,20 +35,20 @@ def test_who_means_something_else_is_named():
 
 
 def test_each_disagreement_is_told_once():
-    meetings = Meetings(3)
+    meetings = _meetings()
     meetings.report(0, [_at(0, "a")])
     assert len(meetings.report(1, [_at(0, "b")])) == 1
     assert meetings.report(2, [_at(0, "a")]) == []
 
 
 def test_other_uses_of_a_name_do_not_meet():
-    meetings = Meetings(3)
+    meetings = _meetings()
     meetings.report(0, [_at(0, "a")])
     assert meetings.report(1, [_at(1, "b")]) == []
 
 
 def test_what_is_waited_for_no_longer_does_not_count():
-    meetings = Meetings(3)
+    meetings = _meetings()
     meetings.report(0, [_at(0, "a")])
     meetings.report(0, [])
     assert meetings.report(1, [_at(0, "b")]) == []
@@ -62,7 +69,7 @@ def _answered(meetings: Meetings, waits: dict[int, list[Meeting]], begun: dict[i
 
 
 def _reported(waits: dict[int, list[Meeting]]) -> Meetings:
-    meetings = Meetings(3)
+    meetings = _meetings()
     for rank, waiting in waits.items():
         assert meetings.report(rank, waiting) == []
     return meetings

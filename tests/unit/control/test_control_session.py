@@ -13,7 +13,7 @@ from byteps_like.control.calls import session, wire
 from byteps_like.control.calls.rpc import UnreachableError
 from byteps_like.control.calls.session import Session
 from byteps_like.control.members.seats import Claim
-from byteps_like.control.types import Event, Member, MemberRole, World
+from byteps_like.control.types import Event, Member, MemberRole, View
 from byteps_like.errors import PeerLostError
 
 
@@ -49,8 +49,8 @@ def test_a_member_says_less_often_that_it_lives_the_more_there_are(
 ) -> None:
     one = a_session([])
     members = tuple(Member(MemberRole.WORKER, rank, "boot", "here", 1) for rank in range(workers))
-    message = wire.to_watch(World("session", 1, members, ()), [f"w{rank}" for rank in range(workers)])
-    one._take_world(message.world)
+    message = wire.to_watch(View("session", 1, members, ()), [f"w{rank}" for rank in range(workers)])
+    one._take_view(message.world)
     said: list[str] = []
 
     async def post(name: str, request: object) -> None:

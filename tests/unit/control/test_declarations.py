@@ -9,10 +9,11 @@ from byteps_like.control.placing.placement import Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.worker.api import TensorSpec
+from tests.fakes.views import view_of
 
 
 def test_all_ranks_get_the_same_partitions_and_empty_tensors_none() -> None:
-    table = Declarations(Placer([1, 1], 4096))
+    table = Declarations(view_of(range(3)), Placer([1, 1], 4096))
     specs = [
         TensorSpec("a", DType.FLOAT32, (5000,)),
         TensorSpec("empty", DType.INT8, (0, 3)),
@@ -26,7 +27,7 @@ def test_all_ranks_get_the_same_partitions_and_empty_tensors_none() -> None:
 
 @pytest.mark.parametrize("other", [TensorSpec("w", DType.FLOAT32, (3, 5)), TensorSpec("w", DType.INT8, (3, 4))])
 def test_a_mismatch_names_the_ranks_and_what_each_declared(other: TensorSpec) -> None:
-    table = Declarations(Placer([1], 4096))
+    table = Declarations(view_of(range(3)), Placer([1], 4096))
     for rank in (0, 2):
         table.declare(rank, [TensorSpec("w", DType.FLOAT32, (3, 4))])
     with pytest.raises(MismatchError) as caught:
@@ -37,7 +38,7 @@ def test_a_mismatch_names_the_ranks_and_what_each_declared(other: TensorSpec) ->
 
 
 def test_a_codec_is_agreed_on_and_named():
-    table = Declarations(Placer([1], 4096))
+    table = Declarations(view_of(range(3)), Placer([1], 4096))
     table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,), codec="onebit:block=512")])
     with pytest.raises(MismatchError, match=r"rank 1 declared float32 \[3\], but rank 0 declared .* by codec onebit"):
         table.declare(1, [TensorSpec("w", DType.FLOAT32, (3,))])
@@ -52,7 +53,7 @@ def test_keys_of_shares_have_the_names_of_their_partitions():
 
 
 def test_reuse_of_a_name_on_one_rank() -> None:
-    table = Declarations(Placer([1], 4096))
+    table = Declarations(view_of(range(3)), Placer([1], 4096))
     table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,))])
     with pytest.raises(MismatchError, match="use another name"):
         table.declare(0, [TensorSpec("w", DType.FLOAT32, (4,))])
@@ -61,7 +62,10 @@ def test_reuse_of_a_name_on_one_rank() -> None:
 def test_tensors_that_move_for_days_cost_no_more_than_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declarations, "MOST_NAMES", 16)
     monkeypatch.setattr(declarations, "MOST_PARTS", 16)
-    table, specs = Declarations(Placer([1], 4096)), [TensorSpec(name, DType.INT8, (8000,)) for name in "ab"]
+    table, specs = (
+        Declarations(view_of(range(3)), Placer([1], 4096)),
+        [TensorSpec(name, DType.INT8, (8000,)) for name in "ab"],
+    )
     placed = table.declare(0, specs)
     for number in range(100):
         moves = table.replan(Placer([1], 4096 * (1 + number % 2)))
@@ -73,7 +77,7 @@ def test_tensors_that_move_for_days_cost_no_more_than_at_first(monkeypatch: pyte
 
 
 def test_a_name_stays_until_all_that_have_declared_it_are_done_with_it() -> None:
-    table, spec = Declarations(Placer([1, 1], 4096)), TensorSpec("w", DType.INT8, (9000,))
+    table, spec = Declarations(view_of(range(3)), Placer([1, 1], 4096)), TensorSpec("w", DType.INT8, (9000,))
     (placed,) = table.declare(0, [spec])
     table.declare(1, [spec])
     table.retire(0, [placed.tensor_id])
@@ -88,7 +92,8 @@ def test_a_name_stays_until_all_that_have_declared_it_are_done_with_it() -> None
 
 
 def test_barriers() -> None:
-    barriers = Barriers(range(3))
+    barriers = Barriers()
+    barriers.follow(view_of(range(3)))
     assert not barriers.arrive("a", 0, 0)
     assert not barriers.arrive("b", 0, 1)
     assert not barriers.arrive("a", 0, 2)

@@ -28,7 +28,7 @@ def test_workers_hear_of_the_world_when_all_servers_are_ready(job: Job) -> None:
     (world,) = job.worlds("w2")
     assert [member.rank for member in world.workers] == [0, 1, 2]
     assert [member.rank for member in world.servers] == [0, 1]
-    assert (world.epoch, world.settings) == (1, {"partition_bytes": "4096"})
+    assert (world.number, world.settings) == (1, {"partition_bytes": "4096"})
 
 
 def test_members_without_a_rank_are_given_free_ones_host_by_host(job: Job) -> None:
@@ -271,9 +271,9 @@ def test_after_a_failure_the_next_epoch_forms_when_all_workers_are_back(job: Job
     job.worker(0, "w10")
     job.worker(2, "w12")  # w2 has not left yet: its old seat does not stand in the way
     job.worker(1, "w11")
-    assert [world.epoch for world in job.worlds("s0")] == [1, 2]
+    assert [world.number for world in job.worlds("s0")] == [1, 2]
     job.get_ready("s0", "s1")
-    assert [world.epoch for world in job.worlds("w12")] == [2]
+    assert [world.number for world in job.worlds("w12")] == [2]
     assert [member.pid for member in job.worlds("w10")[0].workers] == [110, 111, 112]
 
 
@@ -283,7 +283,7 @@ def test_a_rank_that_left_can_join_again_and_waits_for_the_others(job: Job) -> N
         job.do("leave", f"w{rank}", False)
         job.worker(rank, f"w1{rank}")
     job.get_ready("s0", "s1")
-    assert job.worlds("w10")[0].epoch == 2
+    assert job.worlds("w10")[0].number == 2
 
 
 def test_the_job_ends_soon_after_the_last_worker_left_unless_one_is_returning(job: Job) -> None:

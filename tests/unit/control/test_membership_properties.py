@@ -71,11 +71,11 @@ class Members(RuleBasedStateMachine):
     def a_world_is_whole_and_told_once(self) -> None:
         for id in self.job.inbox:
             worlds = self.job.worlds(id)
-            assert len({world.epoch for world in worlds}) == len(worlds)
+            assert len({world.number for world in worlds}) == len(worlds)
             for world in worlds:
                 assert [member.rank for member in world.workers] == list(range(len(world.workers)))
                 assert [member.rank for member in world.servers] == list(range(2))
-                assert self.epochs.setdefault(world.epoch, world) == world
+                assert self.epochs.setdefault(world.number, world) == world
 
     @invariant()
     def a_member_number_names_one_member_for_ever(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from byteps_like.config import Config
 from byteps_like.control.hosts.card import CardMeter, open_meter
 from byteps_like.control.placing.rates import SETTLE, CardRates, CardReport
-from byteps_like.control.types import World
+from byteps_like.control.types import View
 from tests.unit.control.test_weights import world
 
 HOSTS = "abcdwxyz"
@@ -20,7 +20,7 @@ HOSTS = "abcdwxyz"
 class Job:
     """Reports once a second from all hosts of four workers and four spare servers."""
 
-    def __init__(self, made: World | None = None) -> None:
+    def __init__(self, made: View | None = None) -> None:
         self.rates = CardRates(made or world("abcd", "wxyz"), 0.0)
         self.now = SETTLE
 

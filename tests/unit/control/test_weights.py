@@ -7,17 +7,17 @@ import pytest
 from byteps_like.config import Config
 from byteps_like.control.hosts import card
 from byteps_like.control.placing.weights import hosts_of, server_weights
-from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.types import Member, MemberRole, View
 
 
 def member(role: MemberRole, rank: int, host: str, gbps: float = 0.0, shards: int = 1) -> Member:
     return Member(role, rank, host, host, 1, shards=shards, gbps=gbps)
 
 
-def world(workers: str, servers: str, rates: dict[str, float] | None = None, shards: int = 1) -> World:
+def world(workers: str, servers: str, rates: dict[str, float] | None = None, shards: int = 1) -> View:
     """Members on hosts with names of one letter."""
     known = rates or {}
-    return World(
+    return View(
         "job", 1,
         tuple(member(MemberRole.WORKER, rank, host, known.get(host, 0.0)) for rank, host in enumerate(workers)),
         tuple(member(MemberRole.SERVER, rank, host, known.get(host, 0.0), shards) for rank, host in enumerate(servers)),

@@ -13,7 +13,7 @@ import pytest
 
 from byteps_like.control.calls import wire
 from byteps_like.control.members.seats import Claim
-from byteps_like.control.types import Disagreement, Event, Member, Move, World
+from byteps_like.control.types import Disagreement, Event, Member, Move, View
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, PeerLostError
 from byteps_like.worker.api import Declared, Meeting, Question, TensorSpec
@@ -27,7 +27,7 @@ STAYS_HERE = {
 KNOWN: dict[tuple[type, str], Any] = {
     (TensorSpec, "codec"): "onebit:block=64",
     (TensorSpec, "partition_bytes"): 4096,
-    (World, "incarnation"): b"0123456789abcdef",
+    (View, "incarnation"): b"0123456789abcdef",
 }
 """Where any value of the type would be refused."""
 
@@ -65,8 +65,8 @@ def by_watch(message: Event) -> Event:
     return wire.event_from_wire(pb.WatchMessage.FromString(wire.to_watch(message).SerializeToString()).event)
 
 
-def world_by_watch(world: World) -> World:
-    return wire.world_from_wire(pb.WatchMessage.FromString(wire.to_watch(world).SerializeToString()).world)
+def world_by_watch(world: View) -> View:
+    return wire.view_from_wire(pb.WatchMessage.FromString(wire.to_watch(world).SerializeToString()).world)
 
 
 def declared_by_wire(declared: Declared) -> Declared:
@@ -75,7 +75,7 @@ def declared_by_wire(declared: Declared) -> Declared:
 
 ROUND_TRIPS: dict[type, Callable[[Any], Any]] = {
     Member: lambda member: wire.member_from_wire(wire.member_to_wire(member)),
-    World: world_by_watch,
+    View: world_by_watch,
     Event: by_watch,
     Claim: lambda claim: wire.claim_from_wire(wire.claim_to_wire(claim)),
     Meeting: lambda meeting: wire.meeting_from_wire(wire.meeting_to_wire(meeting)),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.dtypes import Op
 from byteps_like.errors import Code, ShutdownError
 from byteps_like.server.door import Door, DoorConfig
@@ -24,11 +24,11 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 NUMPY = {0: np.float32, 1: np.float64, 4: np.int8, 5: np.uint8, 6: np.int32, 7: np.int64}
 
 
-def world_of(epoch: int, size: int, incarnation: bytes = INCARNATION) -> World:
+def world_of(epoch: int, size: int, incarnation: bytes = INCARNATION) -> View:
     """`size` workers, and one server."""
     workers = tuple(Member(MemberRole.WORKER, rank, "h", "host", 1, number=FIRST + rank) for rank in range(size))
     server = Member(MemberRole.SERVER, 0, "h", "host", 1, number=SERVER)
-    return World("job", epoch, workers, (server,), incarnation=incarnation)
+    return View("job", epoch, workers, (server,), incarnation=incarnation)
 
 
 class Round:
@@ -171,7 +171,7 @@ def door_to(
         return shards[shard].open_link(hello.member)
 
     door = Door(DoorConfig(url, "job", secret, len(shards), open_link))
-    door.set_world(world_of(epoch, shards[0].size), 0)
+    door.set_view(world_of(epoch, shards[0].size), 0)
     try:
         yield door
     finally:

@@ -66,7 +66,7 @@ def test_an_early_hello_waits_for_its_epoch():
     with door_to(FakeStore(2)) as door, client(door.url) as dealer:
         dealer.send(Envelope(DoorKind.HELLO).encode(), replace(HELLO, view=2).encode())
         assert not dealer.socket.poll(100)
-        door.set_world(world_of(2, 2), 0)
+        door.set_view(world_of(2, 2), 0)
         assert decode_welcome(receive(dealer, DoorKind.WELCOME)[1]).view == 2
 
 
@@ -117,7 +117,7 @@ def test_the_end_of_an_epoch_ends_its_sessions():
     with door_to(store) as door, client(door.url) as dealer:
         say_hello(dealer)
         link = store.links[0]
-        door.set_world(world_of(2, 2), 0)
+        door.set_view(world_of(2, 2), 0)
         assert isinstance(refusal(dealer), ShutdownError)
         assert link.closed
 

@@ -75,8 +75,8 @@ class Guests(RuleBasedStateMachine):
     def next_epoch(self) -> None:
         self.epoch += 1
         world = world_of(self.epoch, 2)
-        self.server.set_world(world, 0, 5.0, 60.0)
-        self.door.set_world(world, 0)
+        self.server.set_view(world, 0, 5.0, 60.0)
+        self.door.set_view(world, 0)
 
     @rule(slot=SLOT, member=MEMBER, ahead=st.sampled_from([0, 0, 0, 0, -1, 1]), size=st.sampled_from([2, 2, 2, 3]))
     def says_hello(self, slot: int, member: int, ahead: int, size: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient
 from byteps_like.control.calls.scheduler import SchedulerServer
-from byteps_like.control.types import Member, MemberRole, World
+from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.errors import BytePSLikeError, MismatchError, StalledError
 from byteps_like.server.admin import drain_server, server_stats
 from byteps_like.server.process import EmbeddedServer, Notify, ServerProcess
@@ -32,9 +32,9 @@ class FakeStore:
     open_rounds: int = 3
     stopped: bool = False
 
-    def set_world(self, world: World, rank: int, stall_warning: float, stall_timeout: float) -> None:
+    def set_view(self, world: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
         assert world.servers[rank].number > 0
-        self.worlds.append((world.epoch, len(world.workers), stall_warning, stall_timeout))
+        self.worlds.append((world.number, len(world.workers), stall_warning, stall_timeout))
 
     def fail(self, error: BytePSLikeError) -> None:
         self.failures.append(str(error))
@@ -52,8 +52,8 @@ class FakeDoor:
     url: str = "tcp://127.0.0.1:1"
     epochs: list[int] = field(default_factory=list)
 
-    def set_world(self, world: World, rank: int) -> None:
-        self.epochs.append(world.epoch)
+    def set_view(self, world: View, rank: int) -> None:
+        self.epochs.append(world.number)
 
     def stop(self) -> None:
         self.epochs.append(-1)
@@ -79,7 +79,7 @@ class Rig:
     def server(self, **changes: int) -> ServerProcess:
         return ServerProcess(replace(self.config, role="server", **changes), self.make_store, self.make_door)  # type: ignore[arg-type]
 
-    def worker(self, **changes: object) -> tuple[ControlClient, World]:
+    def worker(self, **changes: object) -> tuple[ControlClient, View]:
         client = ControlClient(replace(self.config, **changes))  # type: ignore[arg-type]
         return client, client.join(Member(MemberRole.WORKER, 0, "boot", "here", 1), timeout=20)
 
@@ -115,7 +115,7 @@ def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
     client.leave()
 
     client, world = rig.worker()
-    assert [entry[0] for entry in store.worlds] == rig.door.epochs == [1, world.epoch] == [1, 2]
+    assert [entry[0] for entry in store.worlds] == rig.door.epochs == [1, world.number] == [1, 2]
     client.leave()
     thread.join(20)
     assert outcome == [None]
