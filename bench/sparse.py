@@ -205,7 +205,7 @@ def measure(arguments: argparse.Namespace, way: Way) -> tuple[dict[str, Any], An
         seconds.append(time.perf_counter() - start)
         bps.barrier()
         moved = _moved(bps) - before
-    sums = current.of(sparse.SparseSums)
+    sums = current.of(sparse.SparseHistory)
     went = [seen.way.value for seen in sums.seen.values()]
     optimizer.close()
     current.cards = cards
@@ -228,7 +228,7 @@ def measure_sums(arguments: argparse.Namespace) -> tuple[float, float, dict[str,
     shape = (arguments.words, arguments.width)
     rows = torch.sparse_coo_tensor(words[None], torch.ones(len(words), arguments.width), shape, check_invariants=False)
     bps.push_pull(rows, op=bps.Sum, name="sum")
-    seen = runtime.current().of(sparse.SparseSums).seen["sparse_push_pull.sum"]
+    seen = runtime.current().of(sparse.SparseHistory).seen["sparse_push_pull.sum"]
     believed = sparse_choice.times(Rows.of(rows), bps.size(), seen, runtime.current().cards)
     found: dict[str, Any] = {}
     chooses = sparse.choose

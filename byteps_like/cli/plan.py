@@ -95,7 +95,7 @@ def plan(
     if calibrate is not None:
         _calibrate(calibrate)
         return
-    question = Question(workers, per_host, beside, gbps, server_gbps, costs)
+    question = PlanQuestion(workers, per_host, beside, gbps, server_gbps, costs)
     workload = _workload(model, trace, batch, compute_seconds, flops)
     settings = _settings(partition_bytes, credit_bytes, fifo, cross_barrier)
     cluster, counts = question.cluster(), routed(parse_counts(servers), route, beside)
@@ -110,7 +110,7 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """The cluster as it was asked for."""
 
     workers: int

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from byteps_like.compression.decision import Decision, Path, Way
+    from byteps_like.compression.decision import Decision, Path, SendingCost
 
 SIZES = tuple(1 << power for power in range(16, 27, 2))  # bytes of fp32
 DEFAULT = "int8,thc4,onebit"
@@ -58,20 +58,20 @@ def codecs(
         Console(width=max(width, _LEAST_WIDTH)).print(show(decisions, path, gbps), _told(limits))
 
 
-def _ways(names: list[str], world: int) -> dict[str, Way]:
+def _ways(names: list[str], world: int) -> dict[str, SendingCost]:
     from byteps_like.compression.curves import measure, measure_raw
-    from byteps_like.compression.decision import BF16, RAW, Way
+    from byteps_like.compression.decision import BF16, RAW, SendingCost
     from byteps_like.compression.registry import codec_of
     from byteps_like.dtypes import DType
 
-    ways = {RAW: Way(4, 4, False, measure_raw()), BF16: Way(2, 2, False, measure_raw(DType.BFLOAT16))}
+    ways = {RAW: SendingCost(4, 4, False, measure_raw()), BF16: SendingCost(2, 2, False, measure_raw(DType.BFLOAT16))}
     for name in names:
         codec = codec_of(name)
-        ways[name] = Way.of(codec, world, measure(codec, world))
+        ways[name] = SendingCost.of(codec, world, measure(codec, world))
     return ways
 
 
-def _limits(ways: dict[str, Way], path: Path) -> dict[str, float]:
+def _limits(ways: dict[str, SendingCost], path: Path) -> dict[str, float]:
     """The speed up to which each codec is faster than bf16, for a large tensor. Gb/s."""
     from byteps_like.compression.decision import BF16, RAW, break_even
     from byteps_like.planner.cluster import GOODPUT

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byteps_like.collectives.api import CallOptions, Group, Operation
-from byteps_like.collectives.schedules.chunks import Chunk, cut
+from byteps_like.collectives.schedules.chunks import ChunkRange, cut
 from byteps_like.compression.codec import SERVER_RANK, Floats, Trait
 from byteps_like.compression.feedback import Compensation
 from byteps_like.compression.registry import Coding
@@ -36,7 +36,7 @@ _GRAINS = 32  # sizes that vary are rounded up to one of so many: each new one c
 class CodedPartition(ABC):
     """Memory and codec of one partition over one group. One exchange at a time. `key`: the same on all ranks."""
 
-    def __init__(self, group: Group, coding: Coding, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, group: Group, coding: Coding, chunks: Sequence[ChunkRange]) -> None:
         self._group, self._chunks = group, chunks
         import byteps_like._core as _core  # where there is none, there are no groups either
 
@@ -61,7 +61,7 @@ class CodedPartition(ABC):
     def _reduce(self, sizes: list[int], agreed: list[Bytes], x: Floats, op: Op, options: CallOptions) -> Steps:
         """From this rank's payloads of all chunks, in their slots, to the sum in `x`."""
 
-    def _draw(self, chunk: Chunk, rank: int) -> tuple[int, int, int]:
+    def _draw(self, chunk: ChunkRange, rank: int) -> tuple[int, int, int]:
         return chunk.key, self._round, rank
 
     def _agree(self, x: Floats, options: CallOptions) -> Generator[Operation, None, list[Bytes]]:
@@ -76,14 +76,14 @@ class CodedPartition(ABC):
             yield self._group.all_reduce(address, address, count, dtype, op, options)
         return own
 
-    def _encode(self, x: Floats, chunk: Chunk, agreed: Bytes, feedback: Compensation) -> int:
+    def _encode(self, x: Floats, chunk: ChunkRange, agreed: Bytes, feedback: Compensation) -> int:
         payload = self._payloads[chunk.index * self._slot :][: self._slot]
         draw, residual = self._draw(chunk, self._group.rank), feedback.part(chunk.slice).residual
         if residual is None:
             return int(self._codec.encode(x[chunk.slice], draw, agreed, payload))
         return int(self._codec.encode_with_residual(x[chunk.slice], draw, agreed, payload, residual))
 
-    def _decode(self, result: Bytes, chunk: Chunk, agreed: Bytes, factor: float, out: Floats) -> None:
+    def _decode(self, result: Bytes, chunk: ChunkRange, agreed: Bytes, factor: float, out: Floats) -> None:
         draw = self._draw(chunk, SERVER_RANK)
         self._codec.decode(result, self._group.size, draw, agreed, factor, out)
 
@@ -103,7 +103,7 @@ class SummedPartition(CodedPartition):
 class TwoHopPartition(CodedPartition):
     """Of any other codec that can be summed."""
 
-    def __init__(self, group: Group, coding: Coding, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, group: Group, coding: Coding, chunks: Sequence[ChunkRange]) -> None:
         super().__init__(group, coding, chunks)
         self._variable = coding.variable
         self._result_slot = _padded(self._largest["result"])

@@ -31,7 +31,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Way:
+class SendingCost:
     """One way to send a tensor: bytes per element up and down, whether ranks agree on something first, costs."""
 
     up: float
@@ -40,7 +40,7 @@ class Way:
     costs: Costs
 
     @classmethod
-    def of(cls, codec: Codec, world: int, costs: Costs, numel: int = 1 << 20) -> Way:
+    def of(cls, codec: Codec, world: int, costs: Costs, numel: int = 1 << 20) -> SendingCost:
         """By the codec's plan for partitions of `numel` elements."""
         plan = codec.plan(numel, world)
         return cls(plan.payload / numel, plan.result / numel, plan.prelude > 0, costs)
@@ -81,7 +81,7 @@ class Decision:
         return self.seconds[RAW] / self.seconds[self.name]
 
 
-def decide(numel: int, ways: Mapping[str, Way], path: Path, worth: float = 1.0) -> Decision:
+def decide(numel: int, ways: Mapping[str, SendingCost], path: Path, worth: float = 1.0) -> Decision:
     """The fastest way; of those that take at most `worth` times as long the first. `ways` has RAW."""
     found: dict[str, tuple[float, int]] = {}
     for name, way in ways.items():
@@ -92,7 +92,7 @@ def decide(numel: int, ways: Mapping[str, Way], path: Path, worth: float = 1.0) 
     return Decision(numel, name, found[name][1], {other: seconds for other, (seconds, _) in found.items()})
 
 
-def break_even(way: Way, other: Way, numel: int, path: Path, rates: Sequence[float]) -> float:
+def break_even(way: SendingCost, other: SendingCost, numel: int, path: Path, rates: Sequence[float]) -> float:
     """The highest of `rates` at which `way` is faster than `other`; 0 if it is at none."""
     faster = [
         rate

@@ -8,7 +8,7 @@ from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Cluster
 from byteps_like.planner.collective import Exchange, Outbox, steps
-from byteps_like.planner.link import Card, Link, Segment
+from byteps_like.planner.link import Link, NicModel, Segment
 from byteps_like.planner.route import Host
 
 
@@ -47,10 +47,10 @@ class Network:
         outbox.link = Link(cards, outbox, deliver, latency=latency, weights=(alike, alike))
         return outbox
 
-    def _between(self, here: int, there: int) -> tuple[Card, Card]:
+    def _between(self, here: int, there: int) -> tuple[NicModel, NicModel]:
         if self._direct:
             name, rate, frame = f"{here} to {there}", self._cluster.rate_of(here), self._cluster.costs.frame
-            return Card(self._clock, name, rate, frame), Card(self._clock, name, rate)
+            return NicModel(self._clock, name, rate, frame), NicModel(self._clock, name, rate)
         return self._hosts[here].up, self._hosts[0 if self._mirror else there].down
 
 

@@ -38,7 +38,7 @@ class Source(Protocol):
         """It has left the card."""
 
 
-class Card:
+class NicModel:
     """One direction of a host's network card: `rate` in bytes per second, `frame` seconds on top for each segment."""
 
     def __init__(self, clock: Clock, name: str, rate: float, frame: float = 0.0) -> None:
@@ -129,7 +129,7 @@ class Link:
 
     def __init__(
         self,
-        cards: tuple[Card, Card],
+        cards: tuple[NicModel, NicModel],
         source: Source,
         deliver: Callable[[Segment], None],
         *,

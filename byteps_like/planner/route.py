@@ -9,7 +9,7 @@ from typing import Protocol
 
 from byteps_like.planner.clock import Clock
 from byteps_like.planner.cluster import Costs
-from byteps_like.planner.link import Card
+from byteps_like.planner.link import NicModel
 from byteps_like.planner.server import Shard
 from byteps_like.worker.api import Declared, Partition
 
@@ -20,7 +20,7 @@ class Route(Protocol):
     partitions: tuple[Partition, ...]
     workers: int
     """Simulated ones; a single one stands for all."""
-    cards: list[Card]
+    cards: list[NicModel]
     shards: list[Shard]
 
     def push_pull(self, worker: int, part: int, turn: int, priority: int, done: Callable[[], None]) -> None:
@@ -31,9 +31,9 @@ class Host:
     """A machine's network card and memory. What goes over `inside` stays on it."""
 
     def __init__(self, clock: Clock, name: str, rate: float, costs: Costs) -> None:
-        self.up = Card(clock, f"{name} sends", rate, costs.frame)
-        self.down = Card(clock, f"{name} receives", rate)
-        self.inside = (Card(clock, f"{name} copies", costs.memory_rate), Card(clock, f"{name} lands", math.inf))
+        self.up = NicModel(clock, f"{name} sends", rate, costs.frame)
+        self.down = NicModel(clock, f"{name} receives", rate)
+        self.inside = (NicModel(clock, f"{name} copies", costs.memory_rate), NicModel(clock, f"{name} lands", math.inf))
 
 
 def joined(declared: Sequence[Declared]) -> tuple[Partition, ...]:

@@ -27,7 +27,7 @@ from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin, D
 from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
 from byteps_like.torch.optimizer.outsider import OutsiderMixin
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
-from byteps_like.torch.optimizer.twin import Asked, Twin, twin_of
+from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, twin_of
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.torch.sharded.optimizer import sharded
@@ -92,7 +92,7 @@ def DistributedOptimizer(
 
 def _distributed(
     optimizer: torch.optim.Optimizer, names: ParameterNames, choices: Choices, compression: object
-) -> Twin:  # fmt: skip
+) -> DistributedTwin:  # fmt: skip
     asked = choices.asked
     if not _runtime.current().includes(asked.process_set):
         return twin_of(optimizer, OutsiderMixin, asked.process_set, names)
@@ -110,10 +110,10 @@ def _distributed(
 
 def _by_gradients(
     optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, choices: Choices
-) -> Twin:  # fmt: skip
+) -> DistributedTwin:  # fmt: skip
     passes = choices.asked.backward_passes_per_step
     if choices.shard:
-        twin: Twin = sharded(optimizer, names, options, passes)
+        twin: DistributedTwin = sharded(optimizer, names, options, passes)
         return twin
     if choices.cross_barrier:
         model = check_crossing(optimizer, choices.model)

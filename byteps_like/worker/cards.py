@@ -10,7 +10,7 @@ ASSUMED = 10e9 / 8
 
 
 @dataclass(frozen=True)
-class Card:
+class NicLoad:
     """One rank's part of its host's card, or the card of a host with servers only. `rate`: bytes per second, each way.
     `share`: of what servers sum, how much they do behind this card."""
 
@@ -23,7 +23,7 @@ class Card:
 class Cards:
     """All of a job. A card that sends and receives is as busy as in the direction that carries more."""
 
-    all: tuple[Card, ...]
+    all: tuple[NicLoad, ...]
 
     @property
     def ranks(self) -> int:
@@ -58,4 +58,4 @@ class Cards:
 
 def alike(ranks: int) -> Cards:
     """Of so many ranks, of which nothing is known, without servers."""
-    return Cards((Card(),) * ranks)
+    return Cards((NicLoad(),) * ranks)

@@ -39,7 +39,7 @@ from byteps_like.worker.api import (
     SharedMemory,
     TensorSpec,
 )
-from byteps_like.worker.cards import ASSUMED, Card, Cards
+from byteps_like.worker.cards import ASSUMED, Cards, NicLoad
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.moves import Moves
@@ -459,10 +459,10 @@ def cards_of(view: View) -> Cards:
     for server, weight in zip(view.servers, server_weights(view), strict=True):
         share[server.host_id] += weight
     known = any(member.gbps > 0 for member in (*view.workers, *view.servers))
-    found: list[Card] = []
+    found: list[NicLoad] = []
     for host_id, host in hosts.items():
         rate, cards = host.rate * (1e9 / 8 if known else ASSUMED), host.workers or 1
-        found += [Card(host.workers > 0, rate / cards, share.get(host_id, 0.0) / cards)] * cards
+        found += [NicLoad(host.workers > 0, rate / cards, share.get(host_id, 0.0) / cards)] * cards
     return Cards(tuple(found))
 
 

@@ -10,8 +10,8 @@ import torch
 
 import byteps_like.torch as bps
 from byteps_like.torch.job import runtime
-from byteps_like.torch.sparse.choice import Way
-from byteps_like.torch.sparse.sums import SparseSums
+from byteps_like.torch.sparse.choice import SparseMethod
+from byteps_like.torch.sparse.sums import SparseHistory
 from tests.contract.mixed_job import MixedJob, in_threads, native_worker
 
 RANKS, PART = 4, 64 << 10
@@ -47,8 +47,8 @@ def entries(rank: int, dtype: torch.dtype, sparse: tuple[int, ...], dense: tuple
     return torch.sparse_coo_tensor(indices, values, (*sparse, *dense), check_invariants=False)
 
 
-def way_of(name: str) -> Way:
-    return runtime.current().of(SparseSums).seen[f"sparse_push_pull.{name}"].way
+def way_of(name: str) -> SparseMethod:
+    return runtime.current().of(SparseHistory).seen[f"sparse_push_pull.{name}"].way
 
 
 SHAPES = [((500,), (24,)), ((30, 20), (3, 5)), ((4000,), ()), ((300,), (100,))]
@@ -66,8 +66,8 @@ def test_sums_are_those_of_torch(everybody: Any, shape: Any) -> None:
             values = expected.values() / RANKS if op is bps.Average else expected.values()
             assert total.is_coalesced() and total.shape == expected.shape
             assert torch.equal(total.indices(), expected.indices()) and torch.equal(total.values(), values)
-            seen = runtime.current().of(SparseSums).seen[f"sparse_push_pull.exact.{shape}"]
-            assert (seen.way is Way.SERVERS) == (turn > 0)
+            seen = runtime.current().of(SparseHistory).seen[f"sparse_push_pull.exact.{shape}"]
+            assert (seen.way is SparseMethod.SERVERS) == (turn > 0)
             assert seen.entries == sum(one.coalesce()._nnz() for one in everyone)
 
     everybody(body)
@@ -84,12 +84,12 @@ def test_a_name_may_carry_another_shape_later(everybody: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
 def test_other_types_go_among_the_workers(everybody: Any, dtype: torch.dtype) -> None:
-    def body(rank: int) -> Way:
+    def body(rank: int) -> SparseMethod:
         for _ in range(2):
             bps.push_pull(entries(rank, dtype, (500,), (24,)), op=bps.Sum, name=f"{dtype}")
         return way_of(f"{dtype}")
 
-    assert set(everybody(body)) == {Way.TWO_HOPS}
+    assert set(everybody(body)) == {SparseMethod.TWO_HOPS}
 
 
 def test_bytes_are_rows_and_a_bit_for_each_there_may_be(everybody: Any) -> None:
@@ -103,11 +103,11 @@ def test_bytes_are_rows_and_a_bit_for_each_there_may_be(everybody: Any) -> None:
         )
         bps.push_pull(tensor, op=bps.Sum, name="bytes")
         bps.push_pull(tensor, op=bps.Sum, name="bytes")
-        assert way_of("bytes") is Way.SERVERS
+        assert way_of("bytes") is SparseMethod.SERVERS
         before = bps.stats()
         bps.push_pull(tensor, op=bps.Sum, name="bytes")
         moved = [bps.stats()[kind] - before[kind] for kind in ("payload_sent", "payload_received")]
-        return *moved, runtime.current().of(SparseSums).twins["sparse_push_pull.bytes"]._declared.partitions
+        return *moved, runtime.current().of(SparseHistory).twins["sparse_push_pull.bytes"]._declared.partitions
 
     found = everybody(body)
     row, parts = 4 * width, found[0][2]
@@ -121,7 +121,7 @@ def test_bytes_are_rows_and_a_bit_for_each_there_may_be(everybody: Any) -> None:
 def test_gradients_are_rerouted_while_the_touched_share_drifts(everybody: Any) -> None:
     """From few rows to all and back, dense layers by all-reduce meanwhile: weights follow one process's."""
 
-    def body(rank: int) -> list[Way]:
+    def body(rank: int) -> list[SparseMethod]:
         weights = torch.arange(400.0 * 64).sin().view(400, 64)
         table = torch.nn.Embedding.from_pretrained(weights.clone(), freeze=False, sparse=True)
         plain = torch.nn.Embedding.from_pretrained(weights.clone(), freeze=False)
@@ -137,15 +137,15 @@ def test_gradients_are_rerouted_while_the_touched_share_drifts(everybody: Any) -
                 optimizer.step()
             torch.testing.assert_close(table.weight, plain.weight, rtol=0, atol=1e-6)
             ways.append(
-                [seen.way for name, seen in runtime.current().of(SparseSums).seen.items() if "gradients" in name]
+                [seen.way for name, seen in runtime.current().of(SparseHistory).seen.items() if "gradients" in name]
             )
         ours.close()
         return [way for step in ways for way in step]
 
     found = everybody(body)
     assert found.count(found[0]) == RANKS
-    servers, dense = Way.SERVERS, Way.DENSE
-    assert found[0] == [Way.TWO_HOPS, servers, servers, dense, dense, dense, servers, servers]
+    servers, dense = SparseMethod.SERVERS, SparseMethod.DENSE
+    assert found[0] == [SparseMethod.TWO_HOPS, servers, servers, dense, dense, dense, servers, servers]
 
 
 def test_partitions_follow_the_tuner(everybody: Any) -> None:
@@ -168,7 +168,7 @@ def test_partitions_follow_the_tuner(everybody: Any) -> None:
         return counts
 
     def twins() -> Any:
-        return runtime.current().of(SparseSums).twins.items()
+        return runtime.current().of(SparseHistory).twins.items()
 
     found = everybody(body)
     assert found.count(found[0]) == RANKS

@@ -14,7 +14,7 @@ import torch
 
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
-from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
+from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
 
 DEADLINE = 60.0
 
@@ -37,7 +37,7 @@ def run_native_groups(
     def main(rank: int) -> None:
         torch.set_num_threads(1)
         everyone = tuple(range(len(hosts)))
-        membership = Membership(made[rank], "0", everyone, timedelta(seconds=20), store, owns_world=True)
+        membership = GroupMembership(made[rank], "0", everyone, timedelta(seconds=20), store, owns_world=True)
         group = ProcessGroup(membership, options)
         try:
             results[rank] = body(group, rank, *args)

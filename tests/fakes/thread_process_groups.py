@@ -12,7 +12,7 @@ import torch
 
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.c10d.options import GroupOptions
-from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
+from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
 from byteps_like.worker.local import PrivateMemory
 from tests.fakes.thread_group import DEADLINE, GroupWorld, ThreadGroup
 
@@ -51,7 +51,7 @@ def run_groups(
     def main(rank: int) -> None:
         torch.set_num_threads(1)
         world = ThreadCommunicator(shared, rank, size)
-        membership = Membership(world, "0", tuple(range(size)), timedelta(seconds=timeout), None, owns_world=True)
+        membership = GroupMembership(world, "0", tuple(range(size)), timedelta(seconds=timeout), None, owns_world=True)
         try:
             results[rank] = body(ProcessGroup(membership, options), rank, size, *args)
         except Exception as error:  # noqa: BLE001 - raised below

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from byteps_like.control.placing.optimum import Host, card_time, shares
 from byteps_like.control.types import Member, MemberRole, View
-from byteps_like.torch.sparse.choice import RETURN, Seen, Way, choose, codec_for, detour, payload, times
+from byteps_like.torch.sparse.choice import RETURN, Seen, SparseMethod, choose, codec_for, detour, payload, times
 from byteps_like.torch.sparse.rows import Rows
-from byteps_like.worker.cards import ASSUMED, Card, Cards, alike
+from byteps_like.worker.cards import ASSUMED, Cards, NicLoad, alike
 
 MBIT = 1e6 / 8
 
@@ -19,7 +19,7 @@ def rows_of(places: int, width: int, dtype: torch.dtype = torch.float32) -> Rows
 
 
 def with_servers(ranks: int, servers: int, rate: float = 400 * MBIT) -> Cards:
-    return Cards((Card(True, rate),) * ranks + (Card(False, rate, 1 / servers),) * servers)
+    return Cards((NicLoad(True, rate),) * ranks + (NicLoad(False, rate, 1 / servers),) * servers)
 
 
 @st.composite
@@ -29,17 +29,17 @@ def rounds(draw: st.DrawFn) -> tuple[Rows, int, Seen]:
     places, width, ranks = draw(st.integers(1, 10**6)), draw(st.integers(1, 512)), draw(st.integers(2, 16))
     union = draw(st.integers(0, places))
     entries = draw(st.integers(union, union * ranks))
-    return rows_of(places, width), ranks, Seen(entries, union, draw(st.sampled_from(list(Way))))
+    return rows_of(places, width), ranks, Seen(entries, union, draw(st.sampled_from(list(SparseMethod))))
 
 
 @given(rounds())
 def test_among_workers_the_fewest_bytes_decide(found: tuple[Rows, int, Seen]) -> None:
     rows, n, seen = found
-    assert set(times(rows, n, seen)) == {Way.GATHERED, Way.TWO_HOPS, Way.DENSE}
+    assert set(times(rows, n, seen)) == {SparseMethod.GATHERED, SparseMethod.TWO_HOPS, SparseMethod.DENSE}
     own, item = seen.entries / n, 4 * rows.width + 4
     gathered, hops = (n - 1) * own * item, (n - 1) / n * (own + seen.union) * item
-    dense = 2 * (n - 1) / n * rows.places * rows.width * 4 * (RETURN if seen.way is Way.DENSE else 1)
-    least = {Way.GATHERED: gathered, Way.TWO_HOPS: hops, Way.DENSE: dense}
+    dense = 2 * (n - 1) / n * rows.places * rows.width * 4 * (RETURN if seen.way is SparseMethod.DENSE else 1)
+    least = {SparseMethod.GATHERED: gathered, SparseMethod.TWO_HOPS: hops, SparseMethod.DENSE: dense}
     assert least[choose(rows, n, seen)] == pytest.approx(min(least.values()))
 
 
@@ -49,12 +49,12 @@ def test_as_many_servers_as_ranks_take_what_the_busiest_direction_takes(found: t
     rate = 400 * MBIT
     own, codec = seen.entries / n, codec_for(rows, seen)
     believed = times(rows, n, seen, with_servers(n, n, rate))
-    assert believed[Way.DENSE] == pytest.approx(rows.places * rows.width * 4 / rate)
-    if Way.SERVERS in believed:
+    assert believed[SparseMethod.DENSE] == pytest.approx(rows.places * rows.width * 4 / rate)
+    if SparseMethod.SERVERS in believed:
         down = payload(rows, seen.union, codec) / rate
         assert payload(rows, own, codec) <= payload(rows, seen.union, codec)
-        assert believed[Way.SERVERS] == pytest.approx(down + detour(rows))
-        assert believed[Way.SERVERS] < believed[Way.DENSE] + detour(rows)
+        assert believed[SparseMethod.SERVERS] == pytest.approx(down + detour(rows))
+        assert believed[SparseMethod.SERVERS] < believed[SparseMethod.DENSE] + detour(rows)
 
 
 @given(rounds(), st.integers(1, 16), st.floats(1e6, 1e11))
@@ -71,35 +71,35 @@ def test_a_way_once_taken_is_kept_while_nothing_changes(
 def test_on_a_fast_network_no_dense_copy_is_looked_through(found: tuple[Rows, int, Seen], servers: int) -> None:
     """Where the detour takes longer than it could save."""
     rows, n, seen = found
-    assume(seen.way is not Way.SERVERS)
+    assume(seen.way is not SparseMethod.SERVERS)
     cards = with_servers(n, servers, 1e15)
     assume(seen.union * 10 < rows.places)
-    assert choose(rows, n, seen, cards) is not Way.SERVERS
+    assert choose(rows, n, seen, cards) is not SparseMethod.SERVERS
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.complex64])
 def test_only_float32_goes_to_servers(dtype: torch.dtype) -> None:
-    seen, cards = Seen(4000, 1000, Way.TWO_HOPS), with_servers(4, 4)
-    assert choose(rows_of(10_000, 64), 4, seen, cards) is Way.SERVERS
-    assert choose(rows_of(10_000, 64, dtype), 4, seen, cards) is Way.TWO_HOPS
+    seen, cards = Seen(4000, 1000, SparseMethod.TWO_HOPS), with_servers(4, 4)
+    assert choose(rows_of(10_000, 64), 4, seen, cards) is SparseMethod.SERVERS
+    assert choose(rows_of(10_000, 64, dtype), 4, seen, cards) is SparseMethod.TWO_HOPS
 
 
 def test_the_way_follows_the_touched_share() -> None:
     """Up and down again: with hysteresis, so it comes back later than it went. A very few rows are found sooner than
     they would be in a dense copy."""
-    rows, cards, way, ways = rows_of(10_000, 64), with_servers(4, 4), Way.TWO_HOPS, []
+    rows, cards, way, ways = rows_of(10_000, 64), with_servers(4, 4), SparseMethod.TWO_HOPS, []
     shares_seen = [0.001, 0.1, 0.3, 0.79, 0.81, 0.78, 0.7, 0.6, 0.1, 0.001]
     for share in shares_seen:
         count = round(share * rows.places)
         way = choose(rows, 4, Seen(4 * count, count, way), cards)
         ways.append(way)
-    few, servers, dense = Way.TWO_HOPS, Way.SERVERS, Way.DENSE
+    few, servers, dense = SparseMethod.TWO_HOPS, SparseMethod.SERVERS, SparseMethod.DENSE
     assert ways == [few, servers, servers, servers, dense, dense, dense, servers, servers, few]
 
 
 def test_single_elements_go_by_their_indices_while_these_are_few() -> None:
     rows = rows_of(1 << 20, 1)
-    assert [codec_for(rows, Seen(4 * union, union, Way.TWO_HOPS)).name for union in (100, 1 << 16)] == [
+    assert [codec_for(rows, Seen(4 * union, union, SparseMethod.TWO_HOPS)).name for union in (100, 1 << 16)] == [
         "coo", "blocksparse",
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ _MASK = (1 << 62) - 1
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ChunkRange:
     """Elements `begin` to `end` of a partition, which belong to group rank `index`. `key` names its random draws."""
 
     index: int
@@ -30,7 +30,7 @@ class Chunk:
         return slice(self.begin, self.end)
 
 
-def cut(numel: int, ranks: int, key: int) -> list[Chunk]:
+def cut(numel: int, ranks: int, key: int) -> list[ChunkRange]:
     """Chunks as equal as whole blocks allow: blocks are 2^15 elements, or less where there are less than four per rank.
 
     Ranks for whom nothing is left have no chunk.
@@ -40,4 +40,4 @@ def cut(numel: int, ranks: int, key: int) -> list[Chunk]:
         block //= 2
     length = -(-numel // (block * ranks)) * block
     bounds = [(begin, min(begin + length, numel)) for begin in range(0, numel, length)]
-    return [Chunk(index, *bound, (key + (index + 1) * _GOLDEN) & _MASK) for index, bound in enumerate(bounds)]
+    return [ChunkRange(index, *bound, (key + (index + 1) * _GOLDEN) & _MASK) for index, bound in enumerate(bounds)]

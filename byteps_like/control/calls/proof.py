@@ -56,7 +56,7 @@ class Purpose:
 
 
 @dataclass(frozen=True)
-class Place:
+class Addressee:
     """Which call of which session of which process; the first call of all, which knows none, is of session 0."""
 
     incarnation: bytes = bytes(INCARNATION_BYTES)
@@ -76,7 +76,7 @@ class Keys:
         """The keys of the job with this secret."""
         return cls(derive(secret, "control request"), derive(secret, "control answer"))
 
-    def sign(self, purpose: Purpose, place: Place, body: bytes) -> bytes:
+    def sign(self, purpose: Purpose, place: Addressee, body: bytes) -> bytes:
         """The proof of a request."""
         header = _HEADER.pack(
             VERSION, place.incarnation, place.session, place.number, os.urandom(16), len(body), _Digest(body).digest()
@@ -97,7 +97,7 @@ class CallerSession:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._place = Place()
+        self._place = Addressee()
 
     def sign(self, purpose: Purpose, body: bytes) -> bytes:
         """The proof of the next call."""
@@ -111,7 +111,7 @@ class CallerSession:
         told = challenge[: _CHALLENGE.size]
         if not self._keys.check_answer(challenge[_CHALLENGE.size :], proof, "challenge", told):
             return False
-        self._place = Place(*_CHALLENGE.unpack(told))
+        self._place = Addressee(*_CHALLENGE.unpack(told))
         return True
 
 

@@ -31,7 +31,7 @@ PARTS_PER_TENSOR = 1 << 16
 
 
 @dataclass
-class Slot:
+class Vacancy:
     """One shard of one server: which part of all bytes it should have, and the bytes it has."""
 
     server: int
@@ -54,7 +54,7 @@ class Placer:
         self._partition_bytes = partition_bytes
         given = [float(count) for count in shards] if weights is None else list(weights)
         places = sorted((shard, server) for server, count in enumerate(shards) for shard in range(count))
-        self._slots = [Slot(server, shard, given[server] / shards[server]) for shard, server in places]
+        self._slots = [Vacancy(server, shard, given[server] / shards[server]) for shard, server in places]
         whole = sum(slot.weight for slot in self._slots)
         for slot in self._slots:
             slot.weight /= whole

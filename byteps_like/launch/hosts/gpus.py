@@ -18,7 +18,7 @@ _LARGEST_LIST = 1 << 16
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     """One GPU: its PCI address, model, NUMA node (-1: the host has but one, or doesn't say), the cores beside it."""
 
     pci: str
@@ -31,17 +31,17 @@ class Card:
     """As nvidia-smi has it: "GPU-8932f937-..."; "" if it isn't told."""
 
 
-def cards(known: Path = _KNOWN, devices: Path = _DEVICES) -> list[Card]:
+def cards(known: Path = _KNOWN, devices: Path = _DEVICES) -> list[Gpu]:
     """All that the driver knows, by PCI address: the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, and of equal models."""
     found = sorted(entry.name for entry in known.iterdir()) if known.is_dir() else []
     return [_card(known / name, devices / name.lower()) for name in found]
 
 
-def _card(known: Path, device: Path) -> Card:
+def _card(known: Path, device: Path) -> Gpu:
     fields = dict(line.split(":", 1) for line in read_text(known / "information").splitlines() if ":" in line)
     speed, width = read_text(device / "current_link_speed"), read_text(device / "current_link_width")
     node = read_text(device / "numa_node", "-1")
-    return Card(
+    return Gpu(
         known.name, fields.get("Model", "GPU").strip(), int(node), parse_cores(read_text(device / "local_cpulist")),
         f"{speed} x{width}" if speed and width else "", fields.get("GPU UUID", "").strip(),
     )  # fmt: skip
@@ -59,13 +59,13 @@ def parse_cores(text: str) -> frozenset[int]:
     return frozenset(cores)
 
 
-def visible(found: list[Card], environment: Mapping[str, str]) -> list[Card]:
+def visible(found: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     """Those of CUDA_VISIBLE_DEVICES, in its order: by number or UUID, of which the beginning will do, up to the first
     that there isn't. None where it names parts of a GPU whose own name they don't tell (MIG)."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return found
-    cards: list[Card] = []
+    cards: list[Gpu] = []
     for item in chosen.split(","):
         named = _named(item.strip().removeprefix("MIG-" if "MIG-GPU-" in item else "").partition("/")[0], found)
         if len(named) != 1:
@@ -74,13 +74,13 @@ def visible(found: list[Card], environment: Mapping[str, str]) -> list[Card]:
     return cards
 
 
-def _named(name: str, found: list[Card]) -> list[Card]:
+def _named(name: str, found: list[Gpu]) -> list[Gpu]:
     if name.isdigit():
         return found[int(name) : int(name) + 1]
     return [card for card in found if name.startswith("GPU-") and card.uuid.startswith(name)]
 
 
-def cores_for(local_rank: int, found: list[Card], allowed: frozenset[int]) -> frozenset[int]:
+def cores_for(local_rank: int, found: list[Gpu], allowed: frozenset[int]) -> frozenset[int]:
     """The cores beside the GPU of a worker, those of GPU local_rank mod their number; empty: it stays where it is.
 
     It stays where the host has one NUMA node only, and where none of these cores is `allowed`.

@@ -55,13 +55,13 @@ def create(request: Any, options: Any = None) -> ProcessGroup:
     group is another backend's, the ranks of the new group become a world of their own.
     """
     # Not at the top: most users of byteps_like.torch make no process group.
-    from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
+    from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
 
     chosen = _checked(options)
     ranks = tuple(request.global_ranks_in_group)
     parent = dist.distributed_c10d.GroupMember.WORLD if ranks else None
     if isinstance(parent, ProcessGroup):
-        membership = Membership(parent.world, request.group_id, ranks, request.timeout, request.store)
+        membership = GroupMembership(parent.world, request.group_id, ranks, request.timeout, request.store)
         return ProcessGroup(membership, parent.options if options is None else chosen)
     return create_process_group(
         request.store, request.group_rank, request.group_size,
@@ -79,12 +79,12 @@ def create_process_group(
     also at one store. `timeout` is for the ranks to come, and that of calls without one of their own; `options` is a
     GroupOptions. Raises DeadlineError naming the ranks that have not come, InvalidArgumentError, ConfigError.
     """
-    from byteps_like.torch.c10d.process_group import Membership, ProcessGroup
+    from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
     from byteps_like.torch.job.rendezvous import meet
 
     chosen = _checked(options)
     world = meet(Seat(store, rank, world_size, timeout.total_seconds()))
-    membership = Membership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
+    membership = GroupMembership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
     made = ProcessGroup(membership, chosen)
     _open.add(made)
     return made

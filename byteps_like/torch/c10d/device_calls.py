@@ -20,7 +20,7 @@ from byteps_like.torch.c10d.futures import callback_depth
 from byteps_like.torch.c10d.tensors import is_premultiplied, usable
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.api import Device
-from byteps_like.torch.device.staged_copy import Copy, Passage, Stage
+from byteps_like.torch.device.staged_copy import Copy, Stage, StagedCopy
 
 _READ = ("allreduce", "broadcast", "reduce", "send")
 """Calls that read their first argument; the others only write to it, but"""
@@ -83,7 +83,7 @@ class Load:
         """To be done when the inputs have come down, before the launch."""
         self._tasks.append(task)
 
-    def start(self, call: Callable[..., Any], *arguments: Any) -> Passage:
+    def start(self, call: Callable[..., Any], *arguments: Any) -> StagedCopy:
         """Starts what the method asks of its lane. Nobody waits for the launch, so it mustn't block."""
         plain = [item._replace(waits=False) if isinstance(item, CallOptions) else item for item in arguments]
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from byteps_like.torch.c10d.work import Work
-from byteps_like.torch.device.staged_copy import Passage
+from byteps_like.torch.device.staged_copy import StagedCopy
 from byteps_like.torch.local.shares import Queued
 
 
@@ -17,7 +17,7 @@ class DeviceWork(Work):
     `block_current_stream` has the stream wait for both, and the host for neither, where the driver can.
     """
 
-    operation: Passage | Queued
+    operation: StagedCopy | Queued
 
     def block_current_stream(self) -> None:
         """Work that is queued after this call comes after the operation. Returns at once where the driver can wait for

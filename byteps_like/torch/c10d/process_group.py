@@ -37,7 +37,7 @@ BACKEND_NAME = "byteps"
 
 
 @dataclass(frozen=True)
-class Membership:
+class GroupMembership:
     """What a process group is made of. `owns_world`: the world ends with this group."""
 
     world: World
@@ -48,7 +48,7 @@ class Membership:
     owns_world: bool = False
 
 
-def _barrier_name(membership: Membership) -> str:
+def _barrier_name(membership: GroupMembership) -> str:
     return membership.name + "/monitored_barrier"
 
 
@@ -62,7 +62,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     Thread-safe, as far as ranks agree on the order of calls.
     """
 
-    def __init__(self, membership: Membership, options: GroupOptions | None = None) -> None:
+    def __init__(self, membership: GroupMembership, options: GroupOptions | None = None) -> None:
         lanes = Lanes(membership.world, membership.name, membership.ranks)
         # With a store the base class would make something that Python can't subclass.
         super().__init__(lanes.first.rank, lanes.first.size)
@@ -245,7 +245,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         ranks = tuple(self._membership.ranks[rank] for rank in new_ranks)
         name = group_name or f"{self._name}:split:{','.join(map(str, ranks))}"
         limit = timeout or timedelta(seconds=self.defaults.timeout)
-        membership = Membership(self.world, name, ranks, limit, self._membership.store)
+        membership = GroupMembership(self.world, name, ranks, limit, self._membership.store)
         part = ProcessGroup(membership, opts if isinstance(opts, GroupOptions) else self.options)
         part.setGroupDesc(group_desc or f"{self._desc}:split")
         return part

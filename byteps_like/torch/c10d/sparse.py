@@ -14,7 +14,7 @@ from byteps_like.torch.c10d.futures import Callbacks
 from byteps_like.torch.c10d.lanes import Lanes
 from byteps_like.torch.calls.two_steps import Step
 from byteps_like.torch.device import devices
-from byteps_like.torch.sparse.exchange import Exchange, Place
+from byteps_like.torch.sparse.exchange import Exchange, ExchangeLanes
 from byteps_like.torch.sparse.rows import SUMMED, Rows
 
 
@@ -41,7 +41,7 @@ class SparseSums:
             raise InvalidArgumentError(f"allreduce: sparse tensors of {tensor.dtype} can't be summed")
         lane = self._lanes.current
         exchange = Exchange(
-            Rows.of(tensor.detach().cpu()), op, Place(lane, first, "allreduce", timeout), lane.size == 2
+            Rows.of(tensor.detach().cpu()), op, ExchangeLanes(lane, first, "allreduce", timeout), lane.size == 2
         )
         made = SparseSum(exchange, tensor)
         self._thread.add(made.run)

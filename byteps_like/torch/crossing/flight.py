@@ -20,7 +20,7 @@ from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch.device.flight import DeviceFlight
 from byteps_like.torch.device.inflight import call_all, park
 from byteps_like.torch.gradients.bucket import Departed, Landing
-from byteps_like.torch.gradients.sent import Flown
+from byteps_like.torch.gradients.sent import SentRange
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.worker.api import Handle
 
@@ -72,7 +72,7 @@ class Update:
         return self.slot.parameter.grad is not None
 
 
-class Flight:
+class StepInFlight:
     """What one `step()` has left in flight, and the updates that wait for it.
 
     Takes every `p.grad`, which is None from here on. No update is made before the control elements of its bucket have
@@ -96,7 +96,7 @@ class Flight:
         # What goes first on the wire is looked at first.
         self._legs.sort(key=lambda leg: leg.priority, reverse=True)
 
-    def _board(self, bucket: Landing, flown: list[Flown]) -> None:
+    def _board(self, bucket: Landing, flown: list[SentRange]) -> None:
         legs = [Leg(bucket, run, handle) for run, handle in flown]
         by_part = {part: leg for leg in legs for part in leg.run}
         self._legs += legs

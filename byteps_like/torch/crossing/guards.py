@@ -12,7 +12,7 @@ from torch._compile import _disable_dynamo
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.crossing.flight import Flight
+from byteps_like.torch.crossing.flight import StepInFlight
 
 
 class Guards:
@@ -29,7 +29,7 @@ class Guards:
     """
 
     def __init__(self, model: nn.Module, parameters: Iterable[torch.Tensor]) -> None:
-        self.flight: Flight | None = None
+        self.flight: StepInFlight | None = None
         self.alone: dict[int, torch.Tensor] = {}
         self._model = weakref.ref(model)
         self._called: set[int] = set()
@@ -70,26 +70,26 @@ class Guards:
                 handle.remove()
         self._handles.clear()
 
-    def depart(self, flight: Flight | None) -> None:
+    def depart(self, flight: StepInFlight | None) -> None:
         """A step() has been made; `flight` is what it left behind."""
         self._called.clear()
         self.flight, self._crossed = flight, flight is not None
         self.wait_for(self.alone.values())
 
     def wait_for(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Blocks until `parameters` are updated. See Flight.wait_for."""
+        """Blocks until `parameters` are updated. See StepInFlight.wait_for."""
         self._in_flight(lambda flight: flight.wait_for(parameters))
 
     def finish(self) -> None:
-        """Blocks until all updates are made, whoever uses the parameters then. See Flight.finish."""
-        self._in_flight(Flight.finish)
+        """Blocks until all updates are made, whoever uses the parameters then. See StepInFlight.finish."""
+        self._in_flight(StepInFlight.finish)
         self._crossed = False
 
     def land(self) -> None:
-        """Blocks until all updates are made, and nothing is in flight. See Flight.land."""
-        self._in_flight(Flight.land)
+        """Blocks until all updates are made, and nothing is in flight. See StepInFlight.land."""
+        self._in_flight(StepInFlight.land)
 
-    def _in_flight(self, wait: Callable[[Flight], None]) -> None:
+    def _in_flight(self, wait: Callable[[StepInFlight], None]) -> None:
         flight = self.flight
         if flight is None:
             return

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.crossing.flight import Flight, refused_sparse
+from byteps_like.torch.crossing.flight import StepInFlight, refused_sparse
 from byteps_like.torch.crossing.guards import Guards
 from byteps_like.torch.crossing.step import PartialStep, check_class, check_hooks, checked
 from byteps_like.torch.optimizer.distributed import (
@@ -18,7 +18,7 @@ from byteps_like.torch.optimizer.distributed import (
     Distribution,
 )
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
-from byteps_like.torch.optimizer.twin import Twin, twin_of
+from byteps_like.torch.optimizer.twin import DistributedTwin, twin_of
 from byteps_like.torch.reduction.reducer import GradientReducer
 
 
@@ -88,7 +88,7 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
             own.guards.depart(None)
         else:
             advance = PartialStep(self, super(DistributedOptimizerMixin, self).step)
-            flight = Flight(departed, advance, own.reducer.sparse.gathers)
+            flight = StepInFlight(departed, advance, own.reducer.sparse.gathers)
             own.reducer.note(flight)
             own.guards.depart(flight)
         own.restart()
@@ -170,7 +170,7 @@ def check_crossing(optimizer: torch.optim.Optimizer, model: object) -> nn.Module
 
 def crossing(
     optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: nn.Module, names: ParameterNames
-) -> Twin:  # fmt: skip
+) -> DistributedTwin:  # fmt: skip
     """The twin of `optimizer` that crosses the barrier."""
     guards = Guards(model, (item for group in optimizer.param_groups for item in group["params"]))
     return twin_of(optimizer, CrossBarrierMixin, Crossing(reducer, guards), names)

@@ -19,7 +19,7 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch.compression.rules import Rules, rules_for_averages, rules_of
 from byteps_like.torch.ddp.hook_buckets import Bucket
 from byteps_like.torch.device import devices
-from byteps_like.torch.device.buffer import Place
+from byteps_like.torch.device.buffer import DeviceBuffer
 from byteps_like.torch.device.tensors import spec_of
 from byteps_like.torch.gradients.coding import Memory
 from byteps_like.torch.job import runtime as _runtime
@@ -126,7 +126,7 @@ class DDPHookState:
         self._behind[index] = name, handle
         return handle, (lambda: None) if wire is buffer else partial(_copy_back, buffer, wire), again
 
-    def _shared(self, route: Route, place: Place | None) -> Place | None:
+    def _shared(self, route: Route, place: DeviceBuffer | None) -> DeviceBuffer | None:
         """With how the ranks of a host share what is there: DDP gives the buckets in one order on all ranks."""
         runtime = _runtime.current()
         if place is None or not may_share(runtime, route.worker, place.stage.device):

@@ -11,7 +11,7 @@ from byteps_like.dtypes import Op
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.compression.rules import Rules
 from byteps_like.torch.device import devices
-from byteps_like.torch.device.inflight import Flights
+from byteps_like.torch.device.inflight import InFlightGroup
 from byteps_like.torch.device.tensors import wire_dtype
 from byteps_like.torch.gradients.coding import Coding, Memory
 from byteps_like.torch.gradients.slot import Slot
@@ -28,7 +28,7 @@ class Part:
     offset: int = 0
 
 
-class Load:
+class BucketLoad:
     """What of a bucket travels one way: a buffer, in which its gradients lie one after the other."""
 
     def __init__(self, route: Route, name: str, way: Compress, parameters: Sequence[torch.Tensor]) -> None:
@@ -84,13 +84,13 @@ class Bucket:
         for number, item in enumerate(parameters):
             ways.setdefault(rules.of("", item), []).append(number)
         self.loads = [
-            (Load(route, f"{label}.{number}.{way.name}", way, [parameters[item] for item in own]), own)
+            (BucketLoad(route, f"{label}.{number}.{way.name}", way, [parameters[item] for item in own]), own)
             for number, (way, own) in enumerate(ways.items())
         ]
 
     def start(self, gradients: Sequence[torch.Tensor], priority: int) -> Handle:
         """Sends all."""
-        return Flights([load.start([gradients[number] for number in own], priority) for load, own in self.loads])
+        return InFlightGroup([load.start([gradients[number] for number in own], priority) for load, own in self.loads])
 
     def land(self, gradients: Sequence[torch.Tensor]) -> None:
         """Writes the averages to `gradients`."""

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.torch.job.after_steps import after_steps
-from byteps_like.torch.optimizer.twin import Twin
+from byteps_like.torch.optimizer.twin import DistributedTwin
 
 
 class StepListener:
@@ -38,7 +38,7 @@ class StepListener:
     def _plain_stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
         # A twin may make its step in many parts; it tells itself when it has.
-        if not isinstance(optimizer, Twin):
+        if not isinstance(optimizer, DistributedTwin):
             self._stepped(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:

@@ -12,7 +12,7 @@ from byteps_like.worker.api import Declared
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceBuffer:
     """A flat tensor on a device, `data`, and its mirror: as many elements of this host's page-locked memory, `host`.
 
     `stage` is where it is copied by threads of ours."""
@@ -24,7 +24,7 @@ class Place:
     """How the ranks of a host share it among them (arenas.ArenaShares); None: each moves all of it."""
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, stage: Stage) -> Place:
+    def of(cls, tensor: torch.Tensor, stage: Stage) -> DeviceBuffer:
         """That of a contiguous tensor, with a mirror of its own."""
         data = tensor.data.reshape(-1)  # whose version is its own: copies are made at any time
         return cls(stage, data, stage.device.empty(data))
@@ -39,6 +39,6 @@ class Place:
         host, data = self.host[begin:end], self.data[begin:end]
         return [(host, data)], [(data, host)]
 
-    def part(self, begin: int, end: int) -> Place:
+    def part(self, begin: int, end: int) -> DeviceBuffer:
         """That of some of its elements."""
-        return Place(self.stage, self.data[begin:end], self.host[begin:end])
+        return DeviceBuffer(self.stage, self.data[begin:end], self.host[begin:end])

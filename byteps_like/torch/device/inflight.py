@@ -20,7 +20,7 @@ def call_all(waits: Sequence[Callable[[], None]]) -> None:
         raise failure
 
 
-class Flights(Together):
+class InFlightGroup(Together):
     """Some of them as one, of which those on a device needn't block the host."""
 
     def block(self) -> None:

@@ -27,7 +27,7 @@ Copy = tuple[torch.Tensor, torch.Tensor]
 _LAST_SECONDS = 2.0
 
 
-class Passage:
+class StagedCopy:
     """One operation on its way down, over the network, and up. A Handle, and an Operation of a group. Thread-safe."""
 
     def __init__(
@@ -195,8 +195,8 @@ class Stage:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.down, self.up = device.side(), device.side(up=True)
-        self._departures: SimpleQueue[Passage | None] = SimpleQueue()
-        self._arrivals: SimpleQueue[Passage | None] = SimpleQueue()
+        self._departures: SimpleQueue[StagedCopy | None] = SimpleQueue()
+        self._arrivals: SimpleQueue[StagedCopy | None] = SimpleQueue()
         self._opening: SimpleQueue[tuple[Gate, Event | None] | None] = SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
         self._starting = threading.Lock()  # held while copies are queued, for which the driver may wait for a gate
@@ -211,7 +211,7 @@ class Stage:
         up: Sequence[Copy],
         launch: Callable[[], Waitable],
         finish: Callable[[], None] | None = None,
-    ) -> Passage:
+    ) -> StagedCopy:
         """Copies `down`, calls `launch`, waits for what that returns, and copies `up`. Does not block.
 
         Then `finish` is called, with its operations queued behind those copies; those that have one are finished in the
@@ -219,7 +219,7 @@ class Stage:
 
         Memory belongs to the operation until it is done. Raises ShutdownError after `close`.
         """
-        passage = Passage(self, (down, up), launch, finish)
+        passage = StagedCopy(self, (down, up), launch, finish)
         with self._starting:
             with self._changed:
                 if self._closed:
@@ -252,7 +252,7 @@ class Stage:
                 self._unlaunched -= 1
                 self._changed.notify_all()
 
-    def expect(self, passage: Passage) -> None:
+    def expect(self, passage: StagedCopy) -> None:
         """One that has been launched and won't call back: another thread waits for these, one after the other."""
         if not self._handed("land", self._see_in_all, self._arrivals, passage):
             passage.see_in()

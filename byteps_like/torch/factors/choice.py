@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Link:
+class FactorLink:
     """What was measured, the slowest rank's: seconds at the start of an operation, and seconds per byte of it.
 
     For a matrix these are bytes of the matrix, for factors bytes that a rank gets from the others. `multiply_add` is
@@ -25,7 +25,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class FactorExchange:
     """One weight of `outputs` x `inputs` in one step: `rows[r]` of batch on rank r; bytes per element either way."""
 
     outputs: int
@@ -58,17 +58,17 @@ class Exchange:
             return 2.0 * elements * self.matrix_item
         return 4 * (self.ranks - 1) / self.ranks * elements * self.matrix_item
 
-    def factor_seconds(self, link: Link) -> float:
-        """Exchange, and the products of the others' rows, which the matrix comes without."""
+    def factor_seconds(self, link: FactorLink) -> float:
+        """Seconds of the exchange, and of the products of the others' rows, which the matrix comes without."""
         product = self.others * self.outputs * self.inputs * link.multiply_add
         return link.factors_start + self.factor_bytes / 2 * link.factors_byte + product
 
-    def matrix_seconds(self, link: Link) -> float:
-        """Exchange of the matrix."""
+    def matrix_seconds(self, link: FactorLink) -> float:
+        """Seconds to exchange the matrix."""
         return link.dense_start + self.outputs * self.inputs * self.matrix_item * link.dense_byte
 
 
-def by_factors(exchange: Exchange, link: Link, wanted: bool | str) -> bool:
+def by_factors(exchange: FactorExchange, link: FactorLink, wanted: bool | str) -> bool:
     """The choice. Never where a rank's rows are more than the rank of the matrix can be, min(M, N).
 
     "auto": where factors are no more bytes, and take no longer. True: wherever they may be used.

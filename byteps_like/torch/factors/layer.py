@@ -9,7 +9,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import WIRE_DTYPES, tensor_over, wire_dtype
 from byteps_like.torch.factors.capture import Captured
-from byteps_like.torch.factors.choice import Exchange
+from byteps_like.torch.factors.choice import FactorExchange
 from byteps_like.torch.gradients.parts import Scaling
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import Handle, TensorSpec
@@ -50,11 +50,11 @@ class FactorLayer:
         """Whether it has been sent in this round."""
         return self._sent is not None
 
-    def exchange(self, rows: tuple[int, ...]) -> Exchange:
+    def exchange(self, rows: tuple[int, ...]) -> FactorExchange:
         """What `by_factors` is chosen from."""
         outputs, inputs = self.parameter.shape
         size, item = self.parameter.element_size(), self.wire.itemsize
-        return Exchange(outputs, inputs, rows, self.route.name, size, item)
+        return FactorExchange(outputs, inputs, rows, self.route.name, size, item)
 
     # One round
 

@@ -12,7 +12,7 @@ from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import MismatchError
 from byteps_like.torch.factors.capture import hook, linears
-from byteps_like.torch.factors.choice import Link, by_factors, next_rows
+from byteps_like.torch.factors.choice import FactorLink, by_factors, next_rows
 from byteps_like.torch.factors.layer import DISCARDS, LEFT, PRESENT, FactorLayer
 from byteps_like.torch.factors.link import measured
 from byteps_like.torch.gradients.parts import Named, Scaling
@@ -41,7 +41,7 @@ class Factors:
         self._handles: list[Any] = []
         self._words: torch.Tensor = torch.empty(0, device="cpu")
         self._flight: Operation | None = None
-        self.link = measured(route, self._lane, label) if wanted == "auto" else Link()
+        self.link = measured(route, self._lane, label) if wanted == "auto" else FactorLink()
 
     def __contains__(self, parameter: object) -> bool:
         return parameter in self._layers

@@ -10,7 +10,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.factors.choice import Link
+from byteps_like.torch.factors.choice import FactorLink
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import TensorSpec
 
@@ -19,8 +19,8 @@ _REPEATS = 3
 _ROWS, _SIDE = 64, 512  # of a matrix product
 
 
-def measured(route: Route, lane: Group, label: str) -> Link:
-    """The slowest rank's Link, the same on all ranks. Blocks: some three times the time of an all-reduce of 1 MiB."""
+def measured(route: Route, lane: Group, label: str) -> FactorLink:
+    """The slowest rank's link, the same on all ranks. Blocks: some three times the time of an all-reduce of 1 MiB."""
     size = lane.size
     dense = [_best(functools.partial(_reduce, route, label, nbytes)) for nbytes in (SMALL, LARGE)]
     gathered = [_best(functools.partial(_gather, lane, nbytes)) for nbytes in (SMALL, LARGE)]
@@ -31,7 +31,7 @@ def measured(route: Route, lane: Group, label: str) -> Link:
     own = [max(dense[0] - slope * SMALL, 0.0), max(slope, 0.0), max(gathered[0], 0.0), max(gather_slope, 0.0), product]
     values = torch.tensor(own, dtype=torch.float64, device="cpu")
     lane.all_reduce(values.data_ptr(), values.data_ptr(), len(own), DType.FLOAT64, Op.MAX).wait()
-    return Link(*values.tolist())
+    return FactorLink(*values.tolist())
 
 
 def _best(run: Callable[[], object]) -> float:

@@ -10,7 +10,7 @@ import torch
 
 from byteps_like.torch.gradients.coding import Coding, Memory
 from byteps_like.torch.gradients.rescaling import Rates
-from byteps_like.torch.gradients.sent import Flown
+from byteps_like.torch.gradients.sent import SentRange
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Route
 
@@ -160,4 +160,4 @@ class Departed:
     """What a round has left in flight of one bucket, for others to wait for."""
 
     bucket: Landing
-    flown: list[Flown]
+    flown: list[SentRange]

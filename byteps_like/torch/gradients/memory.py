@@ -8,7 +8,7 @@ import torch
 
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.api import Device, Stream
-from byteps_like.torch.device.buffer import Place
+from byteps_like.torch.device.buffer import DeviceBuffer
 from byteps_like.torch.device.tensors import tensor_over
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.routes import Route
@@ -62,11 +62,11 @@ class ArenaMemory:
         self.allocate(worker)
         self.data.copy_(content)
 
-    def place(self, begin: int) -> Place | None:
+    def place(self, begin: int) -> DeviceBuffer | None:
         """Where the elements from `begin` on are on the device; None for those that are on none."""
         if self.device is None or begin >= self._tail:
             return None
-        return Place(self._stage, self.data[begin:], self.host[begin:], self.shares)
+        return DeviceBuffer(self._stage, self.data[begin:], self.host[begin:], self.shares)
 
     def follow_stream(self, what: str) -> None:
         """A gradient was made on this thread's stream; others of the round maybe on others, which it then waits for.

@@ -18,7 +18,7 @@ import torch
 from byteps_like.compression.codec import Codec
 from byteps_like.compression.curves import Costs, Curve, measure, measure_raw
 from byteps_like.compression.decision import RAW as RAW_WAY
-from byteps_like.compression.decision import Path, Way, decide
+from byteps_like.compression.decision import Path, SendingCost, decide
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.compression.policy import RAW, Auto, Compress
 from byteps_like.torch.job.routes import Request, Route
@@ -46,7 +46,7 @@ class Selection:
     """What is known of one route. Empty `ways`: nothing is encoded, and `why` says why."""
 
     codecs: Mapping[str, Codec]
-    ways: Mapping[str, Way]
+    ways: Mapping[str, SendingCost]
     path: Path
     why: str = ""
 
@@ -124,14 +124,14 @@ def _costs(codecs: Sequence[Codec], world: int) -> list[float]:
     return [number for costs in found for curve in astuple(costs) for number in curve]
 
 
-def _ways(codecs: Mapping[str, Codec], numbers: Sequence[float], world: int) -> dict[str, Way]:
+def _ways(codecs: Mapping[str, Codec], numbers: Sequence[float], world: int) -> dict[str, SendingCost]:
     it = struct.iter_unpack("3d", struct.pack(f"{len(numbers)}d", *numbers))
     curves = [Curve(*three) for three in it]
     per = len(astuple(Costs()))
     costs = [Costs(*curves[at : at + per]) for at in range(0, len(curves), per)]
-    ways = {RAW_WAY: Way(4, 4, False, costs[0])}
+    ways = {RAW_WAY: SendingCost(4, 4, False, costs[0])}
     for (name, codec), own in zip(codecs.items(), costs[1:], strict=True):
-        ways[name] = Way.of(codec, world, own)
+        ways[name] = SendingCost.of(codec, world, own)
     return ways
 
 

@@ -9,7 +9,7 @@ from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.device.inflight import call_all, park
 from byteps_like.worker.api import Handle
 
-Flown = tuple[range, Handle]
+SentRange = tuple[range, Handle]
 """Partitions that were sent together, and the operation that they are in flight by."""
 
 
@@ -17,7 +17,7 @@ class ArenaFlights:
     """Operations of this round, and of the one before, for which streams wait where no host has."""
 
     def __init__(self) -> None:
-        self.flown: list[Flown] = []
+        self.flown: list[SentRange] = []
         self._behind: list[Handle] = []
 
     @property
@@ -52,7 +52,7 @@ class ArenaFlights:
             self._behind = [handle for handle in self._behind if not handle.done()]
             raise
 
-    def depart(self) -> list[Flown]:
+    def depart(self) -> list[SentRange]:
         """Hands over what is in flight."""
         flown, self.flown = self.flown, []
         return flown

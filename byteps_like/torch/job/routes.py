@@ -12,7 +12,7 @@ from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.device.api import Device
-from byteps_like.torch.device.buffer import Place
+from byteps_like.torch.device.buffer import DeviceBuffer
 from byteps_like.torch.device.flight import DeviceFlight
 from byteps_like.torch.job.naming import Claim
 from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
@@ -37,7 +37,7 @@ class Request:
     root: int = 0
     parts: range | None = None
     priority: int | None = None
-    place: Place | None = None
+    place: DeviceBuffer | None = None
     """Of a tensor on a device; then the address is that of its mirror."""
     claim: Claim | None = None
     """Of an operation of a single tensor, whose name the ranks may let go of (see naming)."""

@@ -22,7 +22,7 @@ from byteps_like.config import Config
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.api import Device
-from byteps_like.torch.device.buffer import Place
+from byteps_like.torch.device.buffer import DeviceBuffer
 from byteps_like.torch.device.flight import Behind
 from byteps_like.torch.device.inflight import release
 from byteps_like.torch.device.staged_copy import Stage
@@ -67,7 +67,7 @@ class Runtime:
         self.closed = False
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self.flights: WeakSet[Any] = WeakSet()
-        """Steps whose updates may not be made yet (crossing.flight.Flight)."""
+        """Steps whose updates may not be made yet (crossing.flight.StepInFlight)."""
         self.behind = Behind()
         """Single tensors that streams wait for."""
         self.joiner: Joiner | None = None
@@ -270,12 +270,12 @@ class Runtime:
                 self._stages[device.name] = Stage(device)
             return self._stages[device.name]
 
-    def place(self, tensor: torch.Tensor) -> tuple[int, Place | None]:
+    def place(self, tensor: torch.Tensor) -> tuple[int, DeviceBuffer | None]:
         """The address in this host's memory through which a contiguous tensor travels, and its place on a device."""
         device = devices.of(tensor)
         if device is None:
             return tensor.data_ptr(), None
-        place = Place.of(tensor, self.stage(device))
+        place = DeviceBuffer.of(tensor, self.stage(device))
         return place.host.data_ptr(), place
 
     def begin_anew(self) -> None:

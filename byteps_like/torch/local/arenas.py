@@ -19,8 +19,8 @@ from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.device.api import Device
-from byteps_like.torch.device.buffer import Place
-from byteps_like.torch.device.inflight import Flights
+from byteps_like.torch.device.buffer import DeviceBuffer
+from byteps_like.torch.device.inflight import InFlightGroup
 from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.local.choice import AUTO_IPC
 from byteps_like.torch.local.shares import Ground, LocalShares, Move, even_places
@@ -36,7 +36,7 @@ class ArenaShares:
         self._complete: set[int] = set()
         weakref.finalize(self, shares.close)
 
-    def takes(self, declared: Declared, place: Place, op: Op) -> bool:
+    def takes(self, declared: Declared, place: DeviceBuffer, op: Op) -> bool:
         """Whether it reduces this tensor; the same on all ranks."""
         return not declared.spec.codec and self._shares.takes(place.data, op)
 
@@ -53,7 +53,7 @@ class ArenaShares:
             last += 1
         return range(first, last)
 
-    def start(self, declared: Declared, place: Place, op: Op, parts: range | None, priority: int) -> Handle:
+    def start(self, declared: Declared, place: DeviceBuffer, op: Op, parts: range | None, priority: int) -> Handle:
         """Reduces those partitions, each by itself: which are ready together differs from rank to rank."""
         options = CallOptions(priority=priority, traffic=Traffic.GRADIENT)
         if parts is None:
@@ -66,9 +66,9 @@ class ArenaShares:
             one = place.part(begin, begin + part.nbytes // declared.spec.dtype.itemsize)
             move = self._by_servers(declared, place, op, number, priority)
             flights.append(self._shares.reduce_placed(one.data, one.host, op, options, move))
-        return Flights(flights)
+        return InFlightGroup(flights)
 
-    def _by_servers(self, declared: Declared, place: Place, op: Op, number: int, priority: int) -> Move | None:
+    def _by_servers(self, declared: Declared, place: DeviceBuffer, op: Op, number: int, priority: int) -> Move | None:
         if self._worker.route != "server":
             return None
         push_pull: Any = self._worker.push_pull

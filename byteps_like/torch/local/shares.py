@@ -23,7 +23,7 @@ from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.device.api import Device, Event
-from byteps_like.torch.device.staged_copy import Passage, Stage
+from byteps_like.torch.device.staged_copy import Stage, StagedCopy
 from byteps_like.torch.device.tensors import reducible
 from byteps_like.torch.local.choice import make_peers
 from byteps_like.torch.local.peers import LocalPeers, exchange
@@ -79,13 +79,13 @@ class LocalShares:
         enough = op in _SUMMED and tensor.numel() >= self.size
         return self.usable and enough and self._peers is not None and self._peers.takes(tensor.dtype)
 
-    def all_reduce(self, tensor: torch.Tensor, op: Op, options: CallOptions) -> Passage | Queued:
+    def all_reduce(self, tensor: torch.Tensor, op: Op, options: CallOptions) -> StagedCopy | Queued:
         """Starts it, in place. Between hosts, per rank: an all-reduce of 1/L of the tensor, with one rank of each."""
         return self._start(tensor.data.reshape(-1), None, op, partial(self._reduce_across, op, options))
 
     def reduce_placed(
         self, data: torch.Tensor, host: torch.Tensor, op: Op, options: CallOptions, move: Move | None = None
-    ) -> Passage | Queued:
+    ) -> StagedCopy | Queued:
         """As `all_reduce`, of a flat tensor on the device by way of its mirror, of which the own share is used. `move`
         does what is done between hosts in another way than by an all-reduce."""
         return self._start(data, host, op, move or partial(self._reduce_across, op, options))
@@ -94,7 +94,7 @@ class LocalShares:
         address, dtype = own.data_ptr(), reducible(own, "allreduce")
         return self._across.all_reduce(address, address, own.numel(), dtype, op, options._replace(waits=False))
 
-    def _start(self, flat: torch.Tensor, mirror: torch.Tensor | None, op: Op, move: Move) -> Passage | Queued:
+    def _start(self, flat: torch.Tensor, mirror: torch.Tensor | None, op: Op, move: Move) -> StagedCopy | Queued:
         reducible(flat, "allreduce")
         peers, device = self._peers, self._device
         assert peers is not None
@@ -140,7 +140,7 @@ class LocalShares:
 
 
 class Queued:
-    """A reduction that is the devices' alone, since all ranks are on one host. As a Passage; thread-safe."""
+    """A reduction that is the devices' alone, since all ranks are on one host. As a StagedCopy; thread-safe."""
 
     source = 0
 

@@ -18,7 +18,7 @@ from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.adasum import check_ranks
 from byteps_like.torch.ops.grouped import grouped_allreduce_async
-from byteps_like.torch.optimizer.twin import Twin
+from byteps_like.torch.optimizer.twin import DistributedTwin
 
 Closure = Callable[[], Any]
 
@@ -61,7 +61,7 @@ class StepReducer:
         return [self._compression.decompress(*item) for item in zip(synchronize(handle), contexts, strict=True)]
 
 
-class AdasumOptimizerMixin(Twin):
+class AdasumOptimizerMixin(DistributedTwin):
     """The methods that differ from the plain optimizer's. See optimizer.DistributedOptimizerMixin."""
 
     _distribution: StepReducer

@@ -11,7 +11,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.tuning import OFF, Tune, check_tune
 from byteps_like.torch.calls.reductions import Adasum
 from byteps_like.torch.compression.rules import Rules
-from byteps_like.torch.optimizer.twin import Asked, Twin, check_passes
+from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, check_passes
 
 CONFLICTS = (
     ("cross_barrier", "op=Adasum", "Adasum needs all gradients"),
@@ -82,5 +82,5 @@ class Choices:
 
 def check_plain(optimizer: object) -> None:
     """Raises InvalidArgumentError for what is no optimizer, or a distributed one."""
-    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Twin):
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, DistributedTwin):
         raise InvalidArgumentError(f"DistributedOptimizer needs a plain torch optimizer, not {optimizer!r}")

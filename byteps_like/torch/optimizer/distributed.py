@@ -13,7 +13,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.codec_monitor import CodecReport, report
-from byteps_like.torch.optimizer.twin import Twin
+from byteps_like.torch.optimizer.twin import DistributedTwin
 from byteps_like.torch.reduction.api import Reducer
 from byteps_like.torch.reduction.feedback_state import MEMORY, restore, saved
 from byteps_like.tuner.setting import Setting
@@ -56,7 +56,7 @@ class Distribution:
         return False
 
 
-class DistributedOptimizerMixin(Twin):
+class DistributedOptimizerMixin(DistributedTwin):
     """The methods that a distributed optimizer adds to, or changes in, the class of the plain one."""
 
     _distribution: Distribution

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from byteps_like.torch.optimizer.twin import Twin
+from byteps_like.torch.optimizer.twin import DistributedTwin
 
 
-class OutsiderMixin(Twin):
+class OutsiderMixin(DistributedTwin):
     """As optimizer.DistributedOptimizerMixin; gradients stay this rank's own, and nothing is sent."""
 
     route = "none"

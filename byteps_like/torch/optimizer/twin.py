@@ -30,7 +30,7 @@ class Asked:
     process_set: object
 
 
-class Twin(torch.optim.Optimizer):
+class DistributedTwin(torch.optim.Optimizer):
     """Base of the methods that twins add to, or change in, the class of the plain optimizer."""
 
     _distribution: Any
@@ -81,8 +81,8 @@ _NO_COPY = (
 
 
 def twin_of(
-    optimizer: torch.optim.Optimizer, methods: type[Twin], distribution: object, names: ParameterNames
-) -> Twin:  # fmt: skip
+    optimizer: torch.optim.Optimizer, methods: type[DistributedTwin], distribution: object, names: ParameterNames
+) -> DistributedTwin:  # fmt: skip
     """The twin of `optimizer`, with `methods` over its own."""
     plain = type(optimizer)
     members: dict[str, Any] = {
@@ -92,7 +92,7 @@ def twin_of(
     }
     members["__module__"] = plain.__module__
     cls = type(plain.__name__, (methods, plain), members)
-    twin: Twin = object.__new__(cls)
+    twin: DistributedTwin = object.__new__(cls)
     twin.__dict__ = optimizer.__dict__
     twin._distribution, twin._names = distribution, names
     if "step" in twin.__dict__:
@@ -112,7 +112,7 @@ def _told(plain_step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _rewrapped(twin: Twin, plain_step: Callable[..., Any]) -> Callable[..., Any]:
+def _rewrapped(twin: DistributedTwin, plain_step: Callable[..., Any]) -> Callable[..., Any]:
     """In place of the `step` that a learning-rate scheduler put into the plain optimizer, to see that it is called."""
     reference = weakref.ref(twin)
 

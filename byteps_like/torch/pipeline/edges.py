@@ -19,7 +19,7 @@ Sends = frozenset[tuple[int, int]]
 """(stage that sends, micro-batch)."""
 
 
-class Way(Enum):
+class Direction(Enum):
     """The direction of a send, by what is sent."""
 
     ACTIVATIONS = 1
@@ -31,7 +31,7 @@ class Way(Enum):
 
     def edge(self, sender: int) -> int:
         """The number of the edge over which `sender` sends it."""
-        return sender if self is Way.ACTIVATIONS else sender - 1
+        return sender if self is Direction.ACTIVATIONS else sender - 1
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Edges:
     feedback: bool | None
     smallest: int
 
-    def codec(self, way: Way, sender: int, chunk: int) -> Kind | None:
+    def codec(self, way: Direction, sender: int, chunk: int) -> Kind | None:
         """For what stage `sender` sends of micro-batch `chunk`; None: as it is. The same for both ends."""
-        if way is Way.ACTIVATIONS:
+        if way is Direction.ACTIVATIONS:
             return self.activations[way.edge(sender)]
         if self.late is not None and (sender, chunk) not in self.late:
             return None
@@ -54,7 +54,7 @@ class Edges:
 
     def lazy(self, sender: int) -> bool:
         """Whether what encoding leaves out of the gradients that `sender` sends is added to the next ones."""
-        kind = self.gradients[Way.GRADIENTS.edge(sender)]
+        kind = self.gradients[Direction.GRADIENTS.edge(sender)]
         return kind is not None and (is_biased(kind) if self.feedback is None else self.feedback)
 
     def described(self) -> dict[str, Any]:

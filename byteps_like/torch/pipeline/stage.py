@@ -15,7 +15,7 @@ from torch import Tensor
 
 from byteps_like.torch.fsdp.hosts import TYPES, warn_raw
 from byteps_like.torch.pipeline.coders import Coder, Kind, coder_of
-from byteps_like.torch.pipeline.edges import Edges, Way
+from byteps_like.torch.pipeline.edges import Direction, Edges
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Sends:
     def __init__(self, stage: Any, edges: Edges) -> None:
         self._edges, self._own = edges, stage.stage_index
         self._rank_of: dict[int, int] = stage.stage_index_to_group_rank
-        self._coders: dict[tuple[Way, int, Kind], Coder] = {}
-        self._landings: dict[tuple[Way, int], list[_Landing]] = {}
+        self._coders: dict[tuple[Direction, int, Kind], Coder] = {}
+        self._landings: dict[tuple[Direction, int], list[_Landing]] = {}
         self._left: dict[int, Tensor] = {}
-        self._drawn: defaultdict[Way, int] = defaultdict(int)
+        self._drawn: defaultdict[Direction, int] = defaultdict(int)
 
     def begin_step(self) -> None:
         """What encoding left out in the step before is forgotten: weights have changed."""
         self._left.clear()
         self._landings.clear()
 
-    def sent(self, way: Way, chunk: int, ops: list[Any]) -> list[Any]:
+    def sent(self, way: Direction, chunk: int, ops: list[Any]) -> list[Any]:
         """`ops`, torch's sends of a micro-batch, with payloads in place of what is encoded."""
         for place, op in enumerate(ops):
             coder = self._coder(way, self._own, chunk, op)
@@ -59,7 +59,7 @@ class Sends:
                 op.tensor = self._encoded(coder, way, place, op.tensor.detach())
         return ops
 
-    def received(self, way: Way, chunk: int, ops: list[Any]) -> list[Any]:
+    def received(self, way: Direction, chunk: int, ops: list[Any]) -> list[Any]:
         """`ops`, torch's receives of a micro-batch, into slots where payloads come; `land` reads them."""
         landings = self._landings[way, chunk] = []
         for op in ops:
@@ -70,12 +70,12 @@ class Sends:
                 op.tensor = slot
         return ops
 
-    def land(self, way: Way, chunk: int) -> None:
+    def land(self, way: Direction, chunk: int) -> None:
         """Decodes what has come. Raises MismatchError for another codec's payloads, CorruptError."""
         for landing in self._landings.pop((way, chunk), ()):
             landing.land()
 
-    def _coder(self, way: Way, sender: int, chunk: int, op: Any) -> Coder | None:
+    def _coder(self, way: Direction, sender: int, chunk: int, op: Any) -> Coder | None:
         """For what `op` sends or receives, by what both ends know; None: as it is."""
         tensor, other = op.tensor, sender if sender != self._own else sender + way.value
         large = tensor.nbytes >= max(self._edges.smallest, 1)
@@ -87,13 +87,13 @@ class Sends:
             return None
         coder = self._coders.get((way, sender, kind))
         if coder is None:
-            key = 2 * way.edge(sender) + (way is Way.GRADIENTS) << 32
+            key = 2 * way.edge(sender) + (way is Direction.GRADIENTS) << 32
             coder = self._coders[way, sender, kind] = coder_of(kind, key)
         return coder if coder.fits(tensor.shape) else None
 
-    def _encoded(self, coder: Coder, way: Way, place: int, tensor: Tensor) -> Tensor:
+    def _encoded(self, coder: Coder, way: Direction, place: int, tensor: Tensor) -> Tensor:
         slot = torch.empty(coder.slot(tensor.shape), dtype=torch.uint8, device="cpu")
-        x, lazy = tensor.float().contiguous(), way is Way.GRADIENTS and self._edges.lazy(self._own)
+        x, lazy = tensor.float().contiguous(), way is Direction.GRADIENTS and self._edges.lazy(self._own)
         if lazy:
             before = self._left.get(place)
             x = self._left[place] = x.clone() if before is None else before.add_(x)
@@ -117,23 +117,23 @@ def _coded(kind: Any) -> Any:
             self.sends.begin_step()
 
         def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
-            return self.sends.sent(Way.ACTIVATIONS, fwd_chunk_id, super().get_fwd_send_ops(fwd_chunk_id))
+            return self.sends.sent(Direction.ACTIVATIONS, fwd_chunk_id, super().get_fwd_send_ops(fwd_chunk_id))
 
         def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[Any]:
-            return self.sends.received(Way.ACTIVATIONS, fwd_chunk_id, super().get_fwd_recv_ops(fwd_chunk_id))
+            return self.sends.received(Direction.ACTIVATIONS, fwd_chunk_id, super().get_fwd_recv_ops(fwd_chunk_id))
 
         def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
-            return self.sends.sent(Way.GRADIENTS, bwd_chunk_id, super().get_bwd_send_ops(bwd_chunk_id))
+            return self.sends.sent(Direction.GRADIENTS, bwd_chunk_id, super().get_bwd_send_ops(bwd_chunk_id))
 
         def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[Any]:
-            return self.sends.received(Way.GRADIENTS, bwd_chunk_id, super().get_bwd_recv_ops(bwd_chunk_id))
+            return self.sends.received(Direction.GRADIENTS, bwd_chunk_id, super().get_bwd_recv_ops(bwd_chunk_id))
 
         def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-            self.sends.land(Way.ACTIVATIONS, fwd_chunk_id)
+            self.sends.land(Direction.ACTIVATIONS, fwd_chunk_id)
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
         def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-            self.sends.land(Way.GRADIENTS, bwd_chunk_id)
+            self.sends.land(Direction.GRADIENTS, bwd_chunk_id)
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     return CodedStage

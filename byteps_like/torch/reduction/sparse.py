@@ -19,7 +19,7 @@ from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.sparse.choice import RETURN
 from byteps_like.torch.sparse.rows import Rows
-from byteps_like.torch.sparse.sums import KIND, SparseSums, forget, is_dense, start_sparse
+from byteps_like.torch.sparse.sums import KIND, SparseHistory, forget, is_dense, start_sparse
 
 _ROWS = 1  # sparse dimensions of an embedding's gradient
 
@@ -31,7 +31,7 @@ class SparseGradients:
         self.partition_bytes = 0
         """Of those that go through servers, on all ranks alike; 0: of the job's size."""
         self._label, self._op, self._process_set = label, op, process_set
-        self._twins = _runtime.current().of(SparseSums).twins
+        self._twins = _runtime.current().of(SparseHistory).twins
         self._known: dict[int, Named] = {}
         self._stays_dense: set[int] = set()
         self._flights: list[int] = []

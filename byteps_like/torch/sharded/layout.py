@@ -10,7 +10,7 @@ UNIT = 256
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardPiece:
     """The part of parameter `slot` that lies at elements `begin` to `end` of the arena; `start` counts within it."""
 
     slot: int
@@ -42,13 +42,13 @@ class ShardLayout:
     total: int
     chunks: tuple[ChunkLayout, ...]
 
-    def pieces(self, begin: int, end: int) -> list[Piece]:
+    def pieces(self, begin: int, end: int) -> list[ShardPiece]:
         """What of which parameters lies between elements `begin` and `end`."""
         found = []
         for slot, (offset, size) in enumerate(zip(self.offsets, self.sizes, strict=True)):
             low, high = max(begin, offset), min(end, offset + size)
             if low < high:
-                found.append(Piece(slot, low - offset, low, high))
+                found.append(ShardPiece(slot, low - offset, low, high))
         return found
 
     def chunks_of(self, slot: int) -> range:

@@ -21,7 +21,7 @@ WIDEST_BLOCK = 1 << 20
 """Elements of the codec's largest block."""
 
 
-class Way(Enum):
+class SparseMethod(Enum):
     """What travels. Of ways that take as long the first one is taken."""
 
     GATHERED = "gathered"
@@ -47,12 +47,12 @@ class Seen:
 
     entries: int
     union: int
-    way: Way
+    way: SparseMethod
     generation: int = 0
     form: Form | None = None
 
 
-def choose(rows: Rows, ranks: int, seen: Seen | None, cards: Cards | None = None) -> Way:
+def choose(rows: Rows, ranks: int, seen: Seen | None, cards: Cards | None = None) -> SparseMethod:
     """The way of the next round of a tensor like `rows`; `seen`: its last one.
 
     `cards`: those of a job whose servers may be asked; None: entries travel among ranks that are all alike. Of n ranks
@@ -62,31 +62,31 @@ def choose(rows: Rows, ranks: int, seen: Seen | None, cards: Cards | None = None
     EuroSys 2019, section 3.1) chooses between servers for what is sparse and all-reduce for what isn't.
     """
     if ranks == 1:
-        return Way.GATHERED
+        return SparseMethod.GATHERED
     if seen is None:
-        return Way.TWO_HOPS if ranks > 2 else Way.GATHERED
+        return SparseMethod.TWO_HOPS if ranks > 2 else SparseMethod.GATHERED
     seconds = times(rows, ranks, seen, cards)
-    if seen.way is not Way.SERVERS and Way.SERVERS in seconds:
-        seconds[Way.SERVERS] /= WORTH
-    if seen.way is Way.DENSE:
-        seconds[Way.DENSE] *= RETURN
+    if seen.way is not SparseMethod.SERVERS and SparseMethod.SERVERS in seconds:
+        seconds[SparseMethod.SERVERS] /= WORTH
+    if seen.way is SparseMethod.DENSE:
+        seconds[SparseMethod.DENSE] *= RETURN
     return min(seconds, key=lambda way: seconds[way])
 
 
-def times(rows: Rows, ranks: int, seen: Seen, cards: Cards | None = None) -> dict[Way, float]:
+def times(rows: Rows, ranks: int, seen: Seen, cards: Cards | None = None) -> dict[SparseMethod, float]:
     """Seconds of a round like the last one, by way; those that can't be taken aren't there."""
     known = cards or alike(ranks)
     own, union, dense = seen.entries / ranks, seen.union, rows.places * rows.width * rows.values.element_size()
     found = {
-        Way.GATHERED: known.gathered(own * rows.nbytes),
-        Way.TWO_HOPS: known.by_ranks(own * rows.nbytes, union * rows.nbytes),
+        SparseMethod.GATHERED: known.gathered(own * rows.nbytes),
+        SparseMethod.TWO_HOPS: known.by_ranks(own * rows.nbytes, union * rows.nbytes),
     }
     codec = codec_for(rows, seen)
     back = payload(rows, union, codec)
     if known.has_servers and _fits(rows) and back < dense:
-        found[Way.SERVERS] = known.by_servers(payload(rows, own, codec), back) + detour(rows)
+        found[SparseMethod.SERVERS] = known.by_servers(payload(rows, own, codec), back) + detour(rows)
     if dense:  # else it would not show which entries there are
-        found[Way.DENSE] = (known.by_servers if known.has_servers else known.by_ranks)(dense, dense)
+        found[SparseMethod.DENSE] = (known.by_servers if known.has_servers else known.by_ranks)(dense, dense)
     return found
 
 

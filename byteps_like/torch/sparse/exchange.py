@@ -16,7 +16,7 @@ _FORM = "of a sparse tensor, as [0, operation, sparse dimensions, *shape]"
 
 
 @dataclass(frozen=True)
-class Place:
+class ExchangeLanes:
     """Where an exchange goes: its steps over `lane`; the headers over `first`, if another lane has the order of calls.
 
     `operation`: what the user has called. `timeout`: seconds of each step; None: the lane's.
@@ -34,7 +34,7 @@ class Exchange:
     The headers are on their way when it has been made, the rest goes after `start`.
     """
 
-    def __init__(self, rows: Rows, op: Op, place: Place, gathers: bool) -> None:
+    def __init__(self, rows: Rows, op: Op, place: ExchangeLanes, gathers: bool) -> None:
         lane = place.lane
         self._rows, self._op, self._lane, self._gathers = rows, op, lane, gathers
         self._options = CallOptions(place.timeout, traffic=Traffic.GRADIENT)

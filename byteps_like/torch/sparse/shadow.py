@@ -32,7 +32,7 @@ class Means:
         return f"{self.name}.{self.codec.name}" + (f"/{self.partition_bytes}" if self.partition_bytes else "")
 
 
-class Twin:
+class DenseShadow:
     """As much memory as a tensor like `rows` takes when dense, all zero between two rounds.
 
     Each partition's payload has the rows in it, merged by its server; so servers own rows, as in Parallax (Kim et al.,

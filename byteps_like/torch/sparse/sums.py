@@ -15,10 +15,10 @@ from byteps_like.torch.device.tensors import spec_of, wire_op
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.naming import Call, Claim
 from byteps_like.torch.job.routes import Request, Scope
-from byteps_like.torch.sparse.choice import Seen, Way, choose, codec_for
-from byteps_like.torch.sparse.exchange import Exchange, Place
+from byteps_like.torch.sparse.choice import Seen, SparseMethod, choose, codec_for
+from byteps_like.torch.sparse.exchange import Exchange, ExchangeLanes
 from byteps_like.torch.sparse.rows import SUMMED, Form, Rows
-from byteps_like.torch.sparse.shadow import Means, Twin
+from byteps_like.torch.sparse.shadow import DenseShadow, Means
 from byteps_like.worker.api import Handle
 
 KIND = "sparse_push_pull"
@@ -29,12 +29,12 @@ Started = tuple[Handle, Callable[[], tuple[Rows, int]]]
 
 
 @dataclass
-class SparseSums:
+class SparseHistory:
     """Those that a runtime has made, by name. `seen`: the last one; `twins`: what goes through servers, while no round
     of it is in flight."""
 
     seen: dict[str, Seen] = field(default_factory=dict)
-    twins: dict[str, Twin] = field(default_factory=dict)
+    twins: dict[str, DenseShadow] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Sum:
     reduction: Reduction
     scope: Scope
     seen: Seen | None
-    way: Way
+    way: SparseMethod
     partition_bytes: int
 
     @property
@@ -96,15 +96,15 @@ def start_sparse(
             full = claim.stable
             seen, generation = _seen(full, rows.form), runtime.generation
             way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
-            if way is not Way.SERVERS:
-                runtime.of(SparseSums).twins.pop(full, None)
-            start = {Way.DENSE: _start_dense, Way.SERVERS: _start_servers}.get(way, _start_exchange)
+            if way is not SparseMethod.SERVERS:
+                runtime.of(SparseHistory).twins.pop(full, None)
+            start = {SparseMethod.DENSE: _start_dense, SparseMethod.SERVERS: _start_servers}.get(way, _start_exchange)
             step, finish = start(_Sum(rows, claim, reduction, scope, seen, way, partition_bytes))
             runtime.names.begun(claim, step)
 
         def result() -> torch.Tensor:
             total, entries = finish()
-            runtime.of(SparseSums).seen[full] = Seen(entries, total.count, way, generation, rows.form)
+            runtime.of(SparseHistory).seen[full] = Seen(entries, total.count, way, generation, rows.form)
             return total.scaled(reduction.postscale).tensor().to(home)
 
         return Operation(runtime, claim, step, result)
@@ -116,13 +116,13 @@ def start_sparse(
 def is_dense(name: str, process_set: object = None) -> bool:
     """Whether the last sum of that name went as a dense one."""
     seen = _seen(f"{_runtime.current().scope(process_set).prefix}{KIND}.{name}")
-    return seen is not None and seen.way is Way.DENSE
+    return seen is not None and seen.way is SparseMethod.DENSE
 
 
 def forget(name: str, process_set: object = None) -> None:
     """The next sum of that name goes as the first one did. On all ranks alike."""
     runtime = _runtime.current()
-    runtime.of(SparseSums).seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
+    runtime.of(SparseHistory).seen.pop(f"{runtime.scope(process_set).prefix}{KIND}.{name}", None)
 
 
 def _seen(full: str, form: Form | None = None) -> Seen | None:
@@ -131,7 +131,7 @@ def _seen(full: str, form: Form | None = None) -> Seen | None:
     None after all ranks have joined: who did so first has not seen the others' last.
     """
     runtime = _runtime.current()
-    seen = runtime.of(SparseSums).seen.get(full)
+    seen = runtime.of(SparseHistory).seen.get(full)
     if seen is None or seen.generation != runtime.generation:
         return None
     return seen if form in (None, seen.form) else None
@@ -142,7 +142,9 @@ def _start_exchange(wanted: _Sum) -> Started:
     if runtime.joiner is not None:
         runtime.joiner.check("push_pull of a sparse tensor", scope.ranks)
     lane = scope.lane(wanted.claim.name)
-    exchange = Exchange(wanted.rows, wanted.reduction.op, Place(lane, lane), wanted.way is Way.GATHERED)
+    exchange = Exchange(
+        wanted.rows, wanted.reduction.op, ExchangeLanes(lane, lane), wanted.way is SparseMethod.GATHERED
+    )
     step = exchange.start()
     if runtime.joiner is not None:
         runtime.joiner.watch(wanted.claim, step, scope)
@@ -150,12 +152,12 @@ def _start_exchange(wanted: _Sum) -> Started:
 
 
 def _start_servers(wanted: _Sum) -> Started:
-    rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().of(SparseSums).twins
+    rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().of(SparseHistory).twins
     assert wanted.seen is not None
     means = Means(wanted.claim.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
-    twin: Twin | None = twins.pop(wanted.claim.stable, None)  # held again when all is well
+    twin: DenseShadow | None = twins.pop(wanted.claim.stable, None)  # held again when all is well
     if twin is None or not twin.serves(rows, means):
-        twin = Twin(rows, means, scope.route)
+        twin = DenseShadow(rows, means, scope.route)
     held, handle = twin, twin.start(rows, wanted.request)
 
     def finish() -> tuple[Rows, int]:

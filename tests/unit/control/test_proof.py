@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.control.calls.proof import DISORDER, CallerSession, ChallengedError, Keys, Place, Purpose, Verifier
+from byteps_like.control.calls.proof import DISORDER, Addressee, CallerSession, ChallengedError, Keys, Purpose, Verifier
 from byteps_like.errors import RefusedError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -146,7 +146,7 @@ def test_any_order_and_any_repetition(seed: int, count: int) -> None:
     newest = 0
     for _ in range(min(count, 200)):
         number = rng.randint(1, count)
-        proof = keys.sign(DRAIN, Place(b"i" * 16, 1, number), BODY)
+        proof = keys.sign(DRAIN, Addressee(b"i" * 16, 1, number), BODY)
         try:
             server.admit(DRAIN, proof)
         except RefusedError:
@@ -163,6 +163,6 @@ def test_numbers_may_leap() -> None:
     server, keys = verifier(incarnation=b"i" * 16), Keys.of(SECRET)
     server._given = 1
     for number in (1, 2**63, 2**64 - 1):
-        server.admit(DRAIN, keys.sign(DRAIN, Place(b"i" * 16, 1, number), BODY))
+        server.admit(DRAIN, keys.sign(DRAIN, Addressee(b"i" * 16, 1, number), BODY))
     with pytest.raises(ChallengedError):
-        server.admit(DRAIN, keys.sign(DRAIN, Place(b"i" * 16, 1, 1), BODY))
+        server.admit(DRAIN, keys.sign(DRAIN, Addressee(b"i" * 16, 1, 1), BODY))

@@ -9,7 +9,7 @@ from byteps_like.planner import workloads
 from byteps_like.planner.call import call
 from byteps_like.planner.clock import Clock, Process
 from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
-from byteps_like.planner.link import Card, Link, Segment
+from byteps_like.planner.link import Link, NicModel, Segment
 from byteps_like.planner.predict import predict
 from byteps_like.planner.shift.plan import Arc, Job, plan_shifts
 from byteps_like.planner.workload import Layer, Workload
@@ -141,7 +141,7 @@ def test_two_rings_on_two_cards() -> None:
 def together(shift: float) -> float:
     """Seconds of an iteration of two jobs, 1 s of compute and 1 s of the line that they share, one `shift` later."""
     clock, ends = Clock(), []
-    line, far = Card(clock, "line", 1e6), Card(clock, "far", 1e12)
+    line, far = NicModel(clock, "line", 1e6), NicModel(clock, "far", 1e12)
 
     class Job:
         def __init__(self) -> None:

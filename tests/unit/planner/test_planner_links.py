@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from byteps_like.planner.clock import Clock, Gate, Process
-from byteps_like.planner.link import HEADER_BYTES, Card, Link, Segment
+from byteps_like.planner.link import HEADER_BYTES, Link, NicModel, Segment
 from byteps_like.planner.queue import Push, PushQueue
 
 
@@ -24,7 +24,7 @@ class Backlog:
         pass
 
 
-def transfer(clock: Clock, cards: tuple[Card, Card], count: int, landed: list[float], **options: float) -> Link:
+def transfer(clock: Clock, cards: tuple[NicModel, NicModel], count: int, landed: list[float], **options: float) -> Link:
     link = Link(cards, Backlog(count), lambda _: landed.append(clock.now), **options)  # type: ignore[arg-type]
     link.kick()
     return link
@@ -60,7 +60,7 @@ def test_processes_sleep_and_wait_at_gates() -> None:
 
 def test_a_segment_takes_its_wire_time_once_and_the_latency() -> None:
     clock, landed = Clock(), []
-    transfer(clock, (Card(clock, "a", 1000.0), Card(clock, "b", 1000.0)), 3, landed, latency=0.25)
+    transfer(clock, (NicModel(clock, "a", 1000.0), NicModel(clock, "b", 1000.0)), 3, landed, latency=0.25)
     clock.run()
     assert landed == pytest.approx([1.25, 2.25, 3.25])  # cut-through: the second card adds nothing
 
@@ -68,15 +68,15 @@ def test_a_segment_takes_its_wire_time_once_and_the_latency() -> None:
 @pytest.mark.parametrize(("up", "down"), [(1000.0, 250.0), (250.0, 1000.0)])
 def test_the_slower_card_counts(up: float, down: float) -> None:
     clock, landed = Clock(), []
-    transfer(clock, (Card(clock, "a", up), Card(clock, "b", down)), 4, landed)
+    transfer(clock, (NicModel(clock, "a", up), NicModel(clock, "b", down)), 4, landed)
     clock.run()
     assert landed == pytest.approx([4.0, 8.0, 12.0, 16.0])
 
 
 def test_links_share_a_card_and_directions_do_not() -> None:
     clock, first, second, back = Clock(), [], [], []
-    up, down = Card(clock, "up", 1000.0), Card(clock, "down", 1000.0)
-    far = [Card(clock, f"far {n}", 1e9) for n in range(3)]
+    up, down = NicModel(clock, "up", 1000.0), NicModel(clock, "down", 1000.0)
+    far = [NicModel(clock, f"far {n}", 1e9) for n in range(3)]
     transfer(clock, (up, far[0]), 4, first)
     transfer(clock, (up, far[1]), 4, second)
     transfer(clock, (far[2], down), 4, back)
@@ -88,7 +88,7 @@ def test_links_share_a_card_and_directions_do_not() -> None:
 
 def test_shares_divide_a_card() -> None:
     clock, small, large = Clock(), [], []
-    up, far = Card(clock, "up", 1000.0), Card(clock, "far", 1e9)
+    up, far = NicModel(clock, "up", 1000.0), NicModel(clock, "far", 1e9)
     transfer(clock, (up, far), 10, small, share=1.0)
     transfer(clock, (up, far), 30, large, share=3.0)
     clock.run()
@@ -98,9 +98,9 @@ def test_shares_divide_a_card() -> None:
 
 def test_two_senders_share_a_receiver() -> None:
     clock, landed = Clock(), []
-    down = Card(clock, "down", 1000.0)
+    down = NicModel(clock, "down", 1000.0)
     for name in "ab":
-        transfer(clock, (Card(clock, name, 1000.0), down), 5, landed)
+        transfer(clock, (NicModel(clock, name, 1000.0), down), 5, landed)
     clock.run()
     assert landed[-1] == pytest.approx(10.0)
     assert down.busy == pytest.approx(10.0)
@@ -108,9 +108,9 @@ def test_two_senders_share_a_receiver() -> None:
 
 def test_luck_divides_a_receiving_card() -> None:
     clock, lucky, unlucky = Clock(), [], []
-    down = Card(clock, "down", 1000.0)
-    transfer(clock, (Card(clock, "a", 1e6), down), 20, lucky, luck=3.0)
-    transfer(clock, (Card(clock, "b", 1e6), down), 20, unlucky, luck=1.0)
+    down = NicModel(clock, "down", 1000.0)
+    transfer(clock, (NicModel(clock, "a", 1e6), down), 20, lucky, luck=3.0)
+    transfer(clock, (NicModel(clock, "b", 1e6), down), 20, unlucky, luck=1.0)
     clock.run()
     assert lucky[-1] == pytest.approx(20 * 4 / 3, abs=2.0)
     assert unlucky[-1] == pytest.approx(40.0, abs=0.1)
@@ -120,7 +120,7 @@ def pushed(unsent: int) -> float:
     """Seconds until a segment of high priority has left that was queued behind a long push that is under way."""
     clock, done = Clock(), []
     queue = PushQueue(clock, 1000 - HEADER_BYTES, 1e9, whole=False)
-    cards = (Card(clock, "up", 1000.0), Card(clock, "down", 1000.0))
+    cards = (NicModel(clock, "up", 1000.0), NicModel(clock, "down", 1000.0))
 
     def deliver(segment: Segment) -> None:
         if segment.what.key == 1:
@@ -141,7 +141,7 @@ def test_what_preempts_is_the_segment() -> None:
 def test_credit_is_how_far_pushes_are_ahead_of_results() -> None:
     clock, sent = Clock(), []
     queue = PushQueue(clock, 100, 250, whole=False)
-    cards = (Card(clock, "up", 1e6), Card(clock, "down", 1e6))
+    cards = (NicModel(clock, "up", 1e6), NicModel(clock, "down", 1e6))
     queue.link = Link(cards, queue, sent.append)
     queue.add(Push(0, 0, 800, 0, lambda: None))
     clock.at(0.01, lambda: [queue.landed(sent[0]), queue.landed(sent[1])])

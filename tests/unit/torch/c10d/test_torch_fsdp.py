@@ -302,7 +302,7 @@ def test_what_lies_elsewhere_is_said_once(monkeypatch: pytest.MonkeyPatch, caplo
     from byteps_like.torch.fsdp import collectives as fsdp_collectives
     from byteps_like.torch.fsdp import hosts as fsdp_hosts
     from byteps_like.torch.pipeline import stage as pipeline_stage
-    from byteps_like.torch.pipeline.edges import Way
+    from byteps_like.torch.pipeline.edges import Direction
 
     monkeypatch.setattr(fsdp_collectives, "crosses_hosts", lambda _: True)
     fsdp_hosts.warn_raw.cache_clear()
@@ -314,7 +314,7 @@ def test_what_lies_elsewhere_is_said_once(monkeypatch: pytest.MonkeyPatch, caplo
     operation = types.SimpleNamespace(tensor=tensor, group_peer=1)
     for _ in range(2):
         assert seam._codec_for(tensor, codec) is None
-        assert pipeline_stage.Sends._coder(stage, Way.ACTIVATIONS, 1, 0, operation) is None
+        assert pipeline_stage.Sends._coder(stage, Direction.ACTIVATIONS, 1, 0, operation) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"{call}: tensors on meta are sent uncompressed: only tensors in host memory are encoded"
         for call in ("compress_fsdp", "compress_pipeline")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from byteps_like.torch.job import runtime
-from byteps_like.torch.sparse.choice import Way
+from byteps_like.torch.sparse.choice import SparseMethod
 from byteps_like.torch.sparse.rows import SUMMED, Rows
-from byteps_like.torch.sparse.sums import SparseSums
+from byteps_like.torch.sparse.sums import SparseHistory
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import run_world
 
@@ -136,7 +136,7 @@ def drifting(bps, rank, size):
             (model(words) * torch.arange(1.0, 5.0)).square().sum().div(1 if model is table else size).backward()
             optimizer.step()
         assert step == 0 or table.weight.grad.is_sparse
-        ways.append([seen.way for seen in runtime.current().of(SparseSums).seen.values()])
+        ways.append([seen.way for seen in runtime.current().of(SparseHistory).seen.values()])
         torch.testing.assert_close(table.weight, plain.weight, rtol=0, atol=1e-12)
     return ways
 
@@ -146,7 +146,11 @@ def test_gradients_change_their_way_without_losing_updates(servers):
     ranks = run_world(4, drifting, servers=servers)
     assert ranks.count(ranks[0]) == 4
     ways = [way for step in ranks[0] for way in step]
-    assert ways[1] is not Way.DENSE and ways[3] is ways[4] is Way.DENSE and ways[-1] is not Way.DENSE
+    assert (
+        ways[1] is not SparseMethod.DENSE
+        and ways[3] is ways[4] is SparseMethod.DENSE
+        and ways[-1] is not SparseMethod.DENSE
+    )
 
 
 def drifting_dense(bps, rank, size):

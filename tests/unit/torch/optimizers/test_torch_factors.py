@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from byteps_like.torch.factors.choice import Exchange, Link, by_factors, next_rows
+from byteps_like.torch.factors.choice import FactorExchange, FactorLink, by_factors, next_rows
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios import factors
@@ -67,12 +67,12 @@ def test_bytes_are_those_of_the_formula(size):
             assert dense / factored >= 14  # as 4096 x 4096 with 32 rows: 2MN / (K P (M+N)) = 16
 
 
-def exchange(rows: int, ranks: int, outputs: int = 4096, inputs: int = 4096, **more: Any) -> Exchange:
-    return Exchange(outputs, inputs, (rows,) * ranks, **more)
+def exchange(rows: int, ranks: int, outputs: int = 4096, inputs: int = 4096, **more: Any) -> FactorExchange:
+    return FactorExchange(outputs, inputs, (rows,) * ranks, **more)
 
 
 def test_the_choice_turns_at_the_analytic_crossover():
-    free = Link()
+    free = FactorLink()
     # K P (M+N) = 2 M N: at 32 ranks and 4096 x 4096 with 128 rows.
     assert by_factors(exchange(128, 32), free, "auto") and not by_factors(exchange(129, 32), free, "auto")
     assert not by_factors(exchange(256, 32), free, "auto")
@@ -87,20 +87,20 @@ def test_the_choice_turns_at_the_analytic_crossover():
 
 def test_more_rows_than_the_rank_of_the_matrix_never_go_as_factors():
     wide = exchange(65, 2, outputs=64, inputs=100_000)
-    assert wide.factor_bytes < wide.matrix_bytes * 70 and not by_factors(wide, Link(), True)
-    assert by_factors(exchange(64, 2, outputs=64, inputs=100_000), Link(), True)
-    assert not by_factors(exchange(0, 4), Link(), True) and not by_factors(exchange(1, 1), Link(), True)
-    assert not by_factors(Exchange(64, 64, (1, 65)), Link(), True)
+    assert wide.factor_bytes < wide.matrix_bytes * 70 and not by_factors(wide, FactorLink(), True)
+    assert by_factors(exchange(64, 2, outputs=64, inputs=100_000), FactorLink(), True)
+    assert not by_factors(exchange(0, 4), FactorLink(), True) and not by_factors(exchange(1, 1), FactorLink(), True)
+    assert not by_factors(FactorExchange(64, 64, (1, 65)), FactorLink(), True)
 
 
 def test_time_has_its_say():
     shape = exchange(32, 8)
-    line = Link(dense_byte=1e-7 * 1.75, factors_byte=1e-7)
+    line = FactorLink(dense_byte=1e-7 * 1.75, factors_byte=1e-7)
     assert by_factors(shape, line, "auto")
     # A product that takes longer than the exchange of the matrix; a start that does.
-    slow = Link(dense_byte=1e-9, factors_byte=1e-9, multiply_add=1e-9)
+    slow = FactorLink(dense_byte=1e-9, factors_byte=1e-9, multiply_add=1e-9)
     assert shape.factor_seconds(slow) > shape.matrix_seconds(slow) and not by_factors(shape, slow, "auto")
-    assert not by_factors(exchange(1, 2, 16, 16), Link(factors_start=1e-3), "auto")
+    assert not by_factors(exchange(1, 2, 16, 16), FactorLink(factors_start=1e-3), "auto")
     assert by_factors(shape, slow, True)
 
 
