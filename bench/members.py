@@ -27,7 +27,7 @@ from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import STREAMS, Caller
 from byteps_like.control.calls.scheduler import SERVICE, SchedulerServer
 from byteps_like.control.calls.session import open_channel, scheduler_of
-from byteps_like.control.members.seats import Claim
+from byteps_like.control.members.seats import JoinClaim
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.control.v1 import scheduler_pb2 as pb
 
@@ -50,7 +50,7 @@ class Simulated:
     async def join(self) -> None:
         """Claims its place, opens its watch stream and waits for the world."""
         member = Member(MemberRole.WORKER, self.rank, f"boot/{self.rank // 8}", f"10.0.0.{self.rank // 8}", self.rank)
-        claim = Claim(self.id, member, self.world_size, 0, {"partition_bytes": "4194304"}, 60.0)
+        claim = JoinClaim(self.id, member, self.world_size, 0, {"partition_bytes": "4194304"}, 60.0)
         await self.caller.call("Join", wire.claim_to_wire(claim), 60.0)
         self.watcher = asyncio.create_task(self._watch())
         await self.formed.wait()

@@ -23,7 +23,7 @@ import push_pull
 import report
 from push_pull_plan import OURS, RING, RIVAL, Plan
 
-from byteps_like.control.placing.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Machine, card_time, shares
 from byteps_like.launch.fleet import Fleet, choose
 from byteps_like.launch.lab.hosts import Lab
 from byteps_like.launch.lab.job import run_in_lab
@@ -66,8 +66,8 @@ class Case:
         known = real if self.told or self.live else [self._host(place, goodput) for place in range(len(real))]
         return card_time(real, shares(known)) * size
 
-    def _host(self, place: int, rate: float) -> Host:
-        return Host(int(place < self.workers), place in self.fleet.hosts, rate)
+    def _host(self, place: int, rate: float) -> Machine:
+        return Machine(int(place < self.workers), place in self.fleet.hosts, rate)
 
     def __str__(self) -> str:
         how = "weighted" if self.told else "found while running" if self.live else "equal shares"

@@ -30,7 +30,7 @@ from byteps_like.launch.lab.hosts import Lab
 from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.planner import workloads
-from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
+from byteps_like.planner.cluster import Cluster, ClusterCosts, SendOrder, Settings
 from byteps_like.planner.predict import Prediction, predict
 from byteps_like.planner.workload import Layer, Workload
 
@@ -47,7 +47,7 @@ COLUMNS = (
     "n", "k", "Mb/s", "slowest", "model", "MB", "comm/comp", "partition", "order", "barrier", "predicted", "measured",
     "error", "processor", "others'",
 )  # fmt: skip
-COSTS = Costs(latency=100e-6, frame=0.0, launch=60e-6, sum_rate=1.5e9, memory_rate=4e9)
+COSTS = ClusterCosts(latency=100e-6, frame=0.0, launch=60e-6, sum_rate=1.5e9, memory_rate=4e9)
 """Of the lab's machine. Nothing here is fitted to the configurations: the wire is what limits them."""
 
 
@@ -122,7 +122,7 @@ class Configuration:
     @property
     def settings(self) -> Settings:
         """As the ranks have them."""
-        order = Order.PRIORITY if self.priorities else Order.FIFO
+        order = SendOrder.PRIORITY if self.priorities else SendOrder.FIFO
         return Settings(partition_bytes=self.partition_bytes, order=order, barrier=self.barrier)
 
 

@@ -24,11 +24,11 @@ from typing import Any
 
 import report
 
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 from byteps_like.launch.lab.hosts import INTERFACE, Lab
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
-from byteps_like.planner.shift.plan import Arc, Job, ShiftPlan, plan_shifts
+from byteps_like.planner.shift.plan import Arc, PeriodicJob, ShiftPlan, plan_shifts
 
 JOBS = "AB"
 LEAD = 15.0  # seconds in which all processes have started
@@ -41,7 +41,9 @@ class OnLab:
     lab: Lab
     job: int
 
-    def __call__(self, part: Part, command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    def __call__(
+        self, part: ChildPart, command: list[str], environment: dict[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
         """The command and the environment that start `part` on its host."""
         host = self.lab.hosts[0 if part.role == "scheduler" or part.rank == 0 else 1 + self.job]
         own = {"BYTEPS_LIKE_HOST": host.address}
@@ -111,7 +113,7 @@ def planned(arguments: argparse.Namespace, alone: list[list[float]], goodput: fl
     period = statistics.median(end - begun for begun, _, end in alone)
     sent = statistics.median(end - computed for _, computed, end in alone)
     arc = Arc(period - sent, sent, arguments.bytes * 8e-9 / sent)
-    return plan_shifts([Job(name, period, (arc,)) for name in JOBS], max(goodput * 8e-9, arc.gbps))
+    return plan_shifts([PeriodicJob(name, period, (arc,)) for name in JOBS], max(goodput * 8e-9, arc.gbps))
 
 
 def step_times(times: list[list[float]]) -> list[float]:

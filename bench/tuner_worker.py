@@ -17,7 +17,7 @@ import byteps_like.torch as bps
 from byteps_like.planner.workloads import load
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.tuner.log import Log
-from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
 
@@ -91,12 +91,12 @@ def main() -> None:
     torch.set_num_threads(1)
     bps.init()
     trainer, points = Trainer(plan, rank), grid(plan)
-    by_grid = trainer.tune("on", Pace(len(points), 1, plan.measure), Listed(points))
-    tuned = trainer.tune(plan.saved if rank == 0 else "on", Pace(plan.trials, 1, plan.measure))
+    by_grid = trainer.tune("on", TrialPace(len(points), 1, plan.measure), Listed(points))
+    tuned = trainer.tune(plan.saved if rank == 0 else "on", TrialPace(plan.trials, 1, plan.measure))
     logs = {"grid": by_grid, "tuner": tuned}
     both = [by_grid.best.setting, tuned.best.setting] if rank == 0 else points[:2]
     in_turn = Listed(islice(cycle(both), 2 * plan.turns))
-    logs["in turn"] = trainer.tune("on", Pace(2 * plan.turns, 1, 2 * plan.measure), in_turn)
+    logs["in turn"] = trainer.tune("on", TrialPace(2 * plan.turns, 1, 2 * plan.measure), in_turn)
     trainer.check(size)
     if rank == 0:
         text = {name: [asdict(trial) for trial in log.trials] for name, log in logs.items()}

@@ -33,7 +33,7 @@ SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 SHARED = re.compile(r"(\d+) bytes smem")
 
 if TYPE_CHECKING:
-    from byteps_like.cuda.sources import Source
+    from byteps_like.cuda.sources import KernelSource
 
 
 def sources_module() -> types.ModuleType:
@@ -57,7 +57,7 @@ class Nvcc:
         self.path = path
         self.version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
 
-    def compile(self, source: Source, architecture: str, options: tuple[str, ...]) -> Compiled:
+    def compile(self, source: KernelSource, architecture: str, options: tuple[str, ...]) -> Compiled:
         """To machine code, which is thrown away."""
         text = WORK / f"{source.name}-{architecture}.cu"
         text.write_text(source.text, encoding="utf-8")
@@ -96,7 +96,7 @@ class Nvrtc:
         self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         self.version = f"NVRTC {major.value}.{minor.value}"
 
-    def compile(self, source: Source, architecture: str, options: tuple[str, ...]) -> Compiled:
+    def compile(self, source: KernelSource, architecture: str, options: tuple[str, ...]) -> Compiled:
         """To PTX, from which nvcc's assembler goes on; anything said about it is a failure."""
         library, program = self.library, ctypes.c_void_p()
         text, name = source.text.encode(), f"{source.name}.cu".encode()
@@ -114,7 +114,7 @@ class Nvrtc:
         return Compiled(said or (f"NVRTC error {error}" if error else ""), {})
 
 
-def _missing(source: Source, used: dict[str, tuple[int, int]]) -> str:
+def _missing(source: KernelSource, used: dict[str, tuple[int, int]]) -> str:
     lost = set(source.kernels) ^ set(used)
     return f"{source.name}.cu: {sorted(lost)} is not both declared by KERNEL and compiled" if lost else ""
 
@@ -145,7 +145,7 @@ def install(names: list[str]) -> str:
     return "" if done.returncode == 0 else (done.stderr.strip().split("\n") or ["pip failed"])[-1]
 
 
-def check(compiler: Nvcc | Nvrtc, source: Source, architecture: str, options: tuple[str, ...]) -> Compiled:
+def check(compiler: Nvcc | Nvrtc, source: KernelSource, architecture: str, options: tuple[str, ...]) -> Compiled:
     """As compiled now, or with the same text, options and compiler before."""
     what = "\0".join((compiler.version, source.text, architecture, *options, Path(__file__).read_text()))
     stamp = WORK / f"{source.name}-{architecture}-{type(compiler).__name__}.json"

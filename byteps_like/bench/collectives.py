@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from byteps_like.bench import report
-from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, OPERATIONS, OURS, Case, Plan
+from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, OPERATIONS, OURS, BenchPlan, Case
 from byteps_like.bench.start import run_ranks, why_no_mpi
 from byteps_like.errors import ConfigError
 from byteps_like.launch.lab.hosts import Lab
@@ -117,7 +117,7 @@ def _shared_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def _plan(options: Options, folder: str, lab: Lab | None) -> Plan:
+def _plan(options: Options, folder: str, lab: Lab | None) -> BenchPlan:
     rivals = list(options.rivals)
     if MPI in rivals and (why := why_no_mpi()):
         print(f"without OpenMPI: {why}")
@@ -125,7 +125,7 @@ def _plan(options: Options, folder: str, lab: Lab | None) -> Plan:
     if lab is not None and options.ranks % len(lab.hosts):
         raise ConfigError(f"{options.ranks} ranks can't be divided evenly among {len(lab.hosts)} hosts")
     doors = {"native": NATIVE, "c10d": C10D}
-    return Plan(
+    return BenchPlan(
         ranks=options.ranks, operations=list(options.operations), sizes=options.sizes(), places=list(options.places),
         memory=list(options.memory), seconds=options.seconds, folder=folder, interface="eth0" if lab else "",
         bind=options.binds(),
@@ -135,7 +135,7 @@ def _plan(options: Options, folder: str, lab: Lab | None) -> Plan:
     )  # fmt: skip
 
 
-def _rows(plan: Plan, goodput: float | None) -> Iterator[Row]:
+def _rows(plan: BenchPlan, goodput: float | None) -> Iterator[Row]:
     """Joins what the ranks recorded."""
     ranks = [_read(Path(plan.folder) / f"rank{rank}.jsonl") for rank in range(plan.ranks)]
     samples: dict[tuple[int, str], list[tuple[Row, ...]]] = defaultdict(list)
@@ -159,14 +159,14 @@ def _read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _case_fields(plan: Plan, case: Case) -> Row:
+def _case_fields(plan: BenchPlan, case: Case) -> Row:
     return {
         "bench": "collectives", "ranks": plan.ranks, "operation": case.operation, "in_place": case.in_place,
         "bytes": case.elements(plan.ranks) * 4, "memory": case.memory,
     }  # fmt: skip
 
 
-def _row(plan: Plan, case: Case, contender: str, turns: list[tuple[Row, ...]], goodput: float | None) -> Row:
+def _row(plan: BenchPlan, case: Case, contender: str, turns: list[tuple[Row, ...]], goodput: float | None) -> Row:
     times = sorted(
         (max(item["end"] for item in turn) - max(item["start"] for item in turn)) / turn[0]["calls"] for turn in turns
     )

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from byteps_like.bench.board import Board
 from byteps_like.bench.buffers import Buffers
-from byteps_like.bench.plan import ELEMENT, Case, Plan
+from byteps_like.bench.plan import ELEMENT, BenchPlan, Case
 
 Call = Callable[[], object]
 Run = Callable[[int], None]
@@ -129,7 +129,7 @@ class Mpi(Plain):
 class Direct:
     """The limit within a host: plain kernel loops over memory that all ranks have mapped, with nothing to agree on."""
 
-    def __init__(self, plan: Plan, rank: int, board: Board) -> None:
+    def __init__(self, plan: BenchPlan, rank: int, board: Board) -> None:
         self._ranks, self._rank, self._board = plan.ranks, rank, board
         self._yields = plan.ranks > len(os.sched_getaffinity(0))
         most = max(case.elements(plan.ranks) for case in plan.cases())

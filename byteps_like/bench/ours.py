@@ -13,22 +13,22 @@ from typing_extensions import override
 from byteps_like.bench.board import PATIENCE
 from byteps_like.bench.buffers import Buffers
 from byteps_like.bench.contenders import Call, Contender, Plain, TorchGroup
-from byteps_like.bench.plan import ELEMENT, Case, Plan
+from byteps_like.bench.plan import ELEMENT, BenchPlan, Case
 from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.device.tensors import tensor_over
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 _TAG = 1
 _NOW = CallOptions(waits=True)
 
 
-def make_native(plan: Plan, rank: int) -> Contender:
+def make_native(plan: BenchPlan, rank: int) -> Contender:
     """A world of its own, found through a file. Blocks until all ranks have come."""
     from byteps_like.torch.job.rendezvous import meet
 
     store = dist.FileStore(str(Path(plan.folder) / "world"), plan.ranks)  # type: ignore[attr-defined]
-    return Native(meet(Seat(store, rank, plan.ranks, PATIENCE)))
+    return Native(meet(MeetingSeat(store, rank, plan.ranks, PATIENCE)))
 
 
 def make_c10d() -> Contender:

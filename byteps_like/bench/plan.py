@@ -37,7 +37,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What all ranks are told."""
 
     ranks: int
@@ -77,13 +77,13 @@ class Plan:
         return path
 
     @classmethod
-    def load(cls, path: str) -> Plan:
+    def load(cls, path: str) -> BenchPlan:
         """What `save` wrote."""
         return cls(**json.loads(Path(path).read_text()))
 
 
 @dataclass(frozen=True)
-class Sample:
+class BenchSample:
     """`calls` calls of one rank, one behind the other. Times are of the machine's monotonic clock, common to all."""
 
     case: int

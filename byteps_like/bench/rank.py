@@ -24,7 +24,7 @@ from byteps_like.bench.board import PATIENCE, Board
 from byteps_like.bench.buffers import Buffers
 from byteps_like.bench.contenders import Contender, Direct, Mpi, Run, TorchGroup, Unsupported
 from byteps_like.bench.ours import make_c10d, make_native
-from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, Case, Plan, Remark, Sample
+from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, BenchPlan, BenchSample, Case, Remark
 from byteps_like.errors import BytePSLikeError
 
 SAMPLE_SECONDS = 0.01  # calls are put together until a sample takes about so long
@@ -37,10 +37,10 @@ WARM_UPS = 3
 class Rank:
     """The rank's state and what it has recorded."""
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    def __init__(self, plan: BenchPlan, rank: int) -> None:
         self.plan, self.rank = plan, rank
         self.board = Board(plan.folder, rank, plan.ranks)
-        self.records: list[Sample | Remark] = []
+        self.records: list[BenchSample | Remark] = []
         self.contenders: dict[str, Contender] = {}
 
     def join(self) -> None:
@@ -99,7 +99,7 @@ class Rank:
                 run(count)
                 end = time.perf_counter()
                 self.board.barrier()
-                self.records.append(Sample(number, name, start, end, count, self._sent() - before))
+                self.records.append(BenchSample(number, name, start, end, count, self._sent() - before))
 
     def _calls(self, run: Run) -> tuple[int, float]:
         """Calls per sample, and seconds per call, the same on all ranks.
@@ -132,7 +132,7 @@ class Rank:
 
 def main() -> None:
     """See the module."""
-    plan = Plan.load(sys.argv[1])
+    plan = BenchPlan.load(sys.argv[1])
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("BENCH_RANK", "0")))
     torch.set_num_threads(1)
     if plan.bind:  # before any thread is started

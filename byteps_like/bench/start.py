@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from byteps_like.bench.plan import MPI, Plan
+from byteps_like.bench.plan import MPI, BenchPlan
 from byteps_like.bench.processes import wait_all
 from byteps_like.launch.lab.hosts import INTERFACE, Lab
 
@@ -40,7 +40,7 @@ def why_no_mpi() -> str:
     return ""
 
 
-def run_ranks(plan: Plan, lab: Lab | None, timeout: float) -> None:
+def run_ranks(plan: BenchPlan, lab: Lab | None, timeout: float) -> None:
     """Runs all ranks to their end. Raises SystemCallError if one fails, DeadlineError after `timeout` seconds."""
     command = [sys.executable, "-m", "byteps_like.bench.rank", str(plan.save())]
     if MPI in plan.contenders:
@@ -54,7 +54,7 @@ def run_ranks(plan: Plan, lab: Lab | None, timeout: float) -> None:
     wait_all(processes, timeout)
 
 
-def _environment(plan: Plan) -> dict[str, str]:
+def _environment(plan: BenchPlan) -> dict[str, str]:
     folders = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     # Short, because OpenMPI puts sockets there.
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "TMPDIR": plan.folder,
@@ -65,7 +65,7 @@ def _placed(command: list[str], lab: Lab | None, rank: int, ranks: int) -> list[
     return command if lab is None else lab.hosts[rank * len(lab.hosts) // ranks].command(command)
 
 
-def _mpirun(plan: Plan, lab: Lab | None) -> list[str]:
+def _mpirun(plan: BenchPlan, lab: Lab | None) -> list[str]:
     passed = [word for name in ("PYTHONPATH", *(INTERFACE if lab else ())) for word in ("-x", name)]
     words = [*_MPIRUN, "-n", str(plan.ranks), *passed]
     if lab is None:

@@ -24,7 +24,7 @@ _SECRET = b"a benchmark among processes of one user".ljust(48, b".")
 
 
 @dataclass(frozen=True)
-class Seat:
+class BenchSeat:
     """This process's place."""
 
     rank: int
@@ -64,13 +64,13 @@ def results(folder: Path, ranks: int) -> list[object]:
     return [json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
 
 
-def seat() -> Seat:
+def seat() -> BenchSeat:
     """Of a process that `run` started."""
-    return Seat(int(os.environ[_RANK]), int(os.environ[_SIZE]), Path(os.environ[_FOLDER]))
+    return BenchSeat(int(os.environ[_RANK]), int(os.environ[_SIZE]), Path(os.environ[_FOLDER]))
 
 
 @contextmanager
-def join() -> Iterator[tuple[Seat, Communicator]]:
+def join() -> Iterator[tuple[BenchSeat, Communicator]]:
     """The world of all ranks; blocks until all have come. Leaves it once all are at the end of the block."""
     here = seat()
     board = Board(str(here.folder), here.rank, here.size)
@@ -86,10 +86,10 @@ def join() -> Iterator[tuple[Seat, Communicator]]:
         communicator.close()
 
 
-def _address(here: Seat, rank: int) -> Path:
+def _address(here: BenchSeat, rank: int) -> Path:
     return here.folder / f"address{rank}.json"
 
 
-def _peer(here: Seat, rank: int) -> Peer:
+def _peer(here: BenchSeat, rank: int) -> Peer:
     record = json.loads(_address(here, rank).read_text(encoding="utf-8"))
     return Peer(tuple(record["urls"]), record["host_id"], record["host"], record["pid"])

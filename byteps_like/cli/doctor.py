@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from byteps_like.launch.hosts import cuda, gpus, host, network, rdma
-from byteps_like.launch.hosts.host import Row, State
+from byteps_like.launch.hosts.host import Finding, State
 
 app = typer.Typer(add_completion=False)
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
@@ -26,7 +26,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Checks the capabilities of this host and suggests fixes."""
-    sources: list[Callable[[], Row | Iterable[Row]]] = [
+    sources: list[Callable[[], Finding | Iterable[Finding]]] = [
         *host.ROWS,
         *cuda.ROWS,
         *gpus.ROWS,
@@ -46,20 +46,20 @@ def doctor(
         raise typer.Exit(1)
 
 
-def collect(sources: Iterable[Callable[[], Row | Iterable[Row]]]) -> list[Row]:
+def collect(sources: Iterable[Callable[[], Finding | Iterable[Finding]]]) -> list[Finding]:
     """All rows; a check that itself fails becomes a row that says so."""
-    rows: list[Row] = []
+    rows: list[Finding] = []
     for source in sources:
         try:
             found = source()
-            rows += [found] if isinstance(found, Row) else found
+            rows += [found] if isinstance(found, Finding) else found
         except (OSError, ValueError, KeyError, AttributeError) as error:
             name = getattr(source, "__name__", "check")
-            rows.append(Row(name, State.WARN, f"the check failed: {error!r}", "see /proc and /sys"))
+            rows.append(Finding(name, State.WARN, f"the check failed: {error!r}", "see /proc and /sys"))
     return rows
 
 
-def _print(rows: list[Row]) -> None:
+def _print(rows: list[Finding]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -19,7 +19,7 @@ from byteps_like.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from byteps_like.planner.cluster import Cluster, Settings
-    from byteps_like.planner.study import Row
+    from byteps_like.planner.study import StudyRow
     from byteps_like.planner.workload import Workload
 
 app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
@@ -123,13 +123,13 @@ class PlanQuestion:
     def cluster(self) -> Cluster:
         """Rates are of payload: a line carries 0.956 of its bits in TCP segments of full frames."""
         from byteps_like.planner.calibrate import Calibration
-        from byteps_like.planner.cluster import GOODPUT, Cluster, Costs
+        from byteps_like.planner.cluster import GOODPUT, Cluster, ClusterCosts
 
         measured = Calibration.read(self.costs) if self.costs else None
         rate = self.gbps * GOODPUT or (measured.rate if measured else 10 * GOODPUT)
         return Cluster(
             self.workers, rate=rate, server_rate=self.server_gbps * GOODPUT or None, per_host=self.per_host,
-            colocated=self.beside, costs=measured.costs if measured else Costs(),
+            colocated=self.beside, costs=measured.costs if measured else ClusterCosts(),
         )  # fmt: skip
 
 
@@ -179,14 +179,16 @@ def _workload(model: str, trace: Path | None, batch: int, compute_seconds: float
 
 
 def _settings(partition_bytes: str, credit_bytes: str, fifo: bool, cross_barrier: bool) -> Settings:
-    from byteps_like.planner.cluster import Order, Settings
+    from byteps_like.planner.cluster import SendOrder, Settings
 
-    order = Order.FIFO if fifo else None
+    order = SendOrder.FIFO if fifo else None
     sizes = parse_bytes(partition_bytes), parse_bytes(credit_bytes)
     return Settings(partition_bytes=sizes[0], credit_bytes=sizes[1], order=order, barrier=not cross_barrier)
 
 
-def _studied(workload: Workload, cluster: Cluster, counts: list[int], settings: Settings, quiet: bool) -> list[Row]:
+def _studied(
+    workload: Workload, cluster: Cluster, counts: list[int], settings: Settings, quiet: bool
+) -> list[StudyRow]:
     from byteps_like.planner.study import study
 
     console = Console(stderr=True, quiet=quiet)
@@ -194,7 +196,7 @@ def _studied(workload: Workload, cluster: Cluster, counts: list[int], settings: 
         return list(study(workload, cluster, counts, settings, lambda text: status.update(f"simulating {text}")))
 
 
-def show(workload: Workload, cluster: Cluster, rows: list[Row]) -> Table:
+def show(workload: Workload, cluster: Cluster, rows: list[StudyRow]) -> Table:
     """The table; gains are step time now by step time then."""
     title = (
         f"{workload.name}, {workload.nbytes / 1e6:.3g} MB of gradients, {workload.compute * 1e3:.1f} ms of compute; "
@@ -217,7 +219,7 @@ def show(workload: Workload, cluster: Cluster, rows: list[Row]) -> Table:
     return table
 
 
-def draw(path: Path, workload: Workload, cluster: Cluster, rows: list[Row]) -> None:
+def draw(path: Path, workload: Workload, cluster: Cluster, rows: list[StudyRow]) -> None:
     """Step times over the number of servers, as they are, with faster links and with fewer bytes."""
     from byteps_like.bench.report import plot_curves
 

@@ -13,7 +13,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.pace import APART, SLACK, Pace
 
 if TYPE_CHECKING:  # NumPy takes its time, and help needs none
-    from byteps_like.planner.shift.plan import Job, ShiftPlan
+    from byteps_like.planner.shift.plan import PeriodicJob, ShiftPlan
 
 _STEPS = 60
 
@@ -73,7 +73,7 @@ def shift(
         console.print(f"drawn in {draw}")
 
 
-def _capacities(jobs: list[Job], given: list[str], gbps: float) -> dict[str, float]:
+def _capacities(jobs: list[PeriodicJob], given: list[str], gbps: float) -> dict[str, float]:
     names = dict.fromkeys(name for job in jobs for name in job.links)
     capacity = dict.fromkeys(names, gbps)
     for text in given:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from byteps_like.collectives import library
 from byteps_like.collectives.planning import draw, timeline
-from byteps_like.collectives.planning.timeline import Message
+from byteps_like.collectives.planning.timeline import TimedMessage
 from byteps_like.collectives.schedules import count
 from byteps_like.collectives.schedules.schedule import Kind, Layout, RankSchedule
 from byteps_like.errors import InvalidArgumentError
@@ -36,7 +36,7 @@ def list_all(
         table.add_column(heading, justify="right" if heading in ("rounds", "messages", "sections") else "left")
     for row in library.algorithms():
         name = row.name + (":1" if row.name == "multi_ring" else "")
-        reason = library.why_not(row.kind, name, layout)
+        reason = library.why_unavailable(row.kind, name, layout)
         if reason:
             table.add_row(row.kind, name, "", "", "", reason, style="dim")
             continue
@@ -116,7 +116,7 @@ def _first_kind(algorithm: str) -> Kind:
     return kinds[0]
 
 
-def _rounds(messages: list[Message], size: int) -> Table:
+def _rounds(messages: list[TimedMessage], size: int) -> Table:
     table = Table(box=None, show_lines=False)
     table.add_column("round", justify="right", style="dim")
     for rank in range(size):

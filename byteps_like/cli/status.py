@@ -16,7 +16,7 @@ from byteps_like.errors import DeadlineError, PeerLostError
 
 if TYPE_CHECKING:
     from byteps_like.control.calls.status import MemberStatus
-    from byteps_like.launch.monitor import Sample
+    from byteps_like.launch.monitor import StatusSample
 
 app = typer.Typer(add_completion=False)
 _STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
@@ -57,7 +57,7 @@ def status(
         raise typer.Exit(1) from None
 
 
-def _samples(config: Config, interval: float, once: bool) -> Iterator[Sample]:
+def _samples(config: Config, interval: float, once: bool) -> Iterator[StatusSample]:
     """One sample per interval until the job is over: its scheduler has ended after it had answered."""
     from byteps_like.launch.monitor import take_sample
 
@@ -72,32 +72,32 @@ def _samples(config: Config, interval: float, once: bool) -> Iterator[Sample]:
             return
 
 
-def _as_json(samples: Iterator[Sample]) -> None:
+def _as_json(samples: Iterator[StatusSample]) -> None:
     for sample in samples:
         print(json.dumps(asdict(sample.status)), flush=True)
 
 
-def _as_table(samples: Iterator[Sample]) -> None:
+def _as_table(samples: Iterator[StatusSample]) -> None:
     from rich.console import Console
 
     _each(samples, Console().print)
 
 
-def _live(samples: Iterator[Sample]) -> None:
+def _live(samples: Iterator[StatusSample]) -> None:
     from rich.live import Live
 
     with Live(auto_refresh=False) as live:
         _each(samples, lambda table: live.update(table, refresh=True))
 
 
-def _each(samples: Iterator[Sample], show: Callable[[Any], None]) -> None:
+def _each(samples: Iterator[StatusSample], show: Callable[[Any], None]) -> None:
     before = None
     for sample in samples:
         show(_table(before, sample))
         before = sample
 
 
-def _table(before: Sample | None, now: Sample) -> Any:
+def _table(before: StatusSample | None, now: StatusSample) -> Any:
     """A row for each member, no wider than 80 columns; below it what is said about some or all."""
     from rich.table import Table
 
@@ -145,7 +145,7 @@ def _name(status: MemberStatus) -> str:
     return f"{member.role} {member.rank}" if member.rank >= 0 else str(member.role)
 
 
-def _notes(now: Sample) -> str:
+def _notes(now: StatusSample) -> str:
     """How gradients travel, who waits for what, what the scheduler says."""
     members = now.status.members
     routes = sorted({name[len(_ROUTE) :] for each in members for name in each.stats if name.startswith(_ROUTE)})

@@ -36,9 +36,11 @@ def record(
     the temporary directory and BYTEPS_LIKE_TRACE_ROOT. Afterwards, copy the parts of all hosts into one directory.
     """
     from byteps_like.control.calls.client import order_record
-    from byteps_like.timeline.orders import NEXT, Order
+    from byteps_like.timeline.orders import NEXT, RecordingOrder
 
-    told = order_record(Config.from_env(scheduler=scheduler, job=job), Order(str(directory.absolute()), NEXT, steps))
+    told = order_record(
+        Config.from_env(scheduler=scheduler, job=job), RecordingOrder(str(directory.absolute()), NEXT, steps)
+    )
     print(f"{told} members record {steps} steps into {directory.absolute()}")
 
 

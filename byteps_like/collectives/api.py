@@ -53,7 +53,7 @@ class CallOptions(NamedTuple):
 DEFAULT = CallOptions()
 
 
-class Operation(Protocol):
+class CollectiveOperation(Protocol):
     """One call in flight. Thread-safe."""
 
     def done(self) -> bool:
@@ -105,44 +105,46 @@ class Group(Protocol):
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """Every rank gets the reduction of all sources."""
 
     def reduce_scatter(
         self, source: Addresses, target: int, counts: Sequence[int], dtype: DType, op: Op,
         options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """Rank r gets part r, of counts[r] elements, of the reduction. In place: target is source's part `rank`."""
 
     def all_gather(
         self, source: int, target: Addresses, counts: Sequence[int], dtype: DType, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """Every rank gets the sources of all, counts[r] elements from rank r."""
 
-    def broadcast(self, address: int, count: int, dtype: DType, root: int, options: CallOptions = DEFAULT) -> Operation:
+    def broadcast(
+        self, address: int, count: int, dtype: DType, root: int, options: CallOptions = DEFAULT
+    ) -> CollectiveOperation:
         """Every rank gets the bytes of group rank `root`."""
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """`root` gets the reduction; the target of the others is left alone and may be 0."""
 
     def scatter(
         self, source: Addresses, target: int, counts: Sequence[int], dtype: DType, root: int,
         options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """Rank r gets part r of the source of `root`."""
 
     def gather(
         self, source: int, target: Addresses, counts: Sequence[int], dtype: DType, root: int,
         options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """`root` gets the sources of all."""
 
     def all_to_all(
         self, source: Addresses, target: Addresses, send_counts: int | Sequence[int],
         receive_counts: int | Sequence[int], dtype: DType, options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """Part d of the source goes to rank d; part s of the target comes from rank s.
 
         A single number says that all parts of all ranks are of that size; a list promises nothing about the others'.
@@ -154,13 +156,15 @@ class Group(Protocol):
     def end(self) -> None:
         """As `release`, and its name will never come again: nothing is left of it."""
 
-    def barrier(self, options: CallOptions = DEFAULT) -> Operation:
+    def barrier(self, options: CallOptions = DEFAULT) -> CollectiveOperation:
         """Done when every rank has called it."""
 
-    def send(self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT) -> Operation:
+    def send(
+        self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT
+    ) -> CollectiveOperation:
         """To group rank `peer`; matched by tag and order, never queued behind collectives."""
 
     def receive(
         self, address: int, nbytes: int, peer: int | None, tag: int = 0, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """From group rank `peer`, or from anybody (None)."""

@@ -18,14 +18,14 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group
 from byteps_like.collectives.schedules.chunks import ChunkRange, cut
 from byteps_like.compression.codec import SERVER_RANK, Floats, Trait
 from byteps_like.compression.feedback import Compensation
 from byteps_like.compression.registry import Coding
 from byteps_like.dtypes import DType, Op
 
-Steps = Generator[Operation, None, None]
+Steps = Generator[CollectiveOperation, None, None]
 """What is waited for, one after the other."""
 Bytes = NDArray[np.uint8]
 
@@ -64,7 +64,7 @@ class CodedPartition(ABC):
     def _draw(self, chunk: ChunkRange, rank: int) -> tuple[int, int, int]:
         return chunk.key, self._round, rank
 
-    def _agree(self, x: Floats, options: CallOptions) -> Generator[Operation, None, list[Bytes]]:
+    def _agree(self, x: Floats, options: CallOptions) -> Generator[CollectiveOperation, None, list[Bytes]]:
         """The preludes of all chunks in one all-reduce."""
         bounds = np.cumsum([plan["prelude"] for plan in self._plans])
         own = np.split(self._prelude, bounds[:-1])

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, Keeper, Operation, Terms, Traffic
+from byteps_like.collectives.api import DEFAULT, Addresses, CallOptions, CollectiveOperation, Keeper, Terms, Traffic
 from byteps_like.collectives.operation import ENDED, Ended, NativeOperation, Notifier, typed
 from byteps_like.collectives.planning.planner import Plan, Planner
-from byteps_like.collectives.planning.shape import Shape, first_address
+from byteps_like.collectives.planning.shape import CallShape, first_address
 from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.collectives.selection.selector import Selector
 from byteps_like.dtypes import DType, Op
@@ -51,18 +51,20 @@ class NativeGroup:
 
     def all_reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """Every rank gets the reduction of all sources."""
         return self._start((_ALL_REDUCE, (count,), dtype, op, 0, source == target), source, target, options)
 
     def reduce(
         self, source: int, target: int, count: int, dtype: DType, op: Op, root: int, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """`root` gets the reduction."""
         fields = _REDUCE, (count,), dtype, op, self._root(root), source == target
         return self._start(fields, source, target, options)
 
-    def broadcast(self, address: int, count: int, dtype: DType, root: int, options: CallOptions = DEFAULT) -> Operation:
+    def broadcast(
+        self, address: int, count: int, dtype: DType, root: int, options: CallOptions = DEFAULT
+    ) -> CollectiveOperation:
         """Every rank gets the bytes of `root`."""
         fields = _BROADCAST, (count,), dtype, None, self._root(root), True
         return self._start(fields, address, address, options)
@@ -70,7 +72,7 @@ class NativeGroup:
     def reduce_scatter(
         self, source: Addresses, target: int, counts: Sequence[int], dtype: DType, op: Op,
         options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """Rank r gets part r of the reduction."""
         in_place = self._is_own_part(source, target, counts, dtype)
         fields = _REDUCE_SCATTER, self._parts(counts), dtype, op, 0, in_place
@@ -78,7 +80,7 @@ class NativeGroup:
 
     def all_gather(
         self, source: int, target: Addresses, counts: Sequence[int], dtype: DType, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """Every rank gets the sources of all."""
         in_place = self._is_own_part(target, source, counts, dtype)
         fields = _ALL_GATHER, self._parts(counts), dtype, None, 0, in_place
@@ -87,7 +89,7 @@ class NativeGroup:
     def scatter(
         self, source: Addresses, target: int, counts: Sequence[int], dtype: DType, root: int,
         options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """Rank r gets part r of the source of `root`."""
         in_place = self.rank == root and self._is_own_part(source, target, counts, dtype)
         fields = _SCATTER, self._parts(counts), dtype, None, self._root(root), in_place
@@ -96,7 +98,7 @@ class NativeGroup:
     def gather(
         self, source: int, target: Addresses, counts: Sequence[int], dtype: DType, root: int,
         options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """`root` gets the sources of all."""
         in_place = self.rank == root and self._is_own_part(target, source, counts, dtype)
         fields = _GATHER, self._parts(counts), dtype, None, self._root(root), in_place
@@ -105,7 +107,7 @@ class NativeGroup:
     def all_to_all(
         self, source: Addresses, target: Addresses, send_counts: int | Sequence[int],
         receive_counts: int | Sequence[int], dtype: DType, options: CallOptions = DEFAULT,
-    ) -> Operation:  # fmt: skip
+    ) -> CollectiveOperation:  # fmt: skip
         """Part d of the source goes to rank d; part s of the target comes from rank s."""
         if isinstance(send_counts, int) and isinstance(receive_counts, int):
             if send_counts != receive_counts:
@@ -116,11 +118,13 @@ class NativeGroup:
         fields = _ALL_TO_ALL, sent, dtype, None, 0, source == target, got, False
         return self._start(fields, source, target, options)
 
-    def barrier(self, options: CallOptions = DEFAULT) -> Operation:
+    def barrier(self, options: CallOptions = DEFAULT) -> CollectiveOperation:
         """Done when every rank has called it."""
         return self._start(_BARRIER_FIELDS, self._given, self._given + _TOKEN // 2, options)
 
-    def send(self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT) -> Operation:
+    def send(
+        self, address: int, nbytes: int, peer: int, tag: int = 0, options: CallOptions = DEFAULT
+    ) -> CollectiveOperation:
         """To group rank `peer`."""
         completion = self._core.send(
             self.lane, self.ranks, tag, self._root(peer, "peer"), address, nbytes,
@@ -130,7 +134,7 @@ class NativeGroup:
 
     def receive(
         self, address: int, nbytes: int, peer: int | None, tag: int = 0, options: CallOptions = DEFAULT
-    ) -> Operation:
+    ) -> CollectiveOperation:
         """From group rank `peer`, or from anybody."""
         completion = self._core.receive(
             self.lane, self.ranks, tag, -1 if peer is None else self._root(peer, "peer"), address, nbytes,
@@ -151,10 +155,12 @@ class NativeGroup:
 
     def explain(self, kind: Kind, count: int, dtype: DType, options: CallOptions = DEFAULT) -> str:
         """Which algorithm a call with `count` elements in its longer buffer would take here, and why."""
-        return self._planner.explain(Shape(kind, self.size, (count,), dtype), options)
+        return self._planner.explain(CallShape(kind, self.size, (count,), dtype), options)
 
-    def _start(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> Operation:
-        """`fields`: of the call's Shape, as a plain tuple: to make a Shape takes longer than to reduce a kilobyte."""
+    def _start(
+        self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions
+    ) -> CollectiveOperation:
+        """`fields`: of the call's CallShape, as a plain tuple: to make one takes longer than to reduce a kilobyte."""
         run, plan, terms, names = self._known.get((fields, options)) or self._learn(fields, source, target, options)
         if run is not None:
             failed = run(source, target, terms[0])
@@ -168,12 +174,12 @@ class NativeGroup:
             self._notifier.watch(completion, Keeper(copied))
         return NativeOperation(completion, self._notifier, self._world_rank, names, plan.cancel)
 
-    def _shape(self, fields: tuple[Any, ...]) -> Shape:
+    def _shape(self, fields: tuple[Any, ...]) -> CallShape:
         kind, counts, *rest = fields
         if isinstance(counts, int):  # an all-to-all of equal parts, in brief
             parts, (dtype, in_place) = self._parts(counts), rest
-            return Shape(kind, self.size, parts, dtype, in_place=in_place, received=parts)
-        return Shape(kind, self.size, counts, *rest)
+            return CallShape(kind, self.size, parts, dtype, in_place=in_place, received=parts)
+        return CallShape(kind, self.size, counts, *rest)
 
     def _learn(self, fields: tuple[Any, ...], source: Addresses, target: Addresses, options: CallOptions) -> _Known:
         """What all calls of this shape have in common. Kept, but where parts are scattered: each call has its own."""
@@ -202,7 +208,7 @@ class NativeGroup:
         timeout = self.timeout if options.timeout is None else options.timeout
         return timeout, int(traffic if options.traffic is None else options.traffic), options.priority
 
-    def _operation(self, completion: Any, what: str) -> Operation:
+    def _operation(self, completion: Any, what: str) -> CollectiveOperation:
         return NativeOperation(completion, self._notifier, self._world_rank, (what, self.name))
 
     def _is_own_part(self, parts: Addresses, part: int, counts: Sequence[int], dtype: DType) -> bool:
@@ -238,7 +244,7 @@ def _at_first(run: _Run | None) -> _Run | None:
     return lambda source, target, timeout: run(first_address(source), first_address(target), timeout)
 
 
-def _gather(to: int, source: Addresses, nbytes: int, shape: Shape) -> None:
+def _gather(to: int, source: Addresses, nbytes: int, shape: CallShape) -> None:
     """Copies the parts of a source one behind the other."""
     if isinstance(source, int):
         ctypes.memmove(to, source, nbytes)

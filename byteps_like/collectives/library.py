@@ -41,7 +41,7 @@ class Algorithm:
     name: str
     build: Callable[[Task], RankSchedule]
     cost: Callable[[Task], Cost]
-    is_viable: Callable[[Task], str] = _always
+    why_unavailable: Callable[[Task], str] = _always
     relays: bool = False
     """An all-to-all whose ranks forward blocks of others: each must know the sizes of blocks that aren't its own."""
     runs: bool = False
@@ -56,9 +56,15 @@ _ROWS = (
     Algorithm(_K.ALL_REDUCE, "double_tree", double_tree.all_reduce, double_tree.all_reduce_cost),
     Algorithm(_K.ALL_REDUCE, "direct", direct.all_reduce, direct.all_reduce_cost),
     Algorithm(
-        _K.ALL_REDUCE, "hierarchical", hierarchical.all_reduce, hierarchical.all_reduce_cost, hierarchical.is_viable
+        _K.ALL_REDUCE,
+        "hierarchical",
+        hierarchical.all_reduce,
+        hierarchical.all_reduce_cost,
+        hierarchical.why_unavailable,
     ),
-    Algorithm(_K.ALL_REDUCE, "multi_ring", multi_ring.all_reduce, multi_ring.all_reduce_cost, multi_ring.is_viable),
+    Algorithm(
+        _K.ALL_REDUCE, "multi_ring", multi_ring.all_reduce, multi_ring.all_reduce_cost, multi_ring.why_unavailable
+    ),
     Algorithm(_K.REDUCE_SCATTER, "ring", ring.reduce_scatter, ring.around_cost),
     Algorithm(
         _K.REDUCE_SCATTER,
@@ -69,7 +75,11 @@ _ROWS = (
     ),
     Algorithm(_K.REDUCE_SCATTER, "direct", direct.reduce_scatter, direct.to_each_cost),
     Algorithm(
-        _K.REDUCE_SCATTER, "two_level", two_level.reduce_scatter, two_level.reduce_scatter_cost, two_level.is_viable
+        _K.REDUCE_SCATTER,
+        "two_level",
+        two_level.reduce_scatter,
+        two_level.reduce_scatter_cost,
+        two_level.why_unavailable,
     ),
     Algorithm(_K.ALL_GATHER, "ring", ring.all_gather, ring.around_cost),
     Algorithm(
@@ -77,7 +87,7 @@ _ROWS = (
     ),
     Algorithm(_K.ALL_GATHER, "bruck", bruck.all_gather, bruck.all_gather_cost),
     Algorithm(_K.ALL_GATHER, "direct", direct.all_gather, direct.to_each_cost),
-    Algorithm(_K.ALL_GATHER, "two_level", two_level.all_gather, two_level.all_gather_cost, two_level.is_viable),
+    Algorithm(_K.ALL_GATHER, "two_level", two_level.all_gather, two_level.all_gather_cost, two_level.why_unavailable),
     Algorithm(_K.BROADCAST, "binomial", binomial.broadcast, binomial.broadcast_cost),
     Algorithm(_K.BROADCAST, "chain", chain.broadcast, chain.chain_cost),
     Algorithm(_K.BROADCAST, "scatter_all_gather", scatter_all_gather.broadcast, scatter_all_gather.two_hops_cost),
@@ -97,7 +107,7 @@ _ROWS = (
         "2dh",
         two_dimensional.all_to_all,
         two_dimensional.all_to_all_cost,
-        two_dimensional.is_viable,
+        two_dimensional.why_unavailable,
         relays=True,
         runs=True,
     ),
@@ -106,7 +116,7 @@ _ROWS = (
         "two_level",
         two_level_all_to_all.all_to_all,
         two_level_all_to_all.all_to_all_cost,
-        two_level_all_to_all.is_viable,
+        two_level_all_to_all.why_unavailable,
         relays=True,
         runs=True,
     ),
@@ -129,14 +139,14 @@ def find(kind: Kind, algorithm: str) -> Algorithm:
     return row
 
 
-def why_not(kind: Kind, algorithm: str, layout: Layout) -> str:
+def why_unavailable(kind: Kind, algorithm: str, layout: Layout) -> str:
     """Why this layout can't have that algorithm; "" if it can."""
-    return find(kind, algorithm).is_viable(Task(0, layout, 0, algorithm.partition(":")[2]))
+    return find(kind, algorithm).why_unavailable(Task(0, layout, 0, algorithm.partition(":")[2]))
 
 
 def viable(kind: Kind, layout: Layout) -> list[str]:
     """Names of the algorithms that this layout can have."""
-    return [row.name for row in algorithms(kind) if not row.is_viable(Task(0, layout))]
+    return [row.name for row in algorithms(kind) if not row.why_unavailable(Task(0, layout))]
 
 
 def cost(kind: Kind, algorithm: str, layout: Layout) -> Cost:
@@ -147,7 +157,7 @@ def cost(kind: Kind, algorithm: str, layout: Layout) -> Cost:
 @lru_cache(maxsize=512)
 def rank_schedule(kind: Kind, algorithm: str, rank: int, layout: Layout, root: int = 0) -> RankSchedule:
     """One rank's schedule; cached. Raises InvalidArgumentError for an algorithm this layout can't have."""
-    reason = why_not(kind, algorithm, layout)
+    reason = why_unavailable(kind, algorithm, layout)
     if reason:
         raise InvalidArgumentError(f"{kind} by {algorithm} on {layout.size} ranks: {reason}")
     if not (0 <= rank < layout.size and 0 <= root < layout.size):

@@ -22,7 +22,7 @@ Cancel = Callable[[Any, int, str], None]
 
 
 class NativeOperation:
-    """One call in flight; see collectives.api.Operation."""
+    """One call in flight; see collectives.api.CollectiveOperation."""
 
     __slots__ = ("_cancel", "_completion", "_names", "_notifier", "_rank")
 
@@ -55,7 +55,7 @@ class NativeOperation:
             raise DeadlineError(f"wait() for {_what(self._names)} {timed_out(timeout)}; the call goes on")
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation."""
+        """See collectives.api.CollectiveOperation."""
         if self._cancel is not None:
             self._cancel(self._completion, int(error.code), str(error))
 
@@ -89,7 +89,7 @@ def _what(names: tuple[str, str]) -> str:
 
 
 class Ended:
-    """A call that had ended before it came back to its caller; see collectives.api.Operation."""
+    """A call that had ended before it came back to its caller; see collectives.api.CollectiveOperation."""
 
     __slots__ = ("_error",)
     source = -1

@@ -19,7 +19,7 @@ class Waitable(Protocol):
         """Blocks until it has ended; raises what made it fail."""
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation."""
+        """See collectives.api.CollectiveOperation."""
 
 
 class Together:

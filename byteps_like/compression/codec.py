@@ -29,7 +29,7 @@ class Trait(IntEnum):
     OPAQUE = 0
     """They aren't: gathered, sent from one to one."""
     DENSE = 1
-    """Linear: an array of `Plan.dense`, which any reduction sums as it is."""
+    """Linear: an array of `PayloadPlan.dense`, which any reduction sums as it is."""
     WIDENING = 2
     """Linear, in a wider type than they come in."""
     VOTE = 3
@@ -54,7 +54,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PayloadPlan:
     """Sizes in bytes for a partition; bounds, but for the prelude's. 0 prelude: nothing to agree on beforehand."""
 
     payload: int
@@ -99,7 +99,7 @@ class Codec(ABC):
         return canonical(self)
 
     @abstractmethod
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         """Sizes for a partition of `numel` elements (at least 1)."""
 
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:

@@ -47,7 +47,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Costs:
+class CodecCosts:
     """Of one codec: `encode` and `decode` on a worker, `add` of a contribution and `emit` of the sum on a server."""
 
     encode: Curve = Curve()
@@ -57,7 +57,7 @@ class Costs:
 
 
 @lru_cache(maxsize=64)
-def measure(codec: Codec, world: int, sizes: tuple[int, ...] = SIZES) -> Costs:
+def measure(codec: Codec, world: int, sizes: tuple[int, ...] = SIZES) -> CodecCosts:
     """Runs it on this thread, on normal numbers, for rounds of `world` contributions. A tenth of a second, once."""
     import byteps_like._core as _core  # not at the top: portable workers know these classes, too
 
@@ -66,15 +66,15 @@ def measure(codec: Codec, world: int, sizes: tuple[int, ...] = SIZES) -> Costs:
 
 
 @lru_cache(maxsize=64)
-def measure_raw(dtype: DType = DType.FLOAT32, sizes: tuple[int, ...] = SIZES) -> Costs:
+def measure_raw(dtype: DType = DType.FLOAT32, sizes: tuple[int, ...] = SIZES) -> CodecCosts:
     """Of what is sent as elements of `dtype`: cast at both ends if it is not fp32, added by the server."""
     rows = [_measure_raw(dtype, numel) for numel in sizes]
     return _costs(sizes, rows)
 
 
-def _costs(sizes: Sequence[int], rows: Sequence[tuple[float, ...]]) -> Costs:
+def _costs(sizes: Sequence[int], rows: Sequence[tuple[float, ...]]) -> CodecCosts:
     """What there is nothing to do for costs nothing."""
-    return Costs(*(Curve.through(sizes, column) if any(column) else Curve() for column in zip(*rows, strict=True)))
+    return CodecCosts(*(Curve.through(sizes, column) if any(column) else Curve() for column in zip(*rows, strict=True)))
 
 
 def _measure_raw(dtype: DType, numel: int) -> tuple[float, float, float, float]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from byteps_like.compression.codec import Codec
-from byteps_like.compression.curves import Costs
+from byteps_like.compression.curves import CodecCosts
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 FINEST = 1 << 14  # elements
@@ -37,10 +37,10 @@ class SendingCost:
     up: float
     down: float
     prelude: bool
-    costs: Costs
+    costs: CodecCosts
 
     @classmethod
-    def of(cls, codec: Codec, world: int, costs: Costs, numel: int = 1 << 20) -> SendingCost:
+    def of(cls, codec: Codec, world: int, costs: CodecCosts, numel: int = 1 << 20) -> SendingCost:
         """By the codec's plan for partitions of `numel` elements."""
         plan = codec.plan(numel, world)
         return cls(plan.payload / numel, plan.result / numel, plan.prelude > 0, costs)

@@ -107,7 +107,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Event:
+class WatchEvent:
     """One message of the watch stream."""
 
     kind: EventKind

@@ -13,7 +13,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from byteps_like.cuda.sources import OPTIONS, Source
+from byteps_like.cuda.sources import OPTIONS, KernelSource
 from byteps_like.errors import DeviceError
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def cached() -> list[Path]:
     return sorted(cache().glob("byteps_like-*.cubin"))
 
 
-def image(source: Source, capability: int) -> bytes:
+def image(source: KernelSource, capability: int) -> bytes:
     """What cuModuleLoadData takes: machine code, or PTX for a device that is newer than NVRTC.
 
     Args:
@@ -70,7 +70,7 @@ def _compiler(capability: int) -> tuple[str, str]:
     return str(version), f"compute_{max(older)}"
 
 
-def _compile(source: Source, target: str) -> bytes:
+def _compile(source: KernelSource, target: str) -> bytes:
     from cupy.cuda import nvrtc
 
     program = nvrtc.createProgram(source.text, f"{source.name}.cu", (), ())

@@ -11,7 +11,7 @@ from typing import Any
 
 from byteps_like.cuda.compiler import image
 from byteps_like.cuda.device import why_not
-from byteps_like.cuda.sources import Source, sources
+from byteps_like.cuda.sources import KernelSource, sources
 from byteps_like.errors import DeviceError, InvalidArgumentError
 
 _lock = threading.Lock()
@@ -40,14 +40,14 @@ def handles(device: int, names: Sequence[str] = ()) -> dict[str, int]:
         return dict(item for source in wanted for item in _handles(device, source, modules))
 
 
-def _choose(names: Sequence[str]) -> list[Source]:
+def _choose(names: Sequence[str]) -> list[KernelSource]:
     unknown = set(names) - {source.name for source in sources()}
     if unknown:
         raise InvalidArgumentError(f"GPU kernels: there is no {sorted(unknown)[0]}.cu")
     return [source for source in sources() if not names or source.name in names]
 
 
-def _handles(device: int, source: Source, modules: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def _handles(device: int, source: KernelSource, modules: dict[str, Any]) -> Iterator[tuple[str, int]]:
     try:
         import cupy
     except ImportError as error:

@@ -21,7 +21,7 @@ _KERNEL = re.compile(r"^KERNEL\((\d+)\)\s+(\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Source:
+class KernelSource:
     """One .cu file, with what it includes put in the place of the lines that say so: it needs no search path."""
 
     name: str
@@ -42,12 +42,12 @@ def folder() -> Path:
 
 
 @cache
-def sources() -> tuple[Source, ...]:
+def sources() -> tuple[KernelSource, ...]:
     """All of them, by name."""
     return tuple(_read(path) for path in sorted(folder().glob("*.cu")))
 
 
-def _read(path: Path) -> Source:
+def _read(path: Path) -> KernelSource:
     included: set[str] = set()
 
     def include(match: re.Match[str]) -> str:
@@ -57,4 +57,4 @@ def _read(path: Path) -> Source:
         return _INCLUDE.sub(include, (path.parent / match[1]).read_text(encoding="utf-8").replace("#pragma once\n", ""))
 
     text = _INCLUDE.sub(include, path.read_text(encoding="utf-8"))
-    return Source(path.stem, text, tuple(name for _, name in _KERNEL.findall(text)))
+    return KernelSource(path.stem, text, tuple(name for _, name in _KERNEL.findall(text)))

@@ -17,7 +17,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class Part:
+class ChildPart:
     """Which part of the job a process plays."""
 
     role: str
@@ -50,7 +50,7 @@ class Child:
 
     def __init__(
         self,
-        part: Part,
+        part: ChildPart,
         command: Sequence[str],
         environment: Mapping[str, str],
         *,

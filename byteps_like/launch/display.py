@@ -9,7 +9,7 @@ from typing import BinaryIO, Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 
 _WORKER_COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 _ROLE_COLOURS = {"server": 90, "scheduler": 90}
@@ -20,13 +20,13 @@ MOST_ROWS = 8
 class Display(Protocol):
     """Shows what the processes write. Main thread; calls may block as long as whoever reads our output does."""
 
-    def line(self, part: Part, stream: str, text: bytes) -> None:
+    def line(self, part: ChildPart, stream: str, text: bytes) -> None:
         """One whole line of a process's "stdout" or "stderr"."""
 
     def note(self, text: str) -> None:
         """A message of the launcher's own."""
 
-    def live(self, rows: Sequence[tuple[Part, bytes]], summary: str) -> None:
+    def live(self, rows: Sequence[tuple[ChildPart, bytes]], summary: str) -> None:
         """The unfinished lines (progress bars) and the summary as they stand now."""
 
     def flush(self) -> None:
@@ -39,16 +39,16 @@ class Display(Protocol):
 class Prefixes:
     """Aligned, coloured names of the processes. Without `enabled`, lines pass as they are."""
 
-    def __init__(self, parts: Sequence[Part], *, enabled: bool, colour: bool) -> None:
+    def __init__(self, parts: Sequence[ChildPart], *, enabled: bool, colour: bool) -> None:
         self._width = max((len(str(part)) for part in parts), default=0)
         self._enabled = enabled
         self._colour = colour
 
-    def text(self, part: Part) -> str:
+    def text(self, part: ChildPart) -> str:
         """The prefix without colour."""
         return f"{part!s:<{self._width}} │ " if self._enabled else ""
 
-    def apply(self, part: Part, line: bytes) -> bytes:
+    def apply(self, part: ChildPart, line: bytes) -> bytes:
         """The line after its prefix, its colours ended, with a line end."""
         head = self.text(part).encode()
         if self._colour and head:
@@ -65,7 +65,7 @@ class PlainDisplay:
         self._streams = {"stdout": out, "stderr": err}
         self._last = out
 
-    def line(self, part: Part, stream: str, text: bytes) -> None:
+    def line(self, part: ChildPart, stream: str, text: bytes) -> None:
         """Writes the line to the stream it came from."""
         self._write(self._streams[stream], self._prefixes.apply(part, text))
 
@@ -73,7 +73,7 @@ class PlainDisplay:
         """Writes to stderr."""
         self._write(self._streams["stderr"], text.encode() + b"\n")
 
-    def live(self, rows: Sequence[tuple[Part, bytes]], summary: str) -> None:
+    def live(self, rows: Sequence[tuple[ChildPart, bytes]], summary: str) -> None:
         """Shows nothing: a log holds whole lines, each once; `byteps-like status` tells how the job stands."""
 
     def _write(self, stream: BinaryIO, data: bytes) -> None:
@@ -103,7 +103,7 @@ class TerminalDisplay:
         self._drawn: list[bytes] = []
         self._region: list[bytes] = []
 
-    def line(self, part: Part, stream: str, text: bytes) -> None:
+    def line(self, part: ChildPart, stream: str, text: bytes) -> None:
         """Puts the line above the region at the next flush."""
         del stream
         self._pending.append(self._prefixes.apply(part, text))
@@ -112,7 +112,7 @@ class TerminalDisplay:
         """Puts a bold line above the region at the next flush."""
         self._pending.append(self._styled(text, 1) + b"\n")
 
-    def live(self, rows: Sequence[tuple[Part, bytes]], summary: str) -> None:
+    def live(self, rows: Sequence[tuple[ChildPart, bytes]], summary: str) -> None:
         """Sets the region's content for the next flush."""
         width = self._width() - 1
         shown = rows[:MOST_ROWS]
@@ -140,7 +140,7 @@ class TerminalDisplay:
     def _erase(self) -> bytes:
         return b"\r" + b"\x1b[A" * (len(self._drawn) - 1) + b"\x1b[J" if self._drawn else b""
 
-    def _row(self, part: Part, text: bytes, width: int) -> bytes:
+    def _row(self, part: ChildPart, text: bytes, width: int) -> bytes:
         plain = _without_colours(text.decode(errors="replace"))
         return self._prefixes.apply(part, _cropped(plain, width - len(self._prefixes.text(part))).encode())[:-1]
 
@@ -161,7 +161,7 @@ def _cropped(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
 
 
-def open_display(parts: Sequence[Part], *, prefix: bool) -> Display:
+def open_display(parts: Sequence[ChildPart], *, prefix: bool) -> Display:
     """The display that fits this process's stdout and stderr. `NO_COLOR` and `TERM=dumb` are heeded."""
     terminal = sys.stdout.isatty() and sys.stderr.isatty()
     colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from byteps_like.control.placing.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Machine, card_time, shares
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ def choose(rates: Sequence[float], worker_hosts: int, per_host: int = 1) -> Flee
     """
     if worker_hosts == 1:
         return _on_one_host(per_host)
-    everybody = [Host(per_host if place < worker_hosts else 0, True, rate) for place, rate in enumerate(rates)]
+    everybody = [Machine(per_host if place < worker_hosts else 0, True, rate) for place, rate in enumerate(rates)]
     split = shares(everybody)
     chosen = tuple(place for place, share in enumerate(split) if share > 0)
     beside = [split[place] for place in chosen if place < worker_hosts]
@@ -33,7 +33,7 @@ def choose(rates: Sequence[float], worker_hosts: int, per_host: int = 1) -> Flee
         *([f"on {'spare ' if beside else ''}{_hosts(spare)}"] if spare else []),
     ]
     ring = card_time(
-        [Host(per_host, True, host.rate) for host in everybody[:worker_hosts]], [1 / worker_hosts] * worker_hosts
+        [Machine(per_host, True, host.rate) for host in everybody[:worker_hosts]], [1 / worker_hosts] * worker_hosts
     )
     gain = ring / card_time(everybody, split)
     return Fleet(

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from byteps_like.errors import SystemCallError
 from byteps_like.launch import environment, failure
-from byteps_like.launch.child import Child, Output, Part
+from byteps_like.launch.child import Child, ChildPart, Output
 from byteps_like.launch.display import Display
 from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
@@ -52,7 +52,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._workers: list[Child] = []
         self._services: list[Child] = []
-        self._logs: dict[Part, BinaryIO] = {}
+        self._logs: dict[ChildPart, BinaryIO] = {}
         self._monitor: Monitor | None = None
         self._stopping: Stopping | None = None
         self._signal: signal.Signals | None = None
@@ -81,7 +81,7 @@ class Job:
         read_end, write_end = os.pipe()
         try:
             command = [sys.executable, "-m", "byteps_like", "scheduler", "--ready-fd", str(write_end)]
-            self._spawn(Part("scheduler", 0), command, pass_fds=(write_end,))
+            self._spawn(ChildPart("scheduler", 0), command, pass_fds=(write_end,))
         finally:
             os.close(write_end)
         self._selector.register(read_end, selectors.EVENT_READ, self._on_scheduler_ready)
@@ -100,9 +100,9 @@ class Job:
 
     def _start_members(self) -> None:
         for rank in range(self._options.servers):
-            self._spawn(Part("server", rank), [sys.executable, "-m", "byteps_like", "server"])
+            self._spawn(ChildPart("server", rank), [sys.executable, "-m", "byteps_like", "server"])
         for rank in range(self._options.workers):
-            self._spawn(Part("worker", rank), self._options.command)
+            self._spawn(ChildPart("worker", rank), self._options.command)
         if self._options.place is not None:
             return
         if not self._options.quiet:
@@ -119,7 +119,7 @@ class Job:
         self._display.note(f"byteps-like: to monitor the job: {secret} byteps-like status {where}")
         self._display.note(f"byteps-like: to record its steps: {secret} byteps-like timeline record trace {where}")
 
-    def _spawn(self, part: Part, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
+    def _spawn(self, part: ChildPart, command: list[str], pass_fds: tuple[int, ...] = ()) -> None:
         base = os.environ | self._options.environment
         if part.role == "worker":
             variables = environment.of_worker(base, self._shape, part.rank, self._options.columns)
@@ -140,7 +140,7 @@ class Job:
             os.set_blocking(output.pipe, False)
             self._selector.register(output.pipe, selectors.EVENT_READ, output)
 
-    def _cores(self, part: Part, variables: Mapping[str, str]) -> frozenset[int]:
+    def _cores(self, part: ChildPart, variables: Mapping[str, str]) -> frozenset[int]:
         """Of a worker on a host with GPUs: those beside its own."""
         if part.role != "worker" or not self._options.pin or self._options.place is not None:
             return frozenset()
@@ -230,7 +230,7 @@ class Job:
 
     # -- what is shown -------------------------------------------------------------------------------------------------
 
-    def _rows(self) -> list[tuple[Part, bytes]]:
+    def _rows(self) -> list[tuple[ChildPart, bytes]]:
         running = [child for child in self._children() if child.running]
         outputs = [output for child in running for output in (child.stdout, child.stderr)]
         return [(output.child.part, output.splitter.partial) for output in outputs if output.splitter.partial.strip()]

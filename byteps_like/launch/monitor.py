@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Sample:
+class StatusSample:
     """A status and when it was taken (monotonic seconds)."""
 
     status: JobStatus
@@ -39,14 +39,14 @@ class Sample:
         return self.total("worker", "payload_received") + self.total("server", "referenced")
 
 
-def take_sample(config: Config) -> Sample:
+def take_sample(config: Config) -> StatusSample:
     """Asks the scheduler. Raises as `query_status` does."""
     from byteps_like.control.calls.client import query_status
 
-    return Sample(query_status(config), time.monotonic())
+    return StatusSample(query_status(config), time.monotonic())
 
 
-def rates_text(before: Sample | None, now: Sample) -> str:
+def rates_text(before: StatusSample | None, now: StatusSample) -> str:
     """Steps per second, where workers count them, and payload each way: "12.5 steps/s · ↑ 0.521 ↓ 0.521 GB/s".
 
     The directions are the workers': what all of them together pushed and pulled.
@@ -73,7 +73,7 @@ def members_text(status: JobStatus) -> str:
     return " · ".join([*counts, f"epoch {status.epoch}", *([] if status.state == "running" else [status.state])])
 
 
-def summary(before: Sample | None, now: Sample) -> str:
+def summary(before: StatusSample | None, now: StatusSample) -> str:
     """Members and rates in one line."""
     return " · ".join(part for part in (members_text(now.status), rates_text(before, now)) if part)
 
@@ -97,7 +97,7 @@ class Monitor:
         self._stopped.set()
 
     def _run(self) -> None:
-        before: Sample | None = None
+        before: StatusSample | None = None
         while not self._stopped.wait(self._interval):
             try:
                 now = take_sample(self._config)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 
-Place = Callable[[Part, list[str], dict[str, str]], tuple[list[str], dict[str, str]]]
+Place = Callable[[ChildPart, list[str], dict[str, str]], tuple[list[str], dict[str, str]]]
 """Turns the command and the environment of a process into those that start it where it belongs."""
 
 

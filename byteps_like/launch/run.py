@@ -14,7 +14,7 @@ from pathlib import Path
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.launch import environment
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 from byteps_like.launch.display import Display, TerminalDisplay, open_display, terminal_width
 from byteps_like.launch.job import Job
 from byteps_like.launch.jobdir import JobDirectory
@@ -43,9 +43,9 @@ def _run_job(options: RunOptions) -> int:
     if shutil.which(options.command[0]) is None:
         print(f"byteps-like: there is no program {options.command[0]!r}", file=sys.stderr)
         return 127
-    parts = [Part("worker", rank) for rank in range(options.workers)]
-    parts += [Part("server", rank) for rank in range(options.servers)]
-    parts += [Part("scheduler", 0)]
+    parts = [ChildPart("worker", rank) for rank in range(options.workers)]
+    parts += [ChildPart("server", rank) for rank in range(options.servers)]
+    parts += [ChildPart("scheduler", 0)]
     display = open_display(parts, prefix=options.prefix)
     if sys.stdout.isatty():
         prefix_columns = max(len(str(part)) for part in parts) + 3 if options.prefix else 0

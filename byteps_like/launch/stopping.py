@@ -24,32 +24,32 @@ class Why(Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class StoppingStep:
     """Send `signal` (None: only wait), then allow `seconds` for the processes to end."""
 
     signal: signal.Signals | None
     seconds: float
 
 
-def steps_for(why: Why, grace: float, settle: float, number: signal.Signals = signal.SIGINT) -> list[Step]:
+def steps_for(why: Why, grace: float, settle: float, number: signal.Signals = signal.SIGINT) -> list[StoppingStep]:
     """What the workers get. After a failure they first have `settle` seconds to see it and to say so themselves."""
-    kill = Step(signal.SIGKILL, KILL_GRACE)
+    kill = StoppingStep(signal.SIGKILL, KILL_GRACE)
     if why is Why.DONE:
         return []
     if why is Why.FAILED:
-        return [Step(None, settle), Step(signal.SIGTERM, grace), kill]
+        return [StoppingStep(None, settle), StoppingStep(signal.SIGTERM, grace), kill]
     first = number if why is Why.INTERRUPTED else signal.SIGTERM
-    return [Step(first, grace), kill]
+    return [StoppingStep(first, grace), kill]
 
 
 class Stopping:
     """The state of ending a job. Time is passed in; nothing here blocks."""
 
-    def __init__(self, why: Why, steps: Iterable[Step], now: float) -> None:
+    def __init__(self, why: Why, steps: Iterable[StoppingStep], now: float) -> None:
         self.why = why
         self.deadline = now
         self._workers = deque(steps)
-        self._services = deque([Step(signal.SIGTERM, SERVICES_GRACE), Step(signal.SIGKILL, KILL_GRACE)])
+        self._services = deque([StoppingStep(signal.SIGTERM, SERVICES_GRACE), StoppingStep(signal.SIGKILL, KILL_GRACE)])
         self._reached_services = False
 
     def advance(self, workers: Sequence[Child], services: Sequence[Child], now: float) -> bool:
@@ -65,12 +65,12 @@ class Stopping:
 
     def hurry(self, now: float) -> None:
         """Skips to SIGKILL for everything."""
-        kill = Step(signal.SIGKILL, KILL_GRACE)
+        kill = StoppingStep(signal.SIGKILL, KILL_GRACE)
         self._workers = deque([kill])
         self._services = deque([kill])
         self.deadline = now
 
-    def _next(self, steps: deque[Step], children: Sequence[Child], now: float) -> bool:
+    def _next(self, steps: deque[StoppingStep], children: Sequence[Child], now: float) -> bool:
         while now >= self.deadline:
             if not steps:
                 return True

@@ -17,7 +17,7 @@ import numpy as np
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.planner.cluster import Costs
+from byteps_like.planner.cluster import ClusterCosts
 from byteps_like.worker.api import Declared, TensorSpec, Worker
 
 SMALL, LARGE = 1 << 10, 64 << 20
@@ -30,7 +30,7 @@ class Calibration:
     """`rate`: payload bytes per second that a worker's line carries each way, as far as the servers keep up."""
 
     rate: float
-    costs: Costs
+    costs: ClusterCosts
 
     def save(self, path: Path) -> None:
         """Writes JSON."""
@@ -41,7 +41,7 @@ class Calibration:
         """What `save` wrote. Raises InvalidArgumentError, naming the file, for anything else."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            return cls(float(content["rate"]), Costs(**content["costs"]))
+            return cls(float(content["rate"]), ClusterCosts(**content["costs"]))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InvalidArgumentError(f"{path} is not a calibration file: {error!r}") from error
 
@@ -75,7 +75,7 @@ def calibrate(worker: Worker) -> Calibration:
     parts = large.declared.partitions
     servers = len({part.server for part in parts})
     shards = len({(part.server, part.shard) for part in parts})
-    costs = Costs(
+    costs = ClusterCosts(
         latency=trip / 2,
         frame=_frame_seconds(),
         launch=statistics.median(calls) / len(parts),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from byteps_like.collectives.schedules.schedule import Kind, Layout
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.cluster import Cluster
-from byteps_like.planner.collective import Exchange, Outbox, steps
+from byteps_like.planner.collective import Outbox, SimulatedExchange, steps
 from byteps_like.planner.link import Link, NicModel, Segment
-from byteps_like.planner.route import Host
+from byteps_like.planner.route import SimulatedHost
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,18 @@ class Called:
 class Network:
     """Joins the ranks of a layout: by their hosts' cards, or (`direct`) with a card of its own for each pair."""
 
-    def __init__(self, clock: Clock, cluster: Cluster, layout: Layout, segment_bytes: int, mirror: bool, direct: bool):
+    def __init__(
+        self, clock: SimulatedClock, cluster: Cluster, layout: Layout, segment_bytes: int, mirror: bool, direct: bool
+    ):
         self.sent: dict[tuple[int, int], int] = {}
         self._clock, self._cluster, self._layout, self._direct = clock, cluster, layout, direct
         self._segment_bytes, self._mirror = segment_bytes, mirror
-        self._hosts = [Host(clock, f"host {n}", cluster.rate_of(n), cluster.costs) for n in range(len(layout.members))]
+        self._hosts = [
+            SimulatedHost(clock, f"host {n}", cluster.rate_of(n), cluster.costs) for n in range(len(layout.members))
+        ]
         ranks = 1 if mirror else layout.size
         copies = cluster.costs.memory_rate
-        self.exchanges = [Exchange(clock, rank, self._connect, copies, mirror) for rank in range(ranks)]
+        self.exchanges = [SimulatedExchange(clock, rank, self._connect, copies, mirror) for rank in range(ranks)]
 
     def _connect(self, rank: int, peer: int) -> Outbox:
         here, there = (self._layout.place(one)[0] for one in (rank, peer))
@@ -70,7 +74,7 @@ def call(
 
     `mirror`: rank 0 stands for all; only for algorithms in which all ranks do the same.
     """
-    clock = Clock()
+    clock = SimulatedClock()
     network = Network(clock, cluster, layout, segment_bytes, mirror, direct)
     ends: list[float] = []
     for exchange in network.exchanges:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 
-class Clock:
+class SimulatedClock:
     """Runs events in the order of their times; those of one time in the order in which they were asked for."""
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Clock:
             action(*arguments)
 
     def start(self, process: Process) -> None:
-        """Runs a generator that yields seconds to sleep, or a Gate to wait for."""
+        """Runs a generator that yields seconds to sleep, or a SimulatedGate to wait for."""
         self.at(self.now, self._resume, process)
 
     def _resume(self, process: Process) -> None:
         for wanted in process:
-            if not isinstance(wanted, Gate):
+            if not isinstance(wanted, SimulatedGate):
                 self.at(self.now + wanted, self._resume, process)
                 return
             if not wanted.open:
@@ -44,10 +44,10 @@ class Clock:
                 return
 
 
-class Gate:
+class SimulatedGate:
     """What processes wait for: open once `count` things have happened."""
 
-    def __init__(self, clock: Clock, count: int = 1) -> None:
+    def __init__(self, clock: SimulatedClock, count: int = 1) -> None:
         self.waiting: list[Process] = []
         self._clock = clock
         self._missing = count
@@ -66,4 +66,4 @@ class Gate:
                 self._clock.start(process)
 
 
-Process = Generator[float | Gate, None, None]
+Process = Generator[float | SimulatedGate, None, None]

@@ -15,7 +15,7 @@ _DEFAULTS = Config()
 
 
 @dataclass(frozen=True)
-class Costs:
+class ClusterCosts:
     """What things take besides the line, in seconds and bytes per second: `byteps-like plan --calibrate`."""
 
     latency: float = 50e-6
@@ -32,7 +32,7 @@ class Costs:
     def __post_init__(self) -> None:
         _check_positive(self, ("sum_rate", "memory_rate"))
 
-    def slower(self, times: float) -> Costs:
+    def slower(self, times: float) -> ClusterCosts:
         """Each frame as dear as `times` of them."""
         return replace(self, frame=self.frame * times)
 
@@ -53,7 +53,7 @@ class Cluster:
     per_host: int = 1
     colocated: bool = False
     shards: int = 2
-    costs: Costs = field(default_factory=Costs)
+    costs: ClusterCosts = field(default_factory=ClusterCosts)
 
     def __post_init__(self) -> None:
         _check_positive(self, ("workers", "rate", "per_host", "shards"))
@@ -74,7 +74,7 @@ class Cluster:
         return self.rate if host < self.hosts else self.server_rate or self.rate
 
 
-class Order(StrEnum):
+class SendOrder(StrEnum):
     """What goes first."""
 
     FIFO = "fifo"
@@ -99,7 +99,7 @@ class Settings:
     segment_bytes: int = _DEFAULTS.segment_bytes
     credit_bytes: float = _DEFAULTS.credit_bytes
     unsent_bytes: int = 256 << 10
-    order: Order | None = None
+    order: SendOrder | None = None
     barrier: bool = True
     overlap: bool = True
     first_k: int | None = None
@@ -114,7 +114,7 @@ class Settings:
     @property
     def by_priority(self) -> bool:
         """Whether layers near the input go first."""
-        return self.order is Order.PRIORITY or (self.order is None and not self.barrier)
+        return self.order is SendOrder.PRIORITY or (self.order is None and not self.barrier)
 
 
 def _check_positive(of: object, names: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from byteps_like.collectives import library
 from byteps_like.collectives.planning import compile
 from byteps_like.collectives.schedules import dependencies
 from byteps_like.collectives.schedules.schedule import Buffer, Kind, Layout, Span, StepKind
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.link import Link, Segment
 
 Call = tuple[int, int]
@@ -24,7 +24,7 @@ Call = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Step:
+class SimulatedStep:
     """One step with sizes. It may run up to `progress + lead` bytes of each (earlier step, lead) that is not done."""
 
     kind: StepKind
@@ -36,7 +36,9 @@ class Step:
 
 
 @lru_cache(maxsize=4096)
-def steps(kind: Kind, algorithm: str, rank: int, layout: Layout, count: int, itemsize: int) -> tuple[Step, ...]:
+def steps(
+    kind: Kind, algorithm: str, rank: int, layout: Layout, count: int, itemsize: int
+) -> tuple[SimulatedStep, ...]:
     """One rank's steps in a call with sections of `count` elements, in place where the kind has that."""
     schedule = library.rank_schedule(kind, algorithm, rank, layout)
     in_place = kind is Kind.ALL_REDUCE
@@ -48,7 +50,7 @@ def steps(kind: Kind, algorithm: str, rank: int, layout: Layout, count: int, ite
     for number, event in enumerate(events):
         after = tuple((earlier, _lead(events, begins, earlier, number)) for earlier in before[number])
         span = event.step.source if event.step.source is not None else event.step.target
-        found.append(Step(event.step.kind, event.step.peer, event.step.tag, _length(span, places), after))
+        found.append(SimulatedStep(event.step.kind, event.step.peer, event.step.tag, _length(span, places), after))
         for earlier in before[number]:
             found[earlier].wakes.append(number)
     return tuple(found)
@@ -59,13 +61,13 @@ def _length(span: Span | None, places: dict[Buffer, compile.ChunkTable]) -> int:
     return sum(nbytes for _, nbytes in places[span.buffer][span.first : span.first + span.count])
 
 
-def _begins(event: dependencies.Event, places: dict[Buffer, compile.ChunkTable]) -> dict[int, int]:
+def _begins(event: dependencies.StepEvent, places: dict[Buffer, compile.ChunkTable]) -> dict[int, int]:
     """Where the step's bytes begin in each buffer that it touches, by side: 0 reads, 1 writes."""
     sides = enumerate((event.reads, event.writes))
     return {side: places[Buffer(slots[0][0])][slots[0][1]][0] for side, slots in sides if slots}
 
 
-def _lead(events: list[dependencies.Event], begins: list[dict[int, int]], earlier: int, number: int) -> int:
+def _lead(events: list[dependencies.StepEvent], begins: list[dict[int, int]], earlier: int, number: int) -> int:
     """How far `number` may be ahead of `earlier`, in bytes: the least over the places that both touch."""
     first, second = events[earlier], events[number]
     pairs = [
@@ -81,7 +83,7 @@ def _lead(events: list[dependencies.Event], begins: list[dict[int, int]], earlie
 
 
 @dataclass(slots=True)
-class Message:
+class SimulatedMessage:
     """A send step under way."""
 
     run: Run
@@ -96,16 +98,16 @@ class Message:
 
 
 class Outbox:
-    """What one rank sends to another. See link.Source."""
+    """What one rank sends to another. See link.SegmentSource."""
 
     link: Link
 
     def __init__(self, segment_bytes: int) -> None:
         self._segment_bytes = segment_bytes
-        self._queue: list[tuple[int, int, Message]] = []
+        self._queue: list[tuple[int, int, SimulatedMessage]] = []
         self._orders = 0
 
-    def offer(self, message: Message) -> None:
+    def offer(self, message: SimulatedMessage) -> None:
         """More of it can be sent, or all of an empty one."""
         if message.order == 0:
             self._orders += 1
@@ -116,7 +118,7 @@ class Outbox:
         self.link.kick()
 
     def next_segment(self) -> Segment | None:
-        """See link.Source."""
+        """See link.SegmentSource."""
         if not self._queue:
             return None
         message = self._queue[0][2]
@@ -128,17 +130,22 @@ class Outbox:
         return segment
 
     def sent(self, segment: Segment) -> None:
-        """See link.Source."""
-        message: Message = segment.what
+        """See link.SegmentSource."""
+        message: SimulatedMessage = segment.what
         message.run.progressed(message.step, segment.offset + segment.nbytes)
 
 
-class Exchange:
+class SimulatedExchange:
     """One rank's outboxes and runs. With `mirror` it stands for all ranks of a schedule that is the same for each:
     its n-th send is met by its own n-th receive."""
 
     def __init__(
-        self, clock: Clock, rank: int, connect: Callable[[int, int], Outbox], copy_rate: float, mirror: bool = False
+        self,
+        clock: SimulatedClock,
+        rank: int,
+        connect: Callable[[int, int], Outbox],
+        copy_rate: float,
+        mirror: bool = False,
     ) -> None:
         """`connect` makes the outbox from one rank to another, when it is first needed."""
         self.clock, self.rank, self.copy_rate, self.mirror = clock, rank, copy_rate, mirror
@@ -154,7 +161,7 @@ class Exchange:
             self._outboxes[peer] = self._connect(self.rank, peer)
         return self._outboxes[peer]
 
-    def launch(self, call: Call, plan: tuple[Step, ...], priority: int, done: Callable[[], None]) -> None:
+    def launch(self, call: Call, plan: tuple[SimulatedStep, ...], priority: int, done: Callable[[], None]) -> None:
         """Starts this rank's part of a call."""
         run = self._runs[call] = Run(self, call, plan, priority, done)
         run.start()
@@ -163,7 +170,7 @@ class Exchange:
 
     def receive(self, segment: Segment) -> None:
         """A segment has come; kept until this rank makes the call, too."""
-        message: Message = segment.what
+        message: SimulatedMessage = segment.what
         run = self._runs.get(message.run.call)
         if run is None:
             self._early[message.run.call].append(segment)
@@ -179,14 +186,19 @@ class Run:
     """One rank's part of one call."""
 
     def __init__(
-        self, owner: Exchange, call: Call, plan: tuple[Step, ...], priority: int, done: Callable[[], None]
+        self,
+        owner: SimulatedExchange,
+        call: Call,
+        plan: tuple[SimulatedStep, ...],
+        priority: int,
+        done: Callable[[], None],
     ) -> None:
         self.call, self.priority = call, priority
         self._owner, self._plan, self._done = owner, plan, done
         self._progress = [0] * len(plan)
         self._finished = [False] * len(plan)
         self._remaining = len(plan)
-        self._messages: dict[int, Message] = {}
+        self._messages: dict[int, SimulatedMessage] = {}
         self._receives: dict[tuple[int, int], int] = {}
         self._waiting: defaultdict[int, list[Segment]] = defaultdict(list)
         self._copying: set[int] = set()
@@ -197,7 +209,7 @@ class Run:
         for number, step in enumerate(self._plan):
             if step.kind is StepKind.SEND:
                 turn = len(self._messages)
-                self._messages[number] = Message(self, number, self._owner.rank, step.tag, turn)
+                self._messages[number] = SimulatedMessage(self, number, self._owner.rank, step.tag, turn)
             elif step.kind is not StepKind.COPY:
                 self._receives[(-1, received) if self._owner.mirror else (step.peer, step.tag)] = number
                 received += 1
@@ -208,7 +220,7 @@ class Run:
 
     def receive(self, segment: Segment) -> None:
         """What a peer has sent."""
-        message: Message = segment.what
+        message: SimulatedMessage = segment.what
         number = self._receives[(-1, message.turn) if self._owner.mirror else (message.peer, message.tag)]
         self._waiting[number].append(segment)
         self._try(number)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.collectives.selection.selector import Choice, Limits, Selector
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.cluster import Cluster, Settings
-from byteps_like.planner.collective import Exchange, Outbox, steps
+from byteps_like.planner.collective import Outbox, SimulatedExchange, steps
 from byteps_like.planner.link import Link
-from byteps_like.planner.route import Host, joined
+from byteps_like.planner.route import SimulatedHost, joined
 from byteps_like.planner.server import Shard
 from byteps_like.worker.api import TensorSpec
-from byteps_like.worker.local import Catalogue
+from byteps_like.worker.local import DeclaredNames
 
 FOLDED = 64
 """Ranks of the ring that stands for a larger one."""
@@ -24,10 +24,10 @@ class CollectiveRoute:
     into one of FOLDED, each of whose hops takes as long as several, and which moves as many bytes."""
 
     def __init__(
-        self, clock: Clock, cluster: Cluster, settings: Settings, specs: Sequence[TensorSpec], exact: bool
+        self, clock: SimulatedClock, cluster: Cluster, settings: Settings, specs: Sequence[TensorSpec], exact: bool
     ) -> None:
         self._cluster, self._settings = cluster, settings
-        catalogue = Catalogue(settings.partition_bytes)
+        catalogue = DeclaredNames(settings.partition_bytes)
         self.partitions = joined([catalogue.declare(spec) for spec in specs])
         self.workers = cluster.workers if exact else 1
         self.shards: list[Shard] = []
@@ -41,12 +41,12 @@ class CollectiveRoute:
         self._latency = cluster.costs.latency * hops
         costs = cluster.costs.slower(hops)
         self._hosts = [
-            Host(clock, f"worker host {number}", cluster.rate_of(number) * fewer, costs)
+            SimulatedHost(clock, f"worker host {number}", cluster.rate_of(number) * fewer, costs)
             for number in range(cluster.hosts if exact else 1)
         ]
         self.cards = [card for host in self._hosts for card in (host.up, host.down)]
         self._exchanges = [
-            Exchange(clock, rank, self._connect, cluster.costs.memory_rate, mirror=not exact)
+            SimulatedExchange(clock, rank, self._connect, cluster.costs.memory_rate, mirror=not exact)
             for rank in range(self.workers)
         ]
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 
 HEADER_BYTES = 64
 """Of each segment: csrc/wire/frame.h."""
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
     nbytes: int
 
 
-class Source(Protocol):
+class SegmentSource(Protocol):
     """Where a link gets its segments from."""
 
     def next_segment(self) -> Segment | None:
@@ -41,7 +41,7 @@ class Source(Protocol):
 class NicModel:
     """One direction of a host's network card: `rate` in bytes per second, `frame` seconds on top for each segment."""
 
-    def __init__(self, clock: Clock, name: str, rate: float, frame: float = 0.0) -> None:
+    def __init__(self, clock: SimulatedClock, name: str, rate: float, frame: float = 0.0) -> None:
         self.name = name
         self.busy = 0.0
         self.nbytes = 0.0
@@ -130,7 +130,7 @@ class Link:
     def __init__(
         self,
         cards: tuple[NicModel, NicModel],
-        source: Source,
+        source: SegmentSource,
         deliver: Callable[[Segment], None],
         *,
         latency: float = 0.0,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.cluster import Cluster, Settings
 from byteps_like.planner.collective_route import CollectiveRoute
-from byteps_like.planner.route import Route
+from byteps_like.planner.route import SimulatedRoute
 from byteps_like.planner.server_route import ServerRoute
 from byteps_like.planner.step import Gradients, Trainer
 from byteps_like.planner.workload import Workload
@@ -50,12 +50,12 @@ def predict(
     `exact`: every worker by itself, or one for all, which they must be alike for; None: as their number suggests.
     """
     settings = settings or Settings()
-    clock = Clock()
+    clock = SimulatedClock()
     if exact is None:
         exact = cluster.workers <= EXACT or bool(cluster.rates)
     specs = Gradients.of(workload).specs(settings.whole, fine=not settings.barrier)
     served = cluster.servers > 0 or cluster.colocated
-    route: Route = (ServerRoute if served else CollectiveRoute)(clock, cluster, settings, specs, exact)
+    route: SimulatedRoute = (ServerRoute if served else CollectiveRoute)(clock, cluster, settings, specs, exact)
     trainers = [
         Trainer(clock, worker, workload, settings, route, cluster.costs.launch) for worker in range(route.workers)
     ]
@@ -71,7 +71,7 @@ def predict(
     return Prediction(step, workload.compute, shares, sent, received, clock.events)
 
 
-def _busy(route: Route) -> dict[str, float]:
+def _busy(route: SimulatedRoute) -> dict[str, float]:
     """Seconds so far, of the busiest of each kind."""
     found: dict[str, float] = {}
     for card in route.cards:

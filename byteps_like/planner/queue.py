@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.link import Link, Segment
 
 SEGMENTS_PER_PART = 8  # at least, unless they would become smaller than:
@@ -36,7 +36,7 @@ class PushQueue:
 
     link: Link
 
-    def __init__(self, clock: Clock, segment_bytes: int, credit: float, whole: bool = False) -> None:
+    def __init__(self, clock: SimulatedClock, segment_bytes: int, credit: float, whole: bool = False) -> None:
         self._clock = clock
         self._segment_bytes = segment_bytes
         self._whole = whole
@@ -56,7 +56,7 @@ class PushQueue:
         self.link.kick()
 
     def next_segment(self) -> Segment | None:
-        """See link.Source."""
+        """See link.SegmentSource."""
         if not self._queue or not self._has_credit(self._queue[0][2]):
             return None
         push = self._queue[0][2]
@@ -70,7 +70,7 @@ class PushQueue:
         return segment
 
     def sent(self, segment: Segment) -> None:
-        """See link.Source."""
+        """See link.SegmentSource."""
 
     def landed(self, segment: Segment) -> None:
         """A segment of a result has come."""

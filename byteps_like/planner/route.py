@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from byteps_like.planner.clock import Clock
-from byteps_like.planner.cluster import Costs
+from byteps_like.planner.clock import SimulatedClock
+from byteps_like.planner.cluster import ClusterCosts
 from byteps_like.planner.link import NicModel
 from byteps_like.planner.server import Shard
 from byteps_like.worker.api import Declared, Partition
 
 
-class Route(Protocol):
+class SimulatedRoute(Protocol):
     """How the partitions of a job are reduced. `cards` and `shards` are what may be busy."""
 
     partitions: tuple[Partition, ...]
@@ -27,10 +27,10 @@ class Route(Protocol):
         """`worker` hands over partition `part` in round `turn`; calls `done` when its result has landed."""
 
 
-class Host:
+class SimulatedHost:
     """A machine's network card and memory. What goes over `inside` stays on it."""
 
-    def __init__(self, clock: Clock, name: str, rate: float, costs: Costs) -> None:
+    def __init__(self, clock: SimulatedClock, name: str, rate: float, costs: ClusterCosts) -> None:
         self.up = NicModel(clock, f"{name} sends", rate, costs.frame)
         self.down = NicModel(clock, f"{name} receives", rate)
         self.inside = (NicModel(clock, f"{name} copies", costs.memory_rate), NicModel(clock, f"{name} lands", math.inf))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.link import Link, Segment
 from byteps_like.planner.queue import Push
 
@@ -16,7 +16,7 @@ from byteps_like.planner.queue import Push
 class Shard:
     """One thread with its keys. `rate`: bytes of contributions that it receives and sums per second."""
 
-    def __init__(self, clock: Clock, name: str, rate: float, segment_bytes: int) -> None:
+    def __init__(self, clock: SimulatedClock, name: str, rate: float, segment_bytes: int) -> None:
         self.name = name
         self.busy = 0.0
         self._clock = clock
@@ -106,7 +106,7 @@ class ResultQueue:
         self.link.kick()
 
     def next_segment(self) -> Segment | None:
-        """See link.Source."""
+        """See link.SegmentSource."""
         if not self._queue:
             return None
         result = self._queue[0][2]
@@ -121,4 +121,4 @@ class ResultQueue:
         return segment
 
     def sent(self, segment: Segment) -> None:
-        """See link.Source."""
+        """See link.SegmentSource."""

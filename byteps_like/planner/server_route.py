@@ -6,14 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from byteps_like.control.placing.optimum import Host as Machine
-from byteps_like.control.placing.optimum import shares
+from byteps_like.control.placing.optimum import Machine, shares
 from byteps_like.control.placing.placement import Placer
-from byteps_like.planner.clock import Clock
+from byteps_like.planner.clock import SimulatedClock
 from byteps_like.planner.cluster import Cluster, Settings
 from byteps_like.planner.link import Link
 from byteps_like.planner.queue import Push, PushQueue
-from byteps_like.planner.route import Host, joined
+from byteps_like.planner.route import SimulatedHost, joined
 from byteps_like.planner.server import Shard
 from byteps_like.worker.api import TensorSpec
 
@@ -32,7 +31,7 @@ class ServerRoute:
     """
 
     def __init__(
-        self, clock: Clock, cluster: Cluster, settings: Settings, specs: Sequence[TensorSpec], exact: bool
+        self, clock: SimulatedClock, cluster: Cluster, settings: Settings, specs: Sequence[TensorSpec], exact: bool
     ) -> None:
         self._clock, self._cluster, self._settings, self._exact = clock, cluster, settings, exact
         self.workers = cluster.workers if exact else 1
@@ -67,8 +66,8 @@ class ServerRoute:
         machines += [Machine(0, True, cluster.rate_of(cluster.hosts + n)) for n in range(cluster.servers)]
         return shares(machines)[cluster.hosts - self._beside :]
 
-    def _host(self, name: str, number: int) -> Host:
-        return Host(self._clock, f"{name} host {number}", self._cluster.rate_of(number), self._cluster.costs)
+    def _host(self, name: str, number: int) -> SimulatedHost:
+        return SimulatedHost(self._clock, f"{name} host {number}", self._cluster.rate_of(number), self._cluster.costs)
 
     def _simulated(self, server: int, shard: int) -> Slot:
         return (server if self._exact or server >= self._beside else 0, shard)

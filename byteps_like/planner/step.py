@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from byteps_like.dtypes import DType
-from byteps_like.planner.clock import Clock, Gate, Process
+from byteps_like.planner.clock import Process, SimulatedClock, SimulatedGate
 from byteps_like.planner.cluster import Settings
-from byteps_like.planner.route import Route
+from byteps_like.planner.route import SimulatedRoute
 from byteps_like.planner.workload import ITEMSIZE, Workload
 from byteps_like.worker.api import TensorSpec
-from byteps_like.worker.layout import Layout, lay_out, partitions_of, pieces, runs
+from byteps_like.worker.layout import ArenaLayout, lay_out, partitions_of, pieces, runs
 
 Operation = tuple[float, int | None]
 """Seconds of backward, and the layer whose gradients are then ready."""
@@ -38,7 +38,7 @@ def backward(workload: Workload, first_k: int | None) -> list[Operation]:
 class Gradients:
     """Where each layer's gradients lie in the arena: in the order in which plain backward makes them ready."""
 
-    layout: Layout
+    layout: ArenaLayout
     spans: tuple[tuple[int, int], ...]
     """Of each layer: its bytes, from and to."""
 
@@ -78,7 +78,13 @@ class Trainer:
     """One worker. `ends` are the times at which each step's backward was done; `on_end` is called then."""
 
     def __init__(
-        self, clock: Clock, worker: int, workload: Workload, settings: Settings, route: Route, launch: float
+        self,
+        clock: SimulatedClock,
+        worker: int,
+        workload: Workload,
+        settings: Settings,
+        route: SimulatedRoute,
+        launch: float,
     ) -> None:
         self.ends: list[float] = []
         self.on_end: Callable[[], None] = lambda: None
@@ -94,8 +100,8 @@ class Trainer:
             for part in parts:
                 self._waits_for[part] += 1
         self._pending: list[int] = []
-        self._gates: list[Gate] = []
-        self._everything = Gate(clock, 0)
+        self._gates: list[SimulatedGate] = []
+        self._everything = SimulatedGate(clock, 0)
         self._turn = 0
 
     def train(self, count: int) -> Process:
@@ -128,8 +134,8 @@ class Trainer:
 
     def _begin(self) -> None:
         self._pending = list(self._waits_for)
-        self._everything = Gate(self._clock, len(self._pending))
-        self._gates = [Gate(self._clock, len(parts)) for parts in self._parts]
+        self._everything = SimulatedGate(self._clock, len(self._pending))
+        self._gates = [SimulatedGate(self._clock, len(parts)) for parts in self._parts]
 
     def _ready(self, number: int) -> int:
         """A layer's gradients are; returns how many partitions could be sent."""

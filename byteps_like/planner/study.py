@@ -12,7 +12,7 @@ from byteps_like.planner.workload import Workload
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """A number of servers, what it leads to, and step times with one more, with lines twice as fast, and with half the
     bytes (what a codec to 16 bits leaves). Seconds."""
 
@@ -45,7 +45,7 @@ def study(
     servers: Sequence[int],
     settings: Settings,
     progress: Callable[[str], None] = lambda _: None,
-) -> Iterable[Row]:
+) -> Iterable[StudyRow]:
     """One row for each number of servers, as soon as it is there; `cluster` says all else."""
     known: dict[Cluster, Prediction] = {}
 
@@ -60,7 +60,7 @@ def study(
         faster = replace(here, rate=2 * here.rate, server_rate=2 * here.server_rate if here.server_rate else None)
         half = predict(here, workload, replace(settings, bytes_factor=settings.bytes_factor / 2))
         more = step(replace(here, servers=count + 1))
-        yield Row(count, route_of(here), step(here), more.step, step(faster).step, half.step)
+        yield StudyRow(count, route_of(here), step(here), more.step, step(faster).step, half.step)
 
 
 def route_of(cluster: Cluster) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 from byteps_like.collectives.api import Group
 from byteps_like.control.calls.door_keys import DoorKeys
 from byteps_like.control.members.seats import Waiting
-from byteps_like.control.types import Event, EventKind
+from byteps_like.control.types import EventKind, WatchEvent
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, ShutdownError, from_code
 from byteps_like.portable.channel import ChannelOptions
@@ -55,7 +55,7 @@ class Control(Protocol):
     def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """Tells what this rank has waited for longer than a moment."""
 
-    def on_event(self, callback: Callable[[Event], None]) -> None:
+    def on_event(self, callback: Callable[[WatchEvent], None]) -> None:
         """Registers for the events of the epoch."""
 
     def leave(self) -> None:
@@ -270,7 +270,7 @@ class PortableWorker:
         self._verdict.met(met)
         self._client.report(met)
 
-    def _on_control_event(self, event: Event) -> None:
+    def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.WARNING:
             self._warn(event.text)
         elif event.question is not None:

@@ -20,7 +20,7 @@ import zmq
 from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.control.types import View
 from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, ShutdownError
-from byteps_like.server.door_session import SEGMENT, WINDOW, FrameLink, LinkOpener, Session
+from byteps_like.server.door_session import SEGMENT, WINDOW, DoorSession, FrameLink, LinkOpener
 from byteps_like.server.door_socket import DoorSocket, PeerGoneError
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.door import (
@@ -80,8 +80,8 @@ class Door:
     def __init__(self, config: DoorConfig) -> None:
         self._config = config
         self._socket = DoorSocket(config.url, door_keys(config.secret, b"").server_secret)
-        self._sessions: dict[bytes, Session] = {}
-        self._link_of: dict[int, tuple[Session, int]] = {}
+        self._sessions: dict[bytes, DoorSession] = {}
+        self._link_of: dict[int, tuple[DoorSession, int]] = {}
         self._early: dict[bytes, tuple[Hello, float]] = {}
         """HELLOs of an epoch to come, the oldest first, and until when each may wait."""
         self._refuses_early = self._probes_again = False
@@ -219,7 +219,7 @@ class Door:
         try:
             rank = self._check(hello)
             self._replace(rank)
-            session = Session(peer, hello, rank, self._config.shards, self._config.open_link)
+            session = DoorSession(peer, hello, rank, self._config.shards, self._config.open_link)
         except BytePSLikeError as error:
             self._refuse(peer, error)
             return
@@ -266,7 +266,7 @@ class Door:
             if session.rank == rank:
                 self._end(session, ShutdownError(f"rank {rank} said HELLO on another connection"))
 
-    def _admit(self, session: Session) -> None:
+    def _admit(self, session: DoorSession) -> None:
         self._sessions[session.peer] = session
         for shard, link in enumerate(session.links):
             self._link_of[link.fileno()] = (session, shard)
@@ -275,7 +275,7 @@ class Door:
         welcome = Welcome(self._epoch, self._config.shards, SEGMENT, WINDOW)
         self._send(session.peer, [Envelope(DoorKind.WELCOME).encode(), welcome.encode()])
 
-    def _from_link(self, session: Session, shard: int) -> None:
+    def _from_link(self, session: DoorSession, shard: int) -> None:
         envelope = Envelope(DoorKind.FRAME, shard).encode()
         try:
             for header, payload in session.answers(shard):
@@ -321,10 +321,10 @@ class Door:
             self._drop(session)
         self._send(peer, [Envelope(DoorKind.REFUSED).encode(), encode_refusal(error)])
 
-    def _end(self, session: Session, error: BytePSLikeError) -> None:
+    def _end(self, session: DoorSession, error: BytePSLikeError) -> None:
         self._refuse(session.peer, error)
 
-    def _drop(self, session: Session) -> None:
+    def _drop(self, session: DoorSession) -> None:
         del self._sessions[session.peer]
         for link in session.links:
             self._poller.unregister(link.fileno())

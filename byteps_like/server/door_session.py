@@ -36,7 +36,7 @@ LinkOpener = Callable[[Hello, int], FrameLink]
 """Opens a link for whoever said HELLO to a shard; blocks for the handshake; raises its typed error."""
 
 
-class Session:
+class DoorSession:
     """The links of one connected worker. Raises typed errors; the door ends the session of which one came."""
 
     def __init__(self, peer: bytes, hello: Hello, rank: int, shards: int, open_link: LinkOpener) -> None:

@@ -22,11 +22,11 @@ from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.hosts.rdma import rdma_listen_url
 from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.timeline.recorder import recorder
 from byteps_like.timeline.records import SERVERS
 
@@ -55,7 +55,7 @@ class Store(Protocol):
         """Ends all threads."""
 
 
-class Door(Protocol):
+class PortableDoor(Protocol):
     """The portable door as the server process sees it."""
 
     @property
@@ -70,7 +70,7 @@ class Door(Protocol):
 
 
 MakeStore = Callable[[Config, bytes, list[str], int, Notify], Store]
-MakeDoor = Callable[[str, str, bytes, int, str], Door]
+MakeDoor = Callable[[str, str, bytes, int, str], PortableDoor]
 
 
 def native_store(config: Config, secret: bytes, urls: list[str], shards: int, notify: Notify) -> Store:
@@ -90,7 +90,7 @@ def native_store(config: Config, secret: bytes, urls: list[str], shards: int, no
     )
 
 
-def zmq_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> Door:
+def zmq_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> PortableDoor:
     """The door for portable workers."""
     from byteps_like.server.door import open_door
 
@@ -105,7 +105,7 @@ class ServerProcess:
         self._make_store, self._make_door = make_store, make_door
         self._client = ControlClient(config)
         self._parts = ExitStack()
-        self._door: Door | None = None
+        self._door: PortableDoor | None = None
         self._traced: int | None = None
         self._meter: CardMeter | None = None
         self.on_rank: Callable[[int], None] | None = None
@@ -182,7 +182,7 @@ class ServerProcess:
         self._traced = SERVERS + rank
         recorder.add_member(self._traced)
         if self._config.trace and not self._config.trace_steps:  # else rank 0 says when
-            recorder.take(Order(self._config.trace))
+            recorder.take(RecordingOrder(self._config.trace))
         self._store.set_view(view, rank, warning, timeout)
         if self._door is not None:
             self._door.set_view(view, rank)
@@ -201,7 +201,7 @@ class ServerProcess:
     def _on_store_event(self, error: BytePSLikeError, fatal: bool) -> None:
         (self._client.report if fatal else self._client.warn)(error)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.FAILED and event.error is not None:
             self._store.fail(event.error)
 

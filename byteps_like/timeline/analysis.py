@@ -25,7 +25,7 @@ _NOTEWORTHY = 0.05  # of a step: by less nobody is a straggler
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """One step of one rank. `waits` by (cause, whom); `exposed`: what was waited for at the same time counts once."""
 
     rank: int
@@ -112,11 +112,11 @@ class Analysis:
         return sorted({event["pid"] for event in self.events if event.get("ph") == "X" and event["pid"] < SERVERS})
 
     @cached_property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[MeasuredStep]:
         """All steps of all ranks, by rank and number."""
         return [step for rank in self.ranks for step in self._steps_of(rank)]
 
-    def _steps_of(self, rank: int) -> list[Step]:
+    def _steps_of(self, rank: int) -> list[MeasuredStep]:
         own = [event for event in self.events if event.get("ph") == "X" and event["pid"] == rank]
         spans = [
             (event["ts"], event["ts"] + event["dur"], event["args"]["step"]) for event in own if event["cat"] == "step"
@@ -213,7 +213,7 @@ class Analysis:
         return found
 
 
-def _step(rank: int, number: int, begin: float, end: float, events: Iterable[Event]) -> Step:
+def _step(rank: int, number: int, begin: float, end: float, events: Iterable[Event]) -> MeasuredStep:
     sums: Counter[str] = Counter()
     waits: dict[tuple[str, str], float] = defaultdict(float)
     blocked = []
@@ -226,7 +226,9 @@ def _step(rank: int, number: int, begin: float, end: float, events: Iterable[Eve
             blocked.append((first, last))
             waits[event["args"]["cause"], event["args"]["whom"]] += (last - first) / 1e6
     forward, backward, update = (sums[name] / 1e6 for name in ("forward", "backward", "update"))
-    return Step(rank, number, begin / 1e6, end / 1e6, forward, backward, update, _union(blocked) / 1e6, dict(waits))
+    return MeasuredStep(
+        rank, number, begin / 1e6, end / 1e6, forward, backward, update, _union(blocked) / 1e6, dict(waits)
+    )
 
 
 def _union(spans: list[tuple[float, float]]) -> float:

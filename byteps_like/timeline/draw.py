@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.timeline.analysis import Analysis, Step
+from byteps_like.timeline.analysis import Analysis, MeasuredStep
 from byteps_like.timeline.records import SERVERS, member_name
 
 Event = dict[str, Any]
@@ -45,7 +45,7 @@ def draw(analysis: Analysis, path: Path) -> None:
         pyplot.close(figure)
 
 
-def shares(steps: Sequence[Step]) -> dict[str, float]:
+def shares(steps: Sequence[MeasuredStep]) -> dict[str, float]:
     """Of the mean step, in seconds: forward, backward, update, other compute, and each cause of exposed waiting."""
     found = {name: fmean(getattr(step, name) for step in steps) for name in ("forward", "backward", "update")}
     found["other"] = max(0.0, fmean(step.compute for step in steps) - sum(found.values()))

@@ -15,16 +15,17 @@ import numpy as np
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.parts import SUFFIX, read_chunks
-from byteps_like.timeline.records import RECORD, SERVERS, Kind
+from byteps_like.timeline.records import RECORD, SERVERS, RecordKind
 from byteps_like.timeline.waits import attribute
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
 
 Event = dict[str, Any]
 
 _STAGES = {
-    Kind.READY: "ready", Kind.QUEUED: "queued", Kind.SENT: "sent", Kind.RECEIVED: "received",
-    Kind.ARRIVED: "arrived", Kind.SUMMED: "summed", Kind.RETURNED: "returned",
-    Kind.ENCODED: "encoded", Kind.DECODED: "decoded", Kind.DOWN: "copied down", Kind.UP: "copied up",
+    RecordKind.READY: "ready", RecordKind.QUEUED: "queued", RecordKind.SENT: "sent", RecordKind.RECEIVED: "received",
+    RecordKind.ARRIVED: "arrived", RecordKind.SUMMED: "summed", RecordKind.RETURNED: "returned",
+    RecordKind.ENCODED: "encoded", RecordKind.DECODED: "decoded",
+    RecordKind.DOWN: "copied down", RecordKind.UP: "copied up",
 }  # fmt: skip
 _WITH_A_SERVER = ("queued", "sent", "received")
 _STEPS = ("send to", "receive from", "receive and reduce from", "copy", "wait for the others", "shared memory")
@@ -35,7 +36,7 @@ _PARTITION_LANE = re.compile(r"(?:world|beside|set\d+)/(.+)/(\d+)")
 
 
 @dataclass
-class Part:
+class ProcessTrace:
     """What one process wrote; times still on its own clock."""
 
     process: dict[str, Any] = field(default_factory=dict)
@@ -54,9 +55,9 @@ class Part:
         return 0 if abs(offset) <= error else offset
 
 
-def read_part(path: Path) -> Part:
+def read_part(path: Path) -> ProcessTrace:
     """A part, as far as it was written. Raises OSError."""
-    part = Part()
+    part = ProcessTrace()
     for kind, chunk in read_chunks(path):
         if kind == "N":
             part.records.append(np.frombuffer(chunk, RECORD, count=len(chunk) // RECORD.itemsize))
@@ -95,7 +96,7 @@ def merge(directory: Path) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _other(parts, start)}
 
 
-def _other(parts: list[Part], start: int) -> dict[str, Any]:
+def _other(parts: list[ProcessTrace], start: int) -> dict[str, Any]:
     return {
         "format": "byteps_like timeline 1",
         "start_ns": start,
@@ -109,11 +110,11 @@ def _other(parts: list[Part], start: int) -> dict[str, Any]:
 class _Names:
     """What keys, lanes and texts stand for, in all processes."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[ProcessTrace]) -> None:
         self._partitions = {key: name for part in parts for key, name in part.partitions.items()}
         self._groups = {lane: name for part in parts for lane, name in part.groups.items()}
 
-    def events_of(self, part: Part) -> list[Event]:
+    def events_of(self, part: ProcessTrace) -> list[Event]:
         """All of a part, in ns of the common clock."""
         shift = part.correction
         events = [
@@ -125,14 +126,14 @@ class _Names:
                 events += self._native(dict(zip(RECORD.names or (), row, strict=True)), part, shift)
         return events
 
-    def _native(self, record: dict[str, Any], part: Part, shift: int) -> list[Event]:
-        kind, begin = Kind(record["kind"]), record["begin"] + shift
+    def _native(self, record: dict[str, Any], part: ProcessTrace, shift: int) -> list[Event]:
+        kind, begin = RecordKind(record["kind"]), record["begin"] + shift
         if kind in _STAGES:
             return [self._stage(_STAGES[kind], record, begin)]
-        if kind is Kind.WAIT:
+        if kind is RecordKind.WAIT:
             return [_event("wait", "wait", record["member"], begin, record["duration"], self._waited_for(record))]
         args = {"group": self._groups.get(record["key"], ""), "lane": hex(record["key"]), "call": record["round"]}
-        if kind is Kind.STEP:
+        if kind is RecordKind.STEP:
             name, more = _step(record)
             return [_event("collective", name, record["member"], begin, record["duration"], args | more)]
         operation, algorithm, nbytes = _call(record, part.texts)

@@ -13,7 +13,7 @@ NEXT = -1
 
 
 @dataclass(frozen=True)
-class Order:
+class RecordingOrder:
     """Steps are counted from 0. `first` NEXT: from the next one on; `steps` 0: until the end.
 
     `alone`: of this process only; other members are not told, even by rank 0.
@@ -29,7 +29,7 @@ class Order:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_text(cls, text: str) -> Order:
+    def from_text(cls, text: str) -> RecordingOrder:
         """What `to_text` wrote. Raises InvalidArgumentError for anything else."""
         try:
             found = json.loads(text)
@@ -44,7 +44,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
     return any(wanted.is_relative_to(Path(folder).resolve()) for folder in folders if folder)
 
 
-def parse_steps(path: str, text: str) -> Order:
+def parse_steps(path: str, text: str) -> RecordingOrder:
     """The order of the settings `trace` and `trace_steps`: "10:19" (both of them, too), "20" (the first 20), "".
 
     Raises ConfigError for anything else.
@@ -52,11 +52,11 @@ def parse_steps(path: str, text: str) -> Order:
     first, colon, last = text.strip().partition(":")
     try:
         if not first and not colon:
-            return Order(path)
+            return RecordingOrder(path)
         begin = int(first) if colon else 0
         count = int(last) - begin + 1 if colon else int(first)
     except ValueError:
         begin = count = -1
     if begin < 0 or count < 1:
         raise ConfigError(f"trace_steps={text!r} is neither first:last (such as 10:19) nor a number of steps")
-    return Order(path, begin, count)
+    return RecordingOrder(path, begin, count)

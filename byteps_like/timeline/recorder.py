@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from byteps_like.timeline.clock import clock
-from byteps_like.timeline.orders import NEXT, Order
+from byteps_like.timeline.orders import NEXT, RecordingOrder
 from byteps_like.timeline.parts import PartWriter
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ class Recorder:
         """Python hooks should be put in or taken out: to be looked at between steps."""
         self.steps = 0
         """Steps that have ended, as far as anybody counts them (`step`)."""
-        self._announce: Callable[[Order | None], None] | None = None
+        self._announce: Callable[[RecordingOrder | None], None] | None = None
         self._lock = threading.RLock()
-        self._order: Order | None = None
+        self._order: RecordingOrder | None = None
         self._left = 0
         self._names: dict[int, Names] = {}
         self._events: list[Any] = []
@@ -90,7 +90,7 @@ class Recorder:
         """Of events that don't say whose they are."""
         return next(iter(self._names), 0)
 
-    def announce_to(self, announce: Callable[[Order | None], None]) -> None:
+    def announce_to(self, announce: Callable[[RecordingOrder | None], None]) -> None:
         """Of rank 0: `announce` is told when recording begins, and (None) when all steps that were ordered are done."""
         with self._lock:
             self._announce = announce
@@ -99,7 +99,7 @@ class Recorder:
 
     # --- switching ---
 
-    def take(self, order: Order) -> None:
+    def take(self, order: RecordingOrder) -> None:
         """Records by `order`, at once or from its first step on. Does nothing while another order is carried out."""
         with self._lock:
             if self._order is not None:
@@ -155,7 +155,7 @@ class Recorder:
             self._core.trace_stop()
         self._reset()
 
-    def _start(self, order: Order) -> None:
+    def _start(self, order: RecordingOrder) -> None:
         self._core = _native_core()
         self._written = {"texts": 0}
         self._events = []
@@ -170,7 +170,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, args=(self._wake,), name="byteps_like-timeline", daemon=True)
         self._thread.start()
         if self._announce is not None and not order.alone:
-            self._announce(Order(order.path, NEXT, order.steps))
+            self._announce(RecordingOrder(order.path, NEXT, order.steps))
 
     # --- collecting ---
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record tells; csrc/base/trace.h says what its fields mean."""
 
     READY = 0

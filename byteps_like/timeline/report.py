@@ -6,7 +6,7 @@ from collections import defaultdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from byteps_like.timeline.analysis import Analysis, Step
+from byteps_like.timeline.analysis import Analysis, MeasuredStep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def verdict(analysis: Analysis) -> list[str]:
 
 def _ranks(analysis: Analysis) -> tuple[Row, list[Row]]:
     heading = ("rank", "steps", "step", "compute", "forward", "backward", "update", "exposed", "exposed %")
-    by_rank: dict[str, list[Step]] = defaultdict(list)
+    by_rank: dict[str, list[MeasuredStep]] = defaultdict(list)
     for step in analysis.steps:
         by_rank[f"rank {step.rank}"].append(step)
     if len(by_rank) > 1:
@@ -59,7 +59,7 @@ def _ranks(analysis: Analysis) -> tuple[Row, list[Row]]:
     return heading, [_means(name, steps) for name, steps in by_rank.items()]
 
 
-def _means(name: str, steps: list[Step]) -> Row:
+def _means(name: str, steps: list[MeasuredStep]) -> Row:
     fields = ("seconds", "compute", "forward", "backward", "update", "exposed")
     means = [fmean(getattr(step, field) for step in steps) for field in fields]
     share = means[-1] / means[0] if means[0] else 0.0
@@ -69,7 +69,7 @@ def _means(name: str, steps: list[Step]) -> Row:
 def _waits(analysis: Analysis) -> tuple[Row, list[Row]]:
     heading = ("rank", "cause", "whom", "per step", "share of the step")
     sums: dict[tuple[int, str, str], float] = defaultdict(float)
-    of_rank: dict[int, list[Step]] = defaultdict(list)
+    of_rank: dict[int, list[MeasuredStep]] = defaultdict(list)
     for step in analysis.steps:
         of_rank[step.rank].append(step)
         for (cause, whom), seconds in step.waits.items():

@@ -9,13 +9,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Trial
 from byteps_like.tuner.setting import Setting
 
 MARGIN = 0.05
 """Rounds without codecs have to be faster by so much: they carry more bytes, which others may miss."""
-PACE = Pace(trials=4, discard=1, measure=4)
+PACE = TrialPace(trials=4, discard=1, measure=4)
 """Coded, raw, coded, raw: what drifts meanwhile meets both. 21 rounds with the first, which doesn't count."""
 
 

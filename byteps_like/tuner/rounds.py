@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrialPace:
     """`trials` settings are tried; of each the first `discard` rounds don't count, the next `measure` do."""
 
     trials: int = 20
@@ -15,10 +15,10 @@ class Pace:
 
 
 @dataclass
-class Rounds:
+class TrialRounds:
     """Counts rounds; `note` says when the next setting is due. The first is due after one round."""
 
-    pace: Pace
+    pace: TrialPace
     seconds: list[float] = field(default_factory=list)
     """Of the rounds of this setting that count."""
     _left: int = 1

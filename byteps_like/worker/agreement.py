@@ -49,7 +49,7 @@ class Agreement:
         return self._operation.done()
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation."""
+        """See collectives.api.CollectiveOperation."""
         self._operation.give_up(error)
 
     def wait(self, timeout: float | None = None) -> None:

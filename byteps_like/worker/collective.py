@@ -32,7 +32,7 @@ from byteps_like.worker.api import (
     TensorSpec,
 )
 from byteps_like.worker.coded import CodedLanes
-from byteps_like.worker.local import Catalogue, CompletedHandle, check_feedback, check_push_pull
+from byteps_like.worker.local import CompletedHandle, DeclaredNames, check_feedback, check_push_pull
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class CollectiveWorker:
         self._base = base
         self._owns = ranks is None
         self._label = label
-        self._catalogue = Catalogue(partition_bytes)
+        self._catalogue = DeclaredNames(partition_bytes)
         self._lanes: dict[int, Group] = {}
         self._groups: dict[str, Group] = {}  # all that were made for it alone and have not ended
         self._coded = CodedLanes()

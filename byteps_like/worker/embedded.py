@@ -43,7 +43,7 @@ from byteps_like.worker.api import (
     UsesGpu,
     Worker,
 )
-from byteps_like.worker.meeting import Notes, Seat, seat_of
+from byteps_like.worker.meeting import MeetingSeat, Notes, seat_of
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Services:
         self._stack.close()
 
 
-def bootstrap(config: Config, seat: Seat | None = None) -> tuple[Config, Services]:
+def bootstrap(config: Config, seat: MeetingSeat | None = None) -> tuple[Config, Services]:
     """The configuration with a scheduler's address and a secret, and what this process runs for the job.
 
     Collective: every rank calls it equally often. `seat`: where to meet; None: at MASTER_ADDR. Blocks up to
@@ -107,7 +107,7 @@ def _of_rank_0(records: Sequence[dict[str, Any]]) -> tuple[str, str]:
     return address, text
 
 
-def tell(error: Exception, config: Config, seat: Seat | None = None) -> None:
+def tell(error: Exception, config: Config, seat: MeetingSeat | None = None) -> None:
     """In the place of `bootstrap`, of which `config` holds no more than it needs: this rank can't start."""
     try:
         _notes(config, seat or seat_of(config)).fail(error)
@@ -115,7 +115,7 @@ def tell(error: Exception, config: Config, seat: Seat | None = None) -> None:
         log.debug("can't notify the other ranks: %s", unheard)
 
 
-def _notes(config: Config, seat: Seat) -> Notes:
+def _notes(config: Config, seat: MeetingSeat) -> Notes:
     own = (config.job, config.rendezvous_restart, seat.rank)
     _connections[own] += 1
     return Notes(seat, f"byteps_like/{config.job}/{config.rendezvous_restart}/{_connections[own]}", "init")
@@ -128,7 +128,7 @@ class _Hosted:
     secret: str
 
 
-def _host(config: Config, seat: Seat, services: Services) -> _Hosted:
+def _host(config: Config, seat: MeetingSeat, services: Services) -> _Hosted:
     """Rank 0: starts scheduler and servers."""
     from byteps_like.control.calls.scheduler import SchedulerServer
     from byteps_like.server.process import EmbeddedServer

@@ -16,7 +16,7 @@ CONTROLS = 2
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArenaLayout:
     """Offsets of the gradients, in elements, and the arena's total. All sizes here are in elements.
 
     `[gradient | padding] ... | control`: each gradient starts at a multiple of ALIGNMENT bytes. The control elements
@@ -28,7 +28,7 @@ class Layout:
     total: int
 
 
-def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> Layout:
+def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> ArenaLayout:
     """Places gradient `order[0]` first, then `order[1]`, ...; the total doesn't depend on the order."""
     step = ALIGNMENT // itemsize
     offsets = [0] * len(sizes)
@@ -37,7 +37,7 @@ def lay_out(sizes: Sequence[int], order: Sequence[int], itemsize: int) -> Layout
         offsets[index] = cursor
         cursor += -(-sizes[index] // step) * step
     control = -(-(FLAGS * len(sizes) + CONTROLS) // step) * step
-    return Layout(tuple(offsets), cursor, cursor + control)
+    return ArenaLayout(tuple(offsets), cursor, cursor + control)
 
 
 FINEST = 1 << 14

@@ -48,7 +48,7 @@ class CompletedHandle:
         """It is done."""
 
 
-class Catalogue:
+class DeclaredNames:
     """The names one worker has declared. Thread-safe.
 
     `declare` cuts a tensor into partitions of `partition_bytes` without asking anybody.
@@ -93,7 +93,7 @@ class LocalWorker:
 
     def __init__(self, partition_bytes: int = _PARTITION_BYTES) -> None:
         self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
-        self._catalogue = Catalogue(partition_bytes)
+        self._catalogue = DeclaredNames(partition_bytes)
         self._closed = False
         self._coded: CodedLanes | None = None
         self._groups: dict[str, LocalGroup] = {}

@@ -17,7 +17,7 @@ _TIMEOUT = 120.0  # seconds
 
 
 class LocalOperation:
-    """A call that is over. See collectives.api.Operation."""
+    """A call that is over. See collectives.api.CollectiveOperation."""
 
     source = 0
 
@@ -41,7 +41,7 @@ class LocalOperation:
 
 
 class LocalReceive:
-    """A receive, which is over when this process has sent itself the message. See collectives.api.Operation."""
+    """A receive, over when this process has sent itself the message. See collectives.api.CollectiveOperation."""
 
     source = 0
 
@@ -83,7 +83,7 @@ class LocalReceive:
         return self._ending.error()
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation."""
+        """See collectives.api.CollectiveOperation."""
         self._end(b"", error)
 
     def on_done(self, callback: Callable[[], None]) -> None:

@@ -33,7 +33,7 @@ _stores: dict[tuple[str, int], Any] = {}
 
 
 @dataclass(frozen=True)
-class Seat:
+class MeetingSeat:
     """This process's place among `size` ranks that meet at `store`; `timeout` seconds for all of them to come."""
 
     store: Any
@@ -47,7 +47,7 @@ class Seat:
 class Notes:
     """The keys of one meeting in its store: each begins with `prefix`, in which no other meeting has any."""
 
-    def __init__(self, seat: Seat, prefix: str, operation: str) -> None:
+    def __init__(self, seat: MeetingSeat, prefix: str, operation: str) -> None:
         self._seat, self._store = seat, seat.store
         self._prefix, self._operation = prefix, operation
         self._keys = list(range(seat.size))
@@ -158,7 +158,7 @@ class Notes:
                 self._store.delete_key(self.key(name))
 
 
-def seat_of(config: Config) -> Seat:
+def seat_of(config: Config) -> MeetingSeat:
     """This process's place at MASTER_ADDR and MASTER_PORT, as torch's `env://` has it: where torchrun's agent does not
     keep a store there rank 0 does, beside torch's own if that is in this process.
 
@@ -173,7 +173,7 @@ def seat_of(config: Config) -> Seat:
     place = (config.rendezvous_host, config.rendezvous_port)
     if place not in _stores:
         _stores[place] = _open(config)
-    return Seat(_stores[place], config.rank, config.world_size, config.join_timeout, config.rendezvous_host)
+    return MeetingSeat(_stores[place], config.rank, config.world_size, config.join_timeout, config.rendezvous_host)
 
 
 def _open(config: Config) -> Any:

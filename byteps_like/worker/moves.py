@@ -18,7 +18,7 @@ from byteps_like.control.types import Move
 from byteps_like.worker.api import Declared
 
 
-class Operation(Protocol):
+class FirstPush(Protocol):
     """One push of a tensor's first partition."""
 
     @property
@@ -31,7 +31,7 @@ class _Tensor:
     now: Declared
     follows: bool = False
     """Whoever pushes it has asked for its place since its last round began: it will ask again before the next."""
-    newest: Operation | None = None
+    newest: FirstPush | None = None
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Moves:
             movable, tensor.follows = tensor.follows and bool(self._next[first]), False
             return movable
 
-    def began(self, declared: Declared, operation: Operation) -> None:
+    def began(self, declared: Declared, operation: FirstPush) -> None:
         """It is under way."""
         with self._lock:
             self._tensors[self._first(declared)].newest = operation

@@ -20,7 +20,7 @@ from byteps_like.control.hosts.card import open_meter
 from byteps_like.control.hosts.rdma import server_urls
 from byteps_like.control.members.seats import Waiting
 from byteps_like.control.placing.weights import hosts_of, server_weights
-from byteps_like.control.types import Event, EventKind, Member, View
+from byteps_like.control.types import EventKind, Member, View, WatchEvent
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
 from byteps_like.timeline.recorder import recorder
@@ -430,7 +430,7 @@ class NativeWorker:
         elif self._verdict.met(error := from_code(code, f"rank {self.rank}: {named}", rank=self.rank)):
             self._client.report(error)
 
-    def _on_control_event(self, event: Event) -> None:
+    def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
         elif event.disagreement is not None:

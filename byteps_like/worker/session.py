@@ -23,12 +23,12 @@ from byteps_like.worker import embedded
 from byteps_like.worker.api import Worker
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 logger = logging.getLogger(__name__)
 
 
-def connect(config: Config, seat: Seat | None = None) -> Worker:
+def connect(config: Config, seat: MeetingSeat | None = None) -> Worker:
     """Joins the job that `config` describes; blocks until its world has formed.
 
     A world of one without servers needs no other process. Without a scheduler the ranks meet at a store (`seat`,
@@ -87,7 +87,7 @@ def native_core() -> bool:
     return importlib.util.find_spec("byteps_like._core") is not None
 
 
-def _connect_embedded(config: Config, seat: Seat | None) -> Worker:
+def _connect_embedded(config: Config, seat: MeetingSeat | None) -> Worker:
     if seat is None and not config.rendezvous_host:
         raise ConfigError(
             f"this process is one of {config.world_size} workers but has no rendezvous address: set MASTER_ADDR and"

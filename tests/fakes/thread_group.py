@@ -21,7 +21,7 @@ DEADLINE = 20.0
 
 
 class ThreadOperation:
-    """One rank's part in a call; see collectives.api.Operation."""
+    """One rank's part in a call; see collectives.api.CollectiveOperation."""
 
     def __init__(self, world: GroupWorld, name: str, timeout: float | None = None) -> None:
         self._world, self._name, self._timeout = world, name, timeout

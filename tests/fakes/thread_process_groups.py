@@ -18,7 +18,7 @@ from tests.fakes.thread_group import DEADLINE, GroupWorld, ThreadGroup
 
 
 class ThreadCommunicator:
-    """One rank of a world of threads; see torch.rendezvous.World."""
+    """One rank of a world of threads; see torch.rendezvous.C10dWorld."""
 
     def __init__(self, shared: GroupWorld, rank: int, size: int) -> None:
         self.rank, self.size, self.shared = rank, size, shared

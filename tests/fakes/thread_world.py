@@ -21,7 +21,7 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchEr
 from byteps_like.torch.job import runtime
 from byteps_like.worker.api import Declared, Feedback, Links, Places, Share, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
-from byteps_like.worker.local import Catalogue, PrivateMemory, check_feedback, check_push_pull, check_same
+from byteps_like.worker.local import DeclaredNames, PrivateMemory, check_feedback, check_push_pull, check_same
 from byteps_like.worker.shares import shared
 from tests.fakes.reduction import reduce
 from tests.fakes.thread_codecs import Contribution, RankCodecs, WorldCodecs
@@ -51,7 +51,7 @@ class ThreadWorld:
         self.failure: Exception | None = None
         self.rounds: dict[tuple[int, int], _Round] = {}
         self.pushed: Counter[str] = Counter()
-        self._catalogue = Catalogue(partition_bytes)
+        self._catalogue = DeclaredNames(partition_bytes)
         self._barrier = threading.Barrier(size)
         self.seen: dict[str, tuple[int, TensorSpec]] = {}
         self.groups = GroupWorld()

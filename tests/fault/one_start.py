@@ -20,7 +20,7 @@ import byteps_like._core as core
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.config import Config
 from byteps_like.control.calls.door_keys import door_keys
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
 from byteps_like.portable.worker import PortableOptions, PortableWorker
@@ -37,20 +37,20 @@ class Alone:
     """The control plane of a portable worker that has none: each rank cuts tensors alike."""
 
     def __init__(self) -> None:
-        self._heard: list[Callable[[Event], None]] = []
+        self._heard: list[Callable[[WatchEvent], None]] = []
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """One partition each."""
         return [Declared(spec, 1, (Partition(1, 0, spec.nbytes, 0, 0),)) for spec in specs]
 
-    def on_event(self, callback: Callable[[Event], None]) -> None:
+    def on_event(self, callback: Callable[[WatchEvent], None]) -> None:
         """Is told of what the worker reports."""
         self._heard.append(callback)
 
     def report(self, error: BytePSLikeError) -> None:
         """Ends the job."""
         for callback in self._heard:
-            callback(Event(EventKind.FAILED, "", error))
+            callback(WatchEvent(EventKind.FAILED, "", error))
 
     def leave(self) -> None:
         """Nobody has to know."""

@@ -39,7 +39,7 @@ class Call:
 
 def algorithms(kind: Kind, layout: Layout, *, shared: bool) -> list[str]:
     """What can be forced for this kind there."""
-    names = [name for name in library.TABLE[kind] if name != SHARED and not library.why_not(kind, name, layout)]
+    names = [name for name in library.TABLE[kind] if name != SHARED and not library.why_unavailable(kind, name, layout)]
     return [*names, *([SHARED] if shared and len(layout.members) == 1 and layout.size > 1 else [])]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from byteps_like.bench import world
-from byteps_like.bench.world import Seat
+from byteps_like.bench.world import BenchSeat
 from byteps_like.collectives.api import CallOptions
 from byteps_like.collectives.communicator import Communicator
 from byteps_like.collectives.group import NativeGroup
@@ -116,7 +116,7 @@ def main() -> None:
         here.save(WORLDS[sys.argv[1]](ranks, everybody))
 
 
-def warm_up(here: Seat, everybody: NativeGroup) -> None:
+def warm_up(here: BenchSeat, everybody: NativeGroup) -> None:
     """Makes all links, so that their first frames are not counted."""
     all_to_all(everybody, "pairwise", 1)
     assert everybody.size == here.size

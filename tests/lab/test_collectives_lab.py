@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from byteps_like.bench import world
-from byteps_like.collectives.planning.shape import Shape
+from byteps_like.collectives.planning.shape import CallShape
 from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.dtypes import DType, Op
 from byteps_like.launch.lab.hosts import Lab
@@ -32,7 +32,7 @@ def run(lab: Lab, folder: Path, name: str, ranks: int) -> list[Any]:
 
 def words(kind: Kind, counts: tuple[int, ...], op: Op | None, algorithm: str) -> int:
     """Bytes of the call's description, which goes to each peer that is sent something, once."""
-    return len(Shape(kind, len(counts), counts, DType.FLOAT32, op).describe(algorithm))
+    return len(CallShape(kind, len(counts), counts, DType.FLOAT32, op).describe(algorithm))
 
 
 def data(moved: dict[str, list[int]], described: int) -> list[int]:

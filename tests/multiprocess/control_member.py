@@ -14,7 +14,7 @@ from typing import Any
 from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient, query_status
 from byteps_like.control.calls.scheduler import run_scheduler
-from byteps_like.control.types import Event, Member, MemberRole
+from byteps_like.control.types import Member, MemberRole, WatchEvent
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, StalledError
 from byteps_like.worker.api import TensorSpec
@@ -87,7 +87,7 @@ class MemberProcess:
         os._exit(9)
 
     @staticmethod
-    def hear(event: Event) -> None:
+    def hear(event: WatchEvent) -> None:
         say(event=event.kind.value, text=event.text, error=type(event.error).__name__)
 
     def obey(self, line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from c10d_pool import C10dPool
 
-from byteps_like.collectives.planning.shape import Shape
+from byteps_like.collectives.planning.shape import CallShape
 from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.compression.registry import codec_of
 from byteps_like.dtypes import DType
@@ -34,7 +34,7 @@ def test_a_step_sends_each_shard_once_and_each_host_s_sum_once(c10d_pool: C10dPo
         expected = 0
         for numel in answer["shards"]:
             gathered = slot("int8", numel)
-            described = len(Shape(Kind.ALL_GATHER, RANKS, (gathered,) * RANKS, DType.UINT8).describe("two_level"))
+            described = len(CallShape(Kind.ALL_GATHER, RANKS, (gathered,) * RANKS, DType.UINT8).describe("two_level"))
             expected += RANKS * (gathered + described)
             expected += RANKS * (slot("int4", numel) + len("all_to_all uint8[uneven], pairwise"))
         assert answer["sent"] == expected

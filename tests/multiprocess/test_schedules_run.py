@@ -148,7 +148,7 @@ def test_algorithm_gives_what_numpy_gives(world: World, row: Algorithm) -> None:
     name = "multi_ring:1" if row.name == "multi_ring" else row.name
     root = world.size - 1 if row.kind in ROOTED else 0
     for layout in _layouts(world.size):
-        if library.why_not(row.kind, name, layout):
+        if library.why_unavailable(row.kind, name, layout):
             continue
         for start, in_place in itertools.product((0, 2), (False, True)):
             counts = [SIZES[(start + i) % len(SIZES)] for i in range(world.size**2)]
@@ -158,7 +158,7 @@ def test_algorithm_gives_what_numpy_gives(world: World, row: Algorithm) -> None:
 
 def test_all_at_once(world: World) -> None:
     """Calls on one lane that were begun before the first of them ended."""
-    rows = [row for row in ROWS if not library.why_not(row.kind, row.name, Layout(tuple(range(world.size))))]
+    rows = [row for row in ROWS if not library.why_unavailable(row.kind, row.name, Layout(tuple(range(world.size))))]
     layout, counts = Layout(tuple(range(world.size))), [500] * world.size**2
     calls = [(row, Call(row, layout, counts, 0, False)) for row in rows]
     runs = []

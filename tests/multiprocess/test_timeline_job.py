@@ -22,7 +22,7 @@ from byteps_like.control.calls.client import order_record
 from byteps_like.dtypes import DType, Op
 from byteps_like.timeline.analysis import Analysis
 from byteps_like.timeline.merge import merge
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import TensorSpec
 from byteps_like.worker.session import connect
@@ -132,7 +132,7 @@ def test_a_running_job_is_recorded_on_demand(tmp_path: Path) -> None:
         workers = list(threads.map(lambda rank: connect(Config.from_env({}, **cluster.rank_settings(rank))), RANKS))
         try:
             list(threads.map(lambda worker: add_up(worker, "before"), workers))
-            assert order_record(cluster.config(), Order(str(tmp_path))) == 3
+            assert order_record(cluster.config(), RecordingOrder(str(tmp_path))) == 3
             deadline = time.monotonic() + 20
             while not recorder.active:
                 assert time.monotonic() < deadline

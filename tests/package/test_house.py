@@ -137,6 +137,16 @@ def test_functions_can_be_seen_at_once():
     assert not long, "\n".join([f"more than {LONGEST_FUNCTION} lines; name a part of each and move it out:", *long])
 
 
+def test_one_class_has_a_name():
+    homes: dict[str, list[str]] = {}
+    for module, path in sorted(_modules().items()):
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    shared = [f"{name}: {', '.join(modules)}" for name, modules in homes.items() if len(modules) > 1]
+    assert not shared, "\n".join(["classes of one name; say in each name which of them it is:", *shared])
+
+
 def test_friends_live_in_one_file():
     for top in ("csrc", "collectives", "compression", "server"):
         for path in (ROOT / top).rglob("*.h"):

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from byteps_like.control.placing.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Machine, card_time, shares
 from byteps_like.errors import InvalidArgumentError
 
 RATES = st.one_of(st.sampled_from([1.0, 0.25, 4.0]), st.floats(0.01, 100.0))
-HOSTS = st.lists(st.builds(Host, st.integers(0, 3), st.booleans(), RATES), min_size=1, max_size=8).filter(
+HOSTS = st.lists(st.builds(Machine, st.integers(0, 3), st.booleans(), RATES), min_size=1, max_size=8).filter(
     lambda hosts: any(host.workers for host in hosts) and any(host.serves for host in hosts)
 )
 
 
-def spread(n: int, k: int, rate: float = 1.0) -> list[Host]:
-    return [Host(1, True, rate)] * n + [Host(0, True, rate)] * k
+def spread(n: int, k: int, rate: float = 1.0) -> list[Machine]:
+    return [Machine(1, True, rate)] * n + [Machine(0, True, rate)] * k
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 32])
@@ -38,7 +38,7 @@ def test_no_spare_machine_is_the_traffic_of_an_all_reduce() -> None:
     assert card_time(hosts, shares(hosts)) == pytest.approx(2 * 7 / 8)
 
 
-def least_time(hosts: list[Host]) -> float:
+def least_time(hosts: list[Machine]) -> float:
     """The same by linear programming: variables are the shares and T."""
     everybody, count = sum(host.workers for host in hosts), len(hosts)
     rows = np.zeros((count, count + 1))
@@ -54,7 +54,7 @@ def least_time(hosts: list[Host]) -> float:
 
 
 @given(HOSTS)
-def test_agrees_with_a_linear_program(hosts: list[Host]) -> None:
+def test_agrees_with_a_linear_program(hosts: list[Machine]) -> None:
     found = shares(hosts)
     assert sum(found) == pytest.approx(1.0)
     assert all(share >= 0.0 for share in found)
@@ -63,24 +63,24 @@ def test_agrees_with_a_linear_program(hosts: list[Host]) -> None:
 
 
 @given(HOSTS, st.data())
-def test_a_faster_card_or_one_more_server_never_costs_time(hosts: list[Host], data: st.DataObject) -> None:
+def test_a_faster_card_or_one_more_server_never_costs_time(hosts: list[Machine], data: st.DataObject) -> None:
     before = card_time(hosts, shares(hosts))
     place = data.draw(st.integers(0, len(hosts) - 1))
     host = hosts[place]
-    faster = [*hosts[:place], Host(host.workers, host.serves, host.rate * 2), *hosts[place + 1 :]]
-    more = [*hosts, Host(0, True, data.draw(RATES))]
+    faster = [*hosts[:place], Machine(host.workers, host.serves, host.rate * 2), *hosts[place + 1 :]]
+    more = [*hosts, Machine(0, True, data.draw(RATES))]
     for better in (faster, more):
         assert card_time(better, shares(better)) <= before * (1 + 1e-9) + 1e-12
 
 
 @given(HOSTS, st.floats(0.1, 10.0))
-def test_only_ratios_of_rates_count(hosts: list[Host], factor: float) -> None:
-    scaled = [Host(host.workers, host.serves, host.rate * factor) for host in hosts]
+def test_only_ratios_of_rates_count(hosts: list[Machine], factor: float) -> None:
+    scaled = [Machine(host.workers, host.serves, host.rate * factor) for host in hosts]
     assert shares(scaled) == pytest.approx(shares(hosts), abs=1e-6)
 
 
 def test_a_slow_host_sums_less() -> None:
-    hosts = [Host(1, True, 1.0)] * 3 + [Host(1, True, 0.25)]
+    hosts = [Machine(1, True, 1.0)] * 3 + [Machine(1, True, 0.25)]
     slow = shares(hosts)
     assert slow[3] == 0.0 and slow[:3] == pytest.approx([1 / 3] * 3)
     assert card_time(hosts, slow) == pytest.approx(4.0)
@@ -89,8 +89,8 @@ def test_a_slow_host_sums_less() -> None:
 
 def test_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no host has a server"):
-        shares([Host(1, False)])
+        shares([Machine(1, False)])
     with pytest.raises(InvalidArgumentError, match="no host has a worker"):
-        shares([Host(0, True)])
+        shares([Machine(0, True)])
     with pytest.raises(InvalidArgumentError, match="above 0"):
-        shares([Host(1, True, 0.0)])
+        shares([Machine(1, True, 0.0)])

@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from byteps_like.control.placing.optimum import Host, card_time, shares
+from byteps_like.control.placing.optimum import Machine, card_time, shares
 from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.torch.sparse.choice import RETURN, Seen, SparseMethod, choose, codec_for, detour, payload, times
 from byteps_like.torch.sparse.rows import Rows
@@ -121,7 +121,7 @@ def test_cards_are_those_of_the_optimum(hosts: list[tuple[int, int]], known: boo
     assert cards.ranks == sum(workers) and cards.has_servers == (sum(servers) > 0)
     rate = 5e9 / 8 if known else ASSUMED
     if cards.has_servers and set(workers) <= {0, 1}:
-        modelled = [Host(count, serves > 0, rate) for count, serves in hosts if count or serves]
+        modelled = [Machine(count, serves > 0, rate) for count, serves in hosts if count or serves]
         assert cards.by_servers(1.0, 1.0) == pytest.approx(card_time(modelled, shares(modelled)))
     assert sum(card.share for card in cards.all) == pytest.approx(float(cards.has_servers))
 

@@ -11,7 +11,7 @@ from torch import nn
 from byteps_like.compression.codec import Codec
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.compression.policy import Compress
-from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
 from tests.fakes.codec_rounds import by_reference
@@ -136,7 +136,7 @@ def left_out_at_times(bps: Any, rank: int, size: int) -> None:
     optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules)
     route = optimizer.route
     grid = [Setting(route, credit_bytes=0, coded=number % 2 == 0) for number in range(4)]
-    Tuning(optimizer._distribution.reducer, pace=Pace(4, 0, 2), search=Listed(grid))
+    Tuning(optimizer._distribution.reducer, pace=TrialPace(4, 0, 2), search=Listed(grid))
     for step in range(steps):
         optimizer.zero_grad()
         model({"w": gradient(step, rank, shape)}).backward()

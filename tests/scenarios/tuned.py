@@ -9,12 +9,12 @@ import torch
 
 from byteps_like.config_values import SMALLEST_PARTITION
 from byteps_like.torch.adapt.tuning import Tuning
-from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
 from tests.scenarios.models import batch, flat, loss_of, mlp
 
-PACE = Pace(trials=6, discard=1, measure=1)
+PACE = TrialPace(trials=6, discard=1, measure=1)
 GRID = [
     Setting("server", 1024, 4096, 2048), Setting("allreduce", 2048), Setting("server", 512),
     Setting("allreduce", 1024, algorithm="ring"), Setting("server", 4 << 20), Setting("server", 1024, 8192),

@@ -14,7 +14,7 @@ from byteps_like.collectives.schedules.builder import Cost, Task, Vector, cost, 
 from byteps_like.collectives.schedules.schedule import Layout, RankSchedule
 
 
-def is_viable(task: Task) -> str:
+def why_unavailable(task: Task) -> str:
     """It takes two levels to have something to do."""
     hosts = len(task.layout.members)
     if hosts == 1 and task.size > 1:

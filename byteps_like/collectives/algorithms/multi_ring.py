@@ -19,7 +19,7 @@ def strides(task: Task) -> tuple[int, ...]:
     return tuple(int(part) for part in task.argument.split(","))
 
 
-def is_viable(task: Task) -> str:
+def why_unavailable(task: Task) -> str:
     """Ring i -> i + stride closes over all ranks only if stride and n have no common divisor."""
     try:
         wrong = [stride for stride in strides(task) if gcd(stride, task.size) != 1]

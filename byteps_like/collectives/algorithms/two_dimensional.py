@@ -10,7 +10,7 @@ from byteps_like.collectives.schedules.builder import Builder, Cost, Task, block
 from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span
 
 
-def is_viable(task: Task) -> str:
+def why_unavailable(task: Task) -> str:
     """It needs a full grid of hosts by local ranks."""
     sizes = {len(ranks) for ranks in task.layout.members}
     if len(sizes) > 1:

@@ -6,7 +6,7 @@ every rank of the other hosts: the one with the same local index, modulo the hos
 
 from __future__ import annotations
 
-from byteps_like.collectives.algorithms.hierarchical import is_viable as is_viable  # the same condition
+from byteps_like.collectives.algorithms.hierarchical import why_unavailable as why_unavailable  # the same condition
 from byteps_like.collectives.schedules.builder import Cost, Task, cost, part_for_each, part_of_each
 from byteps_like.collectives.schedules.schedule import Buffer, Layout, RankSchedule
 

@@ -7,7 +7,7 @@ the same local index there, which passes them on; blocks for the own host go str
 
 from __future__ import annotations
 
-from byteps_like.collectives.algorithms.hierarchical import is_viable as is_viable  # the same condition
+from byteps_like.collectives.algorithms.hierarchical import why_unavailable as why_unavailable  # the same condition
 from byteps_like.collectives.algorithms.two_level import carried, carrier, neighbours, other_hosts
 from byteps_like.collectives.schedules.builder import Builder, Cost, Task, blocks, cost, sections
 from byteps_like.collectives.schedules.schedule import Buffer, RankSchedule, Span

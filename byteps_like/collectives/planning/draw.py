@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from xml.sax.saxutils import escape
 
-from byteps_like.collectives.planning.timeline import Message
+from byteps_like.collectives.planning.timeline import TimedMessage
 from byteps_like.collectives.schedules.schedule import Layout
 
 _COLUMN, _ROW, _GAP, _MARGIN, _TOP = 104, 17, 16, 76, 96
@@ -20,7 +20,7 @@ class _Band:
     """One round: rows of messages that do not cover one another, and where they begin."""
 
     number: int
-    rows: list[list[Message]]
+    rows: list[list[TimedMessage]]
     top: int
 
     @property
@@ -28,7 +28,7 @@ class _Band:
         return len(self.rows) * _ROW + _GAP
 
 
-def svg(title: str, caption: str, messages: Sequence[Message], layout: Layout) -> str:
+def svg(title: str, caption: str, messages: Sequence[TimedMessage], layout: Layout) -> str:
     """The picture as a document. `messages` are those of timeline.messages, `caption` is a second line of text."""
     columns = {rank: _MARGIN + place * _COLUMN for place, rank in enumerate(layout.by_host)}
     bands = list(_bands(messages, columns))
@@ -58,7 +58,7 @@ def svg(title: str, caption: str, messages: Sequence[Message], layout: Layout) -
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _bands(messages: Sequence[Message], columns: dict[int, int]) -> Iterator[_Band]:
+def _bands(messages: Sequence[TimedMessage], columns: dict[int, int]) -> Iterator[_Band]:
     top = _TOP
     for number, group in groupby(messages, key=lambda message: message.round):
         band = _Band(number, _rows(list(group), columns), top)
@@ -66,9 +66,9 @@ def _bands(messages: Sequence[Message], columns: dict[int, int]) -> Iterator[_Ba
         top += band.height
 
 
-def _rows(messages: Sequence[Message], columns: dict[int, int]) -> list[list[Message]]:
+def _rows(messages: Sequence[TimedMessage], columns: dict[int, int]) -> list[list[TimedMessage]]:
     """Each message in the first row where there is room for it; arrows may touch end to end."""
-    rows: list[list[Message]] = []
+    rows: list[list[TimedMessage]] = []
     taken: list[list[tuple[int, int]]] = []
     for message in messages:
         low, high = sorted((columns[message.source], columns[message.target]))
@@ -110,7 +110,7 @@ def _ranks(columns: dict[int, int], bottom: int) -> Iterator[str]:
         yield _text(x, _TOP - 10, str(rank), 11, "white", anchor="middle", weight="bold")
 
 
-def _arrow(start: float, end: float, y: float, message: Message, colour: str) -> Iterator[str]:
+def _arrow(start: float, end: float, y: float, message: TimedMessage, colour: str) -> Iterator[str]:
     way = 1 if end > start else -1
     dashes = "" if message.reduces else ' stroke-dasharray="5 3"'
     yield f'<circle cx="{start}" cy="{y}" r="2.5" fill="{colour}"/>'

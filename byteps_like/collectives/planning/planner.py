@@ -11,7 +11,7 @@ import byteps_like._core as _core
 from byteps_like.collectives import library
 from byteps_like.collectives.api import Addresses, CallOptions, Terms
 from byteps_like.collectives.planning import compile
-from byteps_like.collectives.planning.shape import Shape, first_address
+from byteps_like.collectives.planning.shape import CallShape, first_address
 from byteps_like.collectives.planning.shared_plan import shared_plan
 from byteps_like.collectives.schedules.schedule import Buffer, Layout, RankSchedule
 from byteps_like.collectives.selection.default_table import SHARED
@@ -93,17 +93,17 @@ class Planner:
         with self._lock:
             self._host = None
 
-    def explain(self, shape: Shape, options: CallOptions) -> str:
+    def explain(self, shape: CallShape, options: CallOptions) -> str:
         """The algorithm for calls of this shape, and why, beside the others."""
         return self._selector.explain(
             shape.kind, shape.nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm,
             limits=self._limits(shape, scattered=False),
         )  # fmt: skip
 
-    def _limits(self, shape: Shape, *, scattered: bool) -> Limits:
+    def _limits(self, shape: CallShape, *, scattered: bool) -> Limits:
         return Limits(self._apart, known_sizes=shape.uniform, one_run=not scattered)
 
-    def _choose(self, shape: Shape, options: CallOptions, *, scattered: bool) -> Choice:
+    def _choose(self, shape: CallShape, options: CallOptions, *, scattered: bool) -> Choice:
         limits = self._limits(shape, scattered=scattered)
         # What no two ranks need have in common can't decide.
         nbytes = shape.nbytes if shape.uniform else _UNEVEN
@@ -111,7 +111,7 @@ class Planner:
             shape.kind, nbytes, self._layout, reduction=options.reduction, algorithm=options.algorithm, limits=limits
         )
 
-    def make(self, shape: Shape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
+    def make(self, shape: CallShape, options: CallOptions, source: Addresses, target: Addresses) -> Plan:
         """The plan for calls of this shape. Raises InvalidArgumentError for an algorithm that can't be had here."""
         choice = self._choose(shape, options, scattered=not (isinstance(source, int) and isinstance(target, int)))
         if choice.algorithm == SHARED:
@@ -144,7 +144,7 @@ class Planner:
             return self._host
 
     def _scattered(
-        self, schedule: RankSchedule, buffer: Buffer, table: compile.ChunkTable, shape: Shape, where: Addresses
+        self, schedule: RankSchedule, buffer: Buffer, table: compile.ChunkTable, shape: CallShape, where: Addresses
     ) -> compile.ChunkTable:
         if isinstance(where, int) or not table:
             return table

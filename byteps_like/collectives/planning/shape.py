@@ -12,7 +12,7 @@ from byteps_like.dtypes import DType, Op
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CallShape:
     """Everything about a call but where its memory is. `counts` are elements: of the sections of its kind, and for an
     all-to-all of the parts that this rank sends, with `received` those it gets; `uniform`: all of all ranks are equal.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import byteps_like._core as _core
 from byteps_like.collectives.api import Addresses, Terms
-from byteps_like.collectives.planning.shape import Shape, first_address
+from byteps_like.collectives.planning.shape import CallShape, first_address
 from byteps_like.collectives.schedules.schedule import Kind
 from byteps_like.dtypes import Op
 
@@ -37,7 +37,7 @@ class SharedPlan:
         return self.native.launch(first_address(source), first_address(target), terms[0])
 
 
-def shared_plan(host: Any, shape: Shape, rank: int, source: Addresses, target: Addresses) -> SharedPlan:
+def shared_plan(host: Any, shape: CallShape, rank: int, source: Addresses, target: Addresses) -> SharedPlan:
     """The plan of `shape` on group rank `rank` of a `_core.HostGroup`."""
     kind, itemsize = shape.kind, shape.dtype.itemsize
     long_input = kind in (Kind.REDUCE_SCATTER, Kind.SCATTER, Kind.ALL_TO_ALL)

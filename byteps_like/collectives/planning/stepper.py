@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Generator
 
-from byteps_like.collectives.api import Operation
+from byteps_like.collectives.api import CollectiveOperation
 from byteps_like.errors import BytePSLikeError, DeadlineError, ShutdownError, timed_out
 
 logger = logging.getLogger(__name__)
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 class Flight:
     """One exchange under way. Thread-safe."""
 
-    def __init__(self, steps: Generator[Operation, None, None], what: str) -> None:
+    def __init__(self, steps: Generator[CollectiveOperation, None, None], what: str) -> None:
         self.steps = steps
-        self.waits_for: Operation | None = None
+        self.waits_for: CollectiveOperation | None = None
         self._what = what
         self._ended = threading.Event()
         self._error: BytePSLikeError | None = None
@@ -36,7 +36,7 @@ class Flight:
             raise self._error
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation. Of an exchange that other ranks won't complete: some operation of it waits."""
+        """See collectives.api.CollectiveOperation. Some operation of the exchange waits for ranks that won't come."""
         waits_for = self.waits_for
         if waits_for is not None:
             waits_for.give_up(error)
@@ -59,7 +59,7 @@ class Stepper:
         self._under_way: set[Flight] = set()
         self._closed = False
 
-    def start(self, steps: Generator[Operation, None, None], priority: int, what: str) -> Flight:
+    def start(self, steps: Generator[CollectiveOperation, None, None], priority: int, what: str) -> Flight:
         """Runs `steps`, which yields operations: it goes on when they have ended, and gets their errors raised."""
         flight = Flight(steps, what)
         with self._lock:

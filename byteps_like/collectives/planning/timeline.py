@@ -11,7 +11,7 @@ from byteps_like.collectives.schedules.schedule import Chunk, Kind, RankSchedule
 
 
 @dataclass(frozen=True)
-class Message:
+class TimedMessage:
     """One message. `round` counts from 1; `first` is the number of its first chunk."""
 
     round: int
@@ -23,7 +23,7 @@ class Message:
     first: int
 
 
-def messages(kind: Kind, schedules: Sequence[RankSchedule]) -> list[Message]:
+def messages(kind: Kind, schedules: Sequence[RankSchedule]) -> list[TimedMessage]:
     """All messages by round, sender and the sender's order. Raises ScheduleError for schedules that are wrong."""
     graph = check(kind, schedules)
     depth = depths(graph)
@@ -33,7 +33,7 @@ def messages(kind: Kind, schedules: Sequence[RankSchedule]) -> list[Message]:
         one = schedules[event.rank]
         buffers = (one.input, one.output, one.scratch)
         chunks = [buffers[buffer][slot] for buffer, slot in event.reads]
-        message = Message(
+        message = TimedMessage(
             depth[receive],
             event.rank,
             event.step.peer,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from byteps_like.collectives.schedules.dependencies import Event, Graph, Place, ScheduleError, build
+from byteps_like.collectives.schedules.dependencies import Graph, Place, ScheduleError, StepEvent, build
 from byteps_like.collectives.schedules.schedule import Buffer, Chunk, Kind, RankSchedule, StepKind
 
 _INPUT, _OUTPUT, _SCRATCH = map(int, Buffer)
@@ -78,13 +78,13 @@ class _Run:
             text = "nothing" if found is None else _ranks(found)
             raise ScheduleError(f"rank {rank} {_name(place)} ends with {text}, expected {_ranks(contributions)}")
 
-    def _known(self, event: Event, place: Place) -> int:
+    def _known(self, event: StepEvent, place: Place) -> int:
         found = self._held[event.rank].get(place)
         if found is None:
             raise ScheduleError(f"{event} reads {_name(place)}, in which nothing is yet")
         return found
 
-    def _add(self, event: Event, one: int, other: int) -> int:
+    def _add(self, event: StepEvent, one: int, other: int) -> int:
         if not self._reduces:
             raise ScheduleError(f"{event} reduces in a collective without reduction")
         if one & other:
@@ -94,7 +94,7 @@ class _Run:
             raise ScheduleError(f"{event}: final is {event.step.final}, and it holds {_ranks(both)}")
         return both
 
-    def _check_sizes(self, event: Event, source: Sequence[Place], source_rank: int) -> None:
+    def _check_sizes(self, event: StepEvent, source: Sequence[Place], source_rank: int) -> None:
         came = [self._chunks[source_rank][buffer][slot] for buffer, slot in source]
         goes = [self._chunks[event.rank][buffer][slot] for buffer, slot in event.writes]
         if came != goes:

@@ -13,34 +13,34 @@ from byteps_like.collectives.schedules.schedule import Layout, RankSchedule, Ste
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficCount:
     """Messages, and what they hold as a share of one section (sections of equal size)."""
 
     messages: int = 0
     sections: Fraction = Fraction(0)
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.messages + other.messages, self.sections + other.sections)
+    def __add__(self, other: TrafficCount) -> TrafficCount:
+        return TrafficCount(self.messages + other.messages, self.sections + other.sections)
 
 
-def links(schedules: Sequence[RankSchedule]) -> dict[tuple[int, int], Traffic]:
+def links(schedules: Sequence[RankSchedule]) -> dict[tuple[int, int], TrafficCount]:
     """(sender, receiver) -> what goes there; links without traffic are left out."""
-    found: dict[tuple[int, int], Traffic] = {}
+    found: dict[tuple[int, int], TrafficCount] = {}
     for schedule in schedules:
         buffers = (schedule.input, schedule.output, schedule.scratch)
         for step in schedule.steps:
             if step.kind is StepKind.SEND and step.source is not None:
                 first, count = step.source.first, step.source.count
                 cut = Counter(chunk.pieces for chunk in buffers[step.source.buffer][first : first + count])
-                sent = Traffic(1, sum((Fraction(number, pieces) for pieces, number in cut.items()), Fraction(0)))
+                sent = TrafficCount(1, sum((Fraction(number, pieces) for pieces, number in cut.items()), Fraction(0)))
                 link = (schedule.rank, step.peer)
-                found[link] = found.get(link, Traffic()) + sent
+                found[link] = found.get(link, TrafficCount()) + sent
     return found
 
 
-def sent(schedules: Sequence[RankSchedule], layout: Layout | None = None) -> list[Traffic]:
+def sent(schedules: Sequence[RankSchedule], layout: Layout | None = None) -> list[TrafficCount]:
     """What each rank sends; with a layout only what leaves its host."""
-    totals = [Traffic()] * len(schedules)
+    totals = [TrafficCount()] * len(schedules)
     for (source, target), traffic in links(schedules).items():
         if layout is None or layout.hosts[source] != layout.hosts[target]:
             totals[source] += traffic

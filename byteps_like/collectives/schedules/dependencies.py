@@ -21,7 +21,7 @@ class ScheduleError(InvalidArgumentError):
 
 
 @dataclass(frozen=True)
-class Event:
+class StepEvent:
     """One step of one rank, with the slots that it reads and writes (input slots are output slots if in place)."""
 
     rank: int
@@ -39,7 +39,7 @@ class Event:
 class Graph:
     """All steps of all ranks; `before[e]` are the events that event e waits for, `sender[e]` the send of a receive."""
 
-    events: list[Event]
+    events: list[StepEvent]
     before: list[list[int]]
     sender: dict[int, int]
 
@@ -80,7 +80,7 @@ def build(schedules: Sequence[RankSchedule], *, in_place: bool = False) -> Graph
     send. A send waits for nobody's receive: what comes early is kept. Raises ScheduleError for messages without
     a partner.
     """
-    events: list[Event] = []
+    events: list[StepEvent] = []
     before: list[list[int]] = []
     for schedule in schedules:
         own, waits = of_rank(schedule, in_place=in_place, base=len(events))
@@ -92,7 +92,9 @@ def build(schedules: Sequence[RankSchedule], *, in_place: bool = False) -> Graph
     return Graph(events, before, sender)
 
 
-def of_rank(schedule: RankSchedule, *, in_place: bool = False, base: int = 0) -> tuple[list[Event], list[list[int]]]:
+def of_rank(
+    schedule: RankSchedule, *, in_place: bool = False, base: int = 0
+) -> tuple[list[StepEvent], list[list[int]]]:
     """One rank's steps, and for each the earlier ones that it waits for, numbered from `base`."""
     events = list(_events(schedule, in_place))
     return events, _local(events, base)
@@ -111,15 +113,15 @@ def places(span: Span | None, schedule: RankSchedule, in_place: bool) -> tuple[P
     return ((buffer, first),) if span.count == 1 else tuple((buffer, first + step) for step in range(span.count))
 
 
-def _events(schedule: RankSchedule, in_place: bool) -> Iterator[Event]:
+def _events(schedule: RankSchedule, in_place: bool) -> Iterator[StepEvent]:
     for index, step in enumerate(schedule.steps):
         reads = places(step.source, schedule, in_place)
         writes = places(step.target, schedule, in_place)
         if step.kind is not StepKind.COPY or reads != writes:  # a copy onto itself is dropped
-            yield Event(schedule.rank, index, step, reads, writes)
+            yield StepEvent(schedule.rank, index, step, reads, writes)
 
 
-def _local(events: Sequence[Event], base: int) -> list[list[int]]:
+def _local(events: Sequence[StepEvent], base: int) -> list[list[int]]:
     written: dict[Place, int] = {}
     read: dict[Place, list[int]] = {}
     before: list[list[int]] = []
@@ -141,7 +143,7 @@ def _local(events: Sequence[Event], base: int) -> list[list[int]]:
     return before
 
 
-def _match(events: Sequence[Event]) -> dict[int, int]:
+def _match(events: Sequence[StepEvent]) -> dict[int, int]:
     """Receive -> its send."""
     sends: dict[tuple[int, int, int], int] = {}
     receives: dict[tuple[int, int, int], int] = {}

@@ -150,15 +150,15 @@ def _refused(kind: Kind, name: str, layout: Layout, limits: Limits) -> str:
         return limits.apart
     if not limits.known_sizes and library.find(kind, name).relays:
         return "it relays blocks whose sizes only two ranks know"
-    reason = _why_not(kind, name, layout)
+    reason = _why_unavailable(kind, name, layout)
     if not reason and not limits.one_run and library.find(kind, name).runs:
         return "it sends several sections as one message, but they are not contiguous"
     return reason
 
 
 @lru_cache(maxsize=1024)
-def _why_not(kind: Kind, name: str, layout: Layout) -> str:
-    return library.why_not(kind, name, layout)
+def _why_unavailable(kind: Kind, name: str, layout: Layout) -> str:
+    return library.why_unavailable(kind, name, layout)
 
 
 def _cost(kind: Kind, name: str, nbytes: int, layout: Layout) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from byteps_like.collectives import library
-from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group
 from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.collectives.selection.default_table import SHARED
 from byteps_like.collectives.selection.measured_table import MeasuredTable, Point
@@ -137,7 +137,7 @@ class _Buffers:
         self._group = group
         self._source, self._target = np.ones(count, np.float32), np.zeros(count, np.float32)
 
-    def call(self, kind: Kind, nbytes: int, options: CallOptions) -> Operation:
+    def call(self, kind: Kind, nbytes: int, options: CallOptions) -> CollectiveOperation:
         """Launches one call of a kind; its longer buffer has `nbytes`, rounded up to whole equal parts."""
         group, dtype = self._group, DType.FLOAT32
         source, target = self._source.ctypes.data, self._target.ctypes.data

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.dtypes import DType
 
 
@@ -34,8 +34,8 @@ class Cast(Codec):
         """From 16 bits."""
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
-        return Plan(payload=2 * numel, result=2 * numel, dense=self.dtype)
+    def plan(self, numel: int, world: int) -> PayloadPlan:
+        return PayloadPlan(payload=2 * numel, result=2 * numel, dense=self.dtype)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

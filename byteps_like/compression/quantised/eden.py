@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
+from byteps_like.compression.codec import Draw, Floats, PayloadPlan, ReencodeCodec, check_length
 from byteps_like.compression.lanes import lane_sum
 from byteps_like.compression.quantised.codes import pack, unpack
 from byteps_like.compression.quantised.rotation import (
@@ -71,9 +71,9 @@ class Eden(ReencodeCodec):
             raise ValueError("bits must be 1, 2, 3 or 4")
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = _codes_at(numel) + padded(numel) // 8 * self.bits
-        return Plan(payload=size, result=size, accumulator=4 * numel)
+        return PayloadPlan(payload=size, result=size, accumulator=4 * numel)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

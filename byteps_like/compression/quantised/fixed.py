@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 
@@ -40,11 +40,11 @@ class Fixed(Codec):
     def biased(self) -> bool:  # type: ignore[override]
         return self.bits < 32
 
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         """See Codec. Raises InvalidArgumentError if `world` is too large for sums to fit."""
         self.magnitude(world)
         size = numel * self.bits // 8
-        return Plan(
+        return PayloadPlan(
             payload=size,
             result=size,
             prelude=-(-numel // self.block),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
+from byteps_like.compression.codec import Draw, Floats, PayloadPlan, ReencodeCodec, check_length
 from byteps_like.compression.random import random_words, stream_of
 
 
@@ -31,9 +31,9 @@ class Natural(ReencodeCodec):
     seed: int = 0
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = -(-numel // 32) * 4 + numel
-        return Plan(payload=size, result=size, accumulator=4 * numel)
+        return PayloadPlan(payload=size, result=size, accumulator=4 * numel)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
+from byteps_like.compression.codec import Draw, Floats, PayloadPlan, ReencodeCodec, check_length
 from byteps_like.compression.lanes import lane_sum
 
 
@@ -29,9 +29,9 @@ class Onebit(ReencodeCodec):
     block: int = 1 << 15
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = _words(numel) * 4 + -(-numel // self.block) * 4
-        return Plan(payload=size, result=size, accumulator=4 * numel)
+        return PayloadPlan(payload=size, result=size, accumulator=4 * numel)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

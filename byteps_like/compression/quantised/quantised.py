@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, Trait, check_length
+from byteps_like.compression.codec import Draw, Floats, PayloadPlan, ReencodeCodec, Trait, check_length
 from byteps_like.compression.lanes import lane_sum
 from byteps_like.compression.random import random_words, stream_of, to_unit
 from byteps_like.dtypes import DType, Op
@@ -131,12 +131,12 @@ class Quantised(ReencodeCodec):
         return np.float32(np.abs(x).max())
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         numbers, ranges = self.grid.number_bytes(numel), 4 * len(self._firsts(numel))
         if not self.shared:
-            return Plan(payload=numbers + ranges, result=numbers + ranges, accumulator=4 * numel)
+            return PayloadPlan(payload=numbers + ranges, result=numbers + ranges, accumulator=4 * numel)
         sums = self._sum_dtype(world).itemsize * numel
-        return Plan(numbers, sums, sums, prelude=ranges, prelude_dtype=DType.FLOAT32, prelude_op=Op.MAX)
+        return PayloadPlan(numbers, sums, sums, prelude=ranges, prelude_dtype=DType.FLOAT32, prelude_op=Op.MAX)
 
     @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.lanes import lane_sum
 from byteps_like.compression.random import random_words, stream_of
 
@@ -39,9 +39,9 @@ class Sign(Codec):
     seed: int = 0
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         signs, scales = _words(numel) * 4, -(-numel // self.block) * 4
-        return Plan(signs + scales, signs + scales, world.bit_length() * signs + scales)
+        return PayloadPlan(signs + scales, signs + scales, world.bit_length() * signs + scales)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

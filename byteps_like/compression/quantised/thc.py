@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.quantised.codes import pack, sum_order, unpack
 from byteps_like.compression.quantised.rotation import (
     Block,
@@ -89,10 +89,10 @@ class Thc(Codec):
         return np.uint8 if self.points(world)[-1] * world <= LARGEST_SUM[8] else np.uint16
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         result = padded(numel) * np.dtype(self.sums(world)).itemsize
         prelude = 4 * sum(1 for _ in blocks(numel, _MOST))
-        return Plan(payload=padded(numel) // 8 * self.bits, result=result, accumulator=result, prelude=prelude)
+        return PayloadPlan(payload=padded(numel) // 8 * self.bits, result=result, accumulator=result, prelude=prelude)
 
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:
         """The norms of the blocks."""

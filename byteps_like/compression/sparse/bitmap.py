@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.sparse.sparse import magnitudes, to_flags, to_words, words_of
 from byteps_like.dtypes import DType, Op
 
@@ -32,8 +32,8 @@ class Bitmap(Codec):
     source: ClassVar[str] = "Li et al., arXiv 2402.07529"
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
-        return Plan(
+    def plan(self, numel: int, world: int) -> PayloadPlan:
+        return PayloadPlan(
             payload=4 * numel,
             result=4 * numel,
             prelude=4 * words_of(numel),

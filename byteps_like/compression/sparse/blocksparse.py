@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.sparse.sparse import WHOLE_PARTITION, UnionSum, magnitudes, to_flags, to_words, words_of
 from byteps_like.errors import CorruptError
 
@@ -43,10 +43,10 @@ class BlockSparse(Codec):
         return self.block
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         words = words_of(self._blocks(numel))
         size = 4 + 4 * words + 4 * numel
-        return Plan(payload=size, result=size, accumulator=4 * (numel + 2 * words))
+        return PayloadPlan(payload=size, result=size, accumulator=4 * (numel + 2 * words))
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

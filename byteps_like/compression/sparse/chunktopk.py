@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.lanes import lane_sum
 from byteps_like.compression.sparse.sparse import largest, magnitudes
 from byteps_like.dtypes import DType, Op
@@ -37,10 +37,10 @@ class ChunkTopK(Codec):
             raise ValueError("ratio must be from 0 to 1, chunk at least 1")
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = self._chosen(numel) * min(self.chunk, numel) * 4
         prelude = 4 * self._chunks(numel)
-        return Plan(payload=size, result=size, prelude=prelude, prelude_op=Op.SUM, dense=DType.FLOAT32)
+        return PayloadPlan(payload=size, result=size, prelude=prelude, prelude_op=Op.SUM, dense=DType.FLOAT32)
 
     @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:

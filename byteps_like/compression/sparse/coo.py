@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.sparse.sparse import WHOLE_PARTITION, UnionSum, checked_indices, magnitudes, words_of
 from byteps_like.errors import CorruptError
 
@@ -31,9 +31,9 @@ class Coo(Codec):
     source: ClassVar[str] = "Fei et al. (OmniReduce), SIGCOMM 2021"
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = 4 + 4 * numel
-        return Plan(payload=size, result=size, accumulator=4 * (numel + 2 * words_of(numel)))
+        return PayloadPlan(payload=size, result=size, accumulator=4 * (numel + 2 * words_of(numel)))
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

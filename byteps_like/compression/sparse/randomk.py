@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.random import random_words, stream_of
 from byteps_like.dtypes import DType
 
@@ -46,9 +46,9 @@ class RandomK(Codec):
         return not self.scale
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = 4 * self._drawn(numel)
-        return Plan(payload=size, result=size, dense=DType.FLOAT32)
+        return PayloadPlan(payload=size, result=size, dense=DType.FLOAT32)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Codec, Draw, Floats, Plan, Trait, check_length
+from byteps_like.compression.codec import Codec, Draw, Floats, PayloadPlan, Trait, check_length
 from byteps_like.compression.random import random_words, stream_of
 from byteps_like.compression.sparse.sparse import magnitudes, to_flags, to_words, words_of
 from byteps_like.dtypes import DType, Op
@@ -52,10 +52,10 @@ class Sketch(Codec):
             raise ValueError("density must be from 0 to 1, block at least 1")
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = 4 * (self._index(numel) + self.cells(numel))
         prelude = -(-numel // self.block)
-        return Plan(size, size, accumulator=size, prelude=prelude, prelude_dtype=DType.INT8, prelude_op=Op.MAX)
+        return PayloadPlan(size, size, accumulator=size, prelude=prelude, prelude_dtype=DType.INT8, prelude_op=Op.MAX)
 
     @override
     def prepare(self, x: Floats, draw: Draw, world: int) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from byteps_like.compression.codec import Draw, Floats, Plan, ReencodeCodec, check_length
+from byteps_like.compression.codec import Draw, Floats, PayloadPlan, ReencodeCodec, check_length
 from byteps_like.compression.sparse.sparse import checked_indices, largest, magnitudes
 from byteps_like.errors import CorruptError
 
@@ -44,9 +44,9 @@ class TopK(ReencodeCodec):
         return self.select == "sampled"
 
     @override
-    def plan(self, numel: int, world: int) -> Plan:
+    def plan(self, numel: int, world: int) -> PayloadPlan:
         size = self._head() + 8 * self._most(numel)
-        return Plan(payload=size, result=size, accumulator=4 * numel)
+        return PayloadPlan(payload=size, result=size, accumulator=4 * numel)
 
     @override
     def encode(self, x: Floats, draw: Draw, agreed: NDArray[Any], world: int) -> bytes:

@@ -19,11 +19,11 @@ from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.session import Session
 from byteps_like.control.calls.status import JobStatus, status_from_wire
-from byteps_like.control.members.seats import Claim, Waiting
-from byteps_like.control.types import Event, Member, MemberRole, View
+from byteps_like.control.members.seats import JoinClaim, Waiting
+from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.worker.api import Answer, Declared, Meeting, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class ControlClient:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._left = False
-        self._callbacks: list[Callable[[Event], None]] = []
-        self._unheard: deque[Event] = deque(maxlen=_UNHEARD)
+        self._callbacks: list[Callable[[WatchEvent], None]] = []
+        self._unheard: deque[WatchEvent] = deque(maxlen=_UNHEARD)
         self._barrier_numbers: dict[str, int] = {}
         self._retired: list[int] = []
         self._stats_source: Callable[[], Mapping[str, float]] = dict
@@ -124,7 +124,7 @@ class ControlClient:
 
     # --- what the scheduler tells ---
 
-    def on_event(self, callback: Callable[[Event], None]) -> None:
+    def on_event(self, callback: Callable[[WatchEvent], None]) -> None:
         """Calls `callback` for every event on the control thread: it must not block. The first callback hears of what
         was before it, too."""
         with self._lock:
@@ -222,10 +222,10 @@ class ControlClient:
         reply: pb.DeclareReply = self._loop.run(session.call("Declare", request, CALL_SECONDS))
         return [wire.declared_from_wire(spec, item) for spec, item in zip(specs, reply.placements, strict=True)]
 
-    def _claim(self, member: Member, timeout: float | None) -> Claim:
+    def _claim(self, member: Member, timeout: float | None) -> JoinClaim:
         worker, config = member.role is MemberRole.WORKER, self.config
         told = worker or "world_size" in config.explicit
-        return Claim(
+        return JoinClaim(
             id=secrets.token_hex(8),
             member=member,
             world_size=config.world_size if told else 0,
@@ -251,7 +251,7 @@ class ControlClient:
         request = pb.ReportRequest(member_id=session.id, error=wire.error_to_wire(error), warning=warning)
         self._loop.submit(session.post("Report", request))
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         with self._lock:
             callbacks = list(self._callbacks)
             if not callbacks:
@@ -284,7 +284,7 @@ def query_status(config: Config, timeout: float = 5.0) -> JobStatus:
     return control_loop().run(_query(config, timeout))
 
 
-def order_record(config: Config, order: Order, timeout: float = 5.0) -> int:
+def order_record(config: Config, order: RecordingOrder, timeout: float = 5.0) -> int:
     """Has all members of a running job record a timeline, without being one; how many were told. Raises as above."""
     return control_loop().run(_order_record(config, order, timeout))
 
@@ -307,7 +307,7 @@ async def _decline(config: Config, request: pb.DeclineRequest, timeout: float) -
     await one_call(config, load(config), "Decline", request, timeout)
 
 
-async def _order_record(config: Config, order: Order, timeout: float) -> int:
+async def _order_record(config: Config, order: RecordingOrder, timeout: float) -> int:
     from byteps_like.control.calls.session import one_call
 
     request = pb.RecordRequest(order=order.to_text())

@@ -21,10 +21,10 @@ from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.placing.rates import CardRates, CardReport
 from byteps_like.control.placing.weights import check_replan, server_weights
-from byteps_like.control.types import Disagreement, Event, EventKind, Move, View
+from byteps_like.control.types import Disagreement, EventKind, Move, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.worker.api import Answer
 
 log = logging.getLogger(__name__)
@@ -150,13 +150,13 @@ class SchedulerService:
         if asked is not None:
             to = [seat.id for seat in seats if seat.member.rank in asked[1]]
             text = f"ranks seem to wait for each other: {len(to)} are asked what they have begun"
-            self.membership.outbox.append(Notice(tuple(to), Event(EventKind.QUESTION, text, question=asked[0])))
+            self.membership.outbox.append(Notice(tuple(to), WatchEvent(EventKind.QUESTION, text, question=asked[0])))
         self._after()
         return pb.MeetReply()
 
     def _disagree(self, found: Disagreement, seats: Sequence[Seat]) -> None:
         if all(seat.member.native for seat in seats):
-            event = Event(EventKind.DISAGREEMENT, found.text, disagreement=found)
+            event = WatchEvent(EventKind.DISAGREEMENT, found.text, disagreement=found)
             to = [seat.id for seat in seats if not found.ranks or seat.member.rank in found.ranks]
             self.membership.outbox.append(Notice(tuple(to), event))
         else:
@@ -224,10 +224,10 @@ class SchedulerService:
     async def record(self, request: pb.RecordRequest) -> pb.RecordReply:
         """Tells all members to record a timeline, or to end that."""
         if request.order:
-            Order.from_text(request.order)
+            RecordingOrder.from_text(request.order)
         present = self.membership.epoch.present() if self.membership.epoch is not None else []
         self.membership.outbox.append(
-            Notice(tuple(seat.id for seat in present), Event(EventKind.RECORD, request.order))
+            Notice(tuple(seat.id for seat in present), WatchEvent(EventKind.RECORD, request.order))
         )
         self._after()
         return pb.RecordReply(members=len(present))
@@ -290,7 +290,7 @@ class SchedulerService:
     def _tell_moves(self, moves: tuple[Move, ...], why: str) -> None:
         seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
         self.membership.outbox.append(
-            Notice(tuple(seat.id for seat in seats), Event(EventKind.MOVES, why, moves=moves))
+            Notice(tuple(seat.id for seat in seats), WatchEvent(EventKind.MOVES, why, moves=moves))
         )
 
     def _view(self) -> View:
@@ -331,7 +331,7 @@ class SchedulerService:
             _log_notice(notice.message)
             epoch = self.membership.epoch
             encoded = wire.to_watch(notice.message, list(epoch.seats) if epoch else ()).SerializeToString()
-            droppable = isinstance(notice.message, Event) and notice.message.kind is EventKind.WARNING
+            droppable = isinstance(notice.message, WatchEvent) and notice.message.kind is EventKind.WARNING
             for id in notice.to:
                 if id in self._boxes:
                     self._boxes[id].put(encoded, droppable=droppable)
@@ -393,5 +393,5 @@ def _resolve(call: asyncio.Future[None], failure: BytePSLikeError | None) -> Non
 def _log_notice(message: Any) -> None:
     if isinstance(message, View):
         log.info("epoch %d: %d workers, %d servers", message.number, message.size, len(message.servers))
-    elif isinstance(message, Event):
+    elif isinstance(message, WatchEvent):
         log.log(_LEVELS.get(message.kind, logging.INFO), "%s", message.text)

@@ -17,13 +17,13 @@ from byteps_like.config import Config
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import Callee, Caller, UnreachableError, channel_options
-from byteps_like.control.members.seats import Claim, Waiting, heartbeat_interval
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
+from byteps_like.control.members.seats import JoinClaim, Waiting, heartbeat_interval
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, ShutdownError
 from byteps_like.timeline.clock import clock
-from byteps_like.timeline.orders import Order, is_below
+from byteps_like.timeline.orders import RecordingOrder, is_below
 from byteps_like.timeline.recorder import recorder
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class Session:
         self,
         config: Config,
         secret: bytes,
-        claim: Claim,
-        on_event: Callable[[Event], None],
+        claim: JoinClaim,
+        on_event: Callable[[WatchEvent], None],
         stats: Callable[[], Mapping[str, float]],
     ) -> None:
         self.id = claim.id
@@ -217,7 +217,7 @@ class Session:
             recorder.announce_to(self._announce)
         self._views.put_nowait(view)
 
-    def _take_event(self, event: Event) -> None:
+    def _take_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.FAILED:
             if self._in_epoch and self._claim.member.role is MemberRole.SERVER:
                 self._in_epoch = False  # a server outlives its epoch: the next view comes on the same stream
@@ -241,7 +241,7 @@ class Session:
     def _obey(self, text: str) -> None:
         """Records where this process itself lets others have it write."""
         try:
-            order = Order.from_text(text)
+            order = RecordingOrder.from_text(text)
             folders = (str(Path.cwd()), tempfile.gettempdir(), self._config.trace_root, self._config.trace)
             if is_below(order.path, folders):
                 recorder.take(order)
@@ -253,19 +253,19 @@ class Session:
         except (BytePSLikeError, OSError, ValueError) as error:
             log.warning("no timeline is recorded here: %s", error)
 
-    def _announce(self, order: Order | None) -> None:
+    def _announce(self, order: RecordingOrder | None) -> None:
         """The recorder of rank 0 has begun, or all steps are recorded: all members are told. Any thread."""
         text = order.to_text() if order is not None else ""
         if not self.closed:
             control_loop().submit(self.post("Record", pb.RecordRequest(order=text)))
 
-    def _fail(self, error: BytePSLikeError, event: Event | None = None) -> None:
+    def _fail(self, error: BytePSLikeError, event: WatchEvent | None = None) -> None:
         """The job is over for this member: everything that waits and everything that comes raises `error`."""
         if self.error is not None or self.closed:
             return
         self.error = error
         self._views.put_nowait(error)
-        self._on_event(event or Event(EventKind.FAILED, str(error), error))
+        self._on_event(event or WatchEvent(EventKind.FAILED, str(error), error))
 
     def _lost(self, error: UnreachableError) -> PeerLostError:
         text = f"the {self._scheduler} died or can't be reached any more: {error}"

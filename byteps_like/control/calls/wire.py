@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.control import bounds
-from byteps_like.control.members.seats import Claim, Waiting
-from byteps_like.control.types import Disagreement, Event, EventKind, Member, MemberRole, Move, View
+from byteps_like.control.members.seats import JoinClaim, Waiting
+from byteps_like.control.types import Disagreement, EventKind, Member, MemberRole, Move, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
@@ -98,7 +98,7 @@ def view_from_wire(message: types.World) -> View:
     )
 
 
-def to_watch(message: View | Event, ids: Sequence[str] = ()) -> pb.WatchMessage:
+def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMessage:
     """What goes down the watch streams; with a view, the ids of its workers and servers."""
     if isinstance(message, View):
         view = types.World(
@@ -123,14 +123,14 @@ def to_watch(message: View | Event, ids: Sequence[str] = ()) -> pb.WatchMessage:
     return pb.WatchMessage(event=event)
 
 
-def event_from_wire(message: pb.Event) -> Event:
+def event_from_wire(message: pb.Event) -> WatchEvent:
     """One event; a kind that is unknown here is a warning."""
     error = error_from_wire(message.error) if message.HasField("error") else None
     moves = tuple(Move(move.tensor_id, move.to.tensor_id, _partitions(move.to)) for move in message.moves)
     said, asked = message.disagreement, message.question
     found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
-    return Event(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found, question)
+    return WatchEvent(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found, question)
 
 
 def _places_to_wire(places: Iterable[MeetingPlace]) -> list[pb.Place]:
@@ -141,7 +141,7 @@ def _places_from_wire(places: Iterable[pb.Place]) -> tuple[MeetingPlace, ...]:
     return tuple((place.point, place.use) for place in places)
 
 
-def claim_to_wire(claim: Claim) -> pb.JoinRequest:
+def claim_to_wire(claim: JoinClaim) -> pb.JoinRequest:
     """A request to join."""
     return pb.JoinRequest(
         member=member_to_wire(claim.member),
@@ -153,7 +153,7 @@ def claim_to_wire(claim: Claim) -> pb.JoinRequest:
     )
 
 
-def claim_from_wire(message: pb.JoinRequest) -> Claim:
+def claim_from_wire(message: pb.JoinRequest) -> JoinClaim:
     """A request to join. Raises InvalidArgumentError, naming the field, for what can't be."""
     bounds.whole("bytes of the request", message.ByteSize(), 0, bounds.LARGEST_JOIN)
     bounds.whole("rank", message.member.rank, -1, bounds.MOST_MEMBERS - 1)
@@ -161,7 +161,7 @@ def claim_from_wire(message: pb.JoinRequest) -> Claim:
     bounds.finite("gbps", message.member.gbps, bounds.FASTEST_GBPS)
     if "partition_bytes" in message.settings:
         _partition_bytes(parse("partition_bytes", message.settings["partition_bytes"], int))
-    return Claim(
+    return JoinClaim(
         id=message.member_id,
         member=member_from_wire(message.member),
         world_size=bounds.whole("world_size", message.world_size, 0, bounds.MOST_MEMBERS),

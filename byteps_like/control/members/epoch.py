@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from byteps_like.control.members.seats import Claim, Seat, SeatState, describe
+from byteps_like.control.members.seats import JoinClaim, Seat, SeatState, describe
 from byteps_like.control.types import MemberRole, View
 from byteps_like.errors import BytePSLikeError, RefusedError
 
@@ -47,7 +47,7 @@ class Epoch:
         """Workers that have left in order."""
         return [seat for seat in self.workers() if seat.state is SeatState.LEFT]
 
-    def holder(self, claim: Claim) -> Seat | None:
+    def holder(self, claim: JoinClaim) -> Seat | None:
         """The running member whose rank `claim` wants."""
         member = claim.member
         for seat in self.present():
@@ -55,7 +55,7 @@ class Epoch:
                 return seat
         return None
 
-    def check_late(self, claim: Claim, now: float) -> None:
+    def check_late(self, claim: JoinClaim, now: float) -> None:
         """Raises RefusedError if `claim` wants a running member's rank, or comes while nobody has left."""
         holder, role = self.holder(claim), claim.member.role
         same = [seat for seat in self.seats.values() if seat.member.role is role]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from byteps_like.control.bounds import MOST_SHARDS_IN_ALL
-from byteps_like.control.members.seats import Claim, Seat, describe, ranks_text
+from byteps_like.control.members.seats import JoinClaim, Seat, describe, ranks_text
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.errors import RefusedError
 
@@ -80,7 +80,7 @@ class Forming:
                 agreed.setdefault(name, value)
         return agreed
 
-    def check(self, claim: Claim) -> None:
+    def check(self, claim: JoinClaim) -> None:
         """Raises RefusedError if `claim` contradicts the scheduler or those who wait: sizes, settings, rank, room."""
         who = describe(claim.member)
         size, by = self.world_size()
@@ -98,7 +98,7 @@ class Forming:
             if shards > MOST_SHARDS_IN_ALL:
                 raise RefusedError(f"{who} makes shards={shards} of all servers, more than {MOST_SHARDS_IN_ALL}")
 
-    def _check_settings(self, claim: Claim) -> None:
+    def _check_settings(self, claim: JoinClaim) -> None:
         # The first member that knows a setting decides it, so comparing with the first that has each is enough.
         for name, value in claim.settings.items():
             holder, agreed = self.terms.source, self.terms.settings.get(name)
@@ -110,7 +110,7 @@ class Forming:
             if agreed != value:
                 raise RefusedError(f"{describe(claim.member)} has {name}={value}, but {holder} has {name}={agreed}")
 
-    def _check_room(self, claim: Claim, peers: dict[str, Seat], limit: int | None) -> None:
+    def _check_room(self, claim: JoinClaim, peers: dict[str, Seat], limit: int | None) -> None:
         who, role = describe(claim.member), claim.member.role.value
         if limit is not None and claim.member.rank >= limit:
             raise RefusedError(f"{who} is out of range: this job has {limit} {role}s")

@@ -20,7 +20,7 @@ from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
 from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.forming import Forming, Terms
 from byteps_like.control.members.seats import (
-    Claim,
+    JoinClaim,
     Notice,
     Seat,
     SeatState,
@@ -31,7 +31,7 @@ from byteps_like.control.members.seats import (
 )
 from byteps_like.control.members.timers import Timers
 from byteps_like.control.members.vigilance import SilenceWatch, WarningLimit
-from byteps_like.control.types import INCARNATION_BYTES, Event, EventKind, Member, MemberRole, View
+from byteps_like.control.types import INCARNATION_BYTES, EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
 
 DIAGNOSIS_SECONDS = 1.0
@@ -117,7 +117,7 @@ class Membership:
 
     # --- what members do ---
 
-    def join(self, claim: Claim, now: float) -> Seat:
+    def join(self, claim: JoinClaim, now: float) -> Seat:
         """Gives a member its number and lets it wait for the next epoch; a claim that is repeated keeps its seat.
 
         Raises RefusedError; those concerned are warned of the attempt.
@@ -227,7 +227,7 @@ class Membership:
         epoch = self._current()
         epoch.failure = error
         self._report.stop()
-        self._send(epoch.present(), Event(EventKind.FAILED, str(error), error))
+        self._send(epoch.present(), WatchEvent(EventKind.FAILED, str(error), error))
         for seat in epoch.workers():
             if seat.state is SeatState.RUNNING:
                 seat.state = SeatState.OVER
@@ -276,7 +276,7 @@ class Membership:
 
     # --- inside ---
 
-    def _admit(self, claim: Claim, now: float) -> None:
+    def _admit(self, claim: JoinClaim, now: float) -> None:
         if self.state is JobState.ENDED:
             raise RefusedError(f"job {self.job!r} has ended; {describe(claim.member)} is late")
         if self.state is not JobState.FORMING:
@@ -290,7 +290,7 @@ class Membership:
             self._lose([waiting], now, "another process has taken its rank")
         self.forming.check(claim)
 
-    def _check_nobody_declined(self, claim: Claim) -> None:
+    def _check_nobody_declined(self, claim: JoinClaim) -> None:
         declined, rank = self._declined, claim.member.rank
         if declined is None or claim.member.role is not MemberRole.WORKER or rank < 0:
             return
@@ -431,7 +431,7 @@ class Membership:
         self._quiet_check.start(watch.next_look(now))
 
     def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
-        self._send([seat], Event(EventKind.FAILED, str(error), error))
+        self._send([seat], WatchEvent(EventKind.FAILED, str(error), error))
         self.forming.remove(seat)
         seat.state = SeatState.OVER
 
@@ -450,7 +450,7 @@ class Membership:
             waited = now - seat.joined
             text = f"the world of {size or '?'} workers did not form within {waited:.1f} s; missing: {missing}"
             error = DeadlineError(text, operation="join", elapsed=waited)
-            self._send([seat], Event(EventKind.FAILED, str(error), error))
+            self._send([seat], WatchEvent(EventKind.FAILED, str(error), error))
         for seat in waiting:
             self.forming.remove(seat)
             seat.state = SeatState.OVER
@@ -462,26 +462,26 @@ class Membership:
         text = f"job {self.job!r} has ended" + (
             f" after a failure: {failure}" if failure else ": all members have left"
         )
-        self._send(self.seats(), Event(EventKind.ENDED, text, failure))
+        self._send(self.seats(), WatchEvent(EventKind.ENDED, text, failure))
         self.forming = Forming(self.terms)
         for seat in self._seats.values():
             seat.state = SeatState.OVER
 
-    def _send(self, seats: list[Seat], message: View | Event) -> None:
+    def _send(self, seats: list[Seat], message: View | WatchEvent) -> None:
         if seats:
             self.outbox.append(Notice(tuple(seat.id for seat in seats), message))
 
     def _warn(self, seats: list[Seat], text: str, now: float) -> None:
         """A warning for `seats`; when they come thick and fast, the rest only reaches the scheduler's own log."""
         to = tuple(seat.id for seat in seats) if self._warnings.admits(now) else ()
-        self.outbox.append(Notice(to, Event(EventKind.WARNING, text)))
+        self.outbox.append(Notice(to, WatchEvent(EventKind.WARNING, text)))
 
 
 def _operation(waiting: Waiting | None) -> tuple[str, int] | None:
     return (waiting["name"], waiting["round"]) if waiting is not None else None
 
 
-def _concerns(seat: Seat, claim: Claim) -> bool:
+def _concerns(seat: Seat, claim: JoinClaim) -> bool:
     """The holder of the wanted rank is told of the attempt, and everybody who still waits for the world."""
     same = seat.member.role is claim.member.role and seat.member.rank == claim.member.rank >= 0
     return same or seat.state is SeatState.WAITING

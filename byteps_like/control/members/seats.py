@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypedDict
 
-from byteps_like.control.types import Event, Member, MemberRole, View
+from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 
 
 class Waiting(TypedDict, total=False):
@@ -33,7 +33,7 @@ class SeatState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Claim:
+class JoinClaim:
     """A request to join, and what the member believes about the job."""
 
     id: str
@@ -50,7 +50,7 @@ class Claim:
 class Seat:
     """One member: its claim, its state, and when it was last heard."""
 
-    claim: Claim
+    claim: JoinClaim
     member: Member
     joined: float
     deadline: float | None
@@ -85,7 +85,7 @@ class Notice:
     """A message for the members with these ids."""
 
     to: tuple[str, ...]
-    message: View | Event
+    message: View | WatchEvent
 
 
 HEARTBEATS_PER_SECOND = 200

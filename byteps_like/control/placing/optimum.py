@@ -25,7 +25,7 @@ from byteps_like.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
-class Host:
+class Machine:
     """One machine: how many workers are on it, whether it has a server, and the rate of its card, each way.
 
     `rate` is the lesser of the two directions, since both carry the same. In any unit: shares depend on ratios only.
@@ -36,7 +36,7 @@ class Host:
     rate: float = 1.0
 
 
-def shares(hosts: Sequence[Host]) -> list[float]:
+def shares(hosts: Sequence[Machine]) -> list[float]:
     """Each host's share of the sum; 0 without a server, 1 in all. The cards below the busiest are levelled, too.
 
     Raises InvalidArgumentError without servers or workers, or for a rate that is not positive.
@@ -57,7 +57,7 @@ def shares(hosts: Sequence[Host]) -> list[float]:
     ]
 
 
-def card_time(hosts: Sequence[Host], split: Sequence[float]) -> float:
+def card_time(hosts: Sequence[Machine], split: Sequence[float]) -> float:
     """How long the busiest card takes per byte of M (seconds, if rates are bytes per second) with any shares."""
     everybody = sum(host.workers for host in hosts)
     return max(
@@ -66,12 +66,12 @@ def card_time(hosts: Sequence[Host], split: Sequence[float]) -> float:
     )
 
 
-def _most(host: Host, everybody: int, time: float) -> float:
+def _most(host: Machine, everybody: int, time: float) -> float:
     """The largest share with which the card of `host` is done in `time`."""
     return min(1.0, max(0.0, (time * host.rate - host.workers) / (everybody - 2 * host.workers)))
 
 
-def _level(hosts: Sequence[Host], everybody: int) -> float:
+def _level(hosts: Sequence[Machine], everybody: int) -> float:
     """The time in which all `hosts` together can take just everything; endless if there are none."""
     if not hosts:
         return float("inf")
@@ -85,7 +85,7 @@ def _level(hosts: Sequence[Host], everybody: int) -> float:
     return before
 
 
-def _check(hosts: Sequence[Host]) -> None:
+def _check(hosts: Sequence[Machine]) -> None:
     if not any(host.serves for host in hosts):
         raise InvalidArgumentError("no host has a server, so there are no shares to compute")
     if not any(host.workers for host in hosts):

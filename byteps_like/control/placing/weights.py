@@ -9,12 +9,12 @@ from statistics import median
 from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION
 from byteps_like.control import bounds
 from byteps_like.control.members.seats import ranks_text
-from byteps_like.control.placing.optimum import Host, shares
+from byteps_like.control.placing.optimum import Machine, shares
 from byteps_like.control.types import Member, View
 from byteps_like.errors import InvalidArgumentError
 
 
-def hosts_of(view: View, rates: Mapping[str, float] | None = None) -> dict[str, Host]:
+def hosts_of(view: View, rates: Mapping[str, float] | None = None) -> dict[str, Machine]:
     """The machines of `view` by host id. `rates` are measured ones, in Gb/s; they count before what members declare.
 
     A host whose rate nobody knows is taken to be like the others: their median, or 1 if none is known.
@@ -25,7 +25,7 @@ def hosts_of(view: View, rates: Mapping[str, float] | None = None) -> dict[str, 
     workers = [member.host_id for member in view.workers]
     serving = {member.host_id for member in view.servers}
     ids = dict.fromkeys(member.host_id for member in members)
-    return {id: Host(workers.count(id), id in serving, known.get(id, usual)) for id in ids}
+    return {id: Machine(workers.count(id), id in serving, known.get(id, usual)) for id in ids}
 
 
 def server_weights(view: View, rates: Mapping[str, float] | None = None) -> list[float]:

@@ -10,10 +10,10 @@ from byteps_like.cuda.compiler import cache, cached
 from byteps_like.cuda.device import DeviceInfo, Driver, connections, why_not
 from byteps_like.cuda.sources import sources
 from byteps_like.errors import BytePSLikeError
-from byteps_like.launch.hosts.host import GIB, Row, State, judged
+from byteps_like.launch.hosts.host import GIB, Finding, State, judged
 
 
-def cuda() -> Iterator[Row]:
+def cuda() -> Iterator[Finding]:
     """The driver and its devices. Their absence is nothing to fix."""
     try:
         driver = Driver()
@@ -36,33 +36,33 @@ def told(info: DeviceInfo) -> str:
     return f"{info.name} ({info.architecture}, {info.memory_bytes / GIB:.0f} GiB)"
 
 
-def kernels() -> Row:
+def kernels() -> Finding:
     """Whether they can be compiled, and where they are kept."""
     if why := why_not():
         what, _, fix = why.partition(": ")
-        return Row("GPU kernels", State.WARN, f"{what}: codecs run on the CPU", fix or "see docs/how-to/gpu.md")
+        return Finding("GPU kernels", State.WARN, f"{what}: codecs run on the CPU", fix or "see docs/how-to/gpu.md")
     packages = importlib.metadata.packages_distributions().get("cupy", ["cupy"])
     version = importlib.metadata.version(packages[0])
     text = f"{len(sources())} sources, {packages[0]} {version}, {len(cached())} compiled in {cache()}"
-    return Row("GPU kernels", State.OK, text)
+    return Finding("GPU kernels", State.OK, text)
 
 
-def torch_on_gpus() -> Row:
+def torch_on_gpus() -> Finding:
     """Whether torch can put tensors there: its plain build can't. Imports torch, which takes seconds."""
     try:
         from byteps_like.torch.device import devices
     except ImportError as error:
-        return Row("torch on GPUs", State.WARN, f"no torch: {error}", "pip install torch: a CUDA build")
+        return Finding("torch on GPUs", State.WARN, f"no torch: {error}", "pip install torch: a CUDA build")
     what, _, fix = devices.why_not().partition(": ")
     return judged("torch on GPUs", not what, what or "yes", fix)
 
 
-def waits(opened: Callable[[], Any]) -> Row:
+def waits(opened: Callable[[], Any]) -> Finding:
     """Whether streams can wait for the network by themselves."""
     try:
         why = opened().why_no_waits
     except (ImportError, AttributeError, BytePSLikeError) as error:
-        return Row(
+        return Finding(
             "GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/how-to/gpu.md"
         )
     what, _, fix = why.partition("; ")
@@ -76,4 +76,4 @@ def _opened() -> Any:
     return _core.Gpu(0, connections=connections())
 
 
-ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (cuda,)
+ROWS: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (cuda,)

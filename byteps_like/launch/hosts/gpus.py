@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from byteps_like.launch.hosts.host import Row, State, judged, read_text
+from byteps_like.launch.hosts.host import Finding, State, judged, read_text
 
 _KNOWN = Path("/proc/driver/nvidia/gpus")
 _DEVICES = Path("/sys/bus/pci/devices")
@@ -92,7 +92,7 @@ def cores_for(local_rank: int, found: list[Gpu], allowed: frozenset[int]) -> fro
     return cores if card.node >= 0 and cores != allowed else frozenset()
 
 
-def rows() -> Iterable[Row]:
+def rows() -> Iterable[Finding]:
     """Each GPU, and where its workers run."""
     allowed = frozenset(os.sched_getaffinity(0))
     found = visible(cards(), os.environ)
@@ -103,7 +103,7 @@ def rows() -> Iterable[Row]:
         fix = "none of the cores beside it may be used here: see taskset, or the container's cpuset"
         yield judged(f"GPU {number}", not card.cores or bool(card.cores & allowed), text, fix)
     if not found and os.environ.get("CUDA_VISIBLE_DEVICES") and cards():
-        yield Row("GPUs", State.OK, "CUDA_VISIBLE_DEVICES names none of these GPUs: workers run on any core")
+        yield Finding("GPUs", State.OK, "CUDA_VISIBLE_DEVICES names none of these GPUs: workers run on any core")
 
 
-ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (rows,)
+ROWS: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (rows,)

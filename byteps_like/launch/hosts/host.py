@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class Finding:
     """One thing looked at: what was found and, unless it is well, what to do."""
 
     name: str
@@ -39,9 +39,9 @@ class Row:
     fix: str = ""
 
 
-def judged(name: str, good: bool, value: str, fix: str, otherwise: State = State.WARN) -> Row:
+def judged(name: str, good: bool, value: str, fix: str, otherwise: State = State.WARN) -> Finding:
     """A row that is OK if `good`, and else says how to fix it."""
-    return Row(name, State.OK, value) if good else Row(name, otherwise, value, fix)
+    return Finding(name, State.OK, value) if good else Finding(name, otherwise, value, fix)
 
 
 def read_text(path: str | Path, default: str = "") -> str:
@@ -62,7 +62,7 @@ def size_text(size: float) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / (1 << 20):.0f} MiB"
 
 
-def python() -> Row:
+def python() -> Finding:
     """The interpreter: 3.11 to 3.13."""
     good = (3, 11) <= sys.version_info[:2] <= (3, 13)
     return judged(
@@ -70,21 +70,21 @@ def python() -> Row:
     )
 
 
-def system() -> Row:
+def system() -> Finding:
     """The kernel: Linux."""
     return judged(
         "system", sys.platform == "linux", f"{platform.system()} {platform.release()}", "use Linux", State.FAIL
     )
 
 
-def cores() -> Row:
+def cores() -> Finding:
     """CPUs of the host and those this process may use."""
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     text = f"{usable}" if usable == there else f"{usable} of {there} (affinity)"
     return judged("cores", usable > 1, text, "with one core servers and workers take turns; use more")
 
 
-def processor() -> Row:
+def processor() -> Finding:
     """Model and vector instructions."""
     fields = dict(
         (name.strip(), value.strip())
@@ -97,18 +97,18 @@ def processor() -> Row:
     return judged("processor", good, f"{model}: {' '.join(simd) or 'no SIMD known'}", "sums run scalar on this CPU")
 
 
-def native_core() -> Row:
+def native_core() -> Finding:
     """Whether the C++ core can be imported, and which kernels it chose."""
     try:
         core = importlib.import_module("byteps_like._core")
     except ImportError as error:
         fix = "build it: `make core`, or reinstall with a C++ compiler; until then workers take the portable door"
-        return Row("native core", State.WARN, f"not importable: {error}", fix)
+        return Finding("native core", State.WARN, f"not importable: {error}", fix)
     chosen = getattr(getattr(core, "kernels", None), "instruction_set", None)
-    return Row("native core", State.OK, f"importable, kernels: {chosen()}" if chosen else "importable")
+    return Finding("native core", State.OK, f"importable, kernels: {chosen()}" if chosen else "importable")
 
 
-def memory() -> Row:
+def memory() -> Finding:
     """Memory available now, within the container's limit."""
     info = dict(line.split(":", 1) for line in read_text("/proc/meminfo").splitlines())
     total, available = (int(info[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
@@ -118,25 +118,25 @@ def memory() -> Row:
     return judged("memory", available >= _SMALLEST_MEMORY, text, "free some memory: a server holds two buffers per key")
 
 
-def shared_memory() -> Row:
+def shared_memory() -> Finding:
     """/dev/shm. Arenas are memfds, counted against memory; libraries beside us use /dev/shm."""
     try:
         found = os.statvfs("/dev/shm")
     except OSError as error:
-        return Row("/dev/shm", State.WARN, str(error), "mount a tmpfs there: DataLoader workers need it")
+        return Finding("/dev/shm", State.WARN, str(error), "mount a tmpfs there: DataLoader workers need it")
     size = found.f_frsize * found.f_blocks
     fix = "DataLoader workers need more: docker run --shm-size=1g, or an emptyDir with medium: Memory"
     return judged("/dev/shm", size > _SMALLEST_SHM, f"{size_text(size)}", fix)
 
 
-def huge_pages() -> Row:
+def huge_pages() -> Finding:
     """Transparent huge pages for shared memory."""
     chosen = bracketed(read_text("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "not there"))
     fix = "optional: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
     return judged("huge pages (shm)", chosen in ("always", "within_size", "advise", "force"), chosen, fix)
 
 
-def open_files() -> Row:
+def open_files() -> Finding:
     """Descriptors. Members raise the soft limit to the hard one, which is what counts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES
@@ -144,23 +144,23 @@ def open_files() -> Row:
     return judged("open files", enough, f"{soft}, raised to {hard}" if soft != hard else f"{soft}", fix)
 
 
-def openssl() -> Row:
+def openssl() -> Finding:
     """The OpenSSL that Python uses."""
     return judged("OpenSSL", ssl.OPENSSL_VERSION_INFO >= (3,), ssl.OPENSSL_VERSION, "links are made for OpenSSL 3")
 
 
-def packages() -> Iterable[Row]:
+def packages() -> Iterable[Finding]:
     """Versions of what we stand on, without importing it."""
     for name, needed_for in (("grpcio", ""), ("pyzmq", "the portable door"), ("torch", "byteps_like.torch")):
         try:
-            yield Row(name, State.OK, importlib.metadata.version(name))
+            yield Finding(name, State.OK, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             state = State.WARN if needed_for else State.FAIL
-            yield Row(
+            yield Finding(
                 name, state, "not installed", f"pip install {name}" + (f", for {needed_for}" if needed_for else "")
             )
 
 
-ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (
+ROWS: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (
     system, python, cores, processor, native_core, memory, shared_memory, huge_pages, open_files, openssl, packages,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from byteps_like.control.hosts.rdma import rdma_host
-from byteps_like.launch.hosts.host import GIB, Row, State, judged, read_text, size_text
+from byteps_like.launch.hosts.host import GIB, Finding, State, judged, read_text, size_text
 
 DEVICES = Path("/sys/class/infiniband")
 NODES = Path("/dev/infiniband")
@@ -90,12 +90,12 @@ def rdma_ports(devices: Path = DEVICES) -> list[Port]:
     return [Port(folder) for folder in sorted(devices.glob("*/ports/*"))]
 
 
-def libraries() -> Row:
+def libraries() -> Finding:
     """Whether there is an RDMA device, and the libraries to use it. No device is nothing to fix."""
     missing = [name for name in ("libibverbs.so.1", "librdmacm.so.1") if not _loads(name)]
     ports = rdma_ports(DEVICES)
     if not ports:
-        return Row("RDMA", State.OK, f"no device{'' if missing else ' (the libraries are there)'}: links go by TCP")
+        return Finding("RDMA", State.OK, f"no device{'' if missing else ' (the libraries are there)'}: links go by TCP")
     devices = ", ".join(dict.fromkeys(port.name.partition("/")[0] for port in ports))
     fix = "apt-get install ibverbs-providers librdmacm1: links go by TCP until then"
     return judged("RDMA", not missing, f"{devices}; no {', '.join(missing)}" if missing else devices, fix)
@@ -109,32 +109,32 @@ def _loads(library: str) -> bool:
     return True
 
 
-def ports() -> Iterable[Row]:
+def ports() -> Iterable[Finding]:
     """Each port: its state, rate, the GID that links will use and the size of its packets."""
     for port in rdma_ports(DEVICES):
         yield _port_row(port, INTERFACES)
 
 
-def _port_row(port: Port, interfaces: Path) -> Row:
+def _port_row(port: Port, interfaces: Path) -> Finding:
     name = f"RDMA port {port.name}"
     place = f" on {port.interface}" if port.interface else ""
     if port.state != "ACTIVE":
         fix = f"bring {port.interface or 'the link, or its subnet manager,'} up: links go another way until then"
-        return Row(name, State.WARN, port.state + place, fix)
+        return Finding(name, State.WARN, port.state + place, fix)
     gid = port.chosen_gid()
     if gid is None:
-        return Row(
+        return Finding(
             name, State.WARN, f"active{place}, no GID of RoCE v2", f"give {port.interface or 'it'} an IP address"
         )
     payload, mtu = port.packet_bytes(interfaces)
     value = f"{read_text(port.folder / 'rate', 'rate not known')}{place}, GID {gid.index} ({gid.text})"
     if not payload:
-        return Row(name, State.OK, value)
+        return Finding(name, State.OK, value)
     fix = f"ip link set {port.interface} mtu 4200, and the switch's: packets of 4096 bytes for {payload}"
     return judged(name, payload == 4096, f"{value}, packets of {payload} bytes (MTU {mtu})", fix)
 
 
-def addresses() -> Iterable[Row]:
+def addresses() -> Iterable[Finding]:
     """What the native core makes of it: it opens the devices and registers memory, as links do."""
     if not rdma_ports(DEVICES):
         return
@@ -145,7 +145,7 @@ def addresses() -> Iterable[Row]:
     )
 
 
-def device_files() -> Iterable[Row]:
+def device_files() -> Iterable[Finding]:
     """/dev/infiniband, which containers lack unless they are given it."""
     if not rdma_ports(DEVICES):
         return
@@ -156,7 +156,7 @@ def device_files() -> Iterable[Row]:
     yield judged("RDMA device files", not closed, f"not usable: {', '.join(closed)}" if closed else "usable", fix)
 
 
-def locked_memory() -> Row:
+def locked_memory() -> Finding:
     """Lockable memory: what is registered with an RDMA device is locked, that is arenas, accumulators and slots."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     unlimited = soft == resource.RLIM_INFINITY
@@ -165,4 +165,4 @@ def locked_memory() -> Row:
     return judged("locked memory", good, "unlimited" if unlimited else size_text(soft), fix)
 
 
-ROWS: tuple[Callable[[], Row | Iterable[Row]], ...] = (libraries, ports, addresses, device_files, locked_memory)
+ROWS: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (libraries, ports, addresses, device_files, locked_memory)

@@ -25,7 +25,7 @@ from typing import Any, Self
 from byteps_like.errors import CapacityError, ConfigError, DeadlineError, SystemCallError
 from byteps_like.launch import goodput as goodput_tool
 from byteps_like.launch.lab import network as lab_network
-from byteps_like.launch.lab.network import Counters, Shape
+from byteps_like.launch.lab.network import Counters, LinkShape
 from byteps_like.launch.lab.watchdog import Watchdog
 
 _numbers = itertools.count()
@@ -35,13 +35,13 @@ INTERFACE = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "TP_SOC
 
 
 @dataclass
-class Host:
+class LabHost:
     """One host of a lab. Thread-safe."""
 
     index: int
     address: str
     namespace: str
-    shape: Shape
+    shape: LinkShape
     _processes: list[subprocess.Popen[Any]] = field(default_factory=list, repr=False)
 
     def __str__(self) -> str:
@@ -121,11 +121,11 @@ class Lab:
         self._watchdog: Watchdog | None = None
         self._lock = threading.Lock()
         self.hosts = [
-            Host(
+            LabHost(
                 index,
                 lab_network.host_address(index),
                 lab_network.host_namespace(self.name, index),
-                Shape(bits, latency, queue),
+                LinkShape(bits, latency, queue),
             )
             for index, bits in enumerate(map(lab_network.parse_rate, rates))
         ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from byteps_like.errors import ConfigError
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 from byteps_like.launch.fleet import Fleet
-from byteps_like.launch.lab.hosts import INTERFACE, Host, Lab
+from byteps_like.launch.lab.hosts import INTERFACE, Lab, LabHost
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.run import run_job
 
@@ -24,13 +24,15 @@ class LabPlacement:
     server_hosts: tuple[int, ...]
     tell_rates: bool = True
 
-    def host_of(self, part: Part) -> Host:
+    def host_of(self, part: ChildPart) -> LabHost:
         """Where a process of the job runs."""
         if part.role == "worker":
             return self.lab.hosts[part.rank // self.per_host]
         return self.lab.hosts[self.server_hosts[part.rank] if part.role == "server" else 0]
 
-    def __call__(self, part: Part, command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    def __call__(
+        self, part: ChildPart, command: list[str], environment: dict[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
         """The command and the environment that start `part` on its host."""
         host = self.host_of(part)
         own = {"BYTEPS_LIKE_HOST": host.address}

@@ -43,7 +43,7 @@ _BURST_SECONDS = 0.001048576  # 128 KiB at 1 Gb/s: more bends short transfers, l
 
 
 @dataclass(frozen=True)
-class Shape:
+class LinkShape:
     """How a link is slowed down. `rate` in bits per second, 0 for not at all.
 
     The queue of the switch's port holds `queue` bytes, or if that is 0 what the line carries in `latency` seconds.
@@ -135,7 +135,7 @@ def host_address(index: int) -> str:
     return f"{SUBNET}.{index + 1}"
 
 
-def build(prefix: str, shapes: Sequence[Shape], congestion: str) -> None:
+def build(prefix: str, shapes: Sequence[LinkShape], congestion: str) -> None:
     """Makes one host per entry of `shapes` and joins them. Raises SystemCallError with the reason of the kernel."""
     bridge = bridge_namespace(prefix)
     hosts = [host_namespace(prefix, index) for index in range(len(shapes))]
@@ -163,7 +163,7 @@ def _up(interface: str) -> list[str]:
     return [f"link set {interface} addrgenmode none multicast off", f"link set {interface} up"]
 
 
-def _shape(namespace: str, interface: str, shape: Shape, queue: int) -> None:
+def _shape(namespace: str, interface: str, shape: LinkShape, queue: int) -> None:
     bucket = f"rate {shape.rate}bit burst {shape.burst} limit {shape.burst + queue}"
     _call(["tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", *bucket.split()])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.planner.shift.plan import Job, LinkPlan, ShiftPlan
+from byteps_like.planner.shift.plan import LinkPlan, PeriodicJob, ShiftPlan
 
 _COLOURS = ("#3b6ea5", "#d98032", "#4f9d69", "#a8528a", "#c4b23f", "#6d6d6d", "#7fb7be", "#b5534c")
 
@@ -57,5 +57,5 @@ def _stack(axis: Any, plan: ShiftPlan, link: LinkPlan, shifts: Mapping[str, floa
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _rate(job: Job, period: float, time: float) -> float:
+def _rate(job: PeriodicJob, period: float, time: float) -> float:
     return sum(arc.gbps for arc in job.arcs if (time - arc.start) % period < arc.length)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from byteps_like.planner.shift.plan import Job
+from byteps_like.planner.shift.plan import PeriodicJob
 from byteps_like.worker.pace import Pace
 
 _EPSILON = 1e-9
@@ -17,7 +17,7 @@ _EPSILON = 1e-9
 class _Running:
     """One job in the middle of a step: `left` of the phase at hand, in seconds, or in Gb where it is sent."""
 
-    job: Job
+    job: PeriodicJob
     pace: Pace | None
     chance: random.Random
     jitter: float
@@ -51,7 +51,7 @@ class _Running:
 
 
 def step_times(
-    jobs: Sequence[Job], gbps: Mapping[str, float] | float, steps: int = 100, *,
+    jobs: Sequence[PeriodicJob], gbps: Mapping[str, float] | float, steps: int = 100, *,
     paces: Mapping[str, Pace] | None = None, jitter: float = 0.0, seed: int = 0,
 ) -> dict[str, list[float]]:  # fmt: skip
     """Seconds of each of `steps` steps of each job, waits for slots included; all begin together.

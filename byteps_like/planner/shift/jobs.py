@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.planner.shift.plan import Arc, Job
+from byteps_like.planner.shift.plan import Arc, PeriodicJob
 
 _BEGINNINGS = ("sent", "queued", "ready")
 _ENDS = ("received",)
 _MERGE = 0.02
 
 
-def parse_job(text: str, number: int = 0) -> Job:
+def parse_job(text: str, number: int = 0) -> PeriodicJob:
     """`[NAME=]PERIOD:START:LENGTH:GBPS[,START:LENGTH:GBPS...][@LINK+LINK...]`, or `[NAME=]TRACE.json[@LINK...]`.
 
     Seconds and Gb/s. A job without a name is called by its `number`, A for 0; one without links is on "link". Raises
@@ -36,10 +36,10 @@ def parse_job(text: str, number: int = 0) -> Job:
         raise InvalidArgumentError(
             f"job {text!r}: write [NAME=]PERIOD:START:LENGTH:GBPS[,START:LENGTH:GBPS...][@LINK], or a trace's file"
         ) from None
-    return Job(name, seconds, found, links)
+    return PeriodicJob(name, seconds, found, links)
 
 
-def trace_job(path: Path, name: str, links: tuple[str, ...] = ("link",)) -> Job:
+def trace_job(path: Path, name: str, links: tuple[str, ...] = ("link",)) -> PeriodicJob:
     """What rank 0 (or the lowest there is) does in a trace that this project's runtime wrote, in the median step.
 
     A step begins with the forward of the layer that came first; what is sent in it are partitions and collectives.
@@ -60,7 +60,7 @@ def trace_job(path: Path, name: str, links: tuple[str, ...] = ("link",)) -> Job:
         raise InvalidArgumentError(f"{path} is not a trace of two or more steps: {error!r}") from error
     if not arcs:
         raise InvalidArgumentError(f"{path}: nothing is sent in this trace")
-    return Job(name, period, arcs, links)
+    return PeriodicJob(name, period, arcs, links)
 
 
 def _step_starts(events: list[dict[str, Any]]) -> list[float]:

@@ -28,7 +28,7 @@ class Arc:
 
 
 @dataclass(frozen=True)
-class Job:
+class PeriodicJob:
     """A training job as its links see it: every `period` seconds the same arcs, on each of `links`."""
 
     name: str
@@ -67,7 +67,7 @@ class LinkPlan:
 class ShiftPlan:
     """`shifts` and `periods` in seconds by job: what `start_offset` and `step_period` are to be set to."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[PeriodicJob, ...]
     shifts: dict[str, float]
     periods: dict[str, float]
     links: tuple[LinkPlan, ...] = field(default=())
@@ -79,7 +79,7 @@ class ShiftPlan:
 
 
 def plan_shifts(
-    jobs: Sequence[Job], gbps: dict[str, float] | float, *, tolerance: float = APART, slack: float = SLACK
+    jobs: Sequence[PeriodicJob], gbps: dict[str, float] | float, *, tolerance: float = APART, slack: float = SLACK
 ) -> ShiftPlan:
     """Shifts with the least demand over capacity on all links, and as much room as possible between the arcs.
 
@@ -133,9 +133,9 @@ def common_period(periods: Sequence[float], tolerance: float = APART) -> tuple[l
     )
 
 
-def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
+def _groups(jobs: Sequence[PeriodicJob]) -> list[list[PeriodicJob]]:
     """Jobs that have to do with each other by way of shared links."""
-    groups: list[list[Job]] = []
+    groups: list[list[PeriodicJob]] = []
     for job in jobs:
         touching = [group for group in groups if any(set(job.links) & set(other.links) for other in group)]
         groups = [group for group in groups if group not in touching]
@@ -143,7 +143,7 @@ def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
     return groups
 
 
-def _shifts(circle: Circle, jobs: Sequence[Job], capacity: dict[str, float]) -> list[int]:
+def _shifts(circle: Circle, jobs: Sequence[PeriodicJob], capacity: dict[str, float]) -> list[int]:
     """Slots by which each job is turned: link by link along the graph, then all at once where it has cycles."""
     members = {
         link: [number for number, job in enumerate(jobs) if link in job.links]
@@ -174,7 +174,9 @@ def _shifts(circle: Circle, jobs: Sequence[Job], capacity: dict[str, float]) -> 
     return settle(circle, shared, capacity, shifts) if cyclic else shifts
 
 
-def _measured(circle: Circle, jobs: Sequence[Job], capacity: dict[str, float], shifts: list[int]) -> list[LinkPlan]:
+def _measured(
+    circle: Circle, jobs: Sequence[PeriodicJob], capacity: dict[str, float], shifts: list[int]
+) -> list[LinkPlan]:
     links = dict.fromkeys(link for job in jobs for link in job.links)
     found = []
     for link in links:

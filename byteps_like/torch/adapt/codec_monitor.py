@@ -20,7 +20,7 @@ import torch
 from byteps_like.compression.feedback import Compensation
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.gradients.bucket import Bucket
-from byteps_like.torch.gradients.coding import MOMENTUM, RESIDUAL, Sample
+from byteps_like.torch.gradients.coding import MOMENTUM, RESIDUAL, CodedSample
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.reduction.api import Reducer
 from byteps_like.worker.api import TWOWAY, TensorSpec
@@ -229,7 +229,7 @@ def _encodings(route: Route, items: Sequence[_Watched], look: int) -> list[Encod
     return found
 
 
-def _made_up(arena: Bucket, sample: Sample) -> tuple[Any, Any, Any]:
+def _made_up(arena: Bucket, sample: CodedSample) -> tuple[Any, Any, Any]:
     """What was encoded, and what it was made of: the gradient with its momentum, and the residual."""
     assert arena.coding is not None
     way, gradient = arena.coding.way, sample.gradient.cpu().numpy().copy()

@@ -9,12 +9,12 @@ from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.job.routes import Route
 from byteps_like.torch.job.shadows import TUNE
 from byteps_like.tuner.probe import MARGIN, PACE, Probe, medians
-from byteps_like.tuner.rounds import Pace
 from byteps_like.tuner.search import Search
 from byteps_like.tuner.setting import Setting
 
 if TYPE_CHECKING:
     from byteps_like.torch.reduction.reducer import GradientReducer
+    from byteps_like.tuner.rounds import TrialPace
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Probing(Tuning):
 
     ending = f".codecs{TUNE}"
 
-    def __init__(self, reducer: GradientReducer, pace: Pace = PACE, search: Search | None = None) -> None:
+    def __init__(self, reducer: GradientReducer, pace: TrialPace = PACE, search: Search | None = None) -> None:
         super().__init__(reducer, pace=pace, search=search)
 
     def _enter(self, reducer: GradientReducer) -> None:

@@ -15,7 +15,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.job.shadows import TUNE
 from byteps_like.tuner.log import Log
-from byteps_like.tuner.rounds import Pace, Rounds
+from byteps_like.tuner.rounds import TrialPace, TrialRounds
 from byteps_like.tuner.search import ParzenSearch, Search, Trial
 from byteps_like.tuner.setting import Setting, Space, load, pack, unpack
 from byteps_like.worker.api import Links, TensorSpec, Tunable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OFF, ON = "off", "on"
-PACE = Pace()
+PACE = TrialPace()
 _NUMBERS = 7  # of a decision: whether it is the last, and a packed setting
 _FIRST = 1 << 30  # priority: everybody waits for it
 
@@ -46,7 +46,7 @@ class Tuning:
     """
 
     def __init__(
-        self, reducer: GradientReducer, tune: Tune = ON, pace: Pace = PACE, search: Search | None = None
+        self, reducer: GradientReducer, tune: Tune = ON, pace: TrialPace = PACE, search: Search | None = None
     ) -> None:
         self.log = Log()
         self.setting: Setting | None = None
@@ -72,7 +72,7 @@ class Tuning:
             tuple(route.name for route in self._routes), codings=(True, False) if reducer.codecs.switchable else (True,)
         )
         self._name = f"{reducer.label}{self.ending}"
-        self._rounds = Rounds(self._pace)
+        self._rounds = TrialRounds(self._pace)
         self._generation = runtime.generation
         self._last = runtime.clock()
         self._cut = (reducer.route.name, reducer.partition_bytes)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.c10d.options import GroupOptions
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 if TYPE_CHECKING:
     from byteps_like.torch.c10d.process_group import ProcessGroup
@@ -83,7 +83,7 @@ def create_process_group(
     from byteps_like.torch.job.rendezvous import meet
 
     chosen = _checked(options)
-    world = meet(Seat(store, rank, world_size, timeout.total_seconds()))
+    world = meet(MeetingSeat(store, rank, world_size, timeout.total_seconds()))
     membership = GroupMembership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
     made = ProcessGroup(membership, chosen)
     _open.add(made)

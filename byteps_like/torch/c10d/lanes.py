@@ -13,13 +13,13 @@ from typing import NoReturn
 from byteps_like.collectives.api import Group
 from byteps_like.errors import ShutdownError
 from byteps_like.torch.c10d.futures import callback_depth
-from byteps_like.torch.job.rendezvous import World
+from byteps_like.torch.job.rendezvous import C10dWorld
 
 
 class Lanes:
     """Lanes by the depth of the threads that use them. Thread-safe."""
 
-    def __init__(self, world: World, name: str, ranks: Sequence[int]) -> None:
+    def __init__(self, world: C10dWorld, name: str, ranks: Sequence[int]) -> None:
         self._world, self._name, self._ranks = world, name, ranks
         self._lock = threading.Lock()
         self._by_depth: dict[int, Group] = {0: world.group(name, ranks)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from byteps_like.collectives.api import CallOptions, Group, Operation
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group
 from byteps_like.torch.c10d.device_calls import DeviceCalls, current_load
 from byteps_like.torch.c10d.device_work import DeviceWork
 from byteps_like.torch.c10d.futures import Callbacks
@@ -47,7 +47,7 @@ class Launching:
     def _options(self, opts: Any) -> CallOptions:
         return self.defaults.get(getattr(opts, "timeout", None), waits=not getattr(opts, "asyncOp", True))
 
-    def _work(self, operation: Operation, results: list[torch.Tensor], held: object) -> Work:
+    def _work(self, operation: CollectiveOperation, results: list[torch.Tensor], held: object) -> Work:
         load = None if self.aboard is None else current_load()
         if load is None:
             work = Work(operation, results, held, self.callbacks)

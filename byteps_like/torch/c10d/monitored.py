@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Iterable
 
-from byteps_like.collectives.api import CallOptions, Group, Keeper, Operation
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group, Keeper
 from byteps_like.errors import BytePSLikeError, DeadlineError
 
 _ROOT = 0
@@ -100,13 +100,13 @@ def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
     return ctypes.addressof(buffer)
 
 
-def _keep(operations: Iterable[Operation], memory: object) -> None:
+def _keep(operations: Iterable[CollectiveOperation], memory: object) -> None:
     """`memory` stays until they have ended, which may be long after the barrier has failed."""
     for operation in operations:
         operation.on_done(Keeper(memory))
 
 
-def _ended(operation: Operation, end: float) -> bool:
+def _ended(operation: CollectiveOperation, end: float) -> bool:
     """Whether it has ended well by `end`."""
     try:
         operation.wait(max(0.0, end - time.monotonic()))

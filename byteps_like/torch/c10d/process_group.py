@@ -30,7 +30,7 @@ from byteps_like.torch.calls.opaque import opaque
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.api import Device
 from byteps_like.torch.device.tensors import tensor_over
-from byteps_like.torch.job.rendezvous import World
+from byteps_like.torch.job.rendezvous import C10dWorld
 from byteps_like.torch.local.shares import Ground, LocalShares, even_places
 
 BACKEND_NAME = "byteps"
@@ -40,7 +40,7 @@ BACKEND_NAME = "byteps"
 class GroupMembership:
     """What a process group is made of. `owns_world`: the world ends with this group."""
 
-    world: World
+    world: C10dWorld
     name: str
     ranks: tuple[int, ...]
     timeout: timedelta

@@ -12,9 +12,9 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, timed_out
 from byteps_like.torch.c10d.futures import Callbacks
 from byteps_like.torch.c10d.lanes import Lanes
-from byteps_like.torch.calls.two_steps import Step
+from byteps_like.torch.calls.two_steps import InFlight
 from byteps_like.torch.device import devices
-from byteps_like.torch.sparse.exchange import Exchange, ExchangeLanes
+from byteps_like.torch.sparse.exchange import ExchangeLanes, SparseExchange
 from byteps_like.torch.sparse.rows import SUMMED, Rows
 
 
@@ -40,7 +40,7 @@ class SparseSums:
         if tensor.dtype not in SUMMED:
             raise InvalidArgumentError(f"allreduce: sparse tensors of {tensor.dtype} can't be summed")
         lane = self._lanes.current
-        exchange = Exchange(
+        exchange = SparseExchange(
             Rows.of(tensor.detach().cpu()), op, ExchangeLanes(lane, first, "allreduce", timeout), lane.size == 2
         )
         made = SparseSum(exchange, tensor)
@@ -58,13 +58,13 @@ class SparseSums:
 
 
 class SparseSum:
-    """One of them. See collectives.api.Operation."""
+    """One of them. See collectives.api.CollectiveOperation."""
 
     source = -1
 
-    def __init__(self, exchange: Exchange, tensor: torch.Tensor) -> None:
+    def __init__(self, exchange: SparseExchange, tensor: torch.Tensor) -> None:
         self._exchange, self._tensor = exchange, tensor
-        self._step: Step | None = None
+        self._step: InFlight | None = None
         self._ending: Ending[BytePSLikeError] = Ending()
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class SparseSum:
             raise DeadlineError(f"wait() for allreduce of a sparse tensor {timed_out(timeout or 0.0)}; it goes on")
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation. What it waits for ends so, if it has begun; if not, nobody waits for it."""
+        """See collectives.api.CollectiveOperation. Nothing ends if no step has begun: nobody waits for it then."""
         step = self._step
         if step is not None:
             step.give_up(error)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from byteps_like.collectives.api import Keeper, Operation
+from byteps_like.collectives.api import CollectiveOperation, Keeper
 from byteps_like.collectives.together import Together
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.c10d.futures import Callbacks, Future
@@ -26,7 +26,9 @@ class Work(dist.Work):
     `held` are the tensors whose memory the operation uses: they live until it is done, also if the work is dropped.
     """
 
-    def __init__(self, operation: Operation, results: list[torch.Tensor], held: object, callbacks: Callbacks) -> None:
+    def __init__(
+        self, operation: CollectiveOperation, results: list[torch.Tensor], held: object, callbacks: Callbacks
+    ) -> None:
         super().__init__()
         self.operation = operation
         self.callbacks = callbacks
@@ -173,9 +175,9 @@ class _Completion:
 
 
 class Several(Together):
-    """Operations that are waited for as one; its error is that of the first that failed. See api.Operation."""
+    """Operations waited for as one; its error is that of the first that failed. See api.CollectiveOperation."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, operations: Sequence[CollectiveOperation]) -> None:
         super().__init__(operations)
         self._operations = operations
 
@@ -213,12 +215,12 @@ class _Countdown:
 
 
 class Followed:
-    """An operation with something to be done after it, once, before anybody sees it ended. See api.Operation.
+    """An operation with something to be done after it, once, before anybody sees it ended. See api.CollectiveOperation.
 
     `after` is called only if the operation ended well, by the first who waits or by the callback's thread.
     """
 
-    def __init__(self, operation: Operation, after: Callable[[], None]) -> None:
+    def __init__(self, operation: CollectiveOperation, after: Callable[[], None]) -> None:
         self._operation = operation
         self._after: Callable[[], None] | None = after
         self._lock = threading.Lock()
@@ -233,7 +235,7 @@ class Followed:
         self._follow()
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation."""
+        """See collectives.api.CollectiveOperation."""
         self._operation.give_up(error)
 
     def error(self) -> BytePSLikeError | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.torch.device.tensors import WIRE_DTYPES
@@ -47,7 +47,7 @@ class Headers:
         words += splits or []
         self._own = torch.tensor(words, dtype=torch.int64, device="cpu")
         self._all = torch.empty(lane.size, len(words), dtype=torch.int64, device="cpu")
-        self.operation: Operation = lane.all_gather(
+        self.operation: CollectiveOperation = lane.all_gather(
             self._own.data_ptr(), self._all.data_ptr(), [len(words)] * lane.size, DType.INT64,
             CallOptions(timeout, traffic=Traffic.CONTROL),
         )  # fmt: skip

@@ -10,8 +10,8 @@ from byteps_like.collectives.together import Together, Waitable
 from byteps_like.errors import BytePSLikeError
 
 
-class Step(Waitable, Protocol):
-    """Something in flight that says when it has ended (collectives.api.Operation, Staged, All)."""
+class InFlight(Waitable, Protocol):
+    """Something in flight that says when it has ended (collectives.api.CollectiveOperation, Staged, All)."""
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Calls back once when it has ended; at once if it has."""
@@ -24,9 +24,9 @@ class Staged:
     itself, and a waiting thread drives it without being woken twice.
     """
 
-    def __init__(self, first: Step, then: Callable[[], Step]) -> None:
+    def __init__(self, first: InFlight, then: Callable[[], InFlight]) -> None:
         self._first, self._then = first, then
-        self._second: Step | None = None
+        self._second: InFlight | None = None
         self._error: Exception | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Staged:
         self._second.wait(timeout)
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation."""
+        """See collectives.api.CollectiveOperation."""
         (self._first if self._second is None else self._second).give_up(error)
 
     def on_done(self, callback: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class Staged:
 class All(Together):
     """Several steps as one."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[InFlight]) -> None:
         super().__init__(steps)
         self._left = len(steps)
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch.compression.rules import Rules, rules_for_averages, rules_of
-from byteps_like.torch.ddp.hook_buckets import Bucket
+from byteps_like.torch.ddp.hook_buckets import HookBucket
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.buffer import DeviceBuffer
 from byteps_like.torch.device.tensors import spec_of
@@ -51,7 +51,7 @@ class DDPHookState:
         self._route: Route | None = None
         self._label = ""
         self._rules = Rules()
-        self._buckets: dict[int, Bucket] = {}
+        self._buckets: dict[int, HookBucket] = {}
         self._behind: dict[int, tuple[str, Handle]] = {}
         self._layouts = 0
         self._shares: dict[str, ArenaShares | None] = {}
@@ -136,7 +136,7 @@ class DDPHookState:
             self._shares[device.name] = find(runtime, route.worker, device, f"{self._label}.{len(self._shares)}")
         return replace(place, shares=self._shares[device.name])
 
-    def _bucket(self, route: Route, bucket: GradBucket) -> Bucket:
+    def _bucket(self, route: Route, bucket: GradBucket) -> HookBucket:
         """As it is cut now. What codecs remember goes with the parameters when they are dealt out anew."""
         index, parameters = bucket.index(), bucket.parameters()
         known = self._buckets.get(index)
@@ -146,7 +146,7 @@ class DDPHookState:
                     load.leave(self._left)
                 self._buckets.clear()
                 self._layouts += 1
-            known = Bucket(route, f"{self._label}.bucket{index}.{self._layouts}", self._rules, parameters)
+            known = HookBucket(route, f"{self._label}.bucket{index}.{self._layouts}", self._rules, parameters)
             self._buckets[index] = known
             for load, _ in known.loads:
                 load.follow(self._left)

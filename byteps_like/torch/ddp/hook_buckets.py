@@ -13,7 +13,7 @@ from byteps_like.torch.compression.rules import Rules
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.inflight import InFlightGroup
 from byteps_like.torch.device.tensors import wire_dtype
-from byteps_like.torch.gradients.coding import Coding, Memory
+from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.routes import Request, Route
@@ -21,7 +21,7 @@ from byteps_like.worker.api import Declared, Handle, TensorSpec
 
 
 @dataclass(frozen=True)
-class Part:
+class BucketPart:
     """Gradients of a bucket that travel as one tensor, which is declared by itself."""
 
     declared: Declared
@@ -43,8 +43,8 @@ class BucketLoad:
         for slot, offset in zip(self.slots, offsets, strict=True):
             slot.place(self._data, offset)
         spec = TensorSpec(name, wire_dtype(wire), (sum(sizes),), codec=way.text(0))
-        self._parts = [Part(declared) for declared in route.declare([spec])]
-        self._coding = Coding(way, sum(sizes)) if way.is_coded else None
+        self._parts = [BucketPart(declared) for declared in route.declare([spec])]
+        self._coding = ArenaCoding(way, sum(sizes)) if way.is_coded else None
         if self._coding is not None:
             self._coding.place(self.slots, offsets)
             self._coding.attach(route.worker, self._parts, near)
@@ -75,7 +75,7 @@ class BucketLoad:
             self._coding.remember(self.slots, {name: memories.pop(key) for name, key in places if key in memories})
 
 
-class Bucket:
+class HookBucket:
     """One bucket as it is now; DDP puts parameters into other buckets after the first step."""
 
     def __init__(self, route: Route, label: str, rules: Rules, parameters: Sequence[torch.Tensor]) -> None:

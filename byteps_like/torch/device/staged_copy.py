@@ -87,7 +87,7 @@ class StagedCopy:
             self._stage.expect(self)
 
     def give_up(self, error: BytePSLikeError) -> None:
-        """See collectives.api.Operation. Blocks until it is launched."""
+        """See collectives.api.CollectiveOperation. Blocks until it is launched."""
         self._boarded.wait()
         if self._operation is not None:
             self._operation.give_up(error)

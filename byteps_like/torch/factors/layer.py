@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Keeper, Traffic
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import WIRE_DTYPES, tensor_over, wire_dtype
@@ -41,7 +41,7 @@ class FactorLayer:
         specs = [TensorSpec(f"{label}.{name}{kind}", code, shape) for kind in ("", ".left")]
         self._declared, self._left_declared = route.declare(specs)
         self._gathered = torch.empty(0, device="cpu")
-        self._sent: Operation | Handle | None = None
+        self._sent: CollectiveOperation | Handle | None = None
         self._matrix: torch.Tensor | None = None
         self._version = 0
 
@@ -65,7 +65,7 @@ class FactorLayer:
                 self.captured.leave([])
             self._sent = self._send_factors() if self.by_factors else self._send_matrix(discard)
 
-    def _send_factors(self) -> Operation:
+    def _send_factors(self) -> CollectiveOperation:
         outputs, inputs = self.parameter.shape
         width, room = outputs + inputs, self.rows[self.lane.rank]
         if self._gathered.shape != (sum(self.rows), width) or self._gathered.dtype is not self.wire:

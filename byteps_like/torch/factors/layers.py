@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Keeper, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import MismatchError
 from byteps_like.torch.factors.capture import hook, linears
@@ -40,7 +40,7 @@ class Factors:
         self._layers: dict[torch.Tensor, FactorLayer] = {}
         self._handles: list[Any] = []
         self._words: torch.Tensor = torch.empty(0, device="cpu")
-        self._flight: Operation | None = None
+        self._flight: CollectiveOperation | None = None
         self.link = measured(route, self._lane, label) if wanted == "auto" else FactorLink()
 
     def __contains__(self, parameter: object) -> bool:

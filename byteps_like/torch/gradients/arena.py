@@ -15,7 +15,7 @@ from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.api import Device
 from byteps_like.torch.device.tensors import wire_dtype
 from byteps_like.torch.gradients.bucket import Departed
-from byteps_like.torch.gradients.coding import Coding, Memory
+from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.controls import Controls
 from byteps_like.torch.gradients.memory import ArenaMemory
 from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, signature_of, specs_of
@@ -67,7 +67,7 @@ class Arena:
         self._itemsize = code.itemsize
         layout = lay_out(self._sizes(), self._order, self._itemsize)
         self._memory = ArenaMemory(named[0][1], wire, layout.total, layout.tail)
-        self.coding = Coding(way, layout.tail) if way.is_coded else None
+        self.coding = ArenaCoding(way, layout.tail) if way.is_coded else None
         self.rates: Rates | None = None
         """Learning rates of its parameters; for error feedback."""
         apart = self.coding is not None or self._memory.device is not None
@@ -267,7 +267,7 @@ class Arena:
                 self._flights.add(run, self._route.push_pull(piece.declared, address, self._op, request))
                 self._sent[run.start : run.stop] = [True] * len(run)
 
-    def _encoded_next(self, coding: Coding, run: range) -> None:
+    def _encoded_next(self, coding: ArenaCoding, run: range) -> None:
         span = self._parts.elements(run, coding.total)
         if span:
             coding.before(self.data, span.start, span.stop)
@@ -415,7 +415,7 @@ def _retire(worker: Worker, names: Sequence[Declared]) -> None:
             worker.retire(declared)
 
 
-def _leave(worker: Worker, coding: Coding | None, pieces: Sequence[Piece], signature: Declared) -> None:
+def _leave(worker: Worker, coding: ArenaCoding | None, pieces: Sequence[Piece], signature: Declared) -> None:
     with suppress(BytePSLikeError):  # the job has ended
         if coding is not None:
             coding.detach(worker, pieces)

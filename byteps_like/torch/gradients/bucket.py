@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from byteps_like.torch.gradients.coding import Coding, Memory
+from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.gradients.sent import SentRange
 from byteps_like.torch.gradients.slot import Slot
@@ -99,7 +99,7 @@ class Bucket(Protocol):
         """Whether its gradients are encoded, at some time or always."""
 
     @property
-    def coding(self) -> Coding | None:
+    def coding(self) -> ArenaCoding | None:
         """Its codec; None: it has none of the registry."""
 
     @property

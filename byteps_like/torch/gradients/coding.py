@@ -35,14 +35,14 @@ class HasPlace(Protocol):
 
 
 @dataclass(frozen=True)
-class Sample:
+class CodedSample:
     """Elements of one partition as they were before a round: the gradient, and what is remembered of them."""
 
     gradient: torch.Tensor
     memory: Memory
 
 
-class Coding:
+class ArenaCoding:
     """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes: in this host's
     memory, or beside the gradients where a device encodes them.
 
@@ -62,7 +62,7 @@ class Coding:
         self._owes = self._paid = False
         self.wanted: range | None = None
         """Elements that are to be sampled as they are sent."""
-        self.sample: Sample | None = None
+        self.sample: CodedSample | None = None
         self._offsets: list[int] = []
         self._gaps = torch.empty(0, dtype=torch.int64, device="cpu")
         self._rescaling = Rescaling()
@@ -133,7 +133,7 @@ class Coding:
         elif self.wanted is not None and first <= self.wanted.start and self.wanted.stop <= last:
             window = slice(self.wanted.start, self.wanted.stop)
             memory = {kind: buffer[window].clone() for kind, buffer in self._buffers.items()}
-            self.sample = Sample(data[window].clone(), memory)
+            self.sample = CodedSample(data[window].clone(), memory)
 
     def _carry(self, x: torch.Tensor, part: slice) -> None:
         """What the worker does to elements that it encodes, and nothing is left out of them. On a device the host waits

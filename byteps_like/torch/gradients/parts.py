@@ -12,7 +12,7 @@ from byteps_like.control.bounds import LONGEST_DETAILS
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.worker.api import Declared, TensorSpec
-from byteps_like.worker.layout import Layout, partitions_of, pieces
+from byteps_like.worker.layout import ArenaLayout, partitions_of, pieces
 
 Named = tuple[str, torch.Tensor]
 
@@ -74,7 +74,7 @@ class Parts:
         return [window for window in found if window]
 
 
-def specs_of(label: str, code: DType, layout: Layout, codec: str, apart: bool, fine: bool) -> list[TensorSpec]:
+def specs_of(label: str, code: DType, layout: ArenaLayout, codec: str, apart: bool, fine: bool) -> list[TensorSpec]:
     """What an arena is declared as: its gradients, encoded by `codec`, then, if they go `apart`, its control elements.
     `fine`: in several tensors, with finer partitions towards its end (layout.pieces)."""
     body = layout.tail if apart else layout.total

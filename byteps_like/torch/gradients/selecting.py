@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from byteps_like.compression.codec import Codec
-from byteps_like.compression.curves import Costs, Curve, measure, measure_raw
+from byteps_like.compression.curves import CodecCosts, Curve, measure, measure_raw
 from byteps_like.compression.decision import RAW as RAW_WAY
 from byteps_like.compression.decision import Path, SendingCost, decide
 from byteps_like.dtypes import DType, Op
@@ -38,7 +38,7 @@ _WIRE = (1 << 15, 1 << 17, 1 << 19, 1 << 21)  # elements, until one takes
 _ENOUGH = 0.04  # seconds
 _REPEATS = 3
 _SMALL, _MANY = 1 << 6, 16  # elements of a piece; pieces
-_CURVES = len(astuple(Costs())) * len(astuple(Curve()))
+_CURVES = len(astuple(CodecCosts())) * len(astuple(Curve()))
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def _costs(codecs: Sequence[Codec], world: int) -> list[float]:
 def _ways(codecs: Mapping[str, Codec], numbers: Sequence[float], world: int) -> dict[str, SendingCost]:
     it = struct.iter_unpack("3d", struct.pack(f"{len(numbers)}d", *numbers))
     curves = [Curve(*three) for three in it]
-    per = len(astuple(Costs()))
-    costs = [Costs(*curves[at : at + per]) for at in range(0, len(curves), per)]
+    per = len(astuple(CodecCosts()))
+    costs = [CodecCosts(*curves[at : at + per]) for at in range(0, len(curves), per)]
     ways = {RAW_WAY: SendingCost(4, 4, False, costs[0])}
     for (name, codec), own in zip(codecs.items(), costs[1:], strict=True):
         ways[name] = SendingCost.of(codec, world, own)

@@ -13,12 +13,12 @@ from byteps_like.control.calls.client import decline
 from byteps_like.control.hosts.address import own_host
 from byteps_like.errors import ConfigError
 from byteps_like.worker import embedded
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 _WITHOUT_STORE = ("fake", "mpi")
 
 
-def begin(settings: Mapping[str, Any]) -> tuple[Config, Seat | None]:
+def begin(settings: Mapping[str, Any]) -> tuple[Config, MeetingSeat | None]:
     """`settings` over the environment, and the store of torch's default group if it is to be used.
 
     Raises ConfigError; then the other ranks are told, if it can be found out where they meet.
@@ -30,7 +30,7 @@ def begin(settings: Mapping[str, Any]) -> tuple[Config, Seat | None]:
         raise
 
 
-def at_group(config: Config, wanted: Mapping[str, Any]) -> tuple[Config, Seat | None]:
+def at_group(config: Config, wanted: Mapping[str, Any]) -> tuple[Config, MeetingSeat | None]:
     """Where no scheduler is named and torch's default group has been made, its rank, size and store count.
 
     Not if `wanted`, by arguments, is another rank or size: after suspend() the world may be another one.
@@ -43,7 +43,7 @@ def at_group(config: Config, wanted: Mapping[str, Any]) -> tuple[Config, Seat | 
         return config, None
     store = dist.distributed_c10d._get_default_store()
     found = replace(config, rank=rank, world_size=size)
-    return found, Seat(store, rank, size, config.join_timeout, config.rendezvous_host or _host_at(found, store))
+    return found, MeetingSeat(store, rank, size, config.join_timeout, config.rendezvous_host or _host_at(found, store))
 
 
 def _host_at(config: Config, store: Any) -> str:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group, Traffic
 from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
@@ -76,7 +76,7 @@ class Joiner:
         """Of this generation: names of what the ranks disagree on."""
         self._joined: dict[int, list[int]] = {}
         self._inbox: queue.SimpleQueue[Message | BytePSLikeError] = queue.SimpleQueue()
-        self._sent: list[tuple[Operation, object]] = []
+        self._sent: list[tuple[CollectiveOperation, object]] = []
         self._listen()
 
     @property
@@ -279,14 +279,14 @@ class Joiner:
             if not self._heard(operation, buffer):
                 return None
 
-    def _listen_later(self, operation: Operation, buffer: Any) -> None:
+    def _listen_later(self, operation: CollectiveOperation, buffer: Any) -> None:
         def go_on() -> None:
             if self._heard(operation, buffer):
                 self._listen()
 
         operation.on_done(go_on)
 
-    def _heard(self, operation: Operation, buffer: Any) -> bool:
+    def _heard(self, operation: CollectiveOperation, buffer: Any) -> bool:
         """Whether to listen on."""
         error = operation.error()
         if error is not None:

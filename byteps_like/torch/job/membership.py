@@ -16,7 +16,7 @@ from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.job.tracing import follow_recorder
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 _lock = threading.Lock()
 
@@ -55,7 +55,7 @@ def init(
             register(_runtime.current(), item)
 
 
-def _connect(config: Config, seat: Seat | None) -> Worker:
+def _connect(config: Config, seat: MeetingSeat | None) -> Worker:
     if config.servers == 0 and config.world_size == 1:
         return LocalWorker(config.partition_bytes)
     # Not at the top: a world of one needs neither the control plane nor the native core.

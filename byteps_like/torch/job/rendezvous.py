@@ -26,7 +26,7 @@ from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, Deadl
 from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.job.tracing import follow_recorder
-from byteps_like.worker.meeting import Notes, Seat
+from byteps_like.worker.meeting import MeetingSeat, Notes
 
 _SECRET_BYTES = 32
 _SECRET, _NONCE = "secret", "nonce"
@@ -34,7 +34,7 @@ _SECRET, _NONCE = "secret", "nonce"
 _TICKETS = "byteps_like/tickets"
 
 
-class World(Protocol):
+class C10dWorld(Protocol):
     """What a c10d world stands on: collectives.communicator.Communicator."""
 
     @property
@@ -61,7 +61,7 @@ class World(Protocol):
         """Leaves the world."""
 
 
-def meet(seat: Seat, config: Config | None = None) -> World:
+def meet(seat: MeetingSeat, config: Config | None = None) -> C10dWorld:
     """The world of all ranks at `seat.store`. Blocks until all have come.
 
     Raises DeadlineError that names the ranks which have not, RefusedError that names one which can't start,
@@ -88,7 +88,7 @@ def meet(seat: Seat, config: Config | None = None) -> World:
     return communicator
 
 
-def config_at(seat: Seat) -> Config:
+def config_at(seat: MeetingSeat) -> Config:
     """This process's settings; where they name no host, peers reach it by the address that reaches the store."""
     return reaching(Config.from_env(role="worker", rank=seat.rank, world_size=seat.size), seat.store)
 
@@ -121,7 +121,7 @@ def _peer(kind: Any, record: dict[str, Any], rank: int) -> Any:
 class _Notes(Notes):
     """Of one world: worlds that meet at one store, one after the other, are told apart by tickets."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: MeetingSeat) -> None:
         ticket = int(seat.store.add(_TICKETS, 1))
         super().__init__(seat, f"byteps_like/{(ticket - 1) // seat.size}", "init_process_group")
 

@@ -20,7 +20,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
-from byteps_like.timeline.orders import NEXT, Order
+from byteps_like.timeline.orders import NEXT, RecordingOrder
 from byteps_like.timeline.perfetto import merged, write
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.job import runtime as _runtime
@@ -174,7 +174,7 @@ def trace(path: str, steps: int) -> None:
     """
     if steps < 1:
         raise InvalidArgumentError(f"trace(steps={steps}): at least one step")
-    recorder.take(Order(path, NEXT, steps))
+    recorder.take(RecordingOrder(path, NEXT, steps))
     follow_recorder()
     _hooks.step.began = _now()
 
@@ -191,7 +191,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:  # noqa: 
     if recorder.ordered:
         return
     _timeline = Path(file_path)
-    recorder.take(Order(str(_parts(_timeline)), alone=True))
+    recorder.take(RecordingOrder(str(_parts(_timeline)), alone=True))
     recorder.begin()
     follow_recorder()
 

@@ -29,7 +29,7 @@ AUTO_IPC = "auto-ipc"
 
 
 @dataclass(frozen=True)
-class Means:
+class PeerMeans:
     """What one rank has. `uuid`: its device's, "" if unknown. `no_ipc`: why it can't map others' memory, "" if so.
     `pci`: the address of its device's card, which instances of one (MIG) have in common."""
 
@@ -39,7 +39,7 @@ class Means:
     pci: str = ""
 
 
-def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
+def choose(wanted: str, found: Sequence[PeerMeans]) -> tuple[str, str]:
     """Which it is, and why, from what all ranks of a host have; "" where there is none.
 
     Raises InvalidArgumentError for a name that is none of WANTED, or that was asked for and can't be.
@@ -70,7 +70,7 @@ def choose(wanted: str, found: Sequence[Means]) -> tuple[str, str]:
     return ("ipc", why) if not no_ipc else ("", f"{why}, and CUDA IPC is not available: {no_ipc}")
 
 
-def _instances(found: Sequence[Means]) -> str:
+def _instances(found: Sequence[PeerMeans]) -> str:
     """Why ranks can't map each other's memory although each has a device of its own: those may be parts of one card."""
     cards: dict[str, str] = {}
     for one in found:
@@ -87,8 +87,8 @@ def make_peers(wanted: str, device: Device, lane: Group, make_group: Any, timeou
     """
     gpu = device.native()
     uuid, pci = ("", "") if gpu is None else (gpu.uuid, gpu.pci)
-    means = Means(uuid, dist.is_nccl_available(), why_not(device, lane.size), pci)
-    name, why = choose(wanted, [Means(**record) for record in exchange(lane, vars(means))])
+    means = PeerMeans(uuid, dist.is_nccl_available(), why_not(device, lane.size), pci)
+    name, why = choose(wanted, [PeerMeans(**record) for record in exchange(lane, vars(means))])
     made: LocalPeers | None = None
     if name == "ipc":
         made, failed = IpcPeers.make(device, lane, timeout)

@@ -12,7 +12,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.calls.two_steps import All, Staged, Step
+from byteps_like.torch.calls.two_steps import All, InFlight, Staged
 
 
 def check_ranks(tensor: torch.Tensor, size: int) -> None:
@@ -33,7 +33,7 @@ def combined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (left * x + right * y).to(a.dtype).reshape(a.shape)
 
 
-def begin(lane: Group, tensor: torch.Tensor) -> Step:
+def begin(lane: Group, tensor: torch.Tensor) -> InFlight:
     """Starts Adasum in the memory of `tensor`.
 
     Steps: a barrier, since messages can't be given up where other ranks call something else; then log2(size), in each
@@ -42,7 +42,7 @@ def begin(lane: Group, tensor: torch.Tensor) -> Step:
     return Staged(lane.barrier(CallOptions(traffic=Traffic.CONTROL)), partial(_join, lane, tensor, 1))
 
 
-def _join(lane: Group, tensor: torch.Tensor, distance: int) -> Step:
+def _join(lane: Group, tensor: torch.Tensor, distance: int) -> InFlight:
     if distance >= lane.size:
         return All([])
     peer, nbytes = lane.rank ^ distance, tensor.numel() * tensor.element_size()
@@ -51,7 +51,7 @@ def _join(lane: Group, tensor: torch.Tensor, distance: int) -> Step:
         lane.send(own.data_ptr(), nbytes, peer, distance), lane.receive(other.data_ptr(), nbytes, peer, distance)
     ])  # fmt: skip
 
-    def join() -> Step:
+    def join() -> InFlight:
         # In the order of ranks, so that both come to the same bits.
         pair = (own, other) if lane.rank < peer else (other, own)
         tensor.copy_(combined(*pair))

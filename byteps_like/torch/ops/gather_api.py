@@ -17,7 +17,7 @@ from byteps_like.torch.compression.casts import NoneCompressor
 from byteps_like.torch.compression.public import Compression
 from byteps_like.torch.compression.rules import check_compression, check_gathered
 from byteps_like.torch.job import runtime as _runtime
-from byteps_like.torch.ops.gather_ops import Rows, shares, start_allgather, start_alltoall, start_reducescatter
+from byteps_like.torch.ops.gather_ops import GatheredRows, shares, start_allgather, start_alltoall, start_reducescatter
 
 Tensors = Sequence[torch.Tensor]
 
@@ -90,7 +90,7 @@ def alltoall_async(
 ) -> int:  # fmt: skip
     """Starts `alltoall` and returns a handle of the pair, also without splits."""
 
-    def result(rows: Rows) -> Any:
+    def result(rows: GatheredRows) -> Any:
         return rows.tensor, _counted(rows.counts, splits)
 
     return start_alltoall(tensor, splits, name, process_set, result)
@@ -166,14 +166,14 @@ def grouped_reducescatter_async(
     return start_reducescatter(_dealt(tensors, process_set), reduction, name, process_set, list)
 
 
-def _dealt(tensors: Tensors, process_set: object) -> list[Rows]:
+def _dealt(tensors: Tensors, process_set: object) -> list[GatheredRows]:
     size = _runtime.current().scope(process_set).size
     if not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in tensors):
         raise InvalidArgumentError("reducescatter needs tensors of at least one dimension, whose rows are distributed")
-    return [Rows(tensor, shares(len(tensor), size)) for tensor in tensors]
+    return [GatheredRows(tensor, shares(len(tensor), size)) for tensor in tensors]
 
 
-def _tensors(gathered: list[Rows]) -> list[torch.Tensor]:
+def _tensors(gathered: list[GatheredRows]) -> list[torch.Tensor]:
     return [rows.tensor for rows in gathered]
 
 
@@ -218,12 +218,12 @@ class _Allgather(_Call):
 
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
         handle = start_allgather(tensors, self.name, self.process_set, list, self._codec)
-        gathered: list[Rows] = synchronize(handle)
+        gathered: list[GatheredRows] = synchronize(handle)
         self._counts = [rows.counts for rows in gathered]
         return _tensors(gathered)
 
     def back(self, gradients: Tensors) -> list[torch.Tensor]:
-        parts = [Rows(gradient, counts) for gradient, counts in zip(gradients, self._counts, strict=True)]
+        parts = [GatheredRows(gradient, counts) for gradient, counts in zip(gradients, self._counts, strict=True)]
         handle = start_reducescatter(parts, Reduction(Op.AVERAGE), self.way_back, self.process_set, list)
         own: list[torch.Tensor] = synchronize(handle)
         return own
@@ -238,12 +238,12 @@ class _Alltoall(_Call):
 
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
         handle = start_alltoall(tensors[0], self._splits, self.name, self.process_set, lambda rows: rows)
-        rows: Rows = synchronize(handle)
+        rows: GatheredRows = synchronize(handle)
         self.counts, self._rows = rows.counts, len(tensors[0])
         return [rows.tensor]
 
     def back(self, gradients: Tensors) -> list[torch.Tensor]:
-        result: Callable[[Rows], torch.Tensor] = lambda rows: rows.tensor  # noqa: E731
+        result: Callable[[GatheredRows], torch.Tensor] = lambda rows: rows.tensor  # noqa: E731
         sent = synchronize(start_alltoall(gradients[0], self.counts, self.way_back, self.process_set, result))
         kept = sent.new_zeros(self._rows - len(sent), *sent.shape[1:])
         return [torch.cat((sent, kept))]

@@ -21,7 +21,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.calls.handles import Operation, enter
 from byteps_like.torch.calls.headers import Headers
 from byteps_like.torch.calls.reductions import Reduction, scaled_once
-from byteps_like.torch.calls.two_steps import All, Staged, Step
+from byteps_like.torch.calls.two_steps import All, InFlight, Staged
 from byteps_like.torch.device.tensors import check_strided, wire_dtype, wire_op
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.naming import Call
@@ -29,12 +29,12 @@ from byteps_like.torch.job.routes import Scope
 from byteps_like.torch.ops.gather_codec import Travelling, travellers
 from byteps_like.torch.ops.single import scale_in_place
 
-Launch = Callable[[Group], tuple[Step, Callable[[], Any]]]
+Launch = Callable[[Group], tuple[InFlight, Callable[[], Any]]]
 """Starts an operation on a lane: what is in flight, and how its result is made."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class GatheredRows:
     """A tensor whose rows came from, or went to, several ranks: `counts` of them each."""
 
     tensor: torch.Tensor
@@ -75,7 +75,7 @@ def plain(tensors: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
 
 
 def start_allgather(
-    tensors: Sequence[torch.Tensor], name: str | None, process_set: object, result: Callable[[list[Rows]], Any],
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: object, result: Callable[[list[GatheredRows]], Any],
     codec: Codec | None = None,
 ) -> int:  # fmt: skip
     """Starts gathering each of `tensors` along its first dimension; the handle yields `result` of what came.
@@ -85,14 +85,14 @@ def start_allgather(
     own = plain(tensors, "allgather")
     travelling: list[Travelling] = []
 
-    def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+    def begin(lane: Group) -> tuple[InFlight, Callable[[], Any]]:
         travelling.extend(travellers(own, codec, lane.rank))
         headers = Headers(
             lane, _called("allgather", name), own, codec="" if codec is None else codec.spec(),
             lengths=[item.payload.nbytes for item in travelling],
         )  # fmt: skip
 
-        def then() -> Step:
+        def then() -> InFlight:
             steps = []
             for number, item in enumerate(travelling):
                 lengths = headers.lengths(number)
@@ -103,7 +103,7 @@ def start_allgather(
         def finish() -> Any:
             homes = [tensor.device for tensor in tensors]
             return result(
-                [Rows(item.read().to(home), item.counts) for item, home in zip(travelling, homes, strict=True)]
+                [GatheredRows(item.read().to(home), item.counts) for item, home in zip(travelling, homes, strict=True)]
             )
 
         return Staged(headers.operation, then), finish
@@ -116,20 +116,20 @@ def _row_bytes(tensor: torch.Tensor) -> int:
 
 
 def start_alltoall(
-    tensor: torch.Tensor, splits: object, name: str | None, process_set: object, result: Callable[[Rows], Any]
+    tensor: torch.Tensor, splits: object, name: str | None, process_set: object, result: Callable[[GatheredRows], Any]
 ) -> int:
     """Starts handing `splits[r]` rows of `tensor` to rank r; the handle yields `result` of what came from whom."""
     (own,) = plain([tensor], "alltoall")
     counts = check_splits(own, splits, _runtime.current().scope(process_set))
-    landed: list[Rows] = []
+    landed: list[GatheredRows] = []
 
-    def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+    def begin(lane: Group) -> tuple[InFlight, Callable[[], Any]]:
         headers = Headers(lane, _called("alltoall", name), [own], counts)
 
-        def then() -> Step:
+        def then() -> InFlight:
             headers.shapes(0)
             received = tuple(row[lane.rank] for row in headers.splits())
-            landed.append(Rows(own.new_empty((sum(received), *own.shape[1:])), received))
+            landed.append(GatheredRows(own.new_empty((sum(received), *own.shape[1:])), received))
             return _exchange(lane, own, counts, landed[0])
 
         return Staged(headers.operation, then), lambda: result(
@@ -139,7 +139,7 @@ def start_alltoall(
     return launch(Call("alltoall", name, ""), process_set, begin)
 
 
-def _exchange(lane: Group, tensor: torch.Tensor, counts: Sequence[int], into: Rows) -> Step:
+def _exchange(lane: Group, tensor: torch.Tensor, counts: Sequence[int], into: GatheredRows) -> InFlight:
     size = _row_bytes(tensor)
     send, receive = ([count * size for count in item] for item in (counts, into.counts))
     options = CallOptions(traffic=Traffic.ALL_TO_ALL)
@@ -176,7 +176,7 @@ def shares(rows: int, size: int) -> tuple[int, ...]:
 
 
 def start_reducescatter(
-    parts: Sequence[Rows], reduction: Reduction, name: str | None, process_set: object,
+    parts: Sequence[GatheredRows], reduction: Reduction, name: str | None, process_set: object,
     result: Callable[[list[torch.Tensor]], Any],
 ) -> int:  # fmt: skip
     """Starts reducing each of `parts`, of which rank r gets `counts[r]` rows; the handle yields `result` of its own."""
@@ -192,12 +192,12 @@ def start_reducescatter(
         scale_in_place(tensor, reduction.prescale)
     outputs: list[torch.Tensor] = []
 
-    def begin(lane: Group) -> tuple[Step, Callable[[], Any]]:
+    def begin(lane: Group) -> tuple[InFlight, Callable[[], Any]]:
         headers = Headers(lane, _called("reducescatter", name), own)
         for tensor, part in zip(own, parts, strict=True):
             outputs.append(tensor.new_empty((part.counts[lane.rank], *tensor.shape[1:])))
 
-        def then() -> Step:
+        def then() -> InFlight:
             for number in range(len(own)):
                 headers.check_equal(number)
             pieces = zip(own, outputs, parts, ways, strict=True)
@@ -220,7 +220,7 @@ def _meaning(reduction: Reduction) -> str:
     return reduction.op.name.lower() + (scaled if (reduction.prescale, reduction.postscale) != (1.0, 1.0) else "")
 
 
-def _scatter(lane: Group, tensor: torch.Tensor, output: torch.Tensor, rows: Sequence[int], op: Op) -> Step:
+def _scatter(lane: Group, tensor: torch.Tensor, output: torch.Tensor, rows: Sequence[int], op: Op) -> InFlight:
     counts = [count * math.prod(tensor.shape[1:]) for count in rows]
     kind = wire_op(op, tensor.dtype)
     return lane.reduce_scatter(tensor.data_ptr(), output.data_ptr(), counts, wire_dtype(tensor.dtype), kind)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import torch
 
-from byteps_like.collectives.api import CallOptions, Keeper, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Keeper, Traffic
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import MismatchError
 from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import mark_changed, tensor_over, wire_dtype
 from byteps_like.torch.gradients.parts import Named, Scaling, signature
 from byteps_like.torch.job.routes import Request, Route
-from byteps_like.torch.sharded.chunk import Chunk, Staging
+from byteps_like.torch.sharded.chunk import ShardChunk, Staging
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.layout import UNIT, ShardLayout, lay_out_shards
 from byteps_like.worker.api import TensorSpec
@@ -51,12 +51,12 @@ class ShardArena:
         for slot, offset in zip(self.slots, self.layout.offsets, strict=True):
             slot.move(self.data, offset)
             slot.parts = self.layout.chunks_of(slot.index)
-        self.chunks = [Chunk(self.layout, chunk, self.data, self.rank) for chunk in self.layout.chunks]
+        self.chunks = [ShardChunk(self.layout, chunk, self.data, self.rank) for chunk in self.layout.chunks]
         self.lanes = [route.worker.group(f"{label}/{number}") for number in range(len(self.chunks))]
         self.control_lane = route.worker.group(f"{label}/control")
         self.control = torch.zeros(len(self.slots) + 2, device="cpu")
         self.staging = Staging(route, max((chunk.end - chunk.begin for chunk in self.layout.chunks), default=0), dtype)
-        self._gathers: list[Operation] = []
+        self._gathers: list[CollectiveOperation] = []
         self.longest = 0
         """Chunks of the longest arena beside this one."""
         self.arrivals: Arrivals = queue.PriorityQueue()
@@ -103,12 +103,12 @@ class ShardArena:
             if not chunk.waiting:
                 self._reduce(number, chunk, staging)
 
-    def _staging(self, chunk: Chunk) -> torch.Tensor:
+    def _staging(self, chunk: ShardChunk) -> torch.Tensor:
         if chunk.staging is None:
             chunk.staging = self.staging.take()
         return chunk.staging
 
-    def _reduce(self, number: int, chunk: Chunk, staging: torch.Tensor) -> None:
+    def _reduce(self, number: int, chunk: ShardChunk, staging: torch.Tensor) -> None:
         if self._before != 1.0:
             staging.mul_(self._before)
         arrivals, pool, reduced = self.arrivals, self.staging, chunk.reduced

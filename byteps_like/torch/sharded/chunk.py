@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from byteps_like.collectives.api import Operation
+from byteps_like.collectives.api import CollectiveOperation
 from byteps_like.torch.device.tensors import tensor_over
 from byteps_like.torch.job.routes import Route
 from byteps_like.torch.sharded.layout import ChunkLayout, ShardLayout
@@ -46,7 +46,7 @@ class Staging:
         return self._made * self._numel * self._dtype.itemsize
 
 
-class Chunk:
+class ShardChunk:
     """One chunk of an arena, on this rank: where its gradients are staged, its reduced share, its slices.
 
     `slices` are flat parameters over this rank's share of the chunk, one for each parameter in it, with gradients in
@@ -65,4 +65,4 @@ class Chunk:
             self.gradients[piece.slot] = self.reduced[piece.begin - self.begin : piece.end - self.begin]
         self.staging: torch.Tensor | None = None
         self.waiting: set[int] = set()
-        self.flight: Operation | None = None
+        self.flight: CollectiveOperation | None = None

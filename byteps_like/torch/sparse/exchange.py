@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from byteps_like.collectives.api import CallOptions, Group, Operation, Traffic
+from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group, Traffic
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.calls.headers import Headers
-from byteps_like.torch.calls.two_steps import Staged, Step
+from byteps_like.torch.calls.two_steps import InFlight, Staged
 from byteps_like.torch.sparse.rows import Rows
 
 _FORM = "of a sparse tensor, as [0, operation, sparse dimensions, *shape]"
@@ -28,7 +28,7 @@ class ExchangeLanes:
     timeout: float | None = None
 
 
-class Exchange:
+class SparseExchange:
     """Headers; then either all entries to all (`gathers`), or each to its rank, the sums' number, the sums.
 
     The headers are on their way when it has been made, the rest goes after `start`.
@@ -46,11 +46,11 @@ class Exchange:
         what = f"{place.operation} {_FORM}"
         self._headers = Headers(place.first, what, [likeness], counts, timeout=place.timeout)
 
-    def start(self) -> Step:
+    def start(self) -> InFlight:
         """All of it."""
         return Staged(self._headers.operation, self._send)
 
-    def _send(self) -> Step:
+    def _send(self) -> InFlight:
         self._headers.shapes(0)
         sent = self._headers.splits()
         if self._gathers:
@@ -64,7 +64,7 @@ class Exchange:
         source, target = self._packed.data_ptr(), self._received.data_ptr()
         return Staged(self._lane.all_to_all(source, target, send, receive, DType.UINT8, self._options), self._count)
 
-    def _count(self) -> Step:
+    def _count(self) -> InFlight:
         """How many sums everybody has."""
         self._sums = self._rows.unpacked(self._received).divided(self._op, self._lane.size)
         own, every = (
@@ -76,7 +76,7 @@ class Exchange:
         counted = self._lane.all_gather(own.data_ptr(), every.data_ptr(), counts, DType.INT64, self._options)
         return Staged(counted, lambda: self._gather(self._sums.packed(), every.tolist()))
 
-    def _gather(self, packed: torch.Tensor, counts: list[int]) -> Operation:
+    def _gather(self, packed: torch.Tensor, counts: list[int]) -> CollectiveOperation:
         self._packed, self._received = packed, self._rows.space(sum(counts))
         size = [count * self._rows.nbytes for count in counts]
         return self._lane.all_gather(packed.data_ptr(), self._received.data_ptr(), size, DType.UINT8, self._options)

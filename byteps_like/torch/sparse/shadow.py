@@ -19,7 +19,7 @@ _TAIL = 2
 
 
 @dataclass(frozen=True)
-class Means:
+class ShadowMeans:
     """How a twin travels. `name`: that of the sum. `partition_bytes`: of the tensor, zeros and all; 0: the job's."""
 
     name: str
@@ -42,7 +42,7 @@ class DenseShadow:
     Blocks while the name is new.
     """
 
-    def __init__(self, rows: Rows, means: Means, route: Route) -> None:
+    def __init__(self, rows: Rows, means: ShadowMeans, route: Route) -> None:
         """Raises MismatchError if the name stood for a tensor of another size before."""
         self._like, self._means, self._route = rows, means, route
         self._step = _coprime(rows.places)
@@ -55,7 +55,7 @@ class DenseShadow:
         )  # fmt: skip
         (self._declared,) = route.declare([spec])
 
-    def serves(self, rows: Rows, means: Means) -> bool:
+    def serves(self, rows: Rows, means: ShadowMeans) -> bool:
         """Whether such rows can go through it, and so."""
         like = self._like
         return (like.shape, like.sparse_dim, self._means) == (rows.shape, rows.sparse_dim, means)

@@ -16,9 +16,9 @@ from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.naming import Call, Claim
 from byteps_like.torch.job.routes import Request, Scope
 from byteps_like.torch.sparse.choice import Seen, SparseMethod, choose, codec_for
-from byteps_like.torch.sparse.exchange import Exchange, ExchangeLanes
+from byteps_like.torch.sparse.exchange import ExchangeLanes, SparseExchange
 from byteps_like.torch.sparse.rows import SUMMED, Form, Rows
-from byteps_like.torch.sparse.shadow import DenseShadow, Means
+from byteps_like.torch.sparse.shadow import DenseShadow, ShadowMeans
 from byteps_like.worker.api import Handle
 
 KIND = "sparse_push_pull"
@@ -142,7 +142,7 @@ def _start_exchange(wanted: _Sum) -> Started:
     if runtime.joiner is not None:
         runtime.joiner.check("push_pull of a sparse tensor", scope.ranks)
     lane = scope.lane(wanted.claim.name)
-    exchange = Exchange(
+    exchange = SparseExchange(
         wanted.rows, wanted.reduction.op, ExchangeLanes(lane, lane), wanted.way is SparseMethod.GATHERED
     )
     step = exchange.start()
@@ -154,7 +154,7 @@ def _start_exchange(wanted: _Sum) -> Started:
 def _start_servers(wanted: _Sum) -> Started:
     rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().of(SparseHistory).twins
     assert wanted.seen is not None
-    means = Means(wanted.claim.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
+    means = ShadowMeans(wanted.claim.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
     twin: DenseShadow | None = twins.pop(wanted.claim.stable, None)  # held again when all is well
     if twin is None or not twin.serves(rows, means):
         twin = DenseShadow(rows, means, scope.route)

@@ -15,7 +15,7 @@ from launcher import ROOT
 from byteps_like.config import Config
 from byteps_like.errors import ConfigError, DeadlineError
 from byteps_like.worker import embedded, session
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -41,7 +41,9 @@ def test_ranks_meet_in_the_store_and_leave_nothing_there():
     secrets, sizes = [], []
 
     def rank(number):
-        found, services = embedded.bootstrap(replace(base, rank=number), Seat(store, number, 2, 30.0, "127.0.0.1"))
+        found, services = embedded.bootstrap(
+            replace(base, rank=number), MeetingSeat(store, number, 2, 30.0, "127.0.0.1")
+        )
         secrets.append(found.secret)
         worker = embedded.Owning(session.connect(found), services)
         sizes.append(worker.size)
@@ -61,7 +63,7 @@ def test_ranks_meet_in_the_store_and_leave_nothing_there():
 def test_a_rank_0_that_never_comes_is_named():
     config = Config(job="none", rank=1, world_size=2)
     with pytest.raises(DeadlineError, match=r"rank 1 of 2 has waited 0 s for rank 0 at the store"):
-        embedded.bootstrap(config, Seat(dist.HashStore(), 1, 2, 0.2))
+        embedded.bootstrap(config, MeetingSeat(dist.HashStore(), 1, 2, 0.2))
 
 
 def test_a_secret_that_only_some_were_given_is_told_to_all():
@@ -70,7 +72,7 @@ def test_a_secret_that_only_some_were_given_is_told_to_all():
     def rank(number):
         config = Config(job="some", rank=number, world_size=2, secret="s" * 32 if number else "", num_servers=0)
         try:
-            embedded.bootstrap(config, Seat(store, number, 2, 20.0, "127.0.0.1"))
+            embedded.bootstrap(config, MeetingSeat(store, number, 2, 20.0, "127.0.0.1"))
         except ConfigError as error:
             errors.append(str(error))
 

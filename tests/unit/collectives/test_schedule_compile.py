@@ -38,7 +38,7 @@ def _run(row: Algorithm, layout: Layout, counts: list[int], root: int) -> tuple[
 def test_any_sizes_give_what_numpy_gives(
     row: Algorithm, layout: Layout, counts: list[int], data: st.DataObject
 ) -> None:
-    if library.why_not(row.kind, "multi_ring:1" if row.name == "multi_ring" else row.name, layout):
+    if library.why_unavailable(row.kind, "multi_ring:1" if row.name == "multi_ring" else row.name, layout):
         layout = FLAT_OR_GRID[0]
     rooted = row.kind in (Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER, Kind.GATHER)
     root = data.draw(st.integers(0, layout.size - 1)) if rooted else 0
@@ -68,7 +68,9 @@ def test_sections_apart() -> None:
 
 @pytest.mark.parametrize("layout", [*FLAT_OR_GRID, Layout(tuple(range(9)))], ids=str)
 def test_the_library_says_which_algorithms_need_sections_in_one_run(layout: Layout) -> None:
-    for row in (row for row in ROWS if row.name != "multi_ring" and not library.why_not(row.kind, row.name, layout)):
+    for row in (
+        row for row in ROWS if row.name != "multi_ring" and not library.why_unavailable(row.kind, row.name, layout)
+    ):
         schedules = [library.rank_schedule(row.kind, row.name, rank, layout) for rank in range(layout.size)]
         found = [compile.takes_runs(one, buffer) for one in schedules for buffer in (Buffer.INPUT, Buffer.OUTPUT)]
         scattered_hosts = layout.hosts == (0, 1, 0, 1)  # their ranks' blocks are no run: they are copied

@@ -75,7 +75,7 @@ def layouts(size: int) -> Iterator[Layout]:
 def test_right_for_all_sizes(row: Algorithm) -> None:
     for size in range(1, LARGEST + 1):
         for layout in layouts(size):
-            if not library.why_not(row.kind, full_name(row, size), layout):
+            if not library.why_unavailable(row.kind, full_name(row, size), layout):
                 prove(row, layout)
 
 
@@ -83,7 +83,7 @@ def test_right_for_all_sizes(row: Algorithm) -> None:
 def test_right_in_place(row: Algorithm) -> None:
     for layout in (flat(1), flat(2), flat(5), flat(8), grid(2, 3), grid(3, 4), Layout((0, 0, 0, 1, 1))):
         name = full_name(row, layout.size)
-        if not library.why_not(row.kind, name, layout):
+        if not library.why_unavailable(row.kind, name, layout):
             check(row.kind, everybody(row.kind, name, layout), in_place=True)
 
 
@@ -98,13 +98,13 @@ def test_right_for_all_roots(row: Algorithm) -> None:
 @given(st.sampled_from(ROWS), st.lists(st.integers(0, 4), min_size=1, max_size=14))
 def test_right_for_any_layout(row: Algorithm, hosts: list[int]) -> None:
     layout = Layout(tuple(hosts))  # hosts of any sizes, their ranks anywhere
-    if not library.why_not(row.kind, full_name(row, layout.size), layout):
+    if not library.why_unavailable(row.kind, full_name(row, layout.size), layout):
         prove(row, layout)
 
 
 def test_every_algorithm_is_tested_on_two_levels() -> None:
     for row in ROWS:
-        assert not library.why_not(row.kind, full_name(row, 12), grid(3, 4)), row
+        assert not library.why_unavailable(row.kind, full_name(row, 12), grid(3, 4)), row
 
 
 # What is counted in particular
@@ -112,7 +112,7 @@ def test_every_algorithm_is_tested_on_two_levels() -> None:
 
 def test_a_ring_uses_only_links_to_neighbours_and_all_alike() -> None:
     links = count.links(everybody(Kind.ALL_REDUCE, "ring", flat(6)))
-    assert links == {(rank, (rank + 1) % 6): count.Traffic(10, Fraction(10, 6)) for rank in range(6)}
+    assert links == {(rank, (rank + 1) % 6): count.TrafficCount(10, Fraction(10, 6)) for rank in range(6)}
 
 
 @pytest.mark.parametrize("hosts, ranks", [(2, 4), (4, 4), (3, 2)])
@@ -177,7 +177,7 @@ def mutated(schedules: list[RankSchedule], rank: int, index: int, **changes: obj
 @settings(max_examples=60)
 @given(st.sampled_from(ROWS), st.integers(2, 7), st.data())
 def test_a_dropped_step_is_refused(row: Algorithm, size: int, data: st.DataObject) -> None:
-    layout = grid(3, 2) if row.is_viable(Task(0, flat(size))) else flat(size)
+    layout = grid(3, 2) if row.why_unavailable(Task(0, flat(size))) else flat(size)
     schedules = everybody(row.kind, full_name(row, layout.size), layout)
     rank = data.draw(st.integers(0, layout.size - 1))
     steps = schedules[rank].steps
@@ -189,7 +189,7 @@ def test_a_dropped_step_is_refused(row: Algorithm, size: int, data: st.DataObjec
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.kind is not Kind.BARRIER], ids=_name)
 def test_a_wrong_tag_is_refused(row: Algorithm) -> None:
-    layout = grid(2, 2) if row.is_viable(Task(0, flat(4))) else flat(4)
+    layout = grid(2, 2) if row.why_unavailable(Task(0, flat(4))) else flat(4)
     schedules = everybody(row.kind, full_name(row, 4), layout)
     for rank, one in enumerate(schedules):
         for index, step in enumerate(one.steps):

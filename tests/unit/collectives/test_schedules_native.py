@@ -58,7 +58,7 @@ def world() -> Iterator[World]:
 
 def run(world: World, row: Algorithm, layout: Layout, counts: list[int], root: int, op: Op, in_place: bool) -> None:
     name = "multi_ring:1,5" if row.name == "multi_ring" else row.name
-    if library.why_not(row.kind, name, layout):
+    if library.why_unavailable(row.kind, name, layout):
         return
     schedules = [library.rank_schedule(row.kind, name, rank, layout, root) for rank in range(RANKS)]
     tables = [compile.tables(one, counts, 8) for one in schedules]

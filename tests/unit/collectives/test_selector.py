@@ -42,7 +42,7 @@ def test_every_call_gets_what_it_can_have(kind: Kind, nbytes: int, hosts: list[i
     if choice.algorithm == SHARED:
         assert not limits.apart and len(set(hosts)) == 1
     else:
-        assert library.why_not(kind, choice.algorithm, layout) == ""
+        assert library.why_unavailable(kind, choice.algorithm, layout) == ""
         assert limits.known_sizes or not library.find(kind, choice.algorithm).relays
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import JobState, Membership, Patience
-from byteps_like.control.members.seats import Claim
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
+from byteps_like.control.members.seats import JoinClaim
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError
 
 INCARNATION = bytes(range(16))
 PATIENCE = Patience(grace=0.7, first_watch=5.0, after_end=1.0, after_failure=60.0, prepare=10.0, quiet=5.0)
 
 
-def claim(role: MemberRole, rank: int, id: str, **changes: object) -> Claim:
+def claim(role: MemberRole, rank: int, id: str, **changes: object) -> JoinClaim:
     """A claim of a world of three workers and two servers unless `changes` says otherwise."""
     worker = role is MemberRole.WORKER
     fields: dict[str, object] = {
@@ -25,7 +25,7 @@ def claim(role: MemberRole, rank: int, id: str, **changes: object) -> Claim:
     }
     number = int("".join(filter(str.isdigit, id)) or 0)
     member = Member(role, rank, f"boot{number % 2}", f"host{number % 2}", 100 + number, shards=1)
-    return Claim(id=id, member=member, **(fields | changes))  # type: ignore[arg-type]
+    return JoinClaim(id=id, member=member, **(fields | changes))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -34,12 +34,12 @@ class Job:
 
     terms: Terms = field(default_factory=Terms)
     now: float = 100.0
-    inbox: dict[str, list[View | Event]] = field(default_factory=dict)
+    inbox: dict[str, list[View | WatchEvent]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.membership = Membership("job", INCARNATION, self.terms, PATIENCE)
 
-    def join(self, claim: Claim, *, watch: bool = True) -> None:
+    def join(self, claim: JoinClaim, *, watch: bool = True) -> None:
         """Joins and opens the watch stream; RefusedError passes."""
         self.inbox.setdefault(claim.id, [])
         try:
@@ -113,9 +113,9 @@ class Job:
         """Worlds this member was told of."""
         return [message for message in self.inbox[id] if isinstance(message, View)]
 
-    def events(self, id: str, kind: EventKind) -> list[Event]:
+    def events(self, id: str, kind: EventKind) -> list[WatchEvent]:
         """Events of one kind this member was told of."""
-        return [message for message in self.inbox[id] if isinstance(message, Event) and message.kind is kind]
+        return [message for message in self.inbox[id] if isinstance(message, WatchEvent) and message.kind is kind]
 
     def failure(self, id: str) -> BytePSLikeError:
         """The error of this member's only FAILED event."""

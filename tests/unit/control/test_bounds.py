@@ -18,11 +18,11 @@ from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import Caller
 from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.control.members.forming import Forming, Terms
-from byteps_like.control.members.seats import Claim, Seat, Waiting, heartbeat_interval
+from byteps_like.control.members.seats import JoinClaim, Seat, Waiting, heartbeat_interval
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.placing.weights import check_replan
-from byteps_like.control.types import Event, EventKind, Member, MemberRole, View
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1.server_admin_pb2 import DrainRequest
 from byteps_like.dtypes import DType
 from byteps_like.errors import CapacityError, ConfigError, DeadlineError, InvalidArgumentError, RefusedError
@@ -35,9 +35,9 @@ NAN, INF = float("nan"), float("inf")
 MEMBER = Member(MemberRole.WORKER, 0, "boot", "here", 1)
 
 
-def claim(**changes: Any) -> Claim:
+def claim(**changes: Any) -> JoinClaim:
     fields = {"id": "x", "member": MEMBER, "world_size": 1, "num_servers": 0, "settings": {}, "timeout": 1.0}
-    return Claim(**(fields | changes))
+    return JoinClaim(**(fields | changes))
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_barriers_that_timed_out_leave_nothing_behind(client: ControlClient) -> 
 
 def test_events_are_kept_for_the_first_who_listens_only() -> None:
     client = ControlClient(Config(job="bounds", secret=SECRET, scheduler="127.0.0.1:1"))
-    warnings = [Event(EventKind.WARNING, str(number)) for number in range(3000)]
+    warnings = [WatchEvent(EventKind.WARNING, str(number)) for number in range(3000)]
     client._on_event(warnings[0])
-    heard: list[Event] = []
+    heard: list[WatchEvent] = []
     client.on_event(heard.append)
     for warning in warnings[1:]:
         client._on_event(warning)

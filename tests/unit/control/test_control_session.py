@@ -12,8 +12,8 @@ from byteps_like.config import Config
 from byteps_like.control.calls import session, wire
 from byteps_like.control.calls.rpc import UnreachableError
 from byteps_like.control.calls.session import Session
-from byteps_like.control.members.seats import Claim
-from byteps_like.control.types import Event, Member, MemberRole, View
+from byteps_like.control.members.seats import JoinClaim
+from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 from byteps_like.errors import PeerLostError
 
 
@@ -36,9 +36,9 @@ class Slept:
         self._one.closed = self._until()
 
 
-def a_session(events: list[Event], **settings: float) -> Session:
+def a_session(events: list[WatchEvent], **settings: float) -> Session:
     """Of worker 0 of a world that has not formed."""
-    claim = Claim("w0", Member(MemberRole.WORKER, 0, "boot", "here", 1), 2, 0, {}, 1.0)
+    claim = JoinClaim("w0", Member(MemberRole.WORKER, 0, "boot", "here", 1), 2, 0, {}, 1.0)
     config = Config(job="session", scheduler="127.0.0.1:1", **settings)  # type: ignore[arg-type]
     return Session(config, b"s" * 32, claim, events.append, dict)
 
@@ -67,7 +67,7 @@ def test_a_member_says_less_often_that_it_lives_the_more_there_are(
 def test_a_scheduler_may_be_out_of_reach_for_half_as_long_again_as_a_member(
     monkeypatch: pytest.MonkeyPatch, grace: float, patience: float
 ) -> None:
-    events: list[Event] = []
+    events: list[WatchEvent] = []
     one = a_session(events, peer_grace=grace)
     slept = Slept(monkeypatch, one)
 
@@ -85,7 +85,7 @@ def test_a_scheduler_may_be_out_of_reach_for_half_as_long_again_as_a_member(
 
 
 def test_a_scheduler_that_no_longer_knows_the_member_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[Event] = []
+    events: list[WatchEvent] = []
     one = a_session(events)
     slept = Slept(monkeypatch, one)
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
-from byteps_like.control.members.seats import Claim, Seat, SeatState, Waiting
+from byteps_like.control.members.seats import JoinClaim, Seat, SeatState, Waiting
 from byteps_like.control.types import Member, MemberRole
 
 
 def seat(rank: int, name: str, wanted: int, started: dict[str, int] | None) -> Seat:
     member = Member(MemberRole.WORKER, rank, "id", "host", rank)
-    claim = Claim(f"w{rank}", member, 0, 0, {}, 1.0)
+    claim = JoinClaim(f"w{rank}", member, 0, 0, {}, 1.0)
     waiting = Waiting(name=name, round=wanted)
     if started is not None:
         waiting["started"] = started

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps_like.compression.registry import codec_of
-from byteps_like.control.placing.optimum import Host, shares
+from byteps_like.control.placing.optimum import Machine, shares
 from byteps_like.control.placing.placement import ALIGNMENT, SMALLEST_PIECE, Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
@@ -67,7 +67,7 @@ def test_rows_that_a_codec_sends_whole_are_not_cut(rows: int, width: int, shards
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_servers_sum_their_share_of_real_models(name: str, k: int) -> None:
     n = 4
-    weights = shares([Host(1, True)] * n + [Host(0, True)] * k)
+    weights = shares([Machine(1, True)] * n + [Machine(0, True)] * k)
     layers = workloads.load(name).layers
     specs = [(key, shape) for layer in layers for key, shape in layer.parameters]
     placer = Placer([2] * (n + k), 4 << 20, weights)
@@ -79,7 +79,7 @@ def test_servers_sum_their_share_of_real_models(name: str, k: int) -> None:
 
 
 def test_one_arena_is_spread_exactly() -> None:
-    weights = shares([Host(1, True)] * 4 + [Host(0, True)] * 3)
+    weights = shares([Machine(1, True)] * 4 + [Machine(0, True)] * 3)
     placer = Placer([1] * 7, 4 << 20, weights)
     parts = placer.place(0, tensor(64 << 20)).partitions
     assert bytes_by_server(placer, 7) == pytest.approx([(64 << 20) * weight for weight in weights], abs=ALIGNMENT)

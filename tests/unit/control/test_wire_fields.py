@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from byteps_like.control.calls import wire
-from byteps_like.control.members.seats import Claim
-from byteps_like.control.types import Disagreement, Event, Member, Move, View
+from byteps_like.control.members.seats import JoinClaim
+from byteps_like.control.types import Disagreement, Member, Move, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, PeerLostError
 from byteps_like.worker.api import Declared, Meeting, Question, TensorSpec
@@ -61,7 +61,7 @@ def filled(kind: type, **given: Any) -> Any:
     return kind(**values)
 
 
-def by_watch(message: Event) -> Event:
+def by_watch(message: WatchEvent) -> WatchEvent:
     return wire.event_from_wire(pb.WatchMessage.FromString(wire.to_watch(message).SerializeToString()).event)
 
 
@@ -76,8 +76,8 @@ def declared_by_wire(declared: Declared) -> Declared:
 ROUND_TRIPS: dict[type, Callable[[Any], Any]] = {
     Member: lambda member: wire.member_from_wire(wire.member_to_wire(member)),
     View: world_by_watch,
-    Event: by_watch,
-    Claim: lambda claim: wire.claim_from_wire(wire.claim_to_wire(claim)),
+    WatchEvent: by_watch,
+    JoinClaim: lambda claim: wire.claim_from_wire(wire.claim_to_wire(claim)),
     Meeting: lambda meeting: wire.meeting_from_wire(wire.meeting_to_wire(meeting)),
     TensorSpec: lambda spec: wire.spec_from_wire(wire.spec_to_wire(spec)),
     Declared: declared_by_wire,

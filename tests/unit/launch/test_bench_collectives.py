@@ -14,7 +14,7 @@ from byteps_like.bench.board import Board
 from byteps_like.bench.buffers import Buffers, pattern
 from byteps_like.bench.collectives import Options, run
 from byteps_like.bench.contenders import direct_jobs
-from byteps_like.bench.plan import DIRECT, GLOO, OPERATIONS, Case, Plan
+from byteps_like.bench.plan import DIRECT, GLOO, OPERATIONS, BenchPlan, Case
 from byteps_like.cli.bench import app, parse_bytes
 from byteps_like.errors import ConfigError
 
@@ -65,7 +65,7 @@ def test_direct_jobs_leave_what_is_expected(operation: str, in_place: bool) -> N
 
 
 def test_cases_leave_out_what_is_no_choice() -> None:
-    plan = Plan(2, ["broadcast", "send_recv", "barrier"], [8], [True, False], ["private"], [GLOO], 0.1, "")
+    plan = BenchPlan(2, ["broadcast", "send_recv", "barrier"], [8], [True, False], ["private"], [GLOO], 0.1, "")
     assert [(case.operation, case.in_place) for case in plan.cases()] == [
         ("broadcast", True), ("send_recv", False), ("barrier", True),
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from byteps_like.cli.config import effective
 from byteps_like.cli.main import COMMANDS, app
 from byteps_like.errors import ConfigError
 from byteps_like.launch.hosts import cuda, host, network, rdma
-from byteps_like.launch.hosts.host import Row, State
+from byteps_like.launch.hosts.host import Finding, State
 
 
 def test_doctor_looks_at_everything_and_names_what_to_do():
@@ -44,7 +44,7 @@ def test_a_check_that_fails_becomes_a_row():
 
 
 def test_doctor_s_exit_code_follows_the_worst_row(monkeypatch, capsys):
-    monkeypatch.setattr(host, "ROWS", (lambda: Row("all", State.FAIL, "bad", "fix it"),))
+    monkeypatch.setattr(host, "ROWS", (lambda: Finding("all", State.FAIL, "bad", "fix it"),))
     monkeypatch.setattr(cuda, "ROWS", ())
     monkeypatch.setattr(network, "ROWS", ())
     monkeypatch.setattr(rdma, "ROWS", ())

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from byteps_like.cli.run import parse_servers
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 from byteps_like.launch.fleet import choose
 from byteps_like.launch.lab.hosts import Lab
 from byteps_like.launch.lab.job import LabPlacement
@@ -38,9 +38,13 @@ def test_the_number_is_read() -> None:
 def test_processes_of_a_lab_are_told_where_they_are() -> None:
     lab = Lab(3, rate=["1gbit", "none", "250mbit"])
     place = LabPlacement(lab, 1, (0, 2))
-    hosts = [place.host_of(part).index for part in (Part("worker", 1), Part("server", 0), Part("server", 1))]
+    hosts = [
+        place.host_of(part).index for part in (ChildPart("worker", 1), ChildPart("server", 0), ChildPart("server", 1))
+    ]
     assert hosts == [1, 0, 2]
-    _, slow = place(Part("server", 1), ["true"], {})
+    _, slow = place(ChildPart("server", 1), ["true"], {})
     assert slow["BYTEPS_LIKE_LINK_GBPS"] == "0.25"
-    assert "BYTEPS_LIKE_LINK_GBPS" not in place(Part("worker", 1), ["true"], {})[1]
-    assert "BYTEPS_LIKE_LINK_GBPS" not in LabPlacement(lab, 1, (0, 2), tell_rates=False)(Part("server", 1), [], {})[1]
+    assert "BYTEPS_LIKE_LINK_GBPS" not in place(ChildPart("worker", 1), ["true"], {})[1]
+    assert (
+        "BYTEPS_LIKE_LINK_GBPS" not in LabPlacement(lab, 1, (0, 2), tell_rates=False)(ChildPart("server", 1), [], {})[1]
+    )

@@ -3,10 +3,10 @@
 import io
 import re
 
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 from byteps_like.launch.display import PlainDisplay, Prefixes, TerminalDisplay
 
-W0, W1, SCHEDULER = Part("worker", 0), Part("worker", 1), Part("scheduler", 0)
+W0, W1, SCHEDULER = ChildPart("worker", 0), ChildPart("worker", 1), ChildPart("scheduler", 0)
 TOKEN = re.compile(r"\x1b\[(\d*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
 
 
@@ -63,7 +63,7 @@ def test_progress_rows_stay_below_whatever_is_printed():
 
 def test_rows_never_wrap_and_never_fill_the_screen():
     terminal, display = display_on(width=40)
-    display.live([(Part("worker", n), "█".encode() * 100 + b"\t\xff") for n in range(30)], "s" * 100)
+    display.live([(ChildPart("worker", n), "█".encode() * 100 + b"\t\xff") for n in range(30)], "s" * 100)
     display.flush()
     assert len(terminal.rows) == 10
     assert terminal.rows[8] == "… and 22 more"

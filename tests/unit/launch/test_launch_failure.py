@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from byteps_like.launch import failure
-from byteps_like.launch.child import Part
+from byteps_like.launch.child import ChildPart
 from byteps_like.launch.lines import Tail
 
 PEER_LOST = """Traceback (most recent call last):
@@ -39,7 +39,7 @@ def child(rank, status, stderr="", *, role="worker", wrote_at=1.0, ended_at=2.0,
             tail.add(line.encode(), wrote_at)
         streams[name] = SimpleNamespace(tail=tail)
     process = SimpleNamespace(pid=100 + rank)
-    part = Part(role, rank)
+    part = ChildPart(role, rank)
     return SimpleNamespace(
         part=part, process=process, exit_status=status, ended_at=ended_at, signalled=signalled, **streams
     )

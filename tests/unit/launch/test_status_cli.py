@@ -10,7 +10,7 @@ from byteps_like.cli.status import _COLUMNS, _cells, _table
 from byteps_like.control.calls.status import JobStatus, MemberStatus
 from byteps_like.control.members.seats import Waiting
 from byteps_like.control.types import Member, MemberRole
-from byteps_like.launch.monitor import Sample
+from byteps_like.launch.monitor import StatusSample
 
 
 def _row(**stats: float) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_it_fits_80_columns() -> None:
     )
     status = JobStatus("run-1", 1, "running", 2, 1, members, "worker 3 left", {}, 1.0)
     out = StringIO()
-    Console(file=out, width=80).print(_table(None, Sample(status, 0.0)))
+    Console(file=out, width=80).print(_table(None, StatusSample(status, 0.0)))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert lines[1].split() == ["member", "process", "state", "GB", "sent", "received", "in", "place", "links"]
     assert lines[2].split()[:2] == ["worker", "126"] and lines[2].endswith("123.40   123.40    44.00 shm 1, tcp 3")

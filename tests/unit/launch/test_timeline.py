@@ -23,11 +23,11 @@ from byteps_like.errors import ConfigError, InvalidArgumentError
 from byteps_like.timeline.analysis import Analysis
 from byteps_like.timeline.clock import Clock
 from byteps_like.timeline.merge import merge
-from byteps_like.timeline.orders import NEXT, Order, parse_steps
+from byteps_like.timeline.orders import NEXT, RecordingOrder, parse_steps
 from byteps_like.timeline.parts import PartWriter, read_chunks
 from byteps_like.timeline.perfetto import load, merged, write
 from byteps_like.timeline.recorder import Recorder, recorder
-from byteps_like.timeline.records import RECORD, SERVERS, Kind
+from byteps_like.timeline.records import RECORD, SERVERS, RecordKind
 from byteps_like.timeline.report import tables, verdict
 from tests.fakes.software_driver import DRIVER, needs_software_driver
 
@@ -35,7 +35,7 @@ MS = 1_000_000  # nanoseconds
 BOOT = 7_000_000_000
 
 
-def record(kind: Kind, member: int, begin: float, end: float, **more: int) -> np.ndarray:
+def record(kind: RecordKind, member: int, begin: float, end: float, **more: int) -> np.ndarray:
     """One record; times in ms."""
     row = np.zeros(1, RECORD)
     row["kind"], row["member"] = kind, member
@@ -49,11 +49,11 @@ def push_pull(rank: int, ready: float, arrived: float, received: float, number: 
     """What a rank and its server record of one round of key 9; the other rank arrives by itself."""
     more = {"key": 9, "round": number, "bytes": 4096}
     return [
-        record(Kind.READY, rank, ready, ready, **more),
-        record(Kind.QUEUED, rank, ready, ready + 1, peer=SERVERS, **more),
-        record(Kind.SENT, rank, ready + 1, arrived, peer=SERVERS, **more),
-        record(Kind.ARRIVED, SERVERS, arrived, arrived, peer=rank, **more),
-        record(Kind.RECEIVED, rank, received - 1, received, peer=SERVERS, **more),
+        record(RecordKind.READY, rank, ready, ready, **more),
+        record(RecordKind.QUEUED, rank, ready, ready + 1, peer=SERVERS, **more),
+        record(RecordKind.SENT, rank, ready + 1, arrived, peer=SERVERS, **more),
+        record(RecordKind.ARRIVED, SERVERS, arrived, arrived, peer=rank, **more),
+        record(RecordKind.RECEIVED, rank, received - 1, received, peer=SERVERS, **more),
     ]
 
 
@@ -74,10 +74,10 @@ def recorded(tmp_path: Path) -> Path:
             if rank == 0:  # the server shares its clock
                 rows += push_pull(1, 50 * step + 30, 50 * step + 34, 50 * step + 40, step)[3:4]
                 summed = {"key": 9, "round": step, "bytes": 4096}
-                rows.append(record(Kind.SUMMED, SERVERS, 50 * step + 11, 50 * step + 35, **summed))
+                rows.append(record(RecordKind.SUMMED, SERVERS, 50 * step + 11, 50 * step + 35, **summed))
             else:
                 del rows[3]
-            rows.append(record(Kind.WAIT, rank, base + ready + 1, base + 40, key=9))
+            rows.append(record(RecordKind.WAIT, rank, base + ready + 1, base + 40, key=9))
             writer.records(np.concatenate(rows).tobytes())
             spans = [("update", "update", 41, 45, {"layer": ""}), ("step", f"step {step}", 0, 50, {"step": step})]
             writer.json(
@@ -122,11 +122,19 @@ def test_each_partition_has_its_stages(recorded: Path) -> None:
 
 def on_a_gpu(step: int) -> list[np.ndarray]:
     """A round of two partitions of 10 ms: encoded, copied, sent, summed by somebody, copied and decoded; in turns."""
-    stages = (Kind.ENCODED, Kind.DOWN, Kind.QUEUED, Kind.SENT, Kind.RECEIVED, Kind.UP, Kind.DECODED)
+    stages = (
+        RecordKind.ENCODED,
+        RecordKind.DOWN,
+        RecordKind.QUEUED,
+        RecordKind.SENT,
+        RecordKind.RECEIVED,
+        RecordKind.UP,
+        RecordKind.DECODED,
+    )
     rows = []
     for part in range(2):
         begin, more = 50 * step + 10 * part, {"key": 9 + part, "round": step, "bytes": 4096, "peer": SERVERS}
-        rows.append(record(Kind.READY, 0, begin, begin, **more))
+        rows.append(record(RecordKind.READY, 0, begin, begin, **more))
         rows += [record(kind, 0, begin + 10 * n, begin + 10 * n + 10, **more) for n, kind in enumerate(stages)]
     return rows
 
@@ -158,7 +166,7 @@ def test_the_engine_s_copies_are_in_it(tmp_path: Path) -> None:
     rank.engine.use_gpu(gpu)
     tensor = rank.declare(1)
     recorder.add_member(0, lambda: {"partitions": {1: ["gradients.0", 0], 2: ["gradients.0", 1]}, "groups": {}})
-    recorder.take(Order(str(tmp_path), 0, NEXT))
+    recorder.take(RecordingOrder(str(tmp_path), 0, NEXT))
     recorder.begin()
     for number in range(3):
         rank.put(np.full(1024, number))
@@ -202,7 +210,7 @@ def test_the_report_knows_the_answer(recorded: Path) -> None:
 
 def test_a_slow_link_is_told_from_slow_compute(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path)
-    rows = push_pull(0, 10, 12, 40, 0) + push_pull(1, 10, 38, 40, 0) + [record(Kind.WAIT, 0, 11, 40, key=9)]
+    rows = push_pull(0, 10, 12, 40, 0) + push_pull(1, 10, 38, 40, 0) + [record(RecordKind.WAIT, 0, 11, 40, key=9)]
     writer.records(np.concatenate(rows).tobytes())
     writer.close()
     analysis = Analysis(load(tmp_path)["traceEvents"])
@@ -213,11 +221,16 @@ def test_a_slow_link_is_told_from_slow_compute(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "order"),
-    [("", Order("d", NEXT, 0)), ("10:19", Order("d", 10, 10)), ("7:7", Order("d", 7, 1)), ("20", Order("d", 0, 20))],
+    [
+        ("", RecordingOrder("d", NEXT, 0)),
+        ("10:19", RecordingOrder("d", 10, 10)),
+        ("7:7", RecordingOrder("d", 7, 1)),
+        ("20", RecordingOrder("d", 0, 20)),
+    ],
 )
-def test_steps_are_read(text: str, order: Order) -> None:
+def test_steps_are_read(text: str, order: RecordingOrder) -> None:
     assert parse_steps("d", text) == order
-    assert Order.from_text(order.to_text()) == order
+    assert RecordingOrder.from_text(order.to_text()) == order
 
 
 @pytest.mark.parametrize("text", ["0", "5:4", "x", "3:", "-1:2"])
@@ -278,7 +291,7 @@ def test_nothing_to_merge_is_an_error(tmp_path: Path) -> None:
 def test_recording_begins_and_ends_between_steps(tmp_path: Path) -> None:
     recorder = Recorder()
     recorder.event("step", "before", 0, 1)
-    recorder.take(Order(str(tmp_path / "trace.json"), 2, 2))
+    recorder.take(RecordingOrder(str(tmp_path / "trace.json"), 2, 2))
     seen = []
     for _ in range(6):
         recorder.event("step", f"step {recorder.steps}", 0, 1, step=recorder.steps)
@@ -307,9 +320,9 @@ def test_the_page_needs_nothing_else(recorded: Path) -> None:
 _KILLED = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a runner may have left it ignored
-from byteps_like.timeline.orders import Order
+from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.timeline.recorder import recorder
-recorder.take(Order(sys.argv[1]))
+recorder.take(RecordingOrder(sys.argv[1]))
 recorder.event("step", "step 0", time.monotonic_ns(), 1000, step=0)
 print("recorded", flush=True)
 sys.stdin.read()
@@ -350,10 +363,10 @@ def test_a_recording_ordered_from_elsewhere_is_written_where_this_process_allows
         str(tmp_path / "trace"),
     ]
     for path in inside:
-        session._obey(Order(path).to_text())
+        session._obey(RecordingOrder(path).to_text())
     assert taken == inside and not caplog.messages
     outside = [str(tmp_path / "elsewhere" / "t"), "../elsewhere", "link/t", "/", str(tmp_path / "rooted"), "a\0b"]
     for path in outside:
-        session._obey(Order(path).to_text())
+        session._obey(RecordingOrder(path).to_text())
     assert taken == inside
     assert len(caplog.messages) == len(outside)

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from byteps_like.cli.main import app
-from byteps_like.compression.curves import Costs, Curve, measure
+from byteps_like.compression.curves import CodecCosts, Curve, measure
 from byteps_like.compression.decision import RAW, Path, SendingCost, break_even, decide
 from byteps_like.compression.registry import codec_of
 
-FREE = SendingCost(4, 4, False, Costs())
+FREE = SendingCost(4, 4, False, CodecCosts())
 
 
 def coded(nanoseconds: float, nbytes: float = 1.0) -> SendingCost:
     """`nbytes` per element each way, so many ns per element to encode and to decode."""
     line = Curve(slope=nanoseconds * 1e-9)
-    return SendingCost(nbytes, nbytes, False, Costs(encode=line, decode=line))
+    return SendingCost(nbytes, nbytes, False, CodecCosts(encode=line, decode=line))
 
 
 def test_a_curve_goes_through_what_was_measured() -> None:
@@ -57,7 +57,7 @@ def test_raw_is_chosen_where_encoding_takes_longer_than_the_bytes_it_saves() -> 
 
 
 def test_what_ranks_agree_on_first_costs_a_round_trip() -> None:
-    with_prelude, path = SendingCost(1, 1, True, Costs()), Path(4, 4, 1e9, latency=1e-3)
+    with_prelude, path = SendingCost(1, 1, True, CodecCosts()), Path(4, 4, 1e9, latency=1e-3)
     assert with_prelude.seconds(1000, 1, path) - coded(0.0).seconds(1000, 1, path) == pytest.approx(2e-3)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from byteps_like.cli.plan import app, parse_counts, routed
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner.calibrate import Calibration, calibrate
-from byteps_like.planner.cluster import GOODPUT, Cluster, Costs, Settings
+from byteps_like.planner.cluster import GOODPUT, Cluster, ClusterCosts, Settings
 from byteps_like.planner.predict import predict
 from byteps_like.planner.study import study
 from byteps_like.planner.trace import from_trace
@@ -86,7 +86,7 @@ def test_wrong_words_are_told() -> None:
 
 
 def test_what_more_would_buy_is_named_by_the_bottleneck() -> None:
-    (slow,) = study(TWO, Cluster(4, rate=GOODPUT, costs=Costs(sum_rate=1e7)), [2], Settings())
+    (slow,) = study(TWO, Cluster(4, rate=GOODPUT, costs=ClusterCosts(sum_rate=1e7)), [2], Settings())
     assert slow.prediction.bottleneck.startswith("server CPU")
     long = replace(TWO, layers=tuple(replace(layer, forward=1.0) for layer in TWO.layers))
     (fast,) = study(long, Cluster(4, rate=GOODPUT), [4], Settings())
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: str) -> Non
 
 def test_calibrations_are_kept_and_used(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
-    found = Calibration(2.5e8, Costs(latency=1e-3, sum_rate=1e9))
+    found = Calibration(2.5e8, ClusterCosts(latency=1e-3, sum_rate=1e9))
     found.save(path)
     assert Calibration.read(path) == found
     TWO.save(tmp_path / "two.json")

@@ -7,16 +7,16 @@ import pytest
 from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.planner import workloads
 from byteps_like.planner.call import call
-from byteps_like.planner.clock import Clock, Process
-from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
+from byteps_like.planner.clock import Process, SimulatedClock
+from byteps_like.planner.cluster import Cluster, ClusterCosts, SendOrder, Settings
 from byteps_like.planner.link import Link, NicModel, Segment
 from byteps_like.planner.predict import predict
-from byteps_like.planner.shift.plan import Arc, Job, plan_shifts
+from byteps_like.planner.shift.plan import Arc, PeriodicJob, plan_shifts
 from byteps_like.planner.workload import Layer, Workload
 
 B = 0.4e9 / 8  # 400 Mb/s
 KIB, MIB = 1 << 10, 1 << 20
-FREE = Costs(latency=0.0, frame=0.0, launch=0.0, sum_rate=1e15, memory_rate=1e15)
+FREE = ClusterCosts(latency=0.0, frame=0.0, launch=0.0, sum_rate=1e15, memory_rate=1e15)
 
 
 def trace(name: str, ratio: float = 1.0) -> Workload:
@@ -28,9 +28,9 @@ def trace(name: str, ratio: float = 1.0) -> Workload:
 def test_fused_buckets_have_an_optimum_in_the_middle() -> None:
     """Li et al., PyTorch Distributed, VLDB 2020: 25 MB by default."""
     workload = workloads.load("resnet50").scaled(compute_seconds=0.1)
-    cluster = Cluster(32, rate=1.25e9, costs=Costs(latency=100e-6, frame=20e-6, launch=1e-4))
+    cluster = Cluster(32, rate=1.25e9, costs=ClusterCosts(latency=100e-6, frame=20e-6, launch=1e-4))
     steps = {
-        size: predict(cluster, workload, Settings(partition_bytes=size * MIB, order=Order.FIFO)).step
+        size: predict(cluster, workload, Settings(partition_bytes=size * MIB, order=SendOrder.FIFO)).step
         for size in (1, 8, 25, 100)
     }
     assert steps[25] <= 1.1 * min(steps.values())
@@ -41,7 +41,7 @@ def test_fused_buckets_have_an_optimum_in_the_middle() -> None:
 def test_sending_from_within_backward() -> None:
     """Zhang et al., Poseidon, ATC 2017: wait-free backpropagation."""
     cluster = Cluster(4, 4, rate=B)
-    late, early = (predict(cluster, trace("vgg16"), Settings(order=Order.FIFO, overlap=on)) for on in (False, True))
+    late, early = (predict(cluster, trace("vgg16"), Settings(order=SendOrder.FIFO, overlap=on)) for on in (False, True))
     assert late.step >= 1.3 * early.step
 
 
@@ -53,14 +53,14 @@ def test_spare_servers_against_a_ring() -> None:
     assert ring >= 1.5 * servers
 
 
-VANILLA = Settings(partition_bytes=1 << 30, credit_bytes=1e15, order=Order.FIFO, whole=True, segment_bytes=1 << 40)
+VANILLA = Settings(partition_bytes=1 << 30, credit_bytes=1e15, order=SendOrder.FIFO, whole=True, segment_bytes=1 << 40)
 
 
 def scheduled(partition: int, credit: float) -> Settings:
     return Settings(partition, 1 << 40, credit, unsent_bytes=0, barrier=False, whole=True)
 
 
-BYTESCHEDULER = Cluster(1, 1, rate=B, shards=1, costs=Costs(latency=0.0, frame=3e-4, launch=0.0, sum_rate=1e15))
+BYTESCHEDULER = Cluster(1, 1, rate=B, shards=1, costs=ClusterCosts(latency=0.0, frame=3e-4, launch=0.0, sum_rate=1e15))
 """One worker's view of a server that sums at once, 0.3 ms for each message."""
 
 
@@ -90,7 +90,7 @@ def test_deferred_weight_gradients() -> None:
     def step(first_k: int | None) -> float:
         return predict(cluster, workload, Settings(512 * KIB, barrier=False, first_k=first_k)).step
 
-    fifo, plain, best = predict(cluster, workload, Settings(512 * KIB, order=Order.FIFO)).step, step(None), step(35)
+    fifo, plain, best = predict(cluster, workload, Settings(512 * KIB, order=SendOrder.FIFO)).step, step(None), step(35)
     assert fifo >= 1.1 * best
     assert plain >= 1.05 * best
     assert plain == step(53)
@@ -114,7 +114,7 @@ def test_two_levels_of_all_to_all() -> None:
 
     def gain(ranks: int, local: int, nbytes: int, rate: float, message: float, memory: float) -> float:
         layout = Layout(tuple(rank // local for rank in range(ranks)))
-        costs = Costs(latency=5e-6, frame=message, memory_rate=memory)
+        costs = ClusterCosts(latency=5e-6, frame=message, memory_rate=memory)
         cluster = Cluster(ranks, rate=rate, per_host=local, costs=costs)
         linear, two = (
             call(Kind.ALL_TO_ALL, name, layout, nbytes // ranks // 4, cluster, mirror=True).seconds
@@ -140,7 +140,7 @@ def test_two_rings_on_two_cards() -> None:
 
 def together(shift: float) -> float:
     """Seconds of an iteration of two jobs, 1 s of compute and 1 s of the line that they share, one `shift` later."""
-    clock, ends = Clock(), []
+    clock, ends = SimulatedClock(), []
     line, far = NicModel(clock, "line", 1e6), NicModel(clock, "far", 1e12)
 
     class Job:
@@ -177,6 +177,6 @@ def together(shift: float) -> float:
 def test_jobs_that_share_a_link_are_faster_apart() -> None:
     """Rajasekaran et al., CASSINI, NSDI 2024."""
     assert together(0.0) == pytest.approx(3.0, rel=0.02)
-    jobs = [Job(name, 2.0, (Arc(1.0, 1.0, 10.0),)) for name in "ab"]
+    jobs = [PeriodicJob(name, 2.0, (Arc(1.0, 1.0, 10.0),)) for name in "ab"]
     plan = plan_shifts(jobs, {"link": 10.0}, slack=0.0)
     assert together(plan.shifts["b"] - plan.shifts["a"]) == pytest.approx(2.0, rel=0.02)

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from byteps_like.planner.clock import Clock, Gate, Process
+from byteps_like.planner.clock import Process, SimulatedClock, SimulatedGate
 from byteps_like.planner.link import HEADER_BYTES, Link, NicModel, Segment
 from byteps_like.planner.queue import Push, PushQueue
 
@@ -24,14 +24,16 @@ class Backlog:
         pass
 
 
-def transfer(clock: Clock, cards: tuple[NicModel, NicModel], count: int, landed: list[float], **options: float) -> Link:
+def transfer(
+    clock: SimulatedClock, cards: tuple[NicModel, NicModel], count: int, landed: list[float], **options: float
+) -> Link:
     link = Link(cards, Backlog(count), lambda _: landed.append(clock.now), **options)  # type: ignore[arg-type]
     link.kick()
     return link
 
 
 def test_events_come_in_the_order_of_their_times_and_then_of_asking() -> None:
-    clock, seen = Clock(), []
+    clock, seen = SimulatedClock(), []
     for name, time in (("c", 2.0), ("a", 1.0), ("d", 2.0), ("b", 1.5)):
         clock.at(time, lambda name: seen.append((name, clock.now)), name)
     clock.run()
@@ -41,8 +43,8 @@ def test_events_come_in_the_order_of_their_times_and_then_of_asking() -> None:
 
 
 def test_processes_sleep_and_wait_at_gates() -> None:
-    clock, seen = Clock(), []
-    gate = Gate(clock, 2)
+    clock, seen = SimulatedClock(), []
+    gate = SimulatedGate(clock, 2)
 
     def waiter() -> Process:
         yield gate
@@ -59,7 +61,7 @@ def test_processes_sleep_and_wait_at_gates() -> None:
 
 
 def test_a_segment_takes_its_wire_time_once_and_the_latency() -> None:
-    clock, landed = Clock(), []
+    clock, landed = SimulatedClock(), []
     transfer(clock, (NicModel(clock, "a", 1000.0), NicModel(clock, "b", 1000.0)), 3, landed, latency=0.25)
     clock.run()
     assert landed == pytest.approx([1.25, 2.25, 3.25])  # cut-through: the second card adds nothing
@@ -67,14 +69,14 @@ def test_a_segment_takes_its_wire_time_once_and_the_latency() -> None:
 
 @pytest.mark.parametrize(("up", "down"), [(1000.0, 250.0), (250.0, 1000.0)])
 def test_the_slower_card_counts(up: float, down: float) -> None:
-    clock, landed = Clock(), []
+    clock, landed = SimulatedClock(), []
     transfer(clock, (NicModel(clock, "a", up), NicModel(clock, "b", down)), 4, landed)
     clock.run()
     assert landed == pytest.approx([4.0, 8.0, 12.0, 16.0])
 
 
 def test_links_share_a_card_and_directions_do_not() -> None:
-    clock, first, second, back = Clock(), [], [], []
+    clock, first, second, back = SimulatedClock(), [], [], []
     up, down = NicModel(clock, "up", 1000.0), NicModel(clock, "down", 1000.0)
     far = [NicModel(clock, f"far {n}", 1e9) for n in range(3)]
     transfer(clock, (up, far[0]), 4, first)
@@ -87,7 +89,7 @@ def test_links_share_a_card_and_directions_do_not() -> None:
 
 
 def test_shares_divide_a_card() -> None:
-    clock, small, large = Clock(), [], []
+    clock, small, large = SimulatedClock(), [], []
     up, far = NicModel(clock, "up", 1000.0), NicModel(clock, "far", 1e9)
     transfer(clock, (up, far), 10, small, share=1.0)
     transfer(clock, (up, far), 30, large, share=3.0)
@@ -97,7 +99,7 @@ def test_shares_divide_a_card() -> None:
 
 
 def test_two_senders_share_a_receiver() -> None:
-    clock, landed = Clock(), []
+    clock, landed = SimulatedClock(), []
     down = NicModel(clock, "down", 1000.0)
     for name in "ab":
         transfer(clock, (NicModel(clock, name, 1000.0), down), 5, landed)
@@ -107,7 +109,7 @@ def test_two_senders_share_a_receiver() -> None:
 
 
 def test_luck_divides_a_receiving_card() -> None:
-    clock, lucky, unlucky = Clock(), [], []
+    clock, lucky, unlucky = SimulatedClock(), [], []
     down = NicModel(clock, "down", 1000.0)
     transfer(clock, (NicModel(clock, "a", 1e6), down), 20, lucky, luck=3.0)
     transfer(clock, (NicModel(clock, "b", 1e6), down), 20, unlucky, luck=1.0)
@@ -118,7 +120,7 @@ def test_luck_divides_a_receiving_card() -> None:
 
 def pushed(unsent: int) -> float:
     """Seconds until a segment of high priority has left that was queued behind a long push that is under way."""
-    clock, done = Clock(), []
+    clock, done = SimulatedClock(), []
     queue = PushQueue(clock, 1000 - HEADER_BYTES, 1e9, whole=False)
     cards = (NicModel(clock, "up", 1000.0), NicModel(clock, "down", 1000.0))
 
@@ -139,7 +141,7 @@ def test_what_preempts_is_the_segment() -> None:
 
 
 def test_credit_is_how_far_pushes_are_ahead_of_results() -> None:
-    clock, sent = Clock(), []
+    clock, sent = SimulatedClock(), []
     queue = PushQueue(clock, 100, 250, whole=False)
     cards = (NicModel(clock, "up", 1e6), NicModel(clock, "down", 1e6))
     queue.link = Link(cards, queue, sent.append)

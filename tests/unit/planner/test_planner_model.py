@@ -12,13 +12,13 @@ from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner import workloads
 from byteps_like.planner.call import call
-from byteps_like.planner.cluster import Cluster, Costs, Order, Settings
+from byteps_like.planner.cluster import Cluster, ClusterCosts, SendOrder, Settings
 from byteps_like.planner.predict import predict
 from byteps_like.planner.workload import Layer, Workload
 
 B = 1e8
 M = 16 << 20
-IDEAL = Costs(latency=0.0, frame=0.0, launch=0.0, sum_rate=1e15, memory_rate=1e15)
+IDEAL = ClusterCosts(latency=0.0, frame=0.0, launch=0.0, sum_rate=1e15, memory_rate=1e15)
 SUM = Workload("sum", (Layer("all", (("w", (M // 4,)),), 0.0, 0.0),), 1, "sums")
 PLAIN = Settings(
     segment_bytes=16 << 10, partition_bytes=1 << 20, credit_bytes=256 << 10, unsent_bytes=0, unfairness=1.0
@@ -112,9 +112,9 @@ def test_one_for_all_is_close_to_everybody(n: int, k: int, beside: bool) -> None
 
 
 def test_a_folded_ring_is_close_to_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(partition_bytes=2 << 20, order=Order.FIFO)
+    settings = Settings(partition_bytes=2 << 20, order=SendOrder.FIFO)
     workload = workloads.load("bert-base").scaled(total_bytes=16e6, compute_seconds=0.1)
-    cluster = Cluster(48, rate=B, costs=Costs(latency=50e-6, frame=10e-6))
+    cluster = Cluster(48, rate=B, costs=ClusterCosts(latency=50e-6, frame=10e-6))
     whole = predict(cluster, workload, settings)
     monkeypatch.setattr("byteps_like.planner.collective_route.FOLDED", 12)
     assert predict(cluster, workload, settings).step == pytest.approx(whole.step, rel=0.03)

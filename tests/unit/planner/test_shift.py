@@ -15,13 +15,13 @@ from byteps_like.cli.main import app
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner.shift.fluid import step_times
 from byteps_like.planner.shift.jobs import parse_job, trace_job
-from byteps_like.planner.shift.plan import Arc, Job, common_period, plan_shifts
+from byteps_like.planner.shift.plan import Arc, PeriodicJob, common_period, plan_shifts
 from byteps_like.worker.pace import Pace
 
-HALVES = [Job(name, 2.0, (Arc(1.0, 1.0, 10.0),)) for name in "ab"]
+HALVES = [PeriodicJob(name, 2.0, (Arc(1.0, 1.0, 10.0),)) for name in "ab"]
 
 
-def mean_steps(jobs: list[Job], gbps: float, paced: bool, steps: int = 100, **noise: float) -> dict[str, float]:
+def mean_steps(jobs: list[PeriodicJob], gbps: float, paced: bool, steps: int = 100, **noise: float) -> dict[str, float]:
     plan = plan_shifts(jobs, gbps)
     paces = {name: Pace(shift, plan.periods[name]) for name, shift in plan.shifts.items()} if paced else None
     times = step_times(jobs, gbps, steps, paces=paces, **noise)
@@ -61,12 +61,12 @@ def test_a_hiccup_is_forgotten() -> None:
         assert max(times) < 3 * 2.08
 
 
-def brute_force(jobs: list[Job], gbps: float, slots: int) -> float:
+def brute_force(jobs: list[PeriodicJob], gbps: float, slots: int) -> float:
     """The best score of all turns of `slots` places, for jobs of one period."""
     period = jobs[0].period
     middles = (np.arange(1200) + 0.5) * period / 1200
 
-    def demand(job: Job, shift: float) -> np.ndarray:
+    def demand(job: PeriodicJob, shift: float) -> np.ndarray:
         return sum(arc.gbps * ((middles - shift - arc.start) % period < arc.length) for arc in job.arcs)
 
     rows = [[demand(job, turn * period / slots) for turn in range(slots)] for job in jobs[1:]]
@@ -79,7 +79,7 @@ def brute_force(jobs: list[Job], gbps: float, slots: int) -> float:
 def test_no_turn_of_the_circles_is_better(seed: int, count: int) -> None:
     chance = random.Random(seed)
     jobs = [
-        Job(str(number), 1.0, tuple(
+        PeriodicJob(str(number), 1.0, tuple(
             Arc(chance.uniform(0.0, 0.99), chance.uniform(0.05, 0.3), chance.uniform(2.0, 9.0)) for _ in range(2)
         )) for number in range(count)
     ]  # fmt: skip
@@ -97,27 +97,36 @@ def test_periods_are_laid_on_one_circle() -> None:
 
 
 def test_jobs_of_different_periods_fit_between_each_other() -> None:
-    jobs = [Job("slow", 2.0, (Arc(0.0, 0.9, 10.0),)), Job("quick", 1.0, (Arc(0.0, 0.1, 10.0),))]
+    jobs = [PeriodicJob("slow", 2.0, (Arc(0.0, 0.9, 10.0),)), PeriodicJob("quick", 1.0, (Arc(0.0, 0.1, 10.0),))]
     assert plan_shifts(jobs, 10.0).score == pytest.approx(1.0, abs=1e-6)
-    assert plan_shifts([jobs[0], Job("full", 1.0, (Arc(0.0, 0.7, 10.0),))], 10.0).score < 0.9
+    assert plan_shifts([jobs[0], PeriodicJob("full", 1.0, (Arc(0.0, 0.7, 10.0),))], 10.0).score < 0.9
 
 
 def test_jobs_on_several_links_are_shifted_consistently() -> None:
     third = (Arc(0.0, 0.3, 10.0),)
     half = (Arc(0.0, 0.48, 10.0),)
-    chain = [Job("a", 1.0, half, ("1",)), Job("b", 1.0, half, ("1", "2")), Job("c", 1.0, half, ("2", "3")),
-             Job("d", 1.0, half, ("3",)), Job("alone", 1.7, half, ("4",))]  # fmt: skip
+    chain = [
+        PeriodicJob("a", 1.0, half, ("1",)),
+        PeriodicJob("b", 1.0, half, ("1", "2")),
+        PeriodicJob("c", 1.0, half, ("2", "3")),
+        PeriodicJob("d", 1.0, half, ("3",)),
+        PeriodicJob("alone", 1.7, half, ("4",)),
+    ]
     plan = plan_shifts(chain, 10.0)
     assert plan.score == pytest.approx(1.0, abs=1e-6)
     assert {link.name: link.jobs for link in plan.links}["2"] == ("b", "c") and plan.shifts["alone"] == 0.0
-    cycle = [Job("a", 1.0, third, ("1", "3")), Job("b", 1.0, third, ("1", "2")), Job("c", 1.0, third, ("2", "3"))]
+    cycle = [
+        PeriodicJob("a", 1.0, third, ("1", "3")),
+        PeriodicJob("b", 1.0, third, ("1", "2")),
+        PeriodicJob("c", 1.0, third, ("2", "3")),
+    ]
     assert plan_shifts(cycle, 10.0).score == pytest.approx(1.0, abs=1e-6)
 
 
 def test_jobs_as_text() -> None:
-    assert parse_job("2:1:0.5:10") == Job("A", 2.0, (Arc(1.0, 0.5, 10.0),))
+    assert parse_job("2:1:0.5:10") == PeriodicJob("A", 2.0, (Arc(1.0, 0.5, 10.0),))
     two = parse_job("x=2:0:.5:10,1:.5:4@rack1+rack2", 1)
-    assert two == Job("x", 2.0, (Arc(0.0, 0.5, 10.0), Arc(1.0, 0.5, 4.0)), ("rack1", "rack2"))
+    assert two == PeriodicJob("x", 2.0, (Arc(0.0, 0.5, 10.0), Arc(1.0, 0.5, 4.0)), ("rack1", "rack2"))
     for wrong in ("2", "2:1", "2:1:x:3", "2:3:1:10", "0:0:1:1"):
         with pytest.raises(InvalidArgumentError):
             parse_job(wrong)

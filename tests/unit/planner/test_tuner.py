@@ -9,7 +9,7 @@ import pytest
 from byteps_like.config_values import SMALLEST_PARTITION
 from byteps_like.errors import ConfigError
 from byteps_like.tuner.log import Log
-from byteps_like.tuner.rounds import Pace, Rounds
+from byteps_like.tuner.rounds import TrialPace, TrialRounds
 from byteps_like.tuner.search import ParzenSearch, Trial
 from byteps_like.tuner.setting import Setting, Space, load, pack, save, unpack
 
@@ -17,7 +17,7 @@ BOTH = Space(("server", "allreduce"))
 
 
 def test_rounds_counts_after_what_is_discarded():
-    rounds = Rounds(Pace(trials=2, discard=2, measure=3))
+    rounds = TrialRounds(TrialPace(trials=2, discard=2, measure=3))
     assert rounds.note(9.0), "the first decision is due after one round"
     rounds.begin()
     assert [rounds.note(float(second)) for second in range(5)] == [False] * 4 + [True]

@@ -12,7 +12,7 @@ import pytest
 from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to
 
 from byteps_like.control.calls.door_keys import door_keys
-from byteps_like.control.types import Event, EventKind
+from byteps_like.control.types import EventKind, WatchEvent
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import (
     BytePSLikeError,
@@ -63,7 +63,7 @@ class FakeControl:
     def on_event(self, callback) -> None:
         self.callbacks.append(callback)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: WatchEvent) -> None:
         for callback in self.callbacks:
             callback(event)
 
@@ -71,7 +71,7 @@ class FakeControl:
         """A real scheduler then tells all why the job failed, once."""
         self.reported.append(error)
         if len(self.reported) == 1 and self.explains:
-            self.tell(Event(EventKind.FAILED, "", error))
+            self.tell(WatchEvent(EventKind.FAILED, "", error))
         self.heard.release()
 
     def leave(self) -> None:
@@ -227,7 +227,7 @@ def test_an_error_from_outside_fails_what_is_under_way_and_all_that_follows():
     control = FakeControl()
     with door_to(FakeStore(2)) as door, workers([door.url], 1, control, world=2) as (one,):
         handle = start(one, np.zeros(10))
-        control.tell(Event(EventKind.FAILED, "", PeerLostError("worker 1 died")))
+        control.tell(WatchEvent(EventKind.FAILED, "", PeerLostError("worker 1 died")))
         for call in (lambda: handle.wait(DEADLINE), lambda: start(one, np.zeros(10)), one.barrier):
             with pytest.raises(PeerLostError, match="worker 1 died"):
                 call()
@@ -243,7 +243,7 @@ def test_an_error_has_names_also_for_a_rank_that_declares_too_late():
         for _ in range(3):
             assert control.heard.acquire(timeout=DEADLINE)
         named = MismatchError("the ranks disagree on 'x' (partition 0)")
-        threading.Timer(0.1, control.tell, [Event(EventKind.FAILED, "", named)]).start()
+        threading.Timer(0.1, control.tell, [WatchEvent(EventKind.FAILED, "", named)]).start()
         with pytest.raises(MismatchError, match="'x'"):
             start(late, np.zeros(10))
 

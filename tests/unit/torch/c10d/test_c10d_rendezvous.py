@@ -18,7 +18,7 @@ from byteps_like.control.calls.secret import create
 from byteps_like.errors import ConfigError, CorruptError, DeadlineError, RefusedError
 from byteps_like.torch.job import rendezvous
 from byteps_like.torch.job.rendezvous import config_at, meet, store_address
-from byteps_like.worker.meeting import Seat
+from byteps_like.worker.meeting import MeetingSeat
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _meet_all(size: int, stores: list[Any], config: Config | None = None) -> lis
     worlds: list[Any] = [None] * size
 
     def main(rank: int) -> None:
-        worlds[rank] = meet(Seat(stores[rank], rank, size, 10.0), config or Config())
+        worlds[rank] = meet(MeetingSeat(stores[rank], rank, size, 10.0), config or Config())
 
     threads = [threading.Thread(target=main, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -133,7 +133,7 @@ def test_ranks_of_which_some_were_given_a_secret_are_told(holder: int) -> None:
     def main(rank: int) -> None:
         config = Config(secret="a secret that only one of the ranks was given" if rank == holder else "")
         try:
-            meet(Seat(store, rank, 2, 1.0), config)
+            meet(MeetingSeat(store, rank, 2, 1.0), config)
         except (ConfigError, RefusedError) as error:
             errors[rank] = error
 
@@ -163,7 +163,7 @@ def test_missing_ranks_are_named_and_a_second_attempt_succeeds() -> None:
 
     def main(rank: int) -> None:
         try:
-            meet(Seat(store, rank, 4, 0.3), Config())
+            meet(MeetingSeat(store, rank, 4, 0.3), Config())
         except DeadlineError as error:
             errors.append(error)
 
@@ -178,7 +178,7 @@ def test_missing_ranks_are_named_and_a_second_attempt_succeeds() -> None:
 
 def test_rank_0_is_named() -> None:
     with pytest.raises(DeadlineError, match=r"rank 1 of 2 has waited 0 s for rank 0"):
-        meet(Seat(dist.HashStore(), 1, 2, 0.1), Config())
+        meet(MeetingSeat(dist.HashStore(), 1, 2, 0.1), Config())
 
 
 @pytest.mark.parametrize("record", ["no json", "[1]", '{"urls": 3}', "{}", "x" * 20000])
@@ -186,7 +186,7 @@ def test_what_no_rank_wrote_is_refused(record: str) -> None:
     store = dist.HashStore()
     store.set("byteps_like/0/1", record)
     with pytest.raises(CorruptError, match="rank 1"):
-        meet(Seat(store, 0, 2, 5.0), Config())
+        meet(MeetingSeat(store, 0, 2, 5.0), Config())
 
 
 def test_own_address_is_that_of_the_route_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +194,8 @@ def test_own_address_is_that_of_the_route_to_the_store(monkeypatch: pytest.Monke
     prefixed = dist.PrefixStore("a", dist.PrefixStore("b", tcp))
     assert store_address(prefixed) == ("127.0.0.1", tcp.port)
     assert store_address(dist.HashStore()) is None
-    assert config_at(Seat(prefixed, 0, 2, 1.0)).scheduler == f"127.0.0.1:{tcp.port}"
+    assert config_at(MeetingSeat(prefixed, 0, 2, 1.0)).scheduler == f"127.0.0.1:{tcp.port}"
     monkeypatch.setenv("BYTEPS_LIKE_HOST", "10.1.2.3")
     monkeypatch.setenv("BYTEPS_LIKE_SCHEDULER", "")
-    assert config_at(Seat(prefixed, 0, 2, 1.0)).host == "10.1.2.3"
+    assert config_at(MeetingSeat(prefixed, 0, 2, 1.0)).host == "10.1.2.3"
     assert rendezvous.store_address(tcp) is not None

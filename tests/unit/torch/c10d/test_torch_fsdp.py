@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from byteps_like.collectives.algorithms.two_level import carrier
-from byteps_like.collectives.planning.shape import Shape
+from byteps_like.collectives.planning.shape import CallShape
 from byteps_like.collectives.schedules.schedule import Kind, Layout
 from byteps_like.compression.codec import Codec, Draw, Floats, Trait
 from byteps_like.compression.registry import CODECS, codec_of
@@ -77,7 +77,7 @@ def test_all_ranks_gather_what_the_payloads_say(hosts: tuple[int, ...], count: i
         np.testing.assert_array_equal(out.numpy(), wanted)
     if n > len(layout.members):  # else by recursive doubling, as all small gathers of one rank per host
         size = slot(codec, count)
-        described = len(Shape(Kind.ALL_GATHER, n, (size,) * n, DType.UINT8).describe("two_level"))
+        described = len(CallShape(Kind.ALL_GATHER, n, (size,) * n, DType.UINT8).describe("two_level"))
         assert sum(sent for _, sent in results) == n * (len(layout.members) - 1) * (size + described)
 
 

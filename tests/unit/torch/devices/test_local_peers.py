@@ -14,7 +14,7 @@ from byteps_like.errors import InvalidArgumentError, ShutdownError
 from byteps_like.torch.c10d.options import GroupOptions
 from byteps_like.torch.device import devices
 from byteps_like.torch.job import runtime
-from byteps_like.torch.local.choice import Means, choose
+from byteps_like.torch.local.choice import PeerMeans, choose
 from byteps_like.torch.local.peers_ipc import IpcPeers
 from byteps_like.torch.local.peers_nccl import Turns
 from byteps_like.torch.local.shares import even_places
@@ -28,8 +28,8 @@ from tests.fakes.thread_group import GroupWorld, ThreadGroup
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
 
-ONE, OTHER = Means("a", True, ""), Means("b", True, "")
-PARTS = [Means("a1", True, "", "0000:17:00.0"), Means("a2", True, "", "0000:17:00.0")]
+ONE, OTHER = PeerMeans("a", True, ""), PeerMeans("b", True, "")
+PARTS = [PeerMeans("a1", True, "", "0000:17:00.0"), PeerMeans("a2", True, "", "0000:17:00.0")]
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,15 @@ PARTS = [Means("a1", True, "", "0000:17:00.0"), Means("a2", True, "", "0000:17:0
     [
         ("auto", [ONE, OTHER], "nccl", "a device of its own"),
         ("auto", [ONE, ONE], "ipc", "share a device"),
-        ("auto", [ONE, Means("b", False, "")], "ipc", "no NCCL"),
+        ("auto", [ONE, PeerMeans("b", False, "")], "ipc", "no NCCL"),
         ("auto", PARTS, "", "ranks have MIG instances of one GPU (0000:17:00.0), which can't map each other's memory"),
         ("auto", [PARTS[0], PARTS[0]], "ipc", "ranks share a device"),
-        ("auto", [ONE, Means("a", True, "no kernels")], "", "and CUDA IPC is not available: local rank 1: no kernels"),
+        (
+            "auto",
+            [ONE, PeerMeans("a", True, "no kernels")],
+            "",
+            "and CUDA IPC is not available: local rank 1: no kernels",
+        ),
         ("nccl", [ONE, ONE], "nccl", "asked for"),
         ("ipc", [ONE, OTHER], "ipc", "asked for"),
     ],
@@ -52,7 +57,7 @@ def test_the_choice(wanted, found, name, why):
 
 def test_what_can_t_be_chosen():
     with pytest.raises(InvalidArgumentError, match="local rank 0: old driver"):
-        choose("ipc", [Means("a", True, "old driver"), ONE])
+        choose("ipc", [PeerMeans("a", True, "old driver"), ONE])
     with pytest.raises(InvalidArgumentError, match="'mpi'}} is none of auto, nccl, ipc, gloo".replace("}}", "}")):
         choose("mpi", [ONE, OTHER])
 

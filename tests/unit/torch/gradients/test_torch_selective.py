@@ -27,7 +27,7 @@ from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.tuner.probe import PACE
-from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
 from byteps_like.worker.local import LocalWorker
@@ -71,7 +71,7 @@ def steps(bps, rank, size, compression, count, check="off", every=0, heavy=False
         torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), compression=compression, **options
     )
     if tune is not None:
-        Tuning(optimizer._distribution.reducer, pace=Pace(len(tune), 0, 1), search=Listed(tune))
+        Tuning(optimizer._distribution.reducer, pace=TrialPace(len(tune), 0, 1), search=Listed(tune))
     coded = []
     for step in range(count):
         optimizer.param_groups[0]["lr"] = rates[step % len(rates)]

@@ -8,7 +8,7 @@ import torch
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.job.runtime import bound
-from byteps_like.tuner.rounds import Pace
+from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting, load, save
 from byteps_like.worker.local import LocalWorker
@@ -54,7 +54,7 @@ def run(size, grid, servers=True, **options):
 @pytest.mark.parametrize("servers", [True, False])
 def test_steps_that_overlap_are_tuned_too(servers):
     grid = GRID if servers else [Setting("allreduce", size) for size in (1024, 512, 2048)] * 2
-    pace = Pace(trials=len(grid), discard=1, measure=2)
+    pace = TrialPace(trials=len(grid), discard=1, measure=2)
 
     def body(bps, rank, size):
         model, seen, waited = mlp(), [], []
