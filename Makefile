@@ -117,12 +117,13 @@ arm:
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
 # One stamp a file, so that only what has changed is looked at again. clang-tidy can't read the headers that g++ has
-# precompiled, so it is told how to compile without them.
+# precompiled, nor tell one file of a batch from the others, so it is told how to compile without both.
 TIDY_BUILD := build/tidy/commands
 
 tidy: $(READY)
 	@if command -v $(CLANG_TIDY) > /dev/null; then mkdir -p build/tidy && \
-	  $(CMAKE) -S . -B $(TIDY_BUILD) -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF > build/configure-tidy.log && \
+	  $(CMAKE) -S . -B $(TIDY_BUILD) -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF -DBYTEPS_LIKE_UNITY=OFF \
+	    > build/configure-tidy.log && \
 	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files; \
 	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
 

@@ -51,8 +51,8 @@ struct Failing : Call {
 };
 
 // A call of rank 0 that receives a long message from rank 1 (tag 0) and from rank 2 (tag 1). On the loop's thread.
-struct World {
-  explicit World(EventLoop& loop) : mesh(loop) {
+struct OfferWorld {
+  explicit OfferWorld(EventLoop& loop) : mesh(loop) {
     core.Attach(mesh);
     core.Prepare(mesh.world());
     call.id = {7, 3};
@@ -88,11 +88,11 @@ struct World {
 
 const Status kWhy(Code::kTimeout, "enough");
 
-void OnLoop(const std::function<void(World&)>& test) {
+void OnLoop(const std::function<void(OfferWorld&)>& test) {
   LoopThread thread;
-  std::unique_ptr<World> world;
+  std::unique_ptr<OfferWorld> world;
   thread.Do([&] {
-    world = std::make_unique<World>(thread.loop());
+    world = std::make_unique<OfferWorld>(thread.loop());
     test(*world);
   });
   thread.Do([&] { world->core.gate()->Close(); });
@@ -101,7 +101,7 @@ void OnLoop(const std::function<void(World&)>& test) {
 }  // namespace
 
 TEST_CASE("exchange offers: places are offered by lane, call and tag; an end in order takes nothing back") {
-  OnLoop([](World& world) {
+  OnLoop([](OfferWorld& world) {
     REQUIRE(world.mesh.offered.size() == 2);
     CHECK(world.mesh.offered[1].from == WayTo(2));
     CHECK(world.mesh.offered[1].what == OfferId{FrameType::kData, 7, (uint64_t{3} << 32) | 1});
@@ -119,7 +119,7 @@ TEST_CASE("exchange offers: places are offered by lane, call and tag; an end in 
 }
 
 TEST_CASE("exchange offers: a call that is given up has its memory when all peers have answered") {
-  OnLoop([](World& world) {
+  OnLoop([](OfferWorld& world) {
     world.Arrive(0, 0, kLong / 2);
     CHECK_FALSE(world.core.Abort(world.call, kWhy));
     CHECK_FALSE(world.core.Abort(world.call, kWhy));  // it is known
@@ -135,7 +135,7 @@ TEST_CASE("exchange offers: a call that is given up has its memory when all peer
 }
 
 TEST_CASE("exchange offers: what has come whole is not withdrawn") {
-  OnLoop([](World& world) {
+  OnLoop([](OfferWorld& world) {
     world.Arrive(1, 0, kLong);
     CHECK_FALSE(world.core.Abort(world.call, kWhy));
     REQUIRE(world.mesh.withdrawn.size() == 1);
@@ -146,7 +146,7 @@ TEST_CASE("exchange offers: what has come whole is not withdrawn") {
 }
 
 TEST_CASE("exchange offers: by a link that is closed nobody writes any more") {
-  OnLoop([](World& world) {
+  OnLoop([](OfferWorld& world) {
     CHECK_FALSE(world.core.Abort(world.call, kWhy));
     world.core.OnLinkGone(1);
     world.core.OnLinkGone({2, Way::kUrgent});  // nothing was offered that way
@@ -159,9 +159,9 @@ TEST_CASE("exchange offers: by a link that is closed nobody writes any more") {
 
 TEST_CASE("exchange offers: a call that fails by a lost peer waits for the others") {
   LoopThread thread;
-  std::unique_ptr<World> world;
+  std::unique_ptr<OfferWorld> world;
   thread.Do([&] {
-    world = std::make_unique<World>(thread.loop());
+    world = std::make_unique<OfferWorld>(thread.loop());
     world->mesh.without_link = 1;
     world->core.OnPeerLost(1, Status(Code::kPeerLost, "gone"));
   });
@@ -178,12 +178,12 @@ TEST_CASE("exchange offers: a call that fails by a lost peer waits for the other
 
 TEST_CASE("exchange offers: a link whose peer does not answer is cut, at once if nobody can wait") {
   LoopThread thread;
-  std::unique_ptr<World> patient, hasty;
+  std::unique_ptr<OfferWorld> patient, hasty;
   const Deadline began = Clock::now();
   thread.Do([&] {
-    patient = std::make_unique<World>(thread.loop());
-    hasty = std::make_unique<World>(thread.loop());
-    for (World* world : {patient.get(), hasty.get()}) CHECK_FALSE(world->core.Abort(world->call, kWhy));
+    patient = std::make_unique<OfferWorld>(thread.loop());
+    hasty = std::make_unique<OfferWorld>(thread.loop());
+    for (OfferWorld* world : {patient.get(), hasty.get()}) CHECK_FALSE(world->core.Abort(world->call, kWhy));
     hasty->core.Sever(hasty->call);
     CHECK(hasty->mesh.cut.size() == 2);
     patient->core.OnWithdrawn(2, patient->mesh.offered[1].what);
@@ -201,7 +201,7 @@ TEST_CASE("exchange offers: a link whose peer does not answer is cut, at once if
     CHECK(patient->mesh.cut[0].first == 1);
     CHECK(patient->mesh.cut[0].second.message().find("not said in time") != std::string::npos);
     CHECK(hasty->call.failed.empty());
-    for (World* world : {patient.get(), hasty.get()}) world->core.gate()->Close();
+    for (OfferWorld* world : {patient.get(), hasty.get()}) world->core.gate()->Close();
   });
 }
 

@@ -7,19 +7,20 @@ namespace {
 
 constexpr const char* kDelays = "?seed=5&delay_ms=1&stall=0.001&stall_ms=5";
 
-struct Way {
+struct LinkKind {
   const char* scheme;
   const char* query;
 };
-constexpr Way kWays[] = {{"inproc", ""}, {"tcp", ""}, {"shm", ""}, {"chaos+inproc", kDelays}, {"chaos+tcp", kDelays}};
+constexpr LinkKind kLinkKinds[] = {
+    {"inproc", ""}, {"tcp", ""}, {"shm", ""}, {"chaos+inproc", kDelays}, {"chaos+tcp", kDelays}};
 
 }  // namespace
 
 TEST_CASE("executor over links: all-reduces of several shapes, several at once") {
-  for (const Way& way : kWays) {
+  for (const LinkKind& kind : kLinkKinds) {
     for (const uint32_t n : {2u, 3u, 4u}) {
-      INFO(std::string(way.scheme) << ", " << n << " ranks");
-      LinkWorld world(n, way.scheme, way.query);
+      INFO(std::string(kind.scheme) << ", " << n << " ranks");
+      LinkWorld world(n, kind.scheme, kind.query);
       std::vector<std::unique_ptr<Reduction<float>>> reductions;
       for (uint32_t lane = 1; lane <= 6; ++lane) {
         Shape shape{RingAllReduce, Cut(5000 * lane, n), lane % 3 == 0 ? Op::kAverage : Op::kSum, lane % 2 == 0};

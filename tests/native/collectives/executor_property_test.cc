@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kChunks = 5;
 
-struct Memory {  // of one rank: input, output, scratch; all with the same chunks
+struct RankMemory {  // of one rank: input, output, scratch; all with the same chunks
   std::vector<uint8_t> buffers[3];
 };
 
@@ -22,7 +22,7 @@ class RandomPrograms {
     for (const uint64_t count : counts) bytes_ += count;
     for (uint32_t rank = 0; rank < n; ++rank) {
       programs_.push_back({rank, n, kChunks, kChunks, kChunks, {}, {}});
-      Memory memory;
+      RankMemory memory;
       for (auto& buffer : memory.buffers) buffer.assign(bytes_ + 1, 0);
       for (auto& byte : memory.buffers[0]) byte = static_cast<uint8_t>(Draw(256));
       for (uint32_t c = 0; c < kChunks; ++c) {  // nothing is read that was never written
@@ -37,7 +37,7 @@ class RandomPrograms {
   }
 
   void Run(uint32_t seed) {
-    std::vector<Memory> memory = start_;
+    std::vector<RankMemory> memory = start_;
     FakeWorld world(n_, seed);
     Runs runs;
     for (uint32_t rank = 0; rank < n_; ++rank) {
@@ -103,7 +103,7 @@ class RandomPrograms {
   std::vector<Chunk> chunks_;
   uint64_t bytes_ = 0;
   std::vector<Program> programs_;
-  std::vector<Memory> start_, expected_;
+  std::vector<RankMemory> start_, expected_;
 };
 
 }  // namespace

@@ -16,12 +16,6 @@
 namespace byteps_like::testing {
 namespace {
 
-Deadline In(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-double SecondsSince(Deadline when) { return std::chrono::duration<double>(Clock::now() - when).count(); }
-
 HostCall SumOf(std::vector<float>& tensor, double timeout = 30) {
   auto* data = reinterpret_cast<std::byte*>(tensor.data());
   HostCall call{.input = data, .output = data, .bytes = tensor.size() * 4};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/host/host.h"
+#include "tests/native/transport/transport_fixture.h"
 
 namespace byteps_like::testing {
 
@@ -92,10 +93,5 @@ class HostWorld {
   std::shared_ptr<SharedBuffer> area_;
   std::unique_ptr<SharedRegions> regions_;
 };
-
-// The exact text is part of the contract with people: ranks are named.
-inline bool Says(const Status& status, const std::string& text) {
-  return status.message().find(text) != std::string::npos;
-}
 
 }  // namespace byteps_like::testing

@@ -86,7 +86,7 @@ struct Sections {
 };
 
 template <typename CountOf>
-Sections Lay(const Case& c, const CountOf& count_of) {
+Sections LaySections(const Case& c, const CountOf& count_of) {
   Sections sections;
   for (uint32_t j = 0; j < c.ranks; ++j) {
     const uint64_t bytes = count_of(j) * SizeOf(c.dtype);
@@ -135,7 +135,7 @@ size_t TryBroadcast(const Case& c, HostRank me, HostGroup& group) {
 size_t TryReduceScatter(const Case& c, HostRank me, HostGroup& group) {
   Memories memories(c, me);
   const auto count_to = [&](uint32_t to) { return SectionCount(c, 0, to); };
-  const Sections in = Lay(c, count_to);
+  const Sections in = LaySections(c, count_to);
   std::byte* input = memories.Take(in.bytes);
   std::byte* output = c.in_place ? input + in.chunks[me.rank].offset : memories.Take(in.chunks[me.rank].bytes);
   for (uint32_t to = 0; to < c.ranks; ++to) Fill(c, input + in.chunks[to].offset, count_to(to), me.rank, to);
@@ -149,7 +149,7 @@ size_t TryReduceScatter(const Case& c, HostRank me, HostGroup& group) {
 size_t TryGather(const Case& c, HostRank me, HostGroup& group, HostKind kind) {
   Memories memories(c, me);
   const auto count_from = [&](uint32_t from) { return SectionCount(c, from, 0); };
-  const Sections out = Lay(c, count_from);
+  const Sections out = LaySections(c, count_from);
   std::byte* output = memories.Take(out.bytes);
   const auto own = out.chunks[me.rank];
   std::byte* input = c.in_place ? output + own.offset : memories.Take(own.bytes);
@@ -169,7 +169,7 @@ size_t TryGather(const Case& c, HostRank me, HostGroup& group, HostKind kind) {
 size_t TryScatter(const Case& c, HostRank me, HostGroup& group) {
   Memories memories(c, me);
   const auto count_to = [&](uint32_t to) { return SectionCount(c, 0, to); };
-  const Sections in = Lay(c, count_to);
+  const Sections in = LaySections(c, count_to);
   std::byte* input = memories.Take(in.bytes);
   std::byte* output = memories.Take(in.chunks[me.rank].bytes);
   for (uint32_t to = 0; to < c.ranks; ++to) Fill(c, input + in.chunks[to].offset, count_to(to), me.rank, to);
@@ -182,8 +182,8 @@ size_t TryScatter(const Case& c, HostRank me, HostGroup& group) {
 
 size_t TryAllToAll(const Case& c, HostRank me, HostGroup& group) {
   Memories memories(c, me);
-  const Sections in = Lay(c, [&](uint32_t to) { return SectionCount(c, me.rank, to); });
-  const Sections out = Lay(c, [&](uint32_t from) { return SectionCount(c, from, me.rank); });
+  const Sections in = LaySections(c, [&](uint32_t to) { return SectionCount(c, me.rank, to); });
+  const Sections out = LaySections(c, [&](uint32_t from) { return SectionCount(c, from, me.rank); });
   std::byte* input = memories.Take(in.bytes);
   std::byte* output = memories.Take(out.bytes);
   for (uint32_t to = 0; to < c.ranks; ++to) {

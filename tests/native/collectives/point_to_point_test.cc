@@ -12,8 +12,8 @@
 namespace byteps_like::testing {
 namespace {
 
-struct World {
-  World(uint32_t size, const std::string& scheme, const std::string& query = "", bool apart = false) {
+struct PointWorld {
+  PointWorld(uint32_t size, const std::string& scheme, const std::string& query = "", bool apart = false) {
     std::vector<std::vector<std::string>> urls;
     for (uint32_t rank = 0; rank < size; ++rank) {
       auto made = Communicator::Listen(OptionsFor({FreshUrl(scheme, query)}));
@@ -107,7 +107,7 @@ bool Names(const std::shared_ptr<Completion>& completion, const std::string& tex
 TEST_CASE("point to point: sizes and transports, receives posted before and after") {
   for (const std::string scheme : {"inproc", "shm", "tcp", "chaos+tcp"}) {
     CAPTURE(scheme);
-    World world(2, scheme, scheme.starts_with("chaos") ? "?seed=2&delay_ms=1" : "");
+    PointWorld world(2, scheme, scheme.starts_with("chaos") ? "?seed=2&delay_ms=1" : "");
     for (const size_t size : {0, 1, 5000, 65536, 65537, 3'000'000 / int(kSlow)}) {
       for (const bool early : {true, false}) {
         CAPTURE(size);
@@ -131,7 +131,7 @@ TEST_CASE("point to point: sizes and transports, receives posted before and afte
 }
 
 TEST_CASE("point to point: one tag's messages come in order, tags are apart") {
-  World world(2, "shm");
+  PointWorld world(2, "shm");
   std::minstd_rand random(3);
   std::deque<Bytes> sent, places;
   std::vector<std::shared_ptr<Completion>> all;
@@ -155,7 +155,7 @@ TEST_CASE("point to point: one tag's messages come in order, tags are apart") {
 }
 
 TEST_CASE("point to point: tags that share a line are apart, and each comes in order") {
-  World world(2, "shm");
+  PointWorld world(2, "shm");
   constexpr uint32_t kTags = 3, kEach = 20;
   std::vector<std::shared_ptr<Completion>> sends, receives;
   std::vector<Bytes> sent, places(kTags * kEach, Bytes(64));
@@ -174,7 +174,7 @@ TEST_CASE("point to point: tags that share a line are apart, and each comes in o
 TEST_CASE("point to point: messages of different classes go different ways, and are matched in order all the same") {
   for (const std::string scheme : {"tcp", "chaos+tcp"}) {
     CAPTURE(scheme);
-    World world(2, scheme, scheme.starts_with("chaos") ? "?seed=2&delay_ms=1&rate=50e6" : "", true);
+    PointWorld world(2, scheme, scheme.starts_with("chaos") ? "?seed=2&delay_ms=1&rate=50e6" : "", true);
     std::minstd_rand random(5);
     std::deque<Bytes> sent, places;
     std::vector<std::shared_ptr<Completion>> all;
@@ -195,7 +195,7 @@ TEST_CASE("point to point: messages of different classes go different ways, and 
 TEST_CASE("point to point: a second link is made for a message in a hurry, between hosts") {
   for (const bool apart : {true, false}) {
     CAPTURE(apart);
-    World world(2, "tcp", "", apart);
+    PointWorld world(2, "tcp", "", apart);
     const Bytes bytes = Pattern(100, 1);
     Bytes place(100);
     const auto frames = [&] { return world.all[0]->counters().frames_sent + world.all[1]->counters().frames_sent; };
@@ -211,7 +211,7 @@ TEST_CASE("point to point: a second link is made for a message in a hurry, betwe
 TEST_CASE("point to point: who is in a hurry tells those from whom bulk comes, between hosts, and not each time") {
   for (const bool apart : {true, false}) {
     CAPTURE(apart);
-    World world(3, "tcp", "", apart);
+    PointWorld world(3, "tcp", "", apart);
     const Bytes bytes = Pattern(100, 1);
     Bytes place(100);
     const auto frames_after = [&](uint32_t from, TrafficClass traffic) {
@@ -231,7 +231,7 @@ TEST_CASE("point to point: who is in a hurry tells those from whom bulk comes, b
 }
 
 TEST_CASE("point to point: messages nobody wants stay within the limit of each way, and come to their receives") {
-  World world(2, "tcp", "", true);
+  PointWorld world(2, "tcp", "", true);
   std::deque<Bytes> sent;
   std::vector<std::shared_ptr<Completion>> sends;
   for (uint32_t i = 0; i < 100; ++i) {
@@ -250,7 +250,7 @@ TEST_CASE("point to point: messages nobody wants stay within the limit of each w
 }
 
 TEST_CASE("point to point: from any source, in the order of arrival") {
-  World world(3, "inproc");
+  PointWorld world(3, "inproc");
   const Bytes one = Pattern(100, 1), two = Pattern(100, 2);
   Bytes first(100), second(100), third(100);
   auto posted = world.Receive(0, PointToPoint::kAnySource, first);
@@ -272,7 +272,7 @@ TEST_CASE("point to point: from any source, in the order of arrival") {
 TEST_CASE("point to point: another length is a mismatch with both lengths, and the next message is fine") {
   for (const size_t size : {100, 1'000'000}) {
     CAPTURE(size);
-    World world(2, "tcp");
+    PointWorld world(2, "tcp");
     const Bytes sent = Pattern(size, 1);
     Bytes place(80);
     auto receive = world.Receive(1, 0, place);
@@ -317,7 +317,7 @@ TEST_CASE("point to point: a message that is refused without a reason is not sen
 }
 
 TEST_CASE("point to point: deadlines say who is waited for, and messages go on after one") {
-  World world(3, "shm");
+  PointWorld world(3, "shm");
   Bytes place(1'000'000);
   auto receive = world.Receive(1, 0, place, 7, 0.1);
   REQUIRE(Done(receive, Code::kTimeout));
@@ -342,7 +342,7 @@ TEST_CASE("point to point: deadlines say who is waited for, and messages go on a
 
 TEST_CASE("point to point: a dead peer is named at once, and so is closing") {
   for (const std::string scheme : {"shm", "tcp", "tcp apart"}) {
-    World world(3, scheme.substr(0, 3), "", scheme.ends_with("apart"));
+    PointWorld world(3, scheme.substr(0, 3), "", scheme.ends_with("apart"));
     Bytes place(10), other(10);
     const Bytes bytes = Pattern(10, 1);
     auto warm = world.Receive(0, 1, place);
@@ -363,7 +363,7 @@ TEST_CASE("point to point: a dead peer is named at once, and so is closing") {
 }
 
 TEST_CASE("point to point: who has closed lets nobody in") {
-  World world(2, "tcp");
+  PointWorld world(2, "tcp");
   const std::string url = world.all[0]->urls()[0];
   CHECK(Connect(url, In(5)).ok());
   world.all[0]->Close();
@@ -371,7 +371,7 @@ TEST_CASE("point to point: who has closed lets nobody in") {
 }
 
 TEST_CASE("point to point: messages nobody wants stay within the limit") {
-  World world(2, "inproc");
+  PointWorld world(2, "inproc");
   std::deque<Bytes> sent;
   std::vector<std::shared_ptr<Completion>> sends;
   for (uint32_t i = 0; i < 100; ++i) {
@@ -389,7 +389,7 @@ TEST_CASE("point to point: messages nobody wants stay within the limit") {
 }
 
 TEST_CASE("point to point: wrong arguments are the completion's status") {
-  World world(2, "inproc");
+  PointWorld world(2, "inproc");
   Bytes place(10);
   CHECK(Done(world.Send(0, 0, place), Code::kInvalid));
   CHECK(Done(world.Send(0, 2, place), Code::kInvalid));

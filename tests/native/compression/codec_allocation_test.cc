@@ -46,9 +46,9 @@ std::byte* Begin(std::vector<float>& memory) {
 }
 
 // A round of one contribution, whose memory was there before.
-class Round {
+class PreparedRound {
  public:
-  explicit Round(const Codec& codec) : codec_(codec), plan_(codec.Plan(kNumel)) {
+  explicit PreparedRound(const Codec& codec) : codec_(codec), plan_(codec.Plan(kNumel)) {
     for (uint32_t i = 0; i < kNumel; i += 1 + i % 600) x_[i] = static_cast<float>(i % 17) - 8;
   }
 
@@ -91,7 +91,7 @@ TEST_CASE("codecs: nothing is allocated in a round") {
     CAPTURE(spec);
     auto made = MakeCodec(spec, 3);
     REQUIRE(made.ok());
-    Round round(**made);
+    PreparedRound round(**made);
     round.Run();
     const uint64_t before = allocations;
     round.Run();

@@ -17,6 +17,8 @@ namespace byteps_like::testing {
 
 using Floats = std::vector<float>;
 
+inline const std::string kOnebit = "onebit:block=512";
+
 // A dense codec of int32 with a prelude: x in steps of what all ranks' largest magnitude is a millionth of. Encode
 // takes what Prepare has left in the workspace.
 class StepCodec : public Codec {

@@ -11,7 +11,6 @@ namespace byteps_like::testing {
 namespace {
 
 constexpr uint32_t kNumel = 1024;
-const std::string kOnebit = "onebit:block=512";
 
 class OneServer {
  public:

@@ -12,7 +12,6 @@ namespace byteps_like::testing {
 namespace {
 
 constexpr size_t kCount = 20011;
-const std::string kOnebit = "onebit:block=512";
 
 CodecUse UseOf(const std::string& text, uint32_t world) {
   const bool twoway = text.starts_with("twoway ");

@@ -76,7 +76,7 @@ TEST_CASE("what is placed on a link counts from then on") {
 namespace {
 
 constexpr uint32_t kLarge = 3 << 20, kSmall = 1 << 20;
-constexpr size_t kCredit = 64 << 10, kSegment = 4 << 10;
+constexpr size_t kCredit = 64 << 10, kSegmentBytes = 4 << 10;
 
 // An engine and two servers that take everything and answer nothing.
 struct TwoServers {
@@ -91,7 +91,7 @@ struct TwoServers {
     }
     EngineOptions options;
     options.credentials = {"job", std::string(32, 's'), 1};
-    options.segment_bytes = kSegment;
+    options.segment_bytes = kSegmentBytes;
     options.credit_bytes = kCredit;
     options.on_event = [](Code, const std::string&, bool) {};
     std::thread accept([&] {
@@ -139,7 +139,7 @@ TEST_CASE("an engine's links keep step by the bytes placed on them, also when th
                  large = world.Taken(moved ? 1 : 0);  // the large one may send more meanwhile
     CAPTURE(moved);
     CHECK(small > 0);
-    CHECK(small <= kSmall * (large / kLarge + kCredit / 2.0 / (kLarge + kSmall)) + kSegment);
+    CHECK(small <= kSmall * (large / kLarge + kCredit / 2.0 / (kLarge + kSmall)) + kSegmentBytes);
     world.engine->Close();
   }
 }

@@ -19,7 +19,7 @@ std::vector<TraceRecord> Mine(const Traced& traced, uint64_t key) {
   return found;
 }
 
-void Hook(uint32_t round, uint64_t key) {
+void RecordReady(uint32_t round, uint64_t key) {
   if (Tracing()) TraceSince(0, {.kind = TraceKind::kReady, .key = key, .round = round});
 }
 
@@ -27,14 +27,14 @@ void Hook(uint32_t round, uint64_t key) {
 
 TEST_CASE("trace: nothing is recorded while it is off") {
   StopTracing();
-  Hook(1, kMine);
+  RecordReady(1, kMine);
   CHECK(Mine(DrainTrace(), kMine).empty());
 }
 
 TEST_CASE("trace: records come out whole, in their thread's order, once") {
   StartTracing(1024);
   const int64_t before = TraceClock();
-  for (uint32_t round = 0; round < 10; ++round) Hook(round, kMine + 1);
+  for (uint32_t round = 0; round < 10; ++round) RecordReady(round, kMine + 1);
   StopTracing();
   const auto records = Mine(DrainTrace(), kMine + 1);
   REQUIRE(records.size() == 10);
@@ -52,20 +52,20 @@ TEST_CASE("trace: a full ring loses the newest records, counts them, and goes on
   const uint64_t lost_before = DrainTrace().lost;
   // A thread of its own: rings keep the size they were made with.
   std::thread([&] {
-    for (uint32_t round = 0; round < 11; ++round) Hook(round, kMine + 2);
+    for (uint32_t round = 0; round < 11; ++round) RecordReady(round, kMine + 2);
     auto traced = DrainTrace();
     auto records = Mine(traced, kMine + 2);
     CHECK(traced.lost - lost_before == 3);
     REQUIRE(records.size() == 8);
     CHECK(records.back().round == 7);
     for (uint32_t turn = 0; turn < 5; ++turn) {  // around the end of the memory
-      for (uint32_t round = 0; round < 6; ++round) Hook(100 * turn + round, kMine + 3);
+      for (uint32_t round = 0; round < 6; ++round) RecordReady(100 * turn + round, kMine + 3);
       records = Mine(DrainTrace(), kMine + 3);
       REQUIRE(records.size() == 6);
       CHECK(records.front().round == 100 * turn);
       CHECK(records.back().round == 100 * turn + 5);
     }
-    Hook(1, kMine + 4);
+    RecordReady(1, kMine + 4);
   }).join();
   StopTracing();
   const Traced after = DrainTrace();  // of a thread that has ended
@@ -81,7 +81,7 @@ TEST_CASE("trace: threads record while another drains; what is neither drained n
   std::vector<std::thread> threads;
   for (uint32_t thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&running, thread] {
-      for (uint32_t round = 0; round < kEach; ++round) Hook(round, kMine + 10 + thread);
+      for (uint32_t round = 0; round < kEach; ++round) RecordReady(round, kMine + 10 + thread);
       --running;
     });
   }

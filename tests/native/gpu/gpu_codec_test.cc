@@ -15,7 +15,7 @@ using testing::Filling;
 using testing::GpuTwin;
 
 // Of every codec of compression/gpu/registry.cc, in the forms that run other code.
-constexpr const char* kSpecs[] = {
+constexpr const char* kTwinSpecs[] = {
     "fp16",
     "bf16",
     "fp8:block=32,format=e4m3",
@@ -46,13 +46,13 @@ std::string_view NameOf(std::string_view spec) { return spec.substr(0, spec.find
 
 TEST_CASE("gpu codecs: each of the registry is looked at") {
   for (const std::string& name : GpuCodecNames()) {
-    CHECK_MESSAGE(std::ranges::any_of(kSpecs, [&](std::string_view spec) { return NameOf(spec) == name; }), name);
+    CHECK_MESSAGE(std::ranges::any_of(kTwinSpecs, [&](std::string_view spec) { return NameOf(spec) == name; }), name);
     CHECK(!GpuSource(name).empty());
   }
 }
 
 TEST_CASE("gpu codecs: the bits of the CPU") {
-  for (const char* const spec : kSpecs) {
+  for (const char* const spec : kTwinSpecs) {
     GpuTwin twin(spec, 3);
     for (const Filling filling : testing::kFillings) twin.Round(5003, filling);
     for (const uint32_t numel : {1u, 7u, 8u, 31u, 32u, 33u, 255u, 256u, 257u, 1000u, 4096u}) {
@@ -65,7 +65,7 @@ TEST_CASE("gpu codecs: the bits of the CPU") {
 
 TEST_CASE("gpu codecs: results of any bytes and of any length are decoded or refused as on the CPU") {
   std::mt19937 random(1);
-  for (const char* const spec : kSpecs) {
+  for (const char* const spec : kTwinSpecs) {
     GpuTwin twin(spec, 3);
     for (const uint32_t numel : {1u, 33u, 700u}) {
       const uint32_t whole = twin.codec().Plan(numel).result;

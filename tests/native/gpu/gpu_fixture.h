@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "compression/gpu/registry.h"
 #include "csrc/engine/engine.h"
 #include "csrc/gpu/memory.h"
 #include "csrc/gpu/stream.h"
-#include "tests/native/server/cluster_fixture.h"
+#include "tests/native/compression/coded_fixture.h"
 #include "tests/software_gpu/launch.h"
 
 namespace byteps_like::testing {
@@ -78,6 +79,13 @@ class SoftwareCuda {
   std::shared_ptr<const Driver> driver_;
   bool lost_ = false;
 };
+
+// The codec with its twin on the GPU; no codec for "".
+inline CodecUse Twinned(const std::string& spec, uint32_t world) {
+  if (spec.empty()) return {};
+  const auto codec = CodecOf(spec, world);
+  return {codec, codec->spec(), Made(MakeGpuCodec(codec, SoftwareCuda::Kernels()))};
+}
 
 // One rank's tensor of floats on the device, its mirror, and the stream that the rank's program works on.
 class GpuTensor {

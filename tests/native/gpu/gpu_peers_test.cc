@@ -67,8 +67,6 @@ class Host {
   const std::shared_ptr<SharedBuffer> page_;
 };
 
-bool Has(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("gpu peers: sums and gathers of any size, in pieces of the stage, one call behind the other") {
@@ -98,10 +96,10 @@ TEST_CASE("gpu peers: who doesn't come is named, and nobody's stream waits on") 
   CHECK(host.ranks[0].stream->Synchronize().ok());
   const Status late = host.ranks[0].peers->status();
   CHECK(late.code() == Code::kTimeout);
-  CHECK(Has(late, "local rank 1 (pid 0) has not come to a reduction among the GPUs of this host"));
+  CHECK(Says(late, "local rank 1 (pid 0) has not come to a reduction among the GPUs of this host"));
   const Status told = host.ranks[1].peers->AllGather(host.ranks[1].stream->handle(), host.ranks[1].array);
   CHECK(told.code() == Code::kPeerLost);
-  CHECK(Has(told, "local rank 0 (pid 0) has given up"));
+  CHECK(Says(told, "local rank 0 (pid 0) has given up"));
 }
 
 TEST_CASE("gpu peers: who doesn't come is named also where the driver blocks, its queue being full") {
@@ -138,10 +136,10 @@ TEST_CASE("gpu peers: what can't be is refused") {
   const auto make = [&](const KernelTable& kernels, std::vector<int> pids, size_t page) {
     return GpuPeers::Create(gpu, kernels, Made(SharedBuffer::Create(page)), {0, std::move(pids), kStage, 1}).status();
   };
-  CHECK(Has(make({}, {0, 0}, 4096), "peers_sum_float32"));
-  CHECK(Has(make(SoftwareCuda::Kernels(), {0}, 4096), "2 to 8"));
-  CHECK(Has(make(SoftwareCuda::Kernels(), std::vector<int>(9, 0), 4096), "2 to 8"));
-  CHECK(Has(make(SoftwareCuda::Kernels(), {0, 0}, 64), "a page of 64 bytes"));
+  CHECK(Says(make({}, {0, 0}, 4096), "peers_sum_float32"));
+  CHECK(Says(make(SoftwareCuda::Kernels(), {0}, 4096), "2 to 8"));
+  CHECK(Says(make(SoftwareCuda::Kernels(), std::vector<int>(9, 0), 4096), "2 to 8"));
+  CHECK(Says(make(SoftwareCuda::Kernels(), {0, 0}, 64), "a page of 64 bytes"));
   CHECK(make(SoftwareCuda::Kernels(), {0, 99999999}, 4096).code() == Code::kPeerLost);
   Host host(2);
   host.ranks[0].Fill(8, 1);

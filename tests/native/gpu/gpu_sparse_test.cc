@@ -12,7 +12,7 @@ namespace {
 using testing::Filling;
 using testing::GpuTwin;
 
-constexpr const char* kSpecs[] = {
+constexpr const char* kSparseSpecs[] = {
     "coo",
     "bitmap",
     "blocksparse:block=1,dense=0.5",
@@ -34,14 +34,14 @@ std::vector<std::byte> ResultOf(const std::vector<uint32_t>& words, size_t float
 }  // namespace
 
 TEST_CASE("gpu sparse codecs: the bits of the CPU at every density") {
-  for (const char* const spec : kSpecs) {
+  for (const char* const spec : kSparseSpecs) {
     GpuTwin twin(spec, 3);
     for (const Filling filling : testing::kFillings) twin.Round(2500, filling);
   }
 }
 
 TEST_CASE("gpu sparse codecs: all sizes around words, blocks and tiles, from any address") {
-  for (const char* const spec : kSpecs) {
+  for (const char* const spec : kSparseSpecs) {
     GpuTwin twin(spec, 3);
     for (const uint32_t numel : {1u, 6u, 7u, 8u, 31u, 33u, 255u, 257u, 1023u, 1024u, 1025u, 2049u})
       twin.Round(numel, Filling::kSparse, numel % 4);

@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kWorld = 2, kRounds = 2;
 
 // Some stretches are zero, for codecs that leave them out.
-Floats Values(size_t count, uint32_t rank, uint32_t round) {
+Floats ValuesWithGaps(size_t count, uint32_t rank, uint32_t round) {
   Floats values(count);
   for (size_t i = 0; i < count; ++i)
     values[i] = i / 300 % 3 == rank ? 0.0f : static_cast<float>((i * 7 + rank * 13 + round * 101) % 1999) / 64 - 15;
@@ -50,7 +50,7 @@ Arrays RunOnHost(Cluster& cluster, uint32_t rank, const Case& one) {
   arrays.residual = arrays.momentum = Floats(one.count);
   engine.SetFeedback(tensor.id(), FeedbackOf(one, arrays.residual.data(), arrays.momentum.data(), false));
   for (uint32_t round = 0; round < kRounds; ++round) {
-    tensor.data() = Values(one.count, rank, round);
+    tensor.data() = ValuesWithGaps(one.count, rank, round);
     CHECK(tensor.Run(round == 1 ? Op::kAverage : Op::kSum).ok());
   }
   arrays.out = tensor.data();
@@ -79,7 +79,7 @@ Arrays RunOnGpu(Cluster& cluster, uint32_t rank, const Case& one, const std::sha
   engine.SetFeedback(tensor.id(), FeedbackOf(one, reinterpret_cast<float*>(residual->address()),
                                              reinterpret_cast<float*>(momentum->address()), true));
   for (uint32_t round = 0; round < kRounds; ++round) {
-    tensor.Set(Values(one.count, rank, round));
+    tensor.Set(ValuesWithGaps(one.count, rank, round));
     auto operation = tensor.Start(round == 1 ? Op::kAverage : Op::kSum);
     REQUIRE(operation.ok());
     CHECK(Made(tensor.Block(**operation)));
@@ -165,7 +165,7 @@ TEST_CASE("gpu stager: the timeline shows each stage of an encoded partition, an
   const auto codec = CodecOf("fixed:bits=16,block=256", 1);
   GpuTensor tensor(cluster, 0, gpu, 10000, 1,
                    {codec, codec->spec(), Made(MakeGpuCodec(codec, SoftwareCuda::Kernels()))});
-  tensor.Set(Values(10000, 0, 0));
+  tensor.Set(ValuesWithGaps(10000, 0, 0));
   StartTracing(1 << 12);
   (void)DrainTrace();
   auto operation = tensor.Start(Op::kSum);

@@ -15,14 +15,8 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr size_t kCount = 2500;  // three partitions, the last a short one
+constexpr size_t kThreePartitions = 2500;  // elements: the last is a short one
 const ClusterOptions kAlone{.workers = 1, .partition_bytes = 4096, .stall_warning = 0};
-
-CodecUse Twinned(const std::string& spec) {
-  if (spec.empty()) return {};
-  const auto codec = CodecOf(spec, 1);
-  return {codec, codec->spec(), Made(MakeGpuCodec(codec, SoftwareCuda::Kernels()))};
-}
 
 // A program's rounds until something fails.
 Status RunRounds(Engine& engine, GpuTensor& tensor, const std::shared_ptr<Gpu>& gpu) {
@@ -57,7 +51,7 @@ bool FailAt(const std::string& symbol, uint32_t nth, const std::string& spec) {
   {
     Cluster cluster(kAlone);
     Engine& engine = cluster.engine(0);
-    GpuTensor tensor(cluster, 0, gpu, kCount, 1, Twinned(spec));
+    GpuTensor tensor(cluster, 0, gpu, kThreePartitions, 1, Twinned(spec, 1));
     cuda.Fail(symbol, cuda::kOutOfMemory, nth);
     status = RunRounds(engine, tensor, gpu);
     happened = cuda.happened();
@@ -99,7 +93,7 @@ TEST_CASE("gpu stager: memory is free when its operation has ended, with others'
   Cluster cluster(kAlone);
   REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
   {
-    GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+    GpuTensor tensor(cluster, 0, gpu, kThreePartitions, 1);
     cuda.Fail("cuMemcpyDtoHAsync_v2", cuda::kOutOfMemory, 3);
     auto operation = tensor.Start(Op::kSum);
     REQUIRE(operation.ok());
@@ -119,7 +113,7 @@ TEST_CASE("gpu stager: what a stream that never ends may still use stays, and it
     Cluster cluster(options);
     Engine& engine = cluster.engine(0);
     REQUIRE(engine.UseGpu(gpu, {}).ok());
-    GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+    GpuTensor tensor(cluster, 0, gpu, kThreePartitions, 1);
     CHECK(Made(gate->Block(tensor.stream().handle())));
     auto operation = tensor.Start(Op::kSum);
     REQUIRE(operation.ok());
@@ -141,7 +135,7 @@ TEST_CASE("gpu stager: a driver that doesn't come back is told of, with what may
   options.stall_warning = 0.05;
   Cluster cluster(options);
   REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
-  GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+  GpuTensor tensor(cluster, 0, gpu, kThreePartitions, 1);
   cuda.Hold("cuMemcpyHtoDAsync_v2");  // as while another thread frees memory
   auto operation = tensor.Start(Op::kSum);
   REQUIRE(operation.ok());
@@ -165,7 +159,7 @@ TEST_CASE("gpu stager: a device that is lost ends what was on it") {
     const auto gpu = cuda.Open();
     Cluster cluster({.workers = 1, .stall_warning = 0});
     REQUIRE(cluster.engine(0).UseGpu(gpu, {}).ok());
-    GpuTensor tensor(cluster, 0, gpu, kCount, 1);
+    GpuTensor tensor(cluster, 0, gpu, kThreePartitions, 1);
     auto operation = tensor.Start(Op::kSum);
     REQUIRE(operation.ok());
     cuda.Lose();
@@ -183,8 +177,8 @@ TEST_CASE("gpu stager: the end of this rank, or of the job, opens waiting stream
     Cluster cluster({.workers = 2, .stall_warning = 0});
     Engine& engine = cluster.engine(0);
     REQUIRE(engine.UseGpu(gpu, {}).ok());
-    GpuTensor tensor(cluster, 0, gpu, kCount, 1);
-    tensor.Set(std::vector<float>(kCount, 1));
+    GpuTensor tensor(cluster, 0, gpu, kThreePartitions, 1);
+    tensor.Set(std::vector<float>(kThreePartitions, 1));
     auto operation = tensor.Start(Op::kSum);  // the other rank never comes
     REQUIRE(operation.ok());
     CHECK(Made(tensor.Block(**operation)));

@@ -21,12 +21,6 @@ namespace {
 constexpr uint32_t kPartition = 4096;
 constexpr size_t kPart = kPartition / sizeof(float);  // elements of a partition
 
-CodecUse Twinned(const std::string& spec, uint32_t world) {
-  if (spec.empty()) return {};
-  const auto codec = CodecOf(spec, world);
-  return {codec, codec->spec(), Made(MakeGpuCodec(codec, SoftwareCuda::Kernels()))};
-}
-
 // A tensor that is reduced once; `after` are to be over before its stream goes on.
 struct Step {
   size_t parts;

@@ -12,9 +12,9 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr size_t kCount = 20000;  // five partitions, the last a short one
+constexpr size_t kFivePartitions = 20000;  // elements: the last is a short one
 
-Floats Values(uint32_t rank, uint32_t round, size_t count = kCount) {
+Floats Values(uint32_t rank, uint32_t round, size_t count = kFivePartitions) {
   Floats values(count);
   for (size_t i = 0; i < count; ++i)
     values[i] = static_cast<float>((i * 7 + rank * 13 + round * 101) % 1999) / 64.0f - 15.0f;
@@ -22,15 +22,10 @@ Floats Values(uint32_t rank, uint32_t round, size_t count = kCount) {
 }
 
 Floats Sum(uint32_t world, uint32_t round) {
-  Floats sum(kCount);
+  Floats sum(kFivePartitions);
   for (uint32_t rank = 0; rank < world; ++rank)
     for (size_t i = 0; const float value : Values(rank, round)) sum[i++] += value;
   return sum;
-}
-
-CodecUse Twinned(const std::string& spec, uint32_t world) {
-  const auto codec = CodecOf(spec, world);
-  return {codec, codec->spec(), Made(MakeGpuCodec(codec, SoftwareCuda::Kernels()))};
 }
 
 // Streams wait; nothing waits on the host until the end of each round.
@@ -42,7 +37,7 @@ void RunRaw(const ClusterOptions& options, uint32_t delay, bool captured = false
   Cluster cluster(options);
   cluster.Everybody([&](uint32_t rank) {
     REQUIRE(cluster.engine(rank).UseGpu(gpu, {}).ok());
-    GpuTensor tensor(cluster, rank, gpu, kCount, 1);
+    GpuTensor tensor(cluster, rank, gpu, kFivePartitions, 1);
     for (uint32_t round = 0; round < 4; ++round) {
       tensor.Set(Values(rank, round));
       auto operation = tensor.Start(Op::kSum);
@@ -50,8 +45,8 @@ void RunRaw(const ClusterOptions& options, uint32_t delay, bool captured = false
       CHECK(Made(tensor.Block(**operation)));
       CHECK(tensor.Get() == Sum(options.workers, round));
     }
-    CHECK(cluster.engine(rank).bytes_down() == 4 * kCount * 4);
-    CHECK(cluster.engine(rank).bytes_up() == 4 * kCount * 4);
+    CHECK(cluster.engine(rank).bytes_down() == 4 * kFivePartitions * 4);
+    CHECK(cluster.engine(rank).bytes_up() == 4 * kFivePartitions * 4);
     cluster.engine(rank).Close();
   });
 }
@@ -67,10 +62,10 @@ void RunCoded(const std::string& spec) {
   cluster.Everybody([&](uint32_t rank) {
     Engine& engine = cluster.engine(rank);
     REQUIRE(engine.UseGpu(gpu, SoftwareCuda::Kernels()).ok());
-    GpuTensor tensor(cluster, rank, gpu, kCount, 1, use);
+    GpuTensor tensor(cluster, rank, gpu, kFivePartitions, 1, use);
     CHECK(!engine.EncodesOnGpu(tensor.id()));
-    CodedTensor host(cluster, rank, kCount, use, 1001);
-    Floats left(kCount), expected(kCount);
+    CodedTensor host(cluster, rank, kFivePartitions, use, 1001);
+    Floats left(kFivePartitions), expected(kFivePartitions);
     engine.SetFeedback(tensor.id(), {.residual = left.data()});
     engine.SetFeedback(host.id(), {.residual = expected.data()});
     for (uint32_t round = 0; round < 3; ++round) {
@@ -166,7 +161,7 @@ TEST_CASE("gpu stager: one queue for all streams, and nobody waits for ever") {
   const auto gpu = cuda.Open(0, 1);
   Cluster cluster({.workers = 1});
   REQUIRE(cluster.engine(0).UseGpu(gpu, SoftwareCuda::Kernels()).ok());
-  GpuTensor tensor(cluster, 0, gpu, kCount, 1, Twinned("fixed:bits=32,block=256", 1));
+  GpuTensor tensor(cluster, 0, gpu, kFivePartitions, 1, Twinned("fixed:bits=32,block=256", 1));
   for (uint32_t round = 0; round < 2; ++round) {
     tensor.Set(Values(0, round));
     auto operation = tensor.Start(Op::kSum);
@@ -185,8 +180,8 @@ TEST_CASE("gpu stager: the queues that CUDA has unless told otherwise are enough
   Cluster cluster({.workers = 1});
   REQUIRE(cluster.engine(0).UseGpu(gpu, SoftwareCuda::Kernels()).ok());
   const CodecUse use = Twinned("fixed:bits=32,block=256", 1);
-  GpuTensor first(cluster, 0, gpu, kCount, 1), second(cluster, 0, gpu, kCount, 101, use);
-  GpuTensor third(cluster, 0, gpu, kCount, 201);
+  GpuTensor first(cluster, 0, gpu, kFivePartitions, 1), second(cluster, 0, gpu, kFivePartitions, 101, use);
+  GpuTensor third(cluster, 0, gpu, kFivePartitions, 201);
   std::shared_ptr<Operation> last;
   for (uint32_t round = 0; round < 3; ++round)
     for (GpuTensor* const tensor : {&first, &second, &third}) {
@@ -207,7 +202,7 @@ TEST_CASE("gpu stager: without waits by value the host has to wait; other device
   const auto gpu = cuda.Open(), second = cuda.Open(1);
   Cluster cluster({.workers = 1});
   Engine& engine = cluster.engine(0);
-  GpuTensor tensor(cluster, 0, gpu, kCount, 1), elsewhere(cluster, 0, second, kCount, 101);
+  GpuTensor tensor(cluster, 0, gpu, kFivePartitions, 1), elsewhere(cluster, 0, second, kFivePartitions, 101);
   CHECK(tensor.Start(Op::kSum).status().code() == Code::kInvalid);
   REQUIRE(engine.UseGpu(gpu, {}).ok());
   tensor.Set(Values(0, 0));

@@ -33,7 +33,7 @@ inline std::string FirstDifference(std::span<const float> a, std::span<const flo
              " on the CPU, " + std::to_string(b[i]);
   return "";
 }
-inline std::string FirstDifference(Bytes a, Bytes b) {
+inline std::string FirstDifference(byteps_like::Bytes a, byteps_like::Bytes b) {
   if (a.size() != b.size()) return std::to_string(a.size()) + " bytes on the CPU, " + std::to_string(b.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i] != b[i])
@@ -143,7 +143,7 @@ class GpuTwin {
   }
 
   // Results of bytes that are none: refused or decoded, as the CPU does it, and nothing touched beyond the arrays.
-  void Arbitrary(uint32_t numel, Bytes result) {
+  void Arbitrary(uint32_t numel, byteps_like::Bytes result) {
     CAPTURE(codec_->spec());
     CAPTURE(numel);
     const CodecPlan plan = codec_->Plan(numel);
@@ -174,7 +174,8 @@ class GpuTwin {
   }
 
   // The result of one contribution counted twice; of kDense codecs, of one.
-  void Sum(const GpuRound& round, Bytes payload, ExactBuffer& agreed, ExactBuffer& scratch, std::span<float> out) {
+  void Sum(const GpuRound& round, byteps_like::Bytes payload, ExactBuffer& agreed, ExactBuffer& scratch,
+           std::span<float> out) {
     const CodecPlan plan = codec_->Plan(round.numel);
     if (codec_->trait() == Trait::kDense) return Decoded(round, payload, 1, agreed, scratch, out);
     ExactBuffer sum(plan.accumulator), result(plan.result);
@@ -186,7 +187,7 @@ class GpuTwin {
     Decoded(round, exact.bytes(), 2, agreed, scratch, out);
   }
 
-  void Decoded(GpuRound round, Bytes result, uint32_t count, ExactBuffer& agreed, ExactBuffer& scratch,
+  void Decoded(GpuRound round, byteps_like::Bytes result, uint32_t count, ExactBuffer& agreed, ExactBuffer& scratch,
                std::span<float> out) {
     for (const float factor : {1.0f, 1.0f / 3}) {
       std::vector<float> expected(round.numel);

@@ -13,8 +13,6 @@ namespace {
 // Resends after 16 ms and not half a second: faults of a cable two steps long need not take longer.
 constexpr char kHasty[] = "?ack_timeout=12";
 
-double SecondsSince(Deadline begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 std::string WithQuery(const std::string& url, const std::string& query) {
   return url + (url.find('?') == std::string::npos ? query : "&" + query.substr(1));
 }

@@ -5,10 +5,6 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr uint32_t kTotal = 4u << 20;
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // From device 0 to device 1, over the first cable. Empty: this host has none.
 std::string OverCable(const std::string& query) {
   if (!HasCables()) {

@@ -13,6 +13,8 @@
 
 namespace byteps_like::testing {
 
+inline constexpr uint32_t kTotal = 4u << 20;  // bytes of a message that goes in several frames
+
 // True, and says so, where RDMA can't run.
 inline bool NoRdma() {
   const Status viable = rdma::IsViable();

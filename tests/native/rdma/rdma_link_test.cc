@@ -9,8 +9,6 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr uint32_t kTotal = 4u << 20;
-
 void Fill(const Memory& memory, uint32_t seed) {
   const Bytes pattern = Pattern(memory.bytes().size(), seed);
   std::copy(pattern.begin(), pattern.end(), memory.data());

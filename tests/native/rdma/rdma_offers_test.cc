@@ -10,8 +10,6 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr uint32_t kTotal = 4u << 20;
-
 // A frame of the message (lane 1, call `call`, tag 5) of kTotal bytes.
 Message Part(uint32_t call, uint64_t offset, uint32_t bytes) {
   Message message;
@@ -128,7 +126,7 @@ TEST_CASE("rdma offers: of a peer that is stopped no answer comes; once the link
 namespace {
 
 constexpr uint32_t kRanks = 3;
-constexpr uint64_t kCount = 3u << 18;  // floats: 1 MiB a chunk
+constexpr uint64_t kFloats = 3u << 18;  // 1 MiB a chunk
 
 using Make = Program (*)(uint32_t rank, uint32_t n);
 
@@ -145,23 +143,23 @@ Program RingAllGather(uint32_t rank, uint32_t n) {
 // An all-reduce in place in registered memory, of which each rank's sum is known.
 struct InPlace {
   InPlace() {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) memory.push_back(std::make_unique<Memory>(kCount * sizeof(float)));
+    for (uint32_t rank = 0; rank < kRanks; ++rank) memory.push_back(std::make_unique<Memory>(kFloats * sizeof(float)));
   }
   float* of(uint32_t rank) { return reinterpret_cast<float*>(memory[rank]->data()); }
   void Fill() {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
-      for (uint64_t i = 0; i < kCount; ++i) of(rank)[i] = static_cast<float>(i % 1000 + rank);
+      for (uint64_t i = 0; i < kFloats; ++i) of(rank)[i] = static_cast<float>(i % 1000 + rank);
     }
   }
   bool Right(uint32_t rank, Make make) {
-    for (uint64_t i = 0; i < kCount; ++i) {
-      const uint64_t sum = make == RingAllReduce ? 3 * (i % 1000) + 3 : i % 1000 + i / (kCount / kRanks);
+    for (uint64_t i = 0; i < kFloats; ++i) {
+      const uint64_t sum = make == RingAllReduce ? 3 * (i % 1000) + 3 : i % 1000 + i / (kFloats / kRanks);
       if (of(rank)[i] != static_cast<float>(sum)) return false;
     }
     return true;
   }
   RunOptions OptionsOf(uint32_t rank, uint32_t call, Make make = RingAllReduce) {
-    const auto chunks = Lay(Cut(kCount, kRanks), sizeof(float));
+    const auto chunks = Lay(Cut(kFloats, kRanks), sizeof(float));
     RunOptions options;
     options.id = {1, call};
     options.description = "in place";
@@ -193,7 +191,7 @@ TEST_CASE("rdma offers: of an all-gather every byte is written straight to its p
   for (uint32_t rank = 0; rank < kRanks; ++rank) before.push_back(placed(rank));
   all.Fill();
   RunAll(world, all, 1, RingAllGather);
-  const uint64_t chunk = kCount / kRanks;
+  const uint64_t chunk = kFloats / kRanks;
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
     CHECK(placed(rank) - before[rank] == (kRanks - 1) * chunk * sizeof(float));
     CHECK(all.Right(rank, RingAllGather));
@@ -234,7 +232,7 @@ TEST_CASE("rdma offers: a collective that is given up in the middle leaves memor
     if (call > 0) world.at(call % kRanks).Cancel(runs[call % kRanks], Status(Code::kTimeout, "enough"));
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       REQUIRE(runs[rank]->Wait(In(30)));
-      if (!runs[rank]->status().ok()) std::fill_n(all.memory[rank]->data(), kCount * sizeof(float), std::byte{0x5A});
+      if (!runs[rank]->status().ok()) std::fill_n(all.memory[rank]->data(), kFloats * sizeof(float), std::byte{0x5A});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -258,7 +256,7 @@ TEST_CASE("rdma offers: a rank that dies in the middle of an all-reduce writes i
     }
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       REQUIRE(runs[rank]->Wait(In(30)));
-      if (!runs[rank]->status().ok()) std::fill_n(all.memory[rank]->data(), kCount * sizeof(float), std::byte{0x5A});
+      if (!runs[rank]->status().ok()) std::fill_n(all.memory[rank]->data(), kFloats * sizeof(float), std::byte{0x5A});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     for (uint32_t rank = 0; rank < kRanks; ++rank) {

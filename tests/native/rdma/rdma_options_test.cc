@@ -22,7 +22,9 @@ TEST_CASE("rdma: an address says hosts, port and options") {
 }
 
 TEST_CASE("rdma: a wrong address is an error that names what is wrong") {
-  const std::pair<const char*, const char*> cases[] = {
+  const struct {
+    const char *url, *what;
+  } cases[] = {
       {"rdma://10.0.0.2", "host:port"},         {"rdma://:1", "host:port"},
       {"rdma://fd00::2:1", "brackets"},         {"rdma://a,,b:1", "a host is empty"},
       {"rdma://a:1?gid=-1", "gid=-1"},          {"rdma://a:1?gid=256", "255"},
@@ -30,12 +32,12 @@ TEST_CASE("rdma: a wrong address is an error that names what is wrong") {
       {"rdma://a,b:1?qps=5", "more than"},      {"rdma://a:1?device=a,", "empty"},
       {"rdma://a:1?ack_timeout=32", "1 to 31"},
   };
-  for (const auto& [url, what] : cases) {
-    CAPTURE(url);
-    const Status status = rdma::ParseOptions(url).status();
+  for (const auto& one : cases) {
+    CAPTURE(one.url);
+    const Status status = rdma::ParseOptions(one.url).status();
     CHECK(status.code() == Code::kInvalid);
-    CHECK(status.message().find(what) != std::string::npos);
-    CHECK(status.message().find(url) != std::string::npos);
+    CHECK(status.message().find(one.what) != std::string::npos);
+    CHECK(status.message().find(one.url) != std::string::npos);
   }
 }
 

@@ -56,9 +56,10 @@ class LogWatch {
 };
 
 // A rank's arena, which outlives the epochs, and its engine in one of them.
-class Rank {
+class ArenaRank {
  public:
-  Rank(uint32_t rank, size_t count) : rank_(rank), count_(count), arena_(*SharedBuffer::Create(count * sizeof(float))) {
+  ArenaRank(uint32_t rank, size_t count)
+      : rank_(rank), count_(count), arena_(*SharedBuffer::Create(count * sizeof(float))) {
     Fill();
   }
   void Fill() {
@@ -135,24 +136,24 @@ TEST_CASE("rdma: the other process that sums" * doctest::skip()) {
 
 TEST_CASE("rdma: a server that is killed is noticed by all, and the next epoch's takes its place") {
   if (NoRdma()) return;
-  Rank ranks[] = {{0, kCount}, {1, kCount}};
+  ArenaRank ranks[] = {{0, kCount}, {1, kCount}};
   LogWatch lost("link lost");
   {
     const std::string url = FreePlace();
     OtherProcess server("1 " + url, kServes);
-    for (Rank& rank : ranks) rank.Join(url, 1, 2);
+    for (ArenaRank& rank : ranks) rank.Join(url, 1, 2);
     const auto half = ranks[0].Start();  // what rank 1 never adds to
     CHECK(ranks[0].engine().Wait(*half, In(0.5)).code() == Code::kTimeout);
     server.Kill();
     CHECK(lost.Wait(2, 10));  // of each rank, whether it had anything under way or not
-    for (Rank& rank : ranks) rank.engine().Fail(Code::kPeerLost, "server 0 died");  // as the scheduler does
+    for (ArenaRank& rank : ranks) rank.engine().Fail(Code::kPeerLost, "server 0 died");  // as the scheduler does
     CHECK(ranks[0].engine().Wait(*half, In(10)).code() == Code::kPeerLost);
-    for (Rank& rank : ranks) rank.Leave();
+    for (ArenaRank& rank : ranks) rank.Leave();
   }
   CHECK(ranks[0].Wrong(0, 1) == 0);  // nothing has landed
   const std::string url = FreePlace();
   OtherProcess server("2 " + url, kServes);
-  for (Rank& rank : ranks) rank.Join(url, 2, 2);
+  for (ArenaRank& rank : ranks) rank.Join(url, 2, 2);
   const std::shared_ptr<Operation> sums[] = {ranks[0].Start(), ranks[1].Start()};
   for (uint32_t rank : {0u, 1u}) {
     const Status status = ranks[rank].engine().Wait(*sums[rank], In(30));
@@ -167,9 +168,9 @@ TEST_CASE("rdma: servers write results straight into arenas, who comes first wri
   constexpr uint32_t kRounds = 5;
   constexpr uint64_t kBytes = kCount * sizeof(float);
   const auto server = StartServer(FreshUrl("rdma"), 1, 2);
-  Rank ranks[] = {{0, kCount}, {1, kCount}};
+  ArenaRank ranks[] = {{0, kCount}, {1, kCount}};
   const ShardStats& stats = server->shards()[0]->stats();
-  for (Rank& rank : ranks) rank.Join(server->urls().front(), 1, 2);
+  for (ArenaRank& rank : ranks) rank.Join(server->urls().front(), 1, 2);
   for (uint32_t round = 0; round < kRounds; ++round) {
     const auto first = ranks[0].Start();
     const Deadline limit = In(30);
@@ -184,7 +185,7 @@ TEST_CASE("rdma: servers write results straight into arenas, who comes first wri
   }
   CHECK(stats.payload_received == 2 * kRounds * kBytes);
   CHECK(stats.payload_placed == (kRounds - 2) * kBytes);  // of rank 0, once both accumulators were offered
-  for (Rank& rank : ranks) {
+  for (ArenaRank& rank : ranks) {
     const LinkCounters counters = rank.engine().counters();
     CHECK(counters.payload_received == kRounds * kBytes);
     CHECK(counters.payload_placed == counters.payload_received);
@@ -196,7 +197,7 @@ TEST_CASE("rdma: a link whose cable is cut under a contribution is made anew, an
   if (NoRdma() || !HasCables()) return;
   // One worker, and a cable that is cut before it begins: so it has something under way, and notices.
   const auto server = StartServer(FreshUrl("rdma") + "?ack_timeout=12", 1, 1);
-  Rank worker(0, kCount);
+  ArenaRank worker(0, kCount);
   LogWatch lost("link lost");
   worker.Join(server->urls().front(), 1, 1);
   for (const bool breaks : {false, true, false}) {

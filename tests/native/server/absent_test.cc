@@ -75,8 +75,6 @@ size_t WrongSums(Cluster& cluster, size_t count, uint32_t rounds, bool (*shared)
   return wrong;
 }
 
-bool Nobody(uint32_t) { return false; }
-bool All(uint32_t) { return true; }
 bool Half(uint32_t rank) { return rank < 2; }
 
 Header Absent(uint32_t rank, uint64_t key, uint32_t round, uint32_t total) {

@@ -22,12 +22,14 @@ class Lists final : public Codec {
   uint32_t Encode(std::span<const float>, const Draw&, const std::byte*, std::byte*, std::byte*) const override {
     return 0;
   }
-  void Residual(std::span<const float>, const Draw&, const std::byte*, std::byte*, Bytes, float*) const override {}
-  Status Decode(Bytes, uint32_t, const Draw&, const std::byte*, std::byte*, float, std::span<float>) const override {
+  void Residual(std::span<const float>, const Draw&, const std::byte*, std::byte*, byteps_like::Bytes,
+                float*) const override {}
+  Status Decode(byteps_like::Bytes, uint32_t, const Draw&, const std::byte*, std::byte*, float,
+                std::span<float>) const override {
     return {};
   }
   void Reset(uint32_t, std::byte* sum) const override { std::memset(sum, 0, 8); }
-  Status Accumulate(uint32_t, Bytes payload, std::byte*, std::byte* sum) const override {
+  Status Accumulate(uint32_t, byteps_like::Bytes payload, std::byte*, std::byte* sum) const override {
     uint64_t length;
     std::memcpy(&length, sum, 8);
     std::memcpy(sum + 8 + length, payload.data(), payload.size());

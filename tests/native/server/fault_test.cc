@@ -8,11 +8,7 @@
 #include "tests/native/server/cluster_fixture.h"
 
 namespace byteps_like::testing {
-namespace {
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("ranks that disagree on the operation are told so, all of them") {
   Cluster cluster({.workers = 3});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/native/server/encoded_fixture.h"
@@ -12,6 +13,7 @@
 namespace byteps_like::testing {
 
 inline constexpr uint32_t kBlock = 256;
+inline const std::string kBlocks = "blocksparse:block=256,dense=0.8";
 
 // As many blocks as `share` of all comes to, rounded down, aren't zero.
 inline Floats SparseBlocks(uint32_t numel, double share, uint32_t seed, uint32_t block = kBlock) {

@@ -8,8 +8,6 @@
 namespace byteps_like::testing {
 namespace {
 
-const std::string kBlocks = "blocksparse:block=256,dense=0.8";
-
 // A round of these payloads, which come in pieces of any length. Keeps what might have been sent at once, as a link
 // would: nothing of it may change later.
 class Merging {

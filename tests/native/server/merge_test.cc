@@ -10,8 +10,6 @@
 namespace byteps_like::testing {
 namespace {
 
-const std::string kBlocks = "blocksparse:block=256,dense=0.8";
-
 // One rank's tensor with a codec.
 class MergedTensor {
  public:

@@ -48,8 +48,6 @@ size_t WrongSums(Cluster& cluster, DType dtype, size_t count, uint32_t rounds, b
   return wrong;
 }
 
-bool Nobody(uint32_t) { return false; }
-bool All(uint32_t) { return true; }
 bool EvenRanks(uint32_t rank) { return rank % 2 == 0; }
 
 }  // namespace

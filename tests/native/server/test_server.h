@@ -56,6 +56,4 @@ inline std::shared_ptr<SharedBuffer> Ones(size_t bytes) {
   return *buffer;
 }
 
-inline bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace byteps_like::testing

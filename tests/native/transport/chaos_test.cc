@@ -7,8 +7,6 @@
 namespace byteps_like::testing {
 namespace {
 
-double SecondsSince(Deadline begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 std::vector<uint64_t> Positions(uint64_t seed, double per_kib, int count) {
   FaultPositions positions(seed, per_kib);
   std::vector<uint64_t> all;

@@ -9,17 +9,6 @@
 namespace byteps_like::testing {
 namespace {
 
-constexpr char kMildChaos[] = "?seed=5&delay_ms=1&stall=0.001&stall_ms=2";
-
-std::vector<std::string> Urls() {
-  std::vector<std::string> urls;
-  for (const std::string& scheme : TestedSchemes()) {
-    urls.push_back(FreshUrl(scheme));
-    urls.push_back(FreshUrl("chaos+" + scheme, kMildChaos));
-  }
-  return urls;
-}
-
 // Two ends of a link on one loop each.
 struct Linked {
   explicit Linked(const std::string& url) : Linked(MakeStreams(url)) {}
@@ -29,7 +18,7 @@ struct Linked {
   Peer client, server;
 };
 
-Header PushHeader(size_t size, uint32_t crc) {
+Header HeaderWithCrc(size_t size, uint32_t crc) {
   Header header = Push(1, Bytes(size)).header;
   header.payload_crc = crc;
   return header;
@@ -46,7 +35,7 @@ Status WriteHeader(Stream& stream, const Header& header) {
 TEST_CASE("link: frames of many sizes arrive whole and in order, both ways") {
   const size_t sizes[] = {
       0, 1, 63, 64, 65, 4095, 4096, 16384, 65536, 65537, 262144, 3000001 / kSlow, kMaxPayload / kSlow};
-  for (const std::string& url : Urls()) {
+  for (const std::string& url : TestedUrls()) {
     CAPTURE(url);
     Linked linked(url);
     uint32_t count = 0;
@@ -71,7 +60,7 @@ TEST_CASE("link: frames of many sizes arrive whole and in order, both ways") {
 
 TEST_CASE("link: many small frames, and the counters are exact") {
   constexpr uint32_t kFrames = 5000;
-  for (const std::string& url : Urls()) {
+  for (const std::string& url : TestedUrls()) {
     CAPTURE(url);
     Linked linked(url);
     size_t payload = 0;
@@ -162,7 +151,7 @@ TEST_CASE("link: two links on one loop, one flooded, both served in turn") {
 }
 
 TEST_CASE("link: goodbye makes an orderly end, without one the peer is lost") {
-  for (const std::string& url : Urls()) {
+  for (const std::string& url : TestedUrls()) {
     CAPTURE(url);
     for (const bool polite : {true, false}) {
       CAPTURE(polite);
@@ -203,11 +192,11 @@ TEST_CASE("link: garbage, a wrong checksum and an unexpected frame close it as c
   feed([&](Stream& stream) { CHECK(WriteFull(stream, payload, In(5)).ok()); }, false, "magic");
   feed(
       [&](Stream& stream) {
-        CHECK(WriteHeader(stream, PushHeader(payload.size(), crc ^ 1)).ok());
+        CHECK(WriteHeader(stream, HeaderWithCrc(payload.size(), crc ^ 1)).ok());
         CHECK(WriteFull(stream, payload, In(5)).ok());
       },
       false, "checksum");
-  feed([&](Stream& stream) { CHECK(WriteHeader(stream, PushHeader(8, crc)).ok()); }, true, "not expected");
+  feed([&](Stream& stream) { CHECK(WriteHeader(stream, HeaderWithCrc(8, crc)).ok()); }, true, "not expected");
 }
 
 TEST_CASE("link: a payload under way is redirected with what has come") {
@@ -220,7 +209,7 @@ TEST_CASE("link: a payload under way is redirected with what has come") {
   server.SetOnFrame([&](Link&, const Header&, std::byte* place) { arrived = place; });
   thread.Do([&] { CHECK_FALSE(server.link().Redirect(elsewhere.data())); });  // nothing is under way
   const uint32_t crc = kernels::Crc32c(0, payload.data(), payload.size());
-  REQUIRE(WriteHeader(*streams.client, PushHeader(payload.size(), crc)).ok());
+  REQUIRE(WriteHeader(*streams.client, HeaderWithCrc(payload.size(), crc)).ok());
   REQUIRE(WriteFull(*streams.client, std::span(payload).first(150'000), In(5)).ok());
   const auto limit = In(5);
   while (server.link().counters().bytes_received < 150'064 && Clock::now() < limit) std::this_thread::yield();
@@ -244,7 +233,7 @@ TEST_CASE("link: a payload that may go anywhere lies in the link's own memory, a
   const uint32_t crc = kernels::Crc32c(0, payload.data(), payload.size());
   for (const bool at_once : {true, false}) {
     thread.Do([&] { server.anywhere = at_once, arrived.clear(); });
-    REQUIRE(WriteHeader(*streams.client, PushHeader(payload.size(), crc)).ok());
+    REQUIRE(WriteHeader(*streams.client, HeaderWithCrc(payload.size(), crc)).ok());
     REQUIRE(WriteFull(*streams.client, std::span(payload).first(150'000), In(5)).ok());
     const auto limit = In(5);
     while (server.link().counters().bytes_received % (300'064) < 150'064 && Clock::now() < limit)
@@ -257,7 +246,7 @@ TEST_CASE("link: a payload that may go anywhere lies in the link's own memory, a
 }
 
 TEST_CASE("link: closed inside OnFrame, and destroyed inside OnClosed") {
-  for (const std::string& url : Urls()) {
+  for (const std::string& url : TestedUrls()) {
     CAPTURE(url);
     LoopThread thread;
     StreamPair streams = MakeStreams(url);

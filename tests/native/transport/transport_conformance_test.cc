@@ -8,21 +8,9 @@
 namespace byteps_like::testing {
 namespace {
 
-// Delays, stalls and a rate that slow a test down by little, but cut reads and writes at odd places.
-constexpr char kMildChaos[] = "?seed=5&delay_ms=1&rate=2e9&stall=0.001&stall_ms=2";
-
-std::vector<std::string> Urls() {
-  std::vector<std::string> urls;
-  for (const std::string& scheme : TestedSchemes()) {
-    urls.push_back(FreshUrl(scheme));
-    urls.push_back(FreshUrl("chaos+" + scheme, kMildChaos));
-  }
-  return urls;
-}
-
 template <typename Test>
 void OnEveryTransport(Test test) {
-  for (const std::string& url : Urls()) {
+  for (const std::string& url : TestedUrls()) {
     CAPTURE(url);
     test(MakeStreams(url));
   }

@@ -34,6 +34,11 @@ inline std::vector<uint32_t> NumbersOf(uint32_t workers) {
 }
 
 inline Deadline In(double seconds) { return Clock::now() + std::chrono::microseconds(int64_t(seconds * 1e6)); }
+inline double SecondsSince(Deadline began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
+
+inline bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+// The exact text is part of the contract with people: ranks are named.
+inline bool Says(const Status& status, const std::string& text) { return Contains(status.message(), text); }
 
 class LoopThread {
  public:
@@ -230,6 +235,18 @@ inline std::string FreshUrl(const std::string& scheme, const std::string& query 
   if (scheme.ends_with("rdma")) return scheme + "://" + rdma::LocalAddresses().back().host + ":0" + query;
   const std::string place = "test-" + std::to_string(::getpid()) + "-" + std::to_string(count.fetch_add(1));
   return scheme + "://" + place + query;
+}
+
+// Delays, stalls and a rate that slow a test down by little, but cut reads and writes at odd places.
+inline constexpr char kMildChaos[] = "?seed=5&delay_ms=1&rate=2e9&stall=0.001&stall_ms=2";
+
+inline std::vector<std::string> TestedUrls() {
+  std::vector<std::string> urls;
+  for (const std::string& scheme : TestedSchemes()) {
+    urls.push_back(FreshUrl(scheme));
+    urls.push_back(FreshUrl("chaos+" + scheme, kMildChaos));
+  }
+  return urls;
 }
 
 }  // namespace byteps_like::testing
