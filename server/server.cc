@@ -12,6 +12,7 @@ Server::Server(Options options) : options_(std::move(options)) {
     shard.memory_limit = options_.memory_limit / options_.shards;
     shard.kernel_queue_bytes = options_.kernel_queue_bytes;
     shard.segment_bytes = std::clamp<size_t>(options_.segment_bytes, 1, kMaxPayload);
+    shard.policies = options_.policies;
     shard.on_event = [this](Code code, const std::string& text, bool fatal) {
       if (fatal) Fail(code, text);
       if (options_.on_event) options_.on_event(code, text, fatal);

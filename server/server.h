@@ -22,6 +22,7 @@ class Server {
     size_t segment_bytes = kDefaultSegment;             // of results whose contributions show no segment
     uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
     ShardEvent on_event;                                // called on a shard's thread
+    std::span<const PolicyRow> policies = Policies();   // which lives longer
   };
 
   static Result<std::unique_ptr<Server>> Start(Options options);

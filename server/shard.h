@@ -22,9 +22,9 @@
 #include "csrc/transport/loop/event_loop.h"
 #include "csrc/transport/memory/shared_buffer.h"
 #include "server/codecs.h"
-#include "server/encoded_round.h"
 #include "server/memory.h"
-#include "server/round.h"
+#include "server/policy/policies.h"
+#include "server/rounds/round.h"
 
 namespace byteps_like {
 
@@ -64,6 +64,7 @@ class Shard : private LinkHandler {
     size_t segment_bytes = kDefaultSegment;
     uint32_t kernel_queue_bytes = kDefaultKernelQueue;
     ShardEvent on_event;
+    std::span<const PolicyRow> policies = Policies();
   };
   explicit Shard(Options options);
   Status Start();  // once, before anything else
@@ -103,7 +104,8 @@ class Shard : private LinkHandler {
   const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
   bool MakesSense(const Peer& peer, const Header& header);
   Round* RoundFor(Peer& peer, const Header& header, Key** key);
-  Key* FindOrMake(const Header& header);
+  Key* FindOrMake(const Header& header, const Terms& terms);
+  const PolicyRow* PolicyOf(const Header& header, const Terms& terms);
   bool Join(Key& key, Round& round, const Header& header, const Terms& terms);
   bool Reserve(Key& key, Round& round, const Header& header);
   bool Acknowledge(Key& key, const Header& header);
@@ -113,7 +115,7 @@ class Shard : private LinkHandler {
   void OnStreamOfReferred(Peer& peer, Key& key, Round& round, const Header& header);
   void OnAbsent(Peer& peer, Key& key, Round& round);
   void AnswerAgain(Key& key, Round& round, uint32_t rank);
-  void Progress(Key& key, Round& round);
+  void Progress(Key& key, Round& round, uint32_t rank);
   void Lend(const Key& key, Round& round);
   bool LendTo(uint32_t rank, const Key& key, uint32_t round, std::span<std::byte> place);
 
@@ -137,6 +139,7 @@ class Shard : private LinkHandler {
   void Warn(const Round& round, const std::string& text);
   void FailWhatWaitsFor(const Peer& gone);
   bool FailIfGone(const Key& key, const Round& round);
+  bool IsInReach(const Round& round) const;
   void TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const;
 
   const Options options_;
@@ -171,21 +174,22 @@ struct Shard::Sendable {
   }
 };
 
-enum class RoundKind : uint8_t { kDense, kEncoded, kMerge };  // DenseRound, EncodedRound, MergeRound
-
 struct Shard::Key {
-  Key(uint64_t number, ShardMemory& memory);
+  Key(uint64_t number, ShardMemory& memory, const Combine& combine);
 
   Round& of(uint32_t round) { return *rounds[round & 1]; }
-  // The same, of the kind that these terms want. It must not be active.
-  Round& Renew(uint32_t round, const Terms& terms);
-  std::unique_ptr<Round> Make(RoundKind kind);
+  // The same, of the kind that this policy wants. It must not be active.
+  Round& Renew(uint32_t round, const PolicyRow& row);
+  // With what the key keeps for it. No round is unfinished.
+  KeyPolicy Open(const PolicyRow& row);
 
   const uint64_t key;
   ShardMemory& memory;
   uint32_t next = 0;                             // the round that has not begun yet
-  ServerFeedback feedback;                       // before the rounds, which use it
+  std::unique_ptr<Update> update;                // before the rounds, which use it; kept while others take turns
+  const PolicyRow* updated_by = nullptr;         // whose it is
   std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
+  std::array<const Combine*, 2> kinds;           // of these
   std::vector<std::unique_ptr<Round>> lent;      // of kinds that came before: somebody may write to their memory
   std::vector<bool> forgotten;                   // by rank; empty while nobody has
 

@@ -58,7 +58,7 @@ void Shard::OnForget(Peer& peer, const Header& header) {
     if (!round->active()) continue;
     if (round->complete() > 0) {
       for (const auto& one : peers_)
-        if (!MayHaveAll(*round, one->rank))
+        if (round->of(one->rank).begun && !MayHaveAll(*round, one->rank))
           return Blame(*one, KeyText(key.key) + ": the rank forgets the key before it has its result");
       continue;
     }
@@ -105,7 +105,7 @@ void Shard::OnResume(Peer& peer, const Header& header) {
   // Of who disagrees nothing has been counted: it hears so, and is told why when it pushes.
   if (round != nullptr && round->active() && round->number() == header.round && round->of(peer.rank).begun) {
     Contribution& contribution = round->of(peer.rank);
-    if (header.offset > round->complete())
+    if (header.offset > round->Readable(peer.rank))
       return Blame(peer, KeyText(header.key) + ": the rank resumes beyond the end of the result");
     if (header.total != contribution.total)
       return Blame(peer, KeyText(header.key) + ": the rank resumes a round that it has not begun");

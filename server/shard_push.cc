@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/dense_round.h"
-#include "server/merge_round.h"
+#include "csrc/codec/payload.h"
 #include "server/shard.h"
 
 namespace byteps_like {
@@ -12,47 +11,55 @@ namespace {
 
 constexpr uint64_t kPrelude = uint64_t{1} << 63;  // in the keys of preludes
 
-RoundKind KindOf(const Terms& terms) {
-  if (terms.codec == nullptr) return RoundKind::kDense;
-  return terms.codec->codec->trait() == Trait::kMerge ? RoundKind::kMerge : RoundKind::kEncoded;
-}
-
 }  // namespace
 
 std::string KeyText(uint64_t key) {
   return ((key & kPrelude) != 0 ? "the prelude of key " : "key ") + std::to_string(key & ~kPrelude);
 }
 
-Shard::Key::Key(uint64_t number, ShardMemory& memory) : key(number), memory(memory) {
-  for (auto& round : rounds) round = Make(RoundKind::kDense);
+Shard::Key::Key(uint64_t number, ShardMemory& memory, const Combine& combine)
+    : key(number), memory(memory), kinds{&combine, &combine} {
+  for (auto& round : rounds) round = combine.make(key, memory);
 }
 
-std::unique_ptr<Round> Shard::Key::Make(RoundKind kind) {
-  if (kind == RoundKind::kDense) return std::make_unique<DenseRound>(memory);
-  if (kind == RoundKind::kMerge) return std::make_unique<MergeRound>(memory);
-  return std::make_unique<EncodedRound>(key, memory, feedback);
-}
-
-Round& Shard::Key::Renew(uint32_t round, const Terms& terms) {
+Round& Shard::Key::Renew(uint32_t round, const PolicyRow& row) {
   std::unique_ptr<Round>& place = rounds[round & 1];
-  const RoundKind kind = KindOf(terms);
-  if (kind == KindOf(place->terms())) return *place;
+  const Combine*& kind = kinds[round & 1];
+  if (kind == row.combine) return *place;
   if (place->lent_to() != kNobody) lent.push_back(std::move(place));
-  place = Make(kind);
+  kind = row.combine;
+  place = kind->make(key, memory);
   return *place;
 }
 
-Shard::Key* Shard::FindOrMake(const Header& header) {
+KeyPolicy Shard::Key::Open(const PolicyRow& row) {
+  if (row.update == nullptr) return {row};
+  if (updated_by != &row) update = row.update(memory);
+  updated_by = &row;
+  return {row, update.get()};
+}
+
+// nullptr: none, of which the job hears. Not of the frames that today's workers send: the table has a row for each.
+const PolicyRow* Shard::PolicyOf(const Header& header, const Terms& terms) {
+  const PolicyRow* const row = FindPolicy(options_.policies, terms);
+  if (row == nullptr)
+    FailOnLoop(Code::kInvalid, KeyText(header.key) + ": " + Describe(terms) + ": no policy is for such rounds");
+  return row;
+}
+
+Shard::Key* Shard::FindOrMake(const Header& header, const Terms& terms) {
   const auto found = keys_.find(header.key);
   if (found != keys_.end()) return found->second.get();
   if (given_up_.contains(header.key)) return nullptr;
+  const PolicyRow* const row = PolicyOf(header, terms);
+  if (row == nullptr) return nullptr;
   if (!memory_.Charge(KeyBytes())) {
     const Status full = memory_.Exhausted();
     FailOnLoop(full.code(), KeyText(header.key) + ": " + full.message());
     return nullptr;
   }
   ++stats_.keys;
-  return keys_.emplace(header.key, std::make_unique<Key>(header.key, memory_)).first->second.get();
+  return keys_.emplace(header.key, std::make_unique<Key>(header.key, memory_, *row->combine)).first->second.get();
 }
 
 // The codec that an encoded push names; nullptr if its link has announced none by that number.
@@ -82,11 +89,12 @@ bool Shard::MakesSense(const Peer& peer, const Header& header) {
 // The round a push belongs to, with memory for it; nullptr if it is wrong (the job has failed then), or of a key that
 // was given up.
 Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
-  Key* const found = MakesSense(peer, header) ? FindOrMake(header) : nullptr;
+  if (!MakesSense(peer, header)) return nullptr;
+  const Terms terms = TermsOf(header, (header.flags & kEncoded) != 0 ? CodecOf(peer, header) : nullptr);
+  Key* const found = FindOrMake(header, terms);
   if (found == nullptr) return nullptr;
   Key& key = *found;
   *out = found;
-  const Terms terms = TermsOf(header, (header.flags & kEncoded) != 0 ? CodecOf(peer, header) : nullptr);
   Round& current = key.of(header.round);
   if (current.active() && current.number() == header.round)
     return Join(key, current, header, terms) && Reserve(key, current, header) ? &current : nullptr;
@@ -97,8 +105,10 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
                                     ": the ranks have used this name in different numbers of rounds");
     return nullptr;
   }
-  Round& round = key.Renew(header.round, terms);
-  round.Begin(header, terms, world_.size());
+  const PolicyRow* const row = PolicyOf(header, terms);
+  if (row == nullptr) return nullptr;
+  Round& round = key.Renew(header.round, *row);
+  round.Begin(header, terms, key.Open(*row), world_.size());
   round.began = Tracing() ? TraceClock() : 0;
   ++key.next;
   ++stats_.rounds;
@@ -149,10 +159,10 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   if (header.flags & kAbsent) return OnAbsent(peer, *key, *round);
   if (header.flags & kByReference) return OnReference(peer, *key, *round, header);
   if (contribution.referred) return OnStreamOfReferred(peer, *key, *round, header);
-  if (header.op == Op::kBroadcast && header.root != peer.rank) {
+  if (!round->Brings(peer.rank)) {
     round->Subscribe(peer.rank);
     if (Tracing()) TraceStage(TraceKind::kArrived, key->key, *round, peer.rank, 0);
-    return Progress(*key, *round);
+    return Progress(*key, *round, peer.rank);
   }
   OnSegment(peer, *key, *round, header, payload);
 }
@@ -174,7 +184,7 @@ void Shard::OnSegment(Peer& peer, Key& key, Round& round, const Header& header, 
   if (!landed.ok()) return FailRound(key, round, landed);
   if (encoded && completes) stats_.encoded += header.total;
   if (Tracing() && end == header.total) TraceStage(TraceKind::kArrived, key.key, round, peer.rank, 0);
-  Progress(key, round);
+  Progress(key, round, peer.rank);
 }
 
 void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header) {
@@ -190,13 +200,13 @@ void Shard::OnReference(Peer& peer, Key& key, Round& round, const Header& header
   } else {
     AnswerAgain(key, round, peer.rank);
   }
-  Progress(key, round);
+  Progress(key, round, peer.rank);
 }
 
 // It was counted where it lies, over a link before this one, by which the memory can't be shared any more.
 void Shard::OnStreamOfReferred(Peer& peer, Key& key, Round& round, const Header& header) {
   const bool whole = header.offset + header.length == header.total;
-  if (whole || (header.op == Op::kBroadcast && header.root != peer.rank)) AnswerAgain(key, round, peer.rank);
+  if (whole || !round.Brings(peer.rank)) AnswerAgain(key, round, peer.rank);
 }
 
 void Shard::OnAbsent(Peer& peer, Key& key, Round& round) {
@@ -205,7 +215,7 @@ void Shard::OnAbsent(Peer& peer, Key& key, Round& round) {
   } else {
     round.Excuse(peer.rank);
   }
-  Progress(key, round);
+  Progress(key, round, peer.rank);
 }
 
 // It was pushed again over a new link: the frame that answers it may have been lost.
@@ -215,17 +225,19 @@ void Shard::AnswerAgain(Key& key, Round& round, uint32_t rank) {
   Offer(key, round, rank);
 }
 
-void Shard::Progress(Key& key, Round& round) {
+// After something of this rank's.
+void Shard::Progress(Key& key, Round& round, uint32_t rank) {
   auto more = round.Advance();
   if (!more.ok()) return FailRound(key, round, more.status());
   if (!*more) {
     if (left_ > 0 && !round.finished()) FailIfGone(key, round);
+    if (round.complete() > 0) Offer(key, round, rank);  // which may read more, or was late
     return;
   }
   if (round.finished()) --stats_.open_rounds;
   if (round.finished()) Lend(key, round);
   if (Tracing() && round.finished()) TraceStage(TraceKind::kSummed, key.key, round, 0, round.began);
-  for (uint32_t rank = 0; rank < peers_.size(); ++rank) Offer(key, round, rank);
+  for (const auto& peer : peers_) Offer(key, round, peer->rank);
 }
 
 // Whoever came first is the tenant in the rounds of this parity that follow: it will be the first again, as a rule.

@@ -36,9 +36,8 @@ bool Shard::MayHaveAll(const Round& round, uint32_t rank) {
 void Shard::Offer(Key& key, Round& round, uint32_t rank) {
   Contribution& contribution = round.of(rank);
   Peer& peer = *peers_[rank];
-  const bool ready = contribution.at_once() ? round.finished() : round.complete() > contribution.sent;
   if (IsAway(peer, contribution) || contribution.queued || !contribution.begun || contribution.acknowledged) return;
-  if (contribution.sent == round.total() || !ready) return;
+  if (round.Readable(rank) <= contribution.sent) return;
   contribution.queued = true;
   peer.results.push({round.priority(), order_++, &round, key.key});
   peer.link->Kick();
@@ -49,6 +48,7 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
   const Sendable item = peer.results.top();
   Round& round = *item.round;
   Contribution& contribution = round.of(peer.rank);
+  const uint32_t readable = round.Readable(peer.rank);
   Header& header = next.header;
   header = round.Describe();
   header.type = FrameType::kResult;
@@ -64,14 +64,14 @@ bool Shard::NextResult(Peer& peer, Outgoing& next) {
     const size_t segment = round.segment() != 0 ? round.segment() : options_.segment_bytes;  // as workers set it now
     if (contribution.sent == 0) contribution.answered = Tracing() ? TraceClock() : 0;
     header.offset = contribution.sent;
-    header.length = static_cast<uint32_t>(std::min<size_t>(segment, round.complete() - contribution.sent));
+    header.length = static_cast<uint32_t>(std::min<size_t>(segment, readable - contribution.sent));
     next.payload = round.result() + contribution.sent;
     contribution.sent += header.length;
   }
   ++contribution.under_way;
   if (Tracing() && contribution.sent == round.total() && !contribution.absent)
     TraceStage(TraceKind::kReturned, item.key, round, peer.rank, contribution.answered);
-  if (contribution.sent == round.complete()) {
+  if (contribution.sent == readable) {
     peer.results.pop();
     contribution.queued = false;
   }
@@ -147,7 +147,15 @@ void Shard::FailWhatWaitsFor(const Peer& gone) {
       if (round->active() && !round->finished() && !round->Has(gone.rank) && FailIfGone(*key, *round)) return;
 }
 
+// Whether enough ranks have contributed, or still may.
+bool Shard::IsInReach(const Round& round) const {
+  uint32_t able = 0;
+  for (const auto& peer : peers_) able += !peer->left || round.Has(peer->rank);
+  return able >= round.least();
+}
+
 bool Shard::FailIfGone(const Key& key, const Round& round) {
+  if (IsInReach(round)) return false;
   for (const auto& peer : peers_)
     if (peer->left && !round.Has(peer->rank)) {
       FailOnLoop(Code::kPeerLost, KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " +

@@ -13,7 +13,8 @@
 #include <random>
 
 #include "csrc/kernels/stream_rate.h"
-#include "server/encoded_round.h"
+#include "server/policy/feedback.h"
+#include "server/rounds/encoded_round.h"
 #include "tests/native/server/encoded_fixture.h"
 
 namespace byteps_like {
@@ -44,7 +45,7 @@ double Median(const std::function<void()>& run) {
 struct Key {
   ServerFeedback feedback;
   EncodedRound round;
-  Key(uint64_t key, ShardMemory& memory) : round(key, memory, feedback) {}
+  Key(uint64_t key, ShardMemory& memory) : feedback(memory), round(key, memory) {}
 };
 
 void RunRound(Key& key, const ServerCodec& codec, uint32_t number, const std::vector<testing::Payload>& payloads) {
@@ -55,7 +56,8 @@ void RunRound(Key& key, const ServerCodec& codec, uint32_t number, const std::ve
     header.rank = rank;
     header.round = number;
     header.total = static_cast<uint32_t>(payload.size());
-    if (rank == 0) key.round.Begin(header, TermsOf(header, &codec), kWorkers);
+    const Terms terms = TermsOf(header, &codec);
+    if (rank == 0) key.round.Begin(header, terms, testing::PolicyFor(terms, &key.feedback), kWorkers);
     for (header.offset = 0; header.offset < payload.size(); header.offset += header.length) {
       header.length = std::min<uint32_t>(kSegment, header.total - static_cast<uint32_t>(header.offset));
       (void)key.round.Reserve(header).ok();

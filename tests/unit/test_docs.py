@@ -176,6 +176,17 @@ def test_every_file_of_algorithms_has_a_row() -> None:
     assert files == used, "add a row to byteps_like/collectives/library.py"
 
 
+def test_every_policy_has_a_row_in_the_guide_and_every_file_is_of_a_policy() -> None:
+    room = ROOT / "server" / "policy"
+    table = (room / "policies.cc").read_text()
+    page = (DOCS / "how-to" / "add-a-policy.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \|", page.split("\n## ")[0], flags=re.MULTILINE)
+    assert told == re.findall(r'\.name = "(\w+)"', table), "the table at the top of docs/how-to/add-a-policy.md"
+    files = {path.name for path in room.glob("*.h")} - {"policy.h", "policies.h"}
+    used = set(re.findall(r'#include "server/policy/(\w+\.h)"', table)) - {"policies.h"}
+    assert files == used, "add a row to server/policy/policies.cc"
+
+
 def test_the_page_on_options_knows_which_exclude_each_other() -> None:
     pytest.importorskip("torch")
     from byteps_like.torch.optimizer.choices import CONFLICTS

@@ -13,6 +13,7 @@
 #include "csrc/kernels/kernels.h"
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/memory/shared_buffer.h"
+#include "server/policy/policies.h"
 
 namespace byteps_like::testing {
 
@@ -34,6 +35,12 @@ class NoLink final : public Link {
   Status PassBuffer(const SharedBuffer&) override { return Status(Code::kInvalid, ""); }
   Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override { return Status(Code::kInvalid, ""); }
 };
+
+// What a round of these terms is begun with, for rounds without a server.
+inline KeyPolicy PolicyFor(const Terms& terms, Update* update = nullptr) {
+  const PolicyRow& row = *FindPolicy(Policies(), terms);
+  return {row, row.update == nullptr ? nullptr : update};
+}
 
 inline CodecPointer CodecFor(const std::string& spec, uint32_t world) {
   auto made = MakeCodec(spec, world);

@@ -1,10 +1,11 @@
 // An encoded round by itself: payloads of changing length, and what a two-way codec leaves out.
-#include "server/encoded_round.h"
+#include "server/rounds/encoded_round.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
+#include "server/policy/feedback.h"
 #include "tests/native/server/encoded_fixture.h"
 
 namespace byteps_like::testing {
@@ -63,14 +64,15 @@ Header HeaderOf(uint32_t rank, uint32_t round, size_t total) {
 struct Fixture {
   std::atomic<uint64_t> held{0};
   ShardMemory memory{"a test", 0, held};
-  ServerFeedback feedback;
-  EncodedRound round{7, memory, feedback};
+  ServerFeedback feedback{memory};
+  EncodedRound round{7, memory};
   NoLink link;
 
   Payload Run(const ServerCodec& codec, uint32_t number, const std::vector<Payload>& payloads) {
     for (uint32_t rank = 0; rank < payloads.size(); ++rank) {
       const Header header = HeaderOf(rank, number, payloads[rank].size());
-      if (rank == 0) round.Begin(header, TermsOf(header, &codec), static_cast<uint32_t>(payloads.size()));
+      const Terms terms = TermsOf(header, &codec);
+      if (rank == 0) round.Begin(header, terms, PolicyFor(terms, &feedback), static_cast<uint32_t>(payloads.size()));
       REQUIRE(round.Reserve(header).ok());
       std::byte* const place = round.Place(link, header);
       REQUIRE(place != nullptr);

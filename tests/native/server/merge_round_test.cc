@@ -1,5 +1,5 @@
 // A merged round by itself: what of its result may be sent, segment by segment, in any order of arrival.
-#include "server/merge_round.h"
+#include "server/rounds/merge_round.h"
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,8 @@ class Merging {
   // The next `length` bytes of a rank's payload, or as many as there are.
   Status Push(uint32_t rank, size_t length) {
     const Header header = Next(rank, length);
-    if (!round_.active()) round_.Begin(header, TermsOf(header, &codec_), static_cast<uint32_t>(payloads_.size()));
+    const Terms terms = TermsOf(header, &codec_);
+    if (!round_.active()) round_.Begin(header, terms, PolicyFor(terms), static_cast<uint32_t>(payloads_.size()));
     Status reserved = round_.Reserve(header);
     if (!reserved.ok()) return reserved;
     const std::byte* const bytes = payloads_[rank].data() + header.offset;
@@ -58,7 +59,7 @@ class Merging {
   ShardMemory memory_{"a test", 0, held_};
   ServerCodec codec_;
   std::vector<Payload> payloads_;
-  MergeRound round_{memory_};
+  MergeRound round_{0, memory_};
   NoLink link_;
   Payload sent_;
 };

@@ -39,13 +39,6 @@ Header Forget(uint32_t rank, uint64_t key) {
   return header;
 }
 
-// Within 5 s: a frame counts as received before it is handled.
-bool Becomes(const std::atomic<uint64_t>& value, uint64_t wanted) {
-  const Deadline end = In(5);
-  while (value != wanted && Clock::now() < end) std::this_thread::yield();
-  return value == wanted;
-}
-
 }  // namespace
 
 TEST_CASE("memory announced again over a new link: what was pushed by reference before is still there") {

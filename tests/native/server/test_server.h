@@ -16,12 +16,13 @@ namespace byteps_like::testing {
 class TestServer {
  public:
   explicit TestServer(uint32_t workers, uint64_t memory_limit = 0, ShardWorld world = {},
-                      const std::string& transport = "shm") {
+                      const std::string& transport = "shm", std::span<const PolicyRow> policies = Policies()) {
     Server::Options options;
     options.job = "job";
     options.secret = std::string(32, 's');
     options.urls = {FreshUrl(transport)};
     options.memory_limit = memory_limit;
+    options.policies = policies;
     options.on_event = [this](Code, const std::string&, bool fatal) { failures += fatal; };
     auto started = Server::Start(std::move(options));
     if (!started.ok()) throw std::runtime_error(started.status().message());
@@ -54,6 +55,13 @@ inline std::shared_ptr<SharedBuffer> Ones(size_t bytes) {
   auto* values = reinterpret_cast<int32_t*>((*buffer)->data());
   std::fill(values, values + bytes / 4, 1);
   return *buffer;
+}
+
+// Within 5 s: a frame counts as received before it is handled.
+inline bool Becomes(const std::atomic<uint64_t>& value, uint64_t wanted) {
+  const Deadline end = In(5);
+  while (value != wanted && Clock::now() < end) std::this_thread::yield();
+  return value == wanted;
 }
 
 }  // namespace byteps_like::testing

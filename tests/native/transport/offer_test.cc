@@ -5,7 +5,8 @@
 #include <array>
 #include <random>
 
-#include "server/dense_round.h"
+#include "server/policy/policies.h"
+#include "server/rounds/dense_round.h"
 #include "tests/native/compression/coded_fixture.h"
 #include "tests/native/transport/placing_link.h"
 
@@ -281,7 +282,7 @@ TEST_CASE("offers: rounds of codecs and raw ones take turns on the same keys") {
 TEST_CASE("offers: a round of another type or length leaves alone what is lent") {
   std::atomic<uint64_t> held{0};
   ShardMemory memory("a shard", 0, held);
-  DenseRound round(memory);
+  DenseRound round(0, memory);
   auto streams = MakeStreams(FreshUrl("inproc"));
   LoopThread thread;
   Peer peer(thread, std::move(streams.client));
@@ -297,7 +298,8 @@ TEST_CASE("offers: a round of another type or length leaves alone what is lent")
       push.dtype = dtype;
       push.rank = rank;
       push.total = push.length = total;
-      if (rank == 0) round.Begin(push, TermsOf(push, nullptr), 2);
+      const Terms terms = TermsOf(push, nullptr);
+      if (rank == 0) round.Begin(push, terms, {*FindPolicy(Policies(), terms)}, 2);
       REQUIRE(round.Reserve(push).ok());
       REQUIRE(round.Land(peer.link(), push, ones.data()).ok());
       std::fill(lent.begin(), lent.end(), std::byte{0xff});  // the tenant may write there all the time

@@ -10,7 +10,7 @@
 #include "csrc/codec/payload.h"
 #include "server/codecs.h"
 #include "server/memory.h"
-#include "server/round.h"
+#include "server/rounds/round.h"
 
 namespace byteps_like {
 
@@ -18,7 +18,7 @@ class PayloadRound : public Round {
  public:
   explicit PayloadRound(ShardMemory& memory) : memory_(memory) {}  // which lives longer
 
-  void Begin(const Header& first, const Terms& terms, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
   void Release() override;
   // Also kCorrupt: the rank has changed the length of its payload.
   Status Reserve(const Header& push) final;
@@ -36,7 +36,8 @@ class PayloadRound : public Round {
   // Looks at the header of a payload that begins like this; the first to come opens the sum. kCorrupt, kMismatch,
   // kCapacity.
   Status CheckHeader(uint32_t rank, Bytes payload);
-  // Takes memory for a result of so many bytes behind its header, which it writes. kCapacity.
+  Status TakeResult(uint32_t bytes);  // memory for it, until Release. kCapacity.
+  // The same for so many bytes behind its header, which it writes.
   Status OpenResult(uint32_t bytes, uint32_t count);
   std::byte* ResultBody() const { return result_.data() + kPayloadHeader; }
   static Status Nonsense(uint32_t rank, const std::string& why);  // kCorrupt

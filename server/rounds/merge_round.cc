@@ -1,4 +1,4 @@
-#include "server/merge_round.h"
+#include "server/rounds/merge_round.h"
 
 #include <algorithm>
 
@@ -10,8 +10,8 @@ constexpr uint32_t kLeastPiece = 16 << 10;
 
 }  // namespace
 
-void MergeRound::Begin(const Header& first, const Terms& terms, uint32_t world_size) {
-  PayloadRound::Begin(first, terms, world_size);
+void MergeRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
+  PayloadRound::Begin(first, terms, policy, world_size);
   cursors_.assign(world_size, MergeCursor{});
   joined_ = 0;
   emitted_ = {};
@@ -42,7 +42,7 @@ Result<bool> MergeRound::Join(uint32_t rank) {
 }
 
 Result<bool> MergeRound::Advance() {
-  if (joined_ < ranks_.size() || finished()) return false;
+  if (joined_ < least_ || finished()) return false;
   if (total_ == 0)
     if (Status opened = OpenSum(); !opened.ok()) return opened;
   uint32_t final = kNoUnit;

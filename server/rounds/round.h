@@ -1,7 +1,8 @@
 // One round of one key, and the bookkeeping that all kinds of rounds share: which rank has begun, what of its
 // contribution has been counted, what of the result was sent to it, who has acknowledged. How contributions become a
 // result is the kind's: dense_round.h adds arrays while they come, encoded_round.h sums what a codec made of them when
-// it has come whole, merge_round.h while it comes.
+// it has come whole, merge_round.h while it comes. How many a result needs, what is done with it and who may read it is
+// the policy's (server/policy/policy.h).
 //
 // Exactly once: what of a rank's contribution has been counted is a prefix, `counted`; bytes below it are ignored when
 // they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes as they are on the wire.
@@ -17,6 +18,7 @@
 #include "csrc/base/status.h"
 #include "csrc/transport/stream.h"
 #include "csrc/wire/frame.h"
+#include "server/policy/policy.h"
 
 namespace byteps_like {
 
@@ -34,8 +36,6 @@ struct Terms {
 };
 Terms TermsOf(const Header& push, const ServerCodec* codec);
 std::string Describe(const Terms& terms);  // "average of 4096 bytes of float32", "sum encoded by onebit:block=1024"
-
-inline constexpr uint32_t kNobody = ~0u;  // instead of a rank
 
 struct Contribution {
   bool begun = false;                    // the rank takes part in this round (its first frame has come)
@@ -63,20 +63,23 @@ class Round {
   Round& operator=(const Round&) = delete;
 
   // Starts a round for `world_size` ranks with what the first frame says.
-  virtual void Begin(const Header& first, const Terms& terms, uint32_t world_size);
+  virtual void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size);
   virtual void Release() { active_ = false; }  // all ranks have their result
 
   bool active() const { return active_; }
-  bool finished() const { return total_ != 0 && complete_ == total_ && begun_ == ranks_.size(); }
+  bool finished() const { return total_ != 0 && complete_ == total_; }
   const Terms& terms() const { return terms_; }
   uint32_t number() const { return number_; }
   uint32_t total() const { return total_; }        // of the result; 0 while nobody knows
-  uint32_t complete() const { return complete_; }  // prefix of it that may be sent
+  uint32_t complete() const { return complete_; }  // prefix of it that is there
+  uint32_t Readable(uint32_t rank) const;          // prefix of it that may be sent to a rank that has begun
+  uint32_t least() const { return least_; }        // contributions that a result needs
   int32_t priority() const { return priority_; }
   uint32_t segment() const { return segment_; }  // the longest of a contribution so far; 0: none came as a stream
   Contribution& of(uint32_t rank) { return ranks_[rank]; }
   std::span<const Contribution> ranks() const { return ranks_; }
   bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == ranks_[rank].total; }  // all
+  bool Brings(uint32_t rank) const { return source_ == kNobody || rank == source_; }  // bytes, not only a subscription
   Deadline last_progress() const { return last_progress_; }
   int64_t began = 0;  // TraceClock at Begin; 0 while nobody records
 
@@ -89,8 +92,8 @@ class Round {
 
   // Contributions without bytes of their own here.
   void Refer(uint32_t rank, std::shared_ptr<std::byte> memory);  // the whole contribution, by reference
-  void Subscribe(uint32_t rank);  // begins; contributes nothing (broadcast, not the root)
-  void Excuse(uint32_t rank);     // begins; contributes nothing, wants nothing, isn't averaged over
+  void Subscribe(uint32_t rank);                                 // begins; contributes nothing (it doesn't bring any)
+  void Excuse(uint32_t rank);  // begins; contributes nothing, wants nothing, isn't averaged over
   // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
   void Note(const Header& push);
   bool movable() const { return movable_; }
@@ -125,7 +128,9 @@ class Round {
   void Touch();              // progress: there is more than before. What comes again is none.
 
   uint32_t total_ = 0, complete_ = 0;
+  uint32_t least_ = 0;
   uint32_t begun_ = 0, references_ = 0, absent_ = 0;
+  Update* update_ = nullptr;  // to be applied to the sum, if there is one
   std::vector<Contribution> ranks_;
 
  private:
@@ -133,12 +138,19 @@ class Round {
   uint32_t number_ = 0;
   Terms terms_;
   uint32_t opened_by_ = 0;  // the rank whose frame began it
+  uint32_t source_ = kNobody;
+  const ReadRule* read_ = nullptr;
   int32_t priority_ = 0;
   bool movable_ = false;  // all that have begun know where the tensor goes after this round
   uint32_t segment_ = 0;
   Deadline last_progress_{};
   uint32_t warnings_ = 0;
 };
+
+inline uint32_t Round::Readable(uint32_t rank) const {
+  if (ranks_[rank].at_once()) return finished() ? total_ : 0;
+  return read_ == nullptr ? complete_ : read_->Readable(*this, rank);
+}
 
 std::string JoinRanks(const std::vector<uint32_t>& ranks);  // "rank 3", "ranks 0, 2"
 

@@ -1,4 +1,4 @@
-#include "server/round.h"
+#include "server/rounds/round.h"
 
 #include <algorithm>
 #include <utility>
@@ -28,7 +28,7 @@ std::string Describe(const Terms& terms) {
   return text + " of " + std::to_string(terms.total) + " bytes of " + NameOf(terms.dtype);
 }
 
-void Round::Begin(const Header& first, const Terms& terms, uint32_t world_size) {
+void Round::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
   active_ = true;
   number_ = first.round;
   terms_ = terms;
@@ -37,6 +37,10 @@ void Round::Begin(const Header& first, const Terms& terms, uint32_t world_size) 
   movable_ = true;
   total_ = complete_ = begun_ = references_ = absent_ = segment_ = 0;
   ranks_.assign(world_size, Contribution{});
+  least_ = policy.row.quorum->Least(world_size);
+  source_ = policy.row.quorum->Source(terms);
+  read_ = policy.row.read;
+  update_ = policy.update;
   Touch();
 }
 

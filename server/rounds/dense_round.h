@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "server/memory.h"
-#include "server/round.h"
+#include "server/rounds/round.h"
 
 namespace byteps_like {
 
 class DenseRound final : public Round {
  public:
-  explicit DenseRound(ShardMemory& memory) : memory_(memory) {}  // which lives longer
+  DenseRound(uint64_t /*key*/, ShardMemory& memory) : memory_(memory) {}  // which lives longer
 
-  void Begin(const Header& first, const Terms& terms, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
   Status Reserve(const Header& push) override;
   // nullptr: someone else's bytes are being received there, the range is partly summed, the type is widened, or nothing
   // of this rank counts.
@@ -44,8 +44,9 @@ class DenseRound final : public Round {
   void AddAside(uint32_t to);
   uint32_t Ready() const;
   void Finish(uint32_t from, uint32_t to);
+  Status FinishWhole();
   void FinishReferences(uint32_t from, uint32_t to);
-  bool IsSource(uint32_t rank) const { return terms().op != Op::kBroadcast || rank == terms().root; }
+  void ReturnReferences(uint32_t from, uint32_t to);
   uint32_t Divisor() const;
   bool widened() const { return AccumulatorOf(work_) != work_; }
   size_t Widened(uint32_t bytes) const;  // offset in the accumulator of an offset in the wire type

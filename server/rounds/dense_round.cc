@@ -1,4 +1,4 @@
-#include "server/dense_round.h"
+#include "server/rounds/dense_round.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,8 +14,8 @@ constexpr uint32_t kBlock = 32u << 10;      // what is summed and copied out tog
 
 }  // namespace
 
-void DenseRound::Begin(const Header& first, const Terms& terms, uint32_t world_size) {
-  Round::Begin(first, terms, world_size);
+void DenseRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
+  Round::Begin(first, terms, policy, world_size);
   total_ = terms.total;
   work_ = terms.op == Op::kBroadcast ? DType::kUInt8 : terms.dtype;
   filled_ = waiting_ = {};
@@ -27,7 +27,7 @@ void DenseRound::Begin(const Header& first, const Terms& terms, uint32_t world_s
 size_t DenseRound::Widened(uint32_t bytes) const { return bytes / SizeOf(work_) * SizeOf(AccumulatorOf(work_)); }
 
 Status DenseRound::Reserve(const Header& push) {
-  if ((push.flags & (kByReference | kAbsent)) != 0) return {};
+  if ((push.flags & kAbsent) != 0 || ((push.flags & kByReference) != 0 && update_ == nullptr)) return {};
   const auto grow = [this](ShardBuffer& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return true;
     buffer.Release();
@@ -41,7 +41,7 @@ Status DenseRound::Reserve(const Header& push) {
 }
 
 std::byte* DenseRound::Place(Link& link, const Header& push) {
-  if (widened() || !IsSource(push.rank) || (tenant_ != kNobody && push.rank != tenant_)) return nullptr;
+  if (widened() || !Brings(push.rank) || (tenant_ != kNobody && push.rank != tenant_)) return nullptr;
   if (direct_ != nullptr || push.offset != filled_.end || ranks_[push.rank].counted != filled_.end) return nullptr;
   direct_ = &link;
   return sum() + filled_.end;
@@ -110,7 +110,7 @@ void DenseRound::AddAside(uint32_t to) {
 }
 
 uint32_t DenseRound::Ready() const {
-  if (begun_ < ranks_.size()) return 0;
+  if (begun_ < least_) return 0;
   uint32_t ready = total_;
   for (const Contribution& contribution : ranks_) ready = std::min(ready, contribution.counted);
   return ready;
@@ -120,10 +120,17 @@ Result<bool> DenseRound::Advance() {
   const uint32_t ready = Ready();
   if (ready <= complete_) return false;
   if (absent_ == ranks_.size()) return Status(Code::kMismatch, "no rank contributes: all are absent");
-  if (references_ + absent_ == ranks_.size()) {
+  if (update_ != nullptr) {
+    if (ready < total_) return false;
+    if (Status finished = FinishWhole(); !finished.ok()) return finished;
+  } else if (references_ + absent_ == ranks_.size()) {
     FinishReferences(complete_, ready);
   } else {
-    for (uint32_t from = complete_; from < ready; from += kBlock) Finish(from, std::min(from + kBlock, ready));
+    for (uint32_t from = complete_; from < ready; from += kBlock) {
+      const uint32_t to = std::min(from + kBlock, ready);
+      Finish(from, to);
+      ReturnReferences(from, to);
+    }
   }
   complete_ = ready;
   if (finished()) {
@@ -132,6 +139,14 @@ Result<bool> DenseRound::Advance() {
   }
   Touch();
   return true;
+}
+
+// An update sees the whole sum before anyone reads it.
+Status DenseRound::FinishWhole() {
+  for (uint32_t from = 0; from < total_; from += kBlock) Finish(from, std::min(from + kBlock, total_));
+  const Status applied = update_->Apply(terms(), {const_cast<std::byte*>(result()), total_});
+  if (applied.ok()) ReturnReferences(0, total_);
+  return applied;
 }
 
 uint32_t DenseRound::Divisor() const {
@@ -160,8 +175,8 @@ void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].absent) continue;
     std::byte* const memory = ranks_[rank].reference.get() + from;
-    if (IsSource(rank)) sources_.push_back(memory);
-    if (terms().op != Op::kBroadcast || rank != terms().root) destinations_.push_back(memory);
+    if (Brings(rank)) sources_.push_back(memory);
+    if (terms().op != Op::kBroadcast || !Brings(rank)) destinations_.push_back(memory);
   }
   if (terms().op == Op::kBroadcast) {
     for (void* destination : destinations_) std::memcpy(destination, sources_[0], to - from);
@@ -177,7 +192,7 @@ void DenseRound::Finish(uint32_t from, uint32_t to) {
   std::byte* const out = const_cast<std::byte*>(result()) + from;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const Contribution& contribution = ranks_[rank];
-    if (contribution.reference == nullptr || !IsSource(rank)) continue;
+    if (contribution.reference == nullptr || !Brings(rank)) continue;
     if (filled_.end > from) {
       kernels::Accumulate(terms().op, work_, sum, contribution.reference.get() + from, count);
     } else {
@@ -186,8 +201,12 @@ void DenseRound::Finish(uint32_t from, uint32_t to) {
     }
   }
   if (Divisor() != 1 || out != sum) kernels::Finalize(work_, out, sum, count, Divisor());
+}
+
+void DenseRound::ReturnReferences(uint32_t from, uint32_t to) {
+  const std::byte* const out = result() + from;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (ranks_[rank].reference != nullptr && (terms().op != Op::kBroadcast || rank != terms().root))
+    if (ranks_[rank].reference != nullptr && (terms().op != Op::kBroadcast || !Brings(rank)))
       std::memcpy(ranks_[rank].reference.get() + from, out, to - from);
 }
 

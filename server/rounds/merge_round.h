@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "csrc/codec/merge.h"
-#include "server/payload_round.h"
+#include "server/rounds/payload_round.h"
 
 namespace byteps_like {
 
 class MergeRound final : public PayloadRound {
  public:
-  using PayloadRound::PayloadRound;
+  MergeRound(uint64_t /*key*/, ShardMemory& memory) : PayloadRound(memory) {}
 
-  void Begin(const Header& first, const Terms& terms, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
   Result<bool> Advance() override;
 
  private:

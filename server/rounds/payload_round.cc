@@ -1,4 +1,4 @@
-#include "server/payload_round.h"
+#include "server/rounds/payload_round.h"
 
 #include <cstring>
 #include <string>
@@ -14,8 +14,8 @@ Status PayloadRound::Nonsense(uint32_t rank, const std::string& why) {
   return Status(Code::kCorrupt, "rank " + std::to_string(rank) + " sent a payload that makes no sense: " + why);
 }
 
-void PayloadRound::Begin(const Header& first, const Terms& terms, uint32_t world_size) {
-  Round::Begin(first, terms, world_size);
+void PayloadRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
+  Round::Begin(first, terms, policy, world_size);
   codec_ = terms.codec;
   payloads_.resize(world_size);
   numel_ = 0;
@@ -91,9 +91,13 @@ Status PayloadRound::Open(uint32_t rank, uint32_t numel) {
   return {};
 }
 
+Status PayloadRound::TakeResult(uint32_t bytes) {
+  result_ = memory_.Take(bytes);
+  return result_.size() == 0 ? memory_.Exhausted() : Status();
+}
+
 Status PayloadRound::OpenResult(uint32_t bytes, uint32_t count) {
-  result_ = memory_.Take(kPayloadHeader + bytes);
-  if (result_.size() == 0) return memory_.Exhausted();
+  if (Status taken = TakeResult(kPayloadHeader + bytes); !taken.ok()) return taken;
   EncodePayloadHeader(
       {.codec = codec_->codec->id(), .count = static_cast<uint16_t>(count), .numel = numel_, .spec = codec_->crc},
       result_.data());
