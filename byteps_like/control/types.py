@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from byteps_like.errors import BytePSLikeError
 from byteps_like.worker.api import MeetingPlace, Partition, Question
+from byteps_like.worker.standing import Standing
 
 INCARNATION_BYTES = 16
 
@@ -73,6 +74,12 @@ class View:
     def ranks(self) -> Mapping[int, int]:
         """The workers' ranks by member number, in the order of the ranks."""
         return MappingProxyType({worker.number: rank for rank, worker in enumerate(self.workers)})
+
+    def standing(self, member: int) -> Standing:
+        """Where the worker with this member number stands."""
+        rank = self.ranks[member]
+        near = [place for place, one in enumerate(self.workers) if one.host_id == self.workers[rank].host_id]
+        return Standing(rank, tuple(self.ranks), near.index(rank), len(near))
 
 
 class EventKind(StrEnum):

@@ -19,18 +19,12 @@ def connect(config: Config, client: ControlClient, view: View) -> PortableWorker
     `config` holds the job's settings. The worker owns the client from here on. Raises ConfigError for a server
     without a door, RefusedError and PeerLostError for one that doesn't let us in.
     """
-    own = client.member
-    neighbours = sorted(member.rank for member in view.workers if member.host_id == own.host_id)
     options = PortableOptions(
         job=view.job,
         keys=door_keys(client.secret, view.incarnation),
         incarnation=view.incarnation,
         epoch=view.number,
-        rank=own.rank,
-        member=own.number,
-        size=len(view.workers),
-        local_rank=config.local_rank if config.local_rank >= 0 else neighbours.index(own.rank),
-        local_size=config.local_size or len(neighbours),
+        standing=view.standing(client.member.number).as_told(config.local_rank, config.local_size),
         doors=tuple(_door(server) for server in sorted(view.servers, key=lambda member: member.rank)),
         seal_key=seal_key(client.secret, view.incarnation, view.number),
         stall_timeout=config.stall_timeout,

@@ -32,6 +32,7 @@ from byteps_like.worker.api import (
 )
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
+from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -74,11 +75,7 @@ class PortableOptions:
     keys: DoorKeys
     incarnation: bytes
     epoch: int
-    rank: int
-    member: int
-    size: int
-    local_rank: int
-    local_size: int
+    standing: Standing
     doors: tuple[tuple[str, str, int], ...]
     seal_key: bytes = b""
     stall_timeout: float = 120.0
@@ -94,10 +91,11 @@ class PortableOptions:
         ]
 
     def _hello(self, server: int) -> Hello:
-        return Hello(self.job, self.incarnation, self.epoch, self.member, server, self.size)
+        own = self.standing
+        return Hello(self.job, self.incarnation, self.epoch, own.member, server, own.size)
 
 
-class PortableWorker:
+class PortableWorker(Stands):
     """One member of the world, with one background thread. Thread-safe; see worker.api.Worker for the calls.
 
     Construction blocks until all doors have opened; RefusedError or PeerLostError if one doesn't.
@@ -106,15 +104,14 @@ class PortableWorker:
     route = "server"
 
     def __init__(self, options: PortableOptions, client: Control) -> None:
-        self.rank, self.size = options.rank, options.size
-        self.local_rank, self.local_size = options.local_rank, options.local_size
+        self._standing = options.standing
         self.stall_timeout, self.seal_key = options.stall_timeout, options.seal_key
         self._client = client
         self._catalogue = Catalogue(client.declare)
         self._lock = threading.Lock()
         self._rounds: Counter[int] = Counter()
         self._started: dict[str, tuple[int, PortableHandle]] = {}  # name -> number and handle of the newest
-        self._verdict = Verdict(self.rank, self._catalogue.name_keys)
+        self._verdict = Verdict(self, self._catalogue.name_keys)
         self._closed = False
         self._attending: list[Attends] = []
         self._pump = Pump(options.channels(), self._on_lost, self._warn)
@@ -125,6 +122,11 @@ class PortableWorker:
             self.close()
             raise
         client.on_event(self._on_control_event)
+
+    @property
+    def standing(self) -> Standing:
+        """See worker.api.Worker."""
+        return self._standing
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker.declare."""

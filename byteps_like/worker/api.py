@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
+from byteps_like.worker.standing import Standing
 
 TWOWAY = "twoway "
 
@@ -295,14 +296,30 @@ class UsesGpu(Protocol):
 class Worker(Protocol):
     """One member of the world. Thread-safe. Every method raises the job's error once the job has failed."""
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
     route: str
     """How push_pull goes: "server", "allreduce" (collectives among workers) or "none" (a world of one)."""
     seal_key: bytes
     """32 bytes that only ranks of this epoch know, to prove bytes with; empty in a world of one."""
+
+    @property
+    def standing(self) -> Standing:
+        """Where it stands in the view in force; the same object until the next view. Ask in every round."""
+
+    @property
+    def rank(self) -> int:
+        """Of `standing`, as the next three."""
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+
+    @property
+    def local_rank(self) -> int:
+        """Rank among the workers of its host."""
+
+    @property
+    def local_size(self) -> int:
+        """Number of workers of its host."""
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Agrees on names with all ranks and places their partitions; blocks for one round trip, then cached.

@@ -33,6 +33,7 @@ from byteps_like.worker.api import (
 )
 from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.local import CompletedHandle, DeclaredNames, check_feedback, check_push_pull
+from byteps_like.worker.standing import Standing, Stands
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,11 @@ logger = logging.getLogger(__name__)
 class Groups(Protocol):
     """What a CollectiveWorker stands on: a member of the world that can make groups. See worker.api.Worker."""
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
     seal_key: bytes
+
+    @property
+    def standing(self) -> Standing:
+        """Where it stands in the view in force."""
 
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """Some ranks, with a lane of their own."""
@@ -65,32 +66,51 @@ class Groups(Protocol):
         """Leaves the job."""
 
 
-class CollectiveWorker:
-    """The ranks `ranks` of the world of `base` (default: all), numbered anew. See worker.api.Worker for the calls.
+WORLD = "world"
 
-    `label` tells the names of one set of ranks from those of another. Closing it closes `base`, if it is the world.
+
+class CollectiveWorker(Stands):
+    """The workers `members` of the world of `base` (default: all), numbered anew. See worker.api.Worker for the calls.
+
+    `members` are member numbers, so that a view that renumbers ranks leaves them who they are. `label` tells the names
+    of one set of workers from those of another. Closing it closes `base`, if it is the world.
     """
 
     route = "allreduce"
 
     def __init__(
-        self, base: Groups, partition_bytes: int, ranks: Sequence[int] | None = None, label: str = "world"
+        self, base: Groups, partition_bytes: int, members: Sequence[int] | None = None, label: str = WORLD
     ) -> None:
-        self.ranks = tuple(range(base.size)) if ranks is None else tuple(ranks)
-        self.rank, self.size = self.ranks.index(base.rank), len(self.ranks)
-        self.local_rank, self.local_size = base.local_rank, base.local_size
         self.seal_key = base.seal_key
         self._base = base
-        self._owns = ranks is None
+        self._members = None if members is None else tuple(members)
+        self._known: tuple[Standing, Standing] | None = None
+        self._owns = label == WORLD
         self._label = label
         self._catalogue = DeclaredNames(partition_bytes)
-        self._lanes: dict[int, Group] = {}
+        self._lanes: dict[int, tuple[Standing, Group]] = {}
+        """By key, each of the view that it was made in."""
         self._groups: dict[str, Group] = {}  # all that were made for it alone and have not ended
         self._coded = CodedLanes()
         self._agreed: set[int] = set()
         self._lock = threading.Lock()
         self._links = Links()
         self._closed = False
+
+    @property
+    def standing(self) -> Standing:
+        """See worker.api.Worker."""
+        base = self._base.standing
+        if self._members is None:
+            return base
+        if self._known is None or self._known[0] is not base:
+            self._known = base, base.among(self._members)
+        return self._known[1]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """World ranks of its members, in the view in force."""
+        return self._base.standing.ranks_of(self.standing.members)
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Cuts names into partitions; asks nobody. Raises MismatchError for a name of another dtype or shape here."""
@@ -142,14 +162,18 @@ class CollectiveWorker:
 
     def _lane(self, declared: Declared, part: Partition) -> Group:
         # Keys are numbered in the order of declarations, which differs over the ranks; names do not.
-        lane = self._lanes.get(part.key)
-        if lane is None:
+        standing, known = self.standing, self._lanes.get(part.key)
+        if known is None or known[0] is not standing:
             name = f"{self._label}/{declared.spec.name}/{part.key & 0xFFFF}"
-            lane = self._lanes[part.key] = self._group(name, self.ranks)
-        return lane
+            known = self._lanes[part.key] = standing, self._group(name, self.ranks)
+        return known[1]
 
     def _sublane(self, lane: str, name: str, ranks: Sequence[int]) -> Group:
-        return self._group(f"{lane}/{name}", [self.ranks[rank] for rank in ranks])
+        return self._group(f"{lane}/{name}", self._world_ranks(ranks))
+
+    def _world_ranks(self, ranks: Sequence[int]) -> list[int]:
+        world = self.ranks
+        return [world[rank] for rank in ranks]
 
     def _group(self, name: str, ranks: Sequence[int]) -> Group:
         group = self._base.group(name, ranks)
@@ -173,7 +197,7 @@ class CollectiveWorker:
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:
         """Some of its ranks (in its own numbers), for collectives. See worker.api.Worker.group."""
         self._check_open()
-        chosen = self.ranks if ranks is None else tuple(self.ranks[rank] for rank in ranks)
+        chosen = self.ranks if ranks is None else self._world_ranks(ranks)
         return self._group(f"{self._label}/{name}" if not self._owns else name, chosen)
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:  # noqa: ARG002 - nothing moves here
@@ -197,15 +221,15 @@ class CollectiveWorker:
         """See worker.api.Tunable."""
         self._coded.retire(declared)
         for part in declared.partitions:
-            lane = self._lanes.pop(part.key, None)
-            if lane is not None:
-                lane.release()
+            known = self._lanes.pop(part.key, None)
+            if known is not None:
+                known[1].release()
 
     def forget(self, declared: Declared) -> None:
         """See worker.api.Forgets."""
         self._coded.retire(declared)
         self._catalogue.forget(declared)
-        lanes = [lane for part in declared.partitions if (lane := self._lanes.pop(part.key, None)) is not None]
+        lanes = [known[1] for part in declared.partitions if (known := self._lanes.pop(part.key, None)) is not None]
         with self._lock:
             agreed = declared.tensor_id in self._agreed
             self._agreed.discard(declared.tensor_id)

@@ -44,6 +44,7 @@ from byteps_like.worker.api import (
     Worker,
 )
 from byteps_like.worker.meeting import MeetingSeat, Notes, seat_of
+from byteps_like.worker.standing import Standing, Stands
 
 log = logging.getLogger(__name__)
 
@@ -177,14 +178,18 @@ def _with(config: Config, scheduler: str, text: str) -> Config:
     return replace(found, secret=text) if text else found
 
 
-class Owning:
+class Owning(Stands):
     """A worker together with what its process runs for the job; closing it closes both. See worker.api.Worker."""
 
     def __init__(self, worker: Worker, services: Services) -> None:
         self._worker, self._services = worker, services
-        self.rank, self.size = worker.rank, worker.size
-        self.local_rank, self.local_size = worker.local_rank, worker.local_size
         self.route, self.seal_key = worker.route, worker.seal_key
+
+    @property
+    def standing(self) -> Standing:
+        """See worker.api.Worker."""
+        found: Standing = self._worker.standing
+        return found
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker."""

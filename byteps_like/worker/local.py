@@ -16,6 +16,7 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchEr
 from byteps_like.worker.api import Declared, Feedback, Partition, TensorSpec
 from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.local_group import LocalGroup
+from byteps_like.worker.standing import ALONE, Stands
 
 if TYPE_CHECKING:
     from byteps_like.worker.coded import CodedLanes
@@ -85,14 +86,14 @@ class DeclaredNames:
         )
 
 
-class LocalWorker:
+class LocalWorker(Stands):
     """A Worker (see worker.api) for a world of one: `push_pull` leaves the buffer as it is and is over at once."""
 
     route = "none"
     seal_key = b""
+    standing = ALONE
 
     def __init__(self, partition_bytes: int = _PARTITION_BYTES) -> None:
-        self.rank, self.size, self.local_rank, self.local_size = 0, 1, 0, 1
         self._catalogue = DeclaredNames(partition_bytes)
         self._closed = False
         self._coded: CodedLanes | None = None

@@ -44,6 +44,7 @@ from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.moves import Moves
 from byteps_like.worker.shares import Shared, shared
+from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -81,25 +82,17 @@ class NativeHandle:
             self.wait()
 
 
-class NativeWorker:
-    """A member of `view`, connected to all its servers. Thread-safe; see worker.api for the calls."""
+class NativeWorker(Stands):
+    """A member of the job, as of `view`, connected to all its servers. Thread-safe; see worker.api for the calls."""
 
     route = "server"
 
     def __init__(self, config: Config, client: ControlClient, view: View, communicator: Communicator) -> None:
         own_host_id = communicator.own.host_id
-        self.rank = rank = client.rank
-        self.size = len(view.workers)
-        neighbours = [member.rank for member in view.workers if member.host_id == own_host_id]
-        self.local_rank = config.local_rank if config.local_rank >= 0 else neighbours.index(rank)
-        self.local_size = config.local_size or len(neighbours)
-        self.seal_key = seal_key(client.secret, view.incarnation, view.number)
-        self.cards = cards_of(view)
-        """Those that its gradients travel between."""
         self._client = client
         self._communicator = communicator
-        communicator.join(view.number, rank, [_peer(member) for member in view.workers], view.incarnation)
         self._settings = config
+        self._take_up(view)
         self._catalogue = Catalogue(client.declare)
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
         self._shared: dict[int, tuple[int, Shared]] = {}  # the same, cut into the shares of this host's ranks
@@ -112,24 +105,22 @@ class NativeWorker:
         self._attending: list[Attends] = []
         self._gpu: tuple[str, KernelsOf] | None = None  # its uuid
         self._lock = threading.Lock()
-        self._verdict = Verdict(rank, self._catalogue.name_keys)
+        self._verdict = Verdict(self, self._catalogue.name_keys)
         self._closed = False
         shards = [
             (server.rank, shard, server_urls(config, server, own_host_id), server.number)
             for server in view.servers
             for shard in range(server.shards)
         ]
-        hosts = {one.host_id for one in [*view.workers, *view.servers]}
-        self._places = Places(len(hosts), len(view.servers), all(worker.native for worker in view.workers))
         self._channel = {(server, shard): index for index, (server, shard, *_) in enumerate(shards)}
         self._engine = _core.Engine(
             job=view.job,
             secret=client.secret,
             incarnation=view.incarnation,
             epoch=view.number,
-            rank=rank,
+            rank=self.rank,
             member=client.member.number,
-            world_size=self.size,
+            world_size=view.size,
             shards=shards,
             segment_bytes=config.segment_bytes,
             credit_bytes=config.credit_bytes,
@@ -143,9 +134,26 @@ class NativeWorker:
         self._events.start()
         client.on_event(self._on_control_event)
         client.publish(self._counters)
-        recorder.add_member(rank, self._names)
+        recorder.add_member(self.rank, self._names)
+
+    def _take_up(self, view: View) -> None:
+        """`view` is in force: all that follows from it."""
+        config, client = self._settings, self._client
+        self._standing = view.standing(client.member.number).as_told(config.local_rank, config.local_size)
+        self.seal_key = seal_key(client.secret, view.incarnation, view.number)
+        self.cards = cards_of(view)
+        """Those that its gradients travel between."""
+        hosts = {one.host_id for one in [*view.workers, *view.servers]}
+        self._places = Places(len(hosts), len(view.servers), all(worker.native for worker in view.workers))
+        peers = [_peer(member) for member in view.workers]
+        self._communicator.join(view.number, self.rank, peers, view.incarnation)
 
     # --- what others call ---
+
+    @property
+    def standing(self) -> Standing:
+        """See worker.api.Worker."""
+        return self._standing
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
         """See worker.api.Worker.declare."""

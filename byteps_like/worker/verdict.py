@@ -6,21 +6,22 @@ import threading
 from collections.abc import Callable
 
 from byteps_like.errors import BytePSLikeError, from_code
+from byteps_like.worker.standing import Stands
 
 WAIT = 1.0
 """Seconds an error waits for the scheduler's explanation of it."""
 
 
 class Verdict:
-    """That of the worker of `rank`. Thread-safe. `name_keys` puts names for the keys in a text that it knows.
+    """That of the worker `who`. Thread-safe. `name_keys` puts names for the keys in a text that it knows.
 
     A server's error speaks of keys. The scheduler knows them all by name, also those that this rank has yet to
     declare, and it tells all ranks the same; so whoever raises waits for its word for a moment.
     """
 
-    def __init__(self, rank: int, name_keys: Callable[[str], str]) -> None:
+    def __init__(self, who: Stands, name_keys: Callable[[str], str]) -> None:
         self.error: BytePSLikeError | None = None
-        self._rank, self._name_keys = rank, name_keys
+        self._who, self._name_keys = who, name_keys
         self._lock = threading.Lock()
         self._told = threading.Event()
 
@@ -46,4 +47,4 @@ class Verdict:
         """A fresh error to raise for one that ended the job: the scheduler's word, else what was met. Blocks."""
         self._told.wait(WAIT)
         known = self.error or error
-        return from_code(known.code, self._name_keys(str(known)), rank=self._rank, peer=known.peer, key=known.key)
+        return from_code(known.code, self._name_keys(str(known)), rank=self._who.rank, peer=known.peer, key=known.key)

@@ -16,18 +16,19 @@ from byteps_like.config import Config
 from byteps_like.torch.job import runtime
 from byteps_like.worker.api import SharedMemory
 from byteps_like.worker.collective import CollectiveWorker
+from byteps_like.worker.standing import ALONE, Standing, Stands
 
 DEADLINE = 60.0
 
 
-class _Base:
+class _Base(Stands):
     """One rank: what a CollectiveWorker stands on."""
 
     seal_key = bytes(range(32))
+    standing = ALONE
 
     def __init__(self, rank: int, size: int, communicator: Communicator, barrier: threading.Barrier) -> None:
-        self.rank = self.local_rank = rank
-        self.size = self.local_size = size
+        self.standing = Standing(rank, tuple(range(1, size + 1)), rank, size)
         self._communicator, self._barrier = communicator, barrier
 
     def group(self, name: str, ranks: Sequence[int] | None = None) -> Group:

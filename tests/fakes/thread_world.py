@@ -23,6 +23,7 @@ from byteps_like.worker.api import Declared, Feedback, Links, Places, Share, Ten
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import DeclaredNames, PrivateMemory, check_feedback, check_push_pull, check_same
 from byteps_like.worker.shares import shared
+from byteps_like.worker.standing import ALONE, Standing, Stands
 from tests.fakes.reduction import reduce
 from tests.fakes.thread_codecs import Contribution, RankCodecs, WorldCodecs
 from tests.fakes.thread_group import GroupWorld, ThreadGroup
@@ -158,15 +159,15 @@ class ThreadHandle:
         self._landed = True
 
 
-class ThreadWorker:
+class ThreadWorker(Stands):
     """One rank of a ThreadWorld; see worker.api.Worker."""
 
     route = "server"
     seal_key = bytes(range(32))
+    standing = ALONE
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
-        self.rank = self.local_rank = rank
-        self.size = self.local_size = world.size
+        self.standing = Standing(rank, tuple(range(1, world.size + 1)), rank, world.size)
         self.world = world
         self._rounds: Counter[int] = Counter()
         self._groups: dict[tuple[str, tuple[int, ...]], ThreadGroup] = {}

@@ -26,6 +26,7 @@ from byteps_like.errors import BytePSLikeError
 from byteps_like.portable.worker import PortableOptions, PortableWorker
 from byteps_like.server.door import open_door
 from byteps_like.worker.api import Declared, Partition, TensorSpec
+from byteps_like.worker.standing import Standing
 
 SECRET = b"s" * 32
 WORKERS, SERVER = (11, 12), 13
@@ -82,7 +83,7 @@ def native(start: bytes, rank: int, url: str) -> Round:
 def portable(start: bytes, rank: int, url: str) -> Round:
     """A worker over the portable door."""
     keys, doors = door_keys(SECRET, start), (("server 0", url, SERVER),)
-    worker = PortableWorker(PortableOptions("job", keys, start, 1, rank, WORKERS[rank], 2, rank, 2, doors), Alone())
+    worker = PortableWorker(PortableOptions("job", keys, start, 1, Standing(rank, WORKERS, rank, 2), doors), Alone())
     (declared,) = worker.declare([TensorSpec("w", DType.FLOAT32, (COUNT,))])
     return lambda values: worker.push_pull(declared, values.ctypes.data, Op.SUM).wait(SECONDS)
 

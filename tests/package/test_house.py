@@ -158,3 +158,94 @@ def test_friends_live_in_one_file():
                     f"{path.relative_to(ROOT)} shows its inside to {friend}, which is elsewhere: hand {friend} what it"
                     " needs, as EngineContext and PartSink do in csrc/engine"
                 )
+
+
+OUTLIVE_A_VIEW = ("control", "worker", "portable", "server", "collectives", "tuner", "torch")
+"""Rooms whose objects may be there before a view is in force, and after."""
+OF_A_VIEW = re.compile(r"^_?(world_size|size|ranks?|workers)$")
+"""What may be another in the next view."""
+KNOWS_THE_VIEW = {"worker", "base", "scope", "standing", "view", "world"}
+"""Whom to ask."""
+REMEMBERS = {
+    "a lane, and what is made for one: in another view there is another lane": {
+        "NativeGroup", "NativeOperation", "Planner", "HostsPartition", "Lanes", "_Ended", "InnerBackends", "GroupPeers",
+        "IpcPeers", "LocalShares",
+    },
+    "parameters and their optimizer's state are cut over the ranks of one view": {"ShardArena"},
+    "a link of one view": {"DoorSession"},
+    "what the user gave": {"ProcessSet"},
+    "made anew for each view": {"Epoch", "CardRates"},
+    "makes an engine for its first view": {"NativeWorker"},
+    "the rank of a matrix": {"MatrixSlot", "LowRankCoder"},
+}  # fmt: skip
+"""Classes that may, and why."""
+FIXED = (ast.Constant, ast.UnaryOp)
+"""Values in which no size is remembered."""
+
+
+def _assigned(body: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Attributes of self that are assigned to, each with its value."""
+    for node in ast.walk(body):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            places = target.elts if isinstance(target, ast.Tuple) else [target]
+            apart = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            for place, value in zip(places, node.value.elts if apart else [node.value] * len(places), strict=True):
+                if isinstance(place, ast.Attribute) and isinstance(place.value, ast.Name) and place.value.id == "self":
+                    yield place.attr, value
+
+
+def _asks(value: ast.expr) -> bool:
+    """Whether an expression asks somebody for the rank or the size of the view in force."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and OF_A_VIEW.match(node.attr)
+        and (getattr(node.value, "attr", None) or getattr(node.value, "id", "")).lstrip("_") in KNOWS_THE_VIEW
+        for node in ast.walk(value)
+    )
+
+
+def _remembered(body: ast.AST) -> Iterator[tuple[int, str]]:
+    """Lines of a constructor that keep what only a round may, and the attributes."""
+    for name, value in _assigned(body):
+        if not isinstance(value, FIXED) and (OF_A_VIEW.match(name) or _asks(value)):
+            yield value.lineno, name
+
+
+def _constructors(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in ast.walk(_tree(path)):
+        for body in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(body, ast.FunctionDef) and body.name in ("__init__", "__post_init__"):
+                yield node.name, body
+
+
+def test_sizes_and_ranks_are_asked_for_and_not_remembered():
+    excused = set().union(*REMEMBERS.values())
+    for path in (path for room in OUTLIVE_A_VIEW for path in sorted((PACKAGE / room).rglob("*.py"))):
+        for owner, body in _constructors(path):
+            for line, name in [] if owner in excused else _remembered(body):
+                pytest.fail(
+                    f"{path.relative_to(ROOT)}:{line}: {owner} keeps {name} for its whole life, but the next view may"
+                    " have other sizes and ranks: ask the worker's `standing` (in control, the view) in each round,"
+                    " keep member numbers instead of ranks, or make the object anew for each view and say so in"
+                    " REMEMBERS"
+                )
+
+
+def test_nobody_is_excused_who_does_not_need_it():
+    found = {
+        owner
+        for room in OUTLIVE_A_VIEW
+        for path in (PACKAGE / room).rglob("*.py")
+        for owner, body in _constructors(path)
+        if any(True for _ in _remembered(body))
+    }
+    assert set().union(*REMEMBERS.values()) <= found, "take those that don't exist any more out of REMEMBERS"
+
+
+def test_a_size_that_is_remembered_is_found():
+    for kept in ("self.size = route.worker.size", "self._left, self._rank = 0, rank", "self.alone = scope.size == 1"):
+        assert list(_remembered(ast.parse(kept))), kept
+    for kept in ("self.size = 0", "self.worker = worker", "self.root = group.size", "size = worker.size"):
+        assert not list(_remembered(ast.parse(kept))), kept

@@ -39,7 +39,7 @@ class Probing(Tuning):
         check = reducer.runtime.config.compression_check
         asked = check == "on" or (check == "auto" and reducer.codecs.selects)
         if self.setting is None and not (asked and reducer.codecs.switchable):
-            self.done = True
+            self._ended = True
         else:
             super()._decide(reducer, last)
 

@@ -51,7 +51,7 @@ class Tuning:
         self.log = Log()
         self.setting: Setting | None = None
         """What is in force; None before the first decision."""
-        self.done = False
+        self._ended = False
         self._tune, self._pace = tune, pace
         self._reference = weakref.ref(reducer)  # which holds this
         self._begin(reducer, search)
@@ -76,7 +76,7 @@ class Tuning:
         self._generation = runtime.generation
         self._last = runtime.clock()
         self._cut = (reducer.route.name, reducer.partition_bytes)
-        self.setting, self.done = None, runtime.worker.size == 1
+        self.setting, self._ended = None, False
         self.log.trials.clear()
         self._saved: Setting | None = None
         self._search: Search | None = None
@@ -98,6 +98,11 @@ class Tuning:
         if runtime.worker.size > 1 and not all(isinstance(route.worker, Tunable) for route in routes):
             raise InvalidArgumentError("tune: this kind of worker has nothing to tune; use tune='off'")
         return routes
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is tried any more, or now: a world of one has nothing to tune."""
+        return self._ended or self._runtime.worker.size == 1
 
     @property
     def waits(self) -> bool:
@@ -134,7 +139,7 @@ class Tuning:
         self._route.push_pull(declared, message.data_ptr(), Op.BROADCAST, Request(priority=_FIRST)).wait()
         is_last, *numbers = (int(number) for number in message)
         self._apply(reducer, unpack(numbers, self._space))
-        self.done = bool(is_last)
+        self._ended = bool(is_last)
         if self.done and self._search is not None:
             self._report(reducer)
 

@@ -36,7 +36,7 @@ class FactorLayer:
         self.wire = parameter.dtype
         self.by_factors = False
         self.passes = self.matrix_passes = 0
-        self._scaling = scaling.steps(route.worker.size)
+        self._scaling, self._terms = scaling, scaling.terms(1)
         shape, code = tuple(parameter.shape), wire_dtype(parameter.dtype)
         specs = [TensorSpec(f"{label}.{name}{kind}", code, shape) for kind in ("", ".left")]
         self._declared, self._left_declared = route.declare(specs)
@@ -63,6 +63,7 @@ class FactorLayer:
         if self._sent is None:
             if discard:
                 self.captured.leave([])
+            self._terms = self._scaling.terms(self.route.worker.size)
             self._sent = self._send_factors() if self.by_factors else self._send_matrix(discard)
 
     def _send_factors(self) -> CollectiveOperation:
@@ -102,10 +103,10 @@ class FactorLayer:
             self.captured.leave([])
         if not matrix.is_contiguous():
             matrix = matrix.contiguous()
-        before, op, _ = self._scaling
+        before = self._terms.before
         self._matrix = matrix if before == 1.0 else matrix.mul_(before)
         self._version = matrix._version
-        return self.route.push_pull(self._declared, matrix.data_ptr(), op, Request(priority=0))
+        return self.route.push_pull(self._declared, matrix.data_ptr(), self._terms.op, Request(priority=0))
 
     def _product(self, rows: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         """The sum of their outer products, in the weight's type."""
@@ -133,10 +134,9 @@ class FactorLayer:
         left = self._product(self.captured.rows)
         if self.by_factors and self.parameter.grad is not None:
             left += self.parameter.grad
-        before, op, after = self._scaling
-        left.mul_(before)
-        self.route.push_pull(self._left_declared, left.data_ptr(), op, Request(priority=0)).wait()
-        return left.mul_(after)
+        left.mul_(self._terms.before)
+        self.route.push_pull(self._left_declared, left.data_ptr(), self._terms.op, Request(priority=0)).wait()
+        return left.mul_(self._terms.after)
 
     def changed(self) -> bool:
         """Whether somebody has written to a matrix on its way."""
@@ -144,20 +144,20 @@ class FactorLayer:
 
     def land(self, left: torch.Tensor | None) -> None:
         """Makes the reduced gradient `p.grad`; `left` is what was left, reduced."""
-        before, op, after = self._scaling
+        terms = self._terms
         old = self.parameter.grad
         if self.by_factors:
             inputs = self.parameter.shape[1]
             rows = self._gathered.to(self.parameter.dtype)
             total = rows[:, inputs:].T @ rows[:, :inputs]
-            total.mul_(before * after / (self.lane.size if op is Op.AVERAGE else 1))
+            total.mul_(terms.before * terms.after / (terms.size if terms.op is Op.AVERAGE else 1))
             # What is left includes what was there, which is the same on all ranks.
             old = left if left is not None else old
         else:
             assert self._matrix is not None
             total, old = self._matrix, left
-            if after != 1.0:
-                total.mul_(after)
+            if terms.after != 1.0:
+                total.mul_(terms.after)
         self.parameter.grad = total if old is None else total.add_(old)
 
     def reset(self) -> None:

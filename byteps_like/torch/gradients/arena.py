@@ -51,13 +51,15 @@ class Arena:
         partition_bytes: int = 0,
     ) -> None:
         wire = way.wire_dtype(named[0][1].dtype)
-        limit = way.clip / route.worker.size**0.5
-        self.slots = [Slot(name, parameter, index, wire, limit) for index, (name, parameter) in enumerate(named)]
+        self.slots = [Slot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
         self._route = route
         self._worker = route.worker
         self.label = label
         self._crossing = crossing
-        self._before, self._op, self._after = scaling.steps(route.worker.size)
+        self._clip, self._scaling = way.clip, scaling
+        self._terms = scaling.terms(1)
+        """Of the round under way, by the view in which it began."""
+        self._entered = False
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
         self._flights = ArenaFlights()
@@ -182,7 +184,7 @@ class Arena:
                 if self._discarded:
                     self.coding.forget()
         self._discarded = False
-        self._began = False
+        self._began = self._entered = False
         for slot in self.slots:
             slot.reset()
         if self._observed is not None:
@@ -196,6 +198,15 @@ class Arena:
         for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
             for part in parts:
                 self._pending[part] += 1
+
+    def _enter(self) -> None:
+        """A round begins, if none has: over as many ranks as the view in force has."""
+        if self._entered:
+            return
+        self._entered, self._terms = True, self._scaling.terms(self._worker.size)
+        if self._clip:
+            for slot in self.slots:
+                slot.limit = self._clip / self._terms.size**0.5
 
     def _follow(self) -> None:
         """The buffer may be cut in another way from this round on."""
@@ -221,8 +232,9 @@ class Arena:
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
         self._catch_up()
+        self._enter()
         self._memory.follow_stream(self.label)
-        slot.stage(self._before)
+        slot.stage(self._terms.before)
         self.reached(slot)
         complete = []
         for part in slot.parts:
@@ -239,6 +251,7 @@ class Arena:
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
         self._catch_up()
+        self._enter()
         self._discarded = discard
         self._memory.follow_stream(self.label)
         for slot in self.slots:
@@ -247,7 +260,7 @@ class Arena:
             if discard:
                 slot.leave()
             else:
-                slot.stage(self._before)
+                slot.stage(self._terms.before)
         self._controls.fill(self.slots, discard)
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
@@ -264,7 +277,7 @@ class Arena:
                 place = self._memory.place(piece.offset // self._itemsize)
                 address = self._memory.host.data_ptr() + piece.offset
                 request = Request(0, of_piece, self.priority(run), place)
-                self._flights.add(run, self._route.push_pull(piece.declared, address, self._op, request))
+                self._flights.add(run, self._route.push_pull(piece.declared, address, self._terms.op, request))
                 self._sent[run.start : run.stop] = [True] * len(run)
 
     def _encoded_next(self, coding: ArenaCoding, run: range) -> None:
@@ -343,8 +356,8 @@ class Arena:
 
     def check_agreed(self) -> None:
         """Raises MismatchError if some ranks threw the round away and others did not."""
-        average = self._op is Op.AVERAGE
-        self.complete = self._controls.check(average, self._worker.size, self._worker.rank, self.label)
+        average = self._terms.op is Op.AVERAGE
+        self.complete = self._controls.check(average, self._terms.size, self._worker.rank, self.label)
 
     def land(self) -> None:
         """Hands the landed gradients to their parameters."""
@@ -359,7 +372,7 @@ class Arena:
 
     def land_one(self, slot: Slot, present: bool) -> None:
         """Hands one landed gradient to its parameter; `present` as told by `present()`."""
-        slot.land(present, self._after)
+        slot.land(present, self._terms.after)
 
     def sparse(self) -> list[Slot]:
         """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""

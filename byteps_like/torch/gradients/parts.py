@@ -18,17 +18,30 @@ Named = tuple[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
+class RoundTerms:
+    """How the gradients of one round over `size` ranks are reduced."""
+
+    size: int
+    before: float
+    """Factor before they are sent."""
+    op: Op
+    """What is asked of the network."""
+    after: float
+    """Factor when they have landed."""
+
+
+@dataclass(frozen=True)
 class Scaling:
     """How gradients are reduced. With `predivide` f an average becomes: divide by f, sum, multiply by f / size."""
 
     op: Op = Op.AVERAGE
     predivide: float = 1.0
 
-    def steps(self, size: int) -> tuple[float, Op, float]:
-        """Factor before, what is asked of the network, factor after."""
+    def terms(self, size: int) -> RoundTerms:
+        """Those of a round over `size` ranks."""
         if self.predivide == 1.0:
-            return 1.0, self.op, 1.0
-        return 1.0 / self.predivide, Op.SUM, self.predivide / size
+            return RoundTerms(size, 1.0, self.op, 1.0)
+        return RoundTerms(size, 1.0 / self.predivide, Op.SUM, self.predivide / size)
 
 
 @dataclass(frozen=True)

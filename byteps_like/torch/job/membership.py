@@ -91,7 +91,7 @@ def suspend() -> None:
     now = _runtime.standing()
     shutdown()
     with _lock:
-        _runtime.install(None, _runtime.Standing(now.rank, now.size, now.local_rank, now.local_size))
+        _runtime.install(None, now)
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: object = None) -> None:  # noqa: ARG001

@@ -34,8 +34,8 @@ class StepPacer:
         if not (offset >= 0 and period > 0):
             raise InvalidArgumentError(f"StepPacer: offset={offset} must be 0 or more, period={period} more than 0")
         self._pace = Pace(offset, period, tolerance)
-        self._group: Group | None = None
         self._runtime: Any = None
+        self._name = ""
 
     @property
     def period(self) -> float:
@@ -62,9 +62,8 @@ class StepPacer:
             return None
         now = _runtime.current()
         if self._runtime is not now:
-            self._runtime = now
-            self._group = now.worker.group(f"pace.{now.count('pace')}") if now.worker.size > 1 else None
-        return self._group
+            self._runtime, self._name = now, f"pace.{now.count('pace')}"
+        return now.worker.group(self._name) if now.worker.size > 1 else None
 
 
 class PacedSteps:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.torch.job import runtime as _runtime
@@ -21,11 +22,19 @@ class ProcessSet:
         if not isinstance(ranks, Iterable) or isinstance(ranks, str):
             raise InvalidArgumentError(f"a process set is made of ranks, not of {ranks!r}")
         self._ranks = tuple(sorted(set(ranks)))
+        self._home: Callable[[], Runtime | None] = lambda: None
 
     @property
     def ranks(self) -> list[int]:
-        """Its world ranks, ascending."""
-        return list(self._ranks)
+        """Its world ranks, ascending; once it is added, those that its members have in the view in force."""
+        home = self._home()
+        if home is None or home.closed or self.process_set_id is None:
+            return list(self._ranks)
+        return list(home.ranks_of(self.process_set_id))
+
+    def settle(self, runtime: Runtime, number: int) -> None:
+        """It is set `number` of `runtime` from now on."""
+        self._home, self.process_set_id = weakref.ref(runtime), number
 
     def included(self) -> bool:
         """Whether this process is one of them."""
@@ -94,7 +103,7 @@ def register(runtime: Runtime, process_set: ProcessSet | Sequence[int]) -> Proce
     number = runtime.add_scope(made.ranks)
     lane = runtime.scope(None).lane("process sets")
     Agreement(lane, "add_process_set", f"ranks {made.ranks}").wait()
-    made.process_set_id = number
+    made.settle(runtime, number)
     return made
 
 

@@ -17,6 +17,7 @@ from byteps_like.torch.device.flight import DeviceFlight
 from byteps_like.torch.job.naming import Claim
 from byteps_like.worker.api import Declared, Forgets, Handle, OnGpu, TensorSpec, UsesGpu, Worker
 from byteps_like.worker.local import check_same
+from byteps_like.worker.standing import Standing
 
 logger = logging.getLogger(__name__)
 
@@ -132,20 +133,34 @@ class Route:
 
 @dataclass(frozen=True)
 class Scope:
-    """The ranks that an operation goes over: the world (number 0) or a process set. `rank` is the place in it."""
+    """The ranks that an operation goes over: the world (number 0) or a process set.
+
+    A set's `members` are kept by member number; what ranks they have is asked of the view in force each time.
+    """
 
     number: int
-    ranks: tuple[int, ...]
-    rank: int
     route: Route
     base: Worker
+    members: tuple[int, ...] | None = None
+    """Of a process set; None: all."""
     lanes: set[str] = field(default_factory=set)
     """Names of operations that have one."""
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """World ranks, in the view in force."""
+        standing: Standing = self.base.standing
+        return standing.ranks if self.members is None else standing.ranks_of(self.members)
+
+    @property
+    def rank(self) -> int:
+        """This process's place among them."""
+        return self.route.worker.rank
+
+    @property
     def size(self) -> int:
         """Number of ranks."""
-        return len(self.ranks)
+        return self.route.worker.size
 
     @property
     def prefix(self) -> str:

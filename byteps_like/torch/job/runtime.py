@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -36,6 +35,7 @@ from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.local import LocalWorker
+from byteps_like.worker.standing import Standing
 
 logger = logging.getLogger(__name__)
 
@@ -72,16 +72,15 @@ class Runtime:
         """Single tensors that streams wait for."""
         self.joiner: Joiner | None = None
         """Who has joined (join.Joiner); None where there is nobody else, or no collectives."""
-        self.cards: Cards | None = getattr(worker, "cards", None)
-        """Network cards that gradients travel between; None where that isn't known."""
         self._states: dict[type, Any] = {}
         self._stages: dict[str, Stage] = {}
         self.closing = ExitStack()
         """What ends with it, before it leaves the job."""
         self._pid = os.getpid()
         self._partition_bytes = partition_bytes
-        self._world = Scope(0, tuple(range(worker.size)), worker.rank, self.route, worker)
+        self._world = Scope(0, self.route, worker)
         self._scopes: dict[int, tuple[tuple[int, ...], Scope | None]] = {}
+        """Process sets by number: their members' numbers, and the scope if this is one of them."""
         self._beside: Route | None = None
         self._counters: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -101,6 +100,11 @@ class Runtime:
         except InvalidArgumentError:
             return False
         return True
+
+    @property
+    def cards(self) -> Cards | None:
+        """Network cards that gradients travel between, in the view in force; None where that isn't known."""
+        return getattr(self.worker, "cards", None)
 
     @property
     def generation(self) -> int:
@@ -152,7 +156,7 @@ class Runtime:
             raise InvalidArgumentError("route='server': this job has no servers; start some (byteps-like run -s 1)")
         with self._lock:
             if self._beside is None:
-                beside = CollectiveWorker(self.worker, self._partition_bytes, self._world.ranks, "beside")
+                beside = CollectiveWorker(self.worker, self._partition_bytes, label="beside")
                 self._beside = Route(beside, "the user chose it, though the job has servers")
                 if self.joiner is not None:
                     self.joiner.observe(self._beside)
@@ -180,54 +184,58 @@ class Runtime:
         number = getattr(process_set, "process_set_id", process_set)
         if process_set is None or number == 0:
             return self._world
-        ranks, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
-        if not ranks:
+        members, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
+        if not members:
             raise InvalidArgumentError(
                 f"process_set={process_set!r} is not known; add it by add_process_set() or init(process_sets=...)"
             )
         if scope is None:
-            raise InvalidArgumentError(f"rank {self.worker.rank} is not in process set {number}, ranks {list(ranks)}")
+            ranks = list(self.worker.standing.ranks_of(members))
+            raise InvalidArgumentError(f"rank {self.worker.rank} is not in process set {number}, ranks {ranks}")
         return scope
 
     def includes(self, process_set: object) -> bool:
         """Whether this rank is in `process_set`. Raises InvalidArgumentError if there is no such set."""
         number = getattr(process_set, "process_set_id", process_set)
-        ranks, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
-        return scope is not None or (not ranks and self.scope(process_set) is not None)
+        members, scope = self._scopes.get(number, ((), None)) if isinstance(number, int) else ((), None)
+        return scope is not None or (not members and self.scope(process_set) is not None)
 
     def has_scope(self, number: int, ranks: Sequence[int]) -> bool:
         """Whether there is a process set of that number and those ranks."""
-        known = tuple(range(self.worker.size)) if number == 0 else self._scopes.get(number, ((), None))[0]
-        return known == tuple(ranks)
+        return self.ranks_of(number) == tuple(ranks)
+
+    def ranks_of(self, number: int) -> tuple[int, ...]:
+        """World ranks of the process set of that number, in the view in force; none if it isn't there."""
+        standing: Standing = self.worker.standing
+        return standing.ranks if number == 0 else standing.ranks_of(self._scopes.get(number, ((), None))[0])
 
     def add_scope(self, ranks: Sequence[int]) -> int:
         """Makes a process set and returns its number: the same on all ranks, if all make theirs in one order."""
-        worker, chosen = self.worker, tuple(ranks)
-        if not chosen or not set(chosen) <= set(self._world.ranks):
-            raise InvalidArgumentError(f"process set {list(chosen)}: not ranks of a world of {worker.size}")
-        if chosen == self._world.ranks or any(chosen == known for known, _ in self._scopes.values()):
+        standing, chosen = self.worker.standing, tuple(ranks)
+        if not chosen or not set(chosen) <= set(standing.ranks):
+            raise InvalidArgumentError(f"process set {list(chosen)}: not ranks of a world of {standing.size}")
+        if any(chosen == self.ranks_of(known) for known in (0, *self._scopes)):
             raise InvalidArgumentError(f"there is a process set of ranks {list(chosen)} already")
-        number = self.count("process sets") + 1
-        self._scopes[number] = (chosen, self._member(number, chosen) if worker.rank in chosen else None)
+        number, members = self.count("process sets") + 1, standing.members_of(chosen)
+        self._scopes[number] = (members, self._member(number, members) if standing.rank in chosen else None)
         return number
 
-    def _member(self, number: int, ranks: tuple[int, ...]) -> Scope:
+    def _member(self, number: int, members: tuple[int, ...]) -> Scope:
         reducer: Worker
-        if len(ranks) == 1:
+        if len(members) == 1:
             reducer = LocalWorker(self._partition_bytes)
         else:
-            reducer = CollectiveWorker(self.worker, self._partition_bytes, ranks, f"set{number}")
-        route = Route(reducer, "process sets have no servers")
-        return Scope(number, ranks, ranks.index(self.worker.rank), route, self.worker)
+            reducer = CollectiveWorker(self.worker, self._partition_bytes, members, f"set{number}")
+        return Scope(number, Route(reducer, "process sets have no servers"), self.worker, members)
 
     def remove_scope(self, number: int) -> bool:
         """Forgets a process set, and all that was held for it; whether there was one."""
-        ranks, scope = self._scopes.pop(number, ((), None))
+        members, scope = self._scopes.pop(number, ((), None))
         if scope is not None and self.names.end(scope.prefix):
             scope.end()
             if self.joiner is not None:
                 self.joiner.forget_set(scope.prefix)
-        return bool(ranks)
+        return bool(members)
 
     def _has_removed(self, number: int) -> bool:
         return 0 < number <= self._counters["process sets"] and number not in self._scopes
@@ -306,16 +314,6 @@ class Runtime:
             release()
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a process stands in its job, or stood before it was suspended."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-
-
 def _barrier_of(scope: Scope, generation: int) -> str:
     return f"{scope.prefix}barrier~{generation}"
 
@@ -366,12 +364,13 @@ def initialized() -> bool:
     return (_bound.get() or _process) is not None
 
 
-def standing() -> Worker | Standing:
-    """The worker, or where it stood, between suspend() and resume(). Raises NotInitializedError."""
+def standing() -> Standing:
+    """Where the worker stands, or stood, between suspend() and resume(). Raises NotInitializedError."""
     runtime = _bound.get() or _process
     if runtime is None and _suspended is not None:
         return _suspended
-    return current().worker
+    found: Standing = current().worker.standing
+    return found
 
 
 def rank() -> int:

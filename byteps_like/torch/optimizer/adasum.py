@@ -32,7 +32,6 @@ class StepReducer:
         runtime = _runtime.current()
         scope = runtime.scope(process_set)
         self._named, self._compression, self._process_set = named, compression, process_set
-        self._alone = scope.size == 1
         self._label = f"steps.{runtime.count(f'{scope.prefix}steps')}"
         for parameter in self._trained():
             check_ranks(parameter, scope.size)
@@ -42,7 +41,7 @@ class StepReducer:
 
     def __call__(self, step: Callable[[], Any]) -> Any:
         """`step()`, and its result. Blocks; raises as `allreduce` does, and then the parameters are this rank's own."""
-        if self._alone:
+        if _runtime.current().scope(self._process_set).size == 1:
             return step()
         parameters = self._trained()
         starts = [parameter.detach().clone() for parameter in parameters]

@@ -43,7 +43,7 @@ class ShardArena:
         self.slots = [ShardSlot(name, parameter, index) for index, (name, parameter) in enumerate(named)]
         self._route, self.label = route, label
         self.rank, self.size = route.worker.rank, route.worker.size
-        self._before, self._op, self._after = scaling.steps(self.size)
+        self._terms = scaling.terms(self.size)
         dtype = named[0][1].dtype
         self.code = wire_dtype(dtype)
         self.layout = self._lay_out()
@@ -109,8 +109,8 @@ class ShardArena:
         return chunk.staging
 
     def _reduce(self, number: int, chunk: ShardChunk, staging: torch.Tensor) -> None:
-        if self._before != 1.0:
-            staging.mul_(self._before)
+        if self._terms.before != 1.0:
+            staging.mul_(self._terms.before)
         arrivals, pool, reduced = self.arrivals, self.staging, chunk.reduced
         held = Keeper(reduced)  # as staging by `arrived`: an optimizer may be dropped in the middle of a round
 
@@ -121,7 +121,7 @@ class ShardArena:
 
         lane, source, target = self.lanes[number], staging.data_ptr(), reduced.data_ptr()
         chunk.flight = lane.reduce_scatter(
-            source, target, chunk.place.counts, self.code, self._op, self._urgency(number)
+            source, target, chunk.place.counts, self.code, self._terms.op, self._urgency(number)
         )
         chunk.staging = None
         chunk.flight.on_done(arrived)
@@ -171,8 +171,8 @@ class ShardArena:
             return
         chunk.flight.wait()
         chunk.flight = None
-        if self._after != 1.0:
-            chunk.reduced.mul_(self._after)
+        if self._terms.after != 1.0:
+            chunk.reduced.mul_(self._terms.after)
         for slot, piece in chunk.slices.items():
             piece.grad = chunk.gradients[slot] if self.present(slot) else None
 

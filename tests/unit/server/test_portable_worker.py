@@ -26,6 +26,7 @@ from byteps_like.errors import (
 )
 from byteps_like.portable.worker import PortableOptions, PortableWorker
 from byteps_like.worker.api import Declared, Partition, TensorSpec, Worker
+from byteps_like.worker.standing import Standing
 
 DEADLINE = 20.0
 
@@ -80,10 +81,9 @@ class FakeControl:
 
 def options(urls: Sequence[str], rank: int = 0, size: int = 1, **others) -> PortableOptions:
     doors = tuple((f"server {index}", url, SERVER) for index, url in enumerate(urls))
+    standing = Standing(rank, tuple(range(FIRST, FIRST + size)), rank, size)
     others = {"patience": 3.0, "stall_timeout": DEADLINE} | others
-    return PortableOptions(
-        "job", door_keys(SECRET, INCARNATION), INCARNATION, 1, rank, FIRST + rank, size, rank, size, doors, **others
-    )
+    return PortableOptions("job", door_keys(SECRET, INCARNATION), INCARNATION, 1, standing, doors, **others)
 
 
 @contextmanager
