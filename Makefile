@@ -10,7 +10,7 @@ READY := $(if $(wildcard $(PYTHON)),,setup-ci)
 export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-python test-native test-rdma \
+.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma \
   test-torch test-sanitizers build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
   bench-compression bench-rdma docs wheel clean kernels test-gpu bench-gpu
 
@@ -47,10 +47,21 @@ IN_ONE_PROCESS := tests/unit tests/property tests/package
 # And these take all processors and most of the memory.
 ALONE := tests/fault/test_collectives_huge.py
 
+# A file's tests stay together, or both processes would make what its tests share.
+IN_FILES := --dist loadfile
+
 test-python:  ## the Python tests alone, after `make setup`
-	@$(PYTHON) -m pytest -n $(JOBS) $(IN_ONE_PROCESS)
-	@$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(IN_ONE_PROCESS) $(ALONE)) tests
+	@$(PYTHON) -m pytest -n $(JOBS) $(IN_FILES) $(IN_ONE_PROCESS)
+	@$(PYTHON) -m pytest -n $(JOBS) $(IN_FILES) --no-loadscope-reorder $(addprefix --ignore=,$(IN_ONE_PROCESS) $(ALONE)) tests
 	@$(PYTHON) -m pytest $(ALONE)
+
+# Of the native tests, if they have been built, what takes a tenth of a second each.
+LONG_NATIVE := host:*,gpu*,merge:*,exchange*,offers:*,executor*,200*,link:*,codecs:*,coded:*
+
+test-fast: $(READY) core  ## in two minutes: the Python tests that start no processes, and quick native tests as last built
+	@$(PYTHON) -m pytest -n $(JOBS) $(IN_FILES) -m "not processes and not slow" $(IN_ONE_PROCESS)
+	@[ ! -x $(CORE_BUILD)/native_tests ] || \
+	  bash scripts/with_deadline.sh 100 $(CORE_BUILD)/native_tests --minimal --test-case-exclude='$(LONG_NATIVE)'
 
 # In the build folder of the core, which is compiled once for the Python module and the tests.
 CORE_BUILD = $(shell $(PYTHON) -c 'import sys; print("build/cmake-" + sys.implementation.cache_tag)')

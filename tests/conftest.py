@@ -5,12 +5,19 @@ With pytest-xdist (`-n 2 --dist loadfile`) the tests of a file stay in one proce
 disturb one another, or that share processes.
 """
 
+import gc
+import os
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.watchdog"]
+pytest_plugins = ["tests.watchdog", "tests.processes"]
+
+# Before NumPy or torch is imported, and for all processes of tests: the threads of their pools wait actively, which
+# costs more than they compute of tensors as small as those of tests.
+for library in ("OMP", "OPENBLAS"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 settings.register_profile("no deadlines", deadline=None)
 settings.load_profile("no deadlines")
@@ -39,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest groups first; else the order is that of the files."""
     places = {group: place for place, group in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: the collector needn't look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,6 +18,7 @@ int f() { return byteps_like::Nowhere(1) + PyLong_AsLong(nullptr); }
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+@pytest.mark.processes
 def test_a_missing_function_is_named_and_python_s_are_not(tmp_path: Path) -> None:
     (tmp_path / "x.cc").write_text(SOURCE)
     module = tmp_path / "x.so"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,6 +79,7 @@ def body(bps, rank, size, case):
     return model
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(cases())
 def test_equals_single_process(case):

@@ -31,5 +31,6 @@ Communicator(Config.from_env({}), "job", b"s" * 32).close()
 
 
 @pytest.mark.parametrize("start", [SCHEDULER, WORKER], ids=["scheduler", "worker"])
+@pytest.mark.processes
 def test_a_member_raises_its_limit_of_open_files_to_the_hard_one(start: str) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT.replace("{start}", start)], check=True, timeout=60)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from byteps_like.collectives.schedules.builder import Cost
 from byteps_like.collectives.schedules.dependencies import Graph
-from byteps_like.collectives.schedules.schedule import Layout, RankSchedule, StepKind
+from byteps_like.collectives.schedules.schedule import Chunk, Layout, RankSchedule, StepKind
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,23 @@ class TrafficCount:
 
 def links(schedules: Sequence[RankSchedule]) -> dict[tuple[int, int], TrafficCount]:
     """(sender, receiver) -> what goes there; links without traffic are left out."""
-    found: dict[tuple[int, int], TrafficCount] = {}
+    chunks: dict[tuple[int, int], list[Chunk]] = {}
+    messages: Counter[tuple[int, int]] = Counter()
     for schedule in schedules:
         buffers = (schedule.input, schedule.output, schedule.scratch)
         for step in schedule.steps:
             if step.kind is StepKind.SEND and step.source is not None:
                 first, count = step.source.first, step.source.count
-                cut = Counter(chunk.pieces for chunk in buffers[step.source.buffer][first : first + count])
-                sent = TrafficCount(1, sum((Fraction(number, pieces) for pieces, number in cut.items()), Fraction(0)))
                 link = (schedule.rank, step.peer)
-                found[link] = found.get(link, TrafficCount()) + sent
-    return found
+                messages[link] += 1
+                chunks.setdefault(link, []).extend(buffers[step.source.buffer][first : first + count])
+    return {link: TrafficCount(messages[link], _sections(sent)) for link, sent in chunks.items()}
+
+
+def _sections(chunks: Iterable[Chunk]) -> Fraction:
+    """What they are of a section, with one fraction for each size: those are added slowly."""
+    cut = Counter(chunk.pieces for chunk in chunks)
+    return sum((Fraction(number, pieces) for pieces, number in cut.items()), Fraction(0))
 
 
 def sent(schedules: Sequence[RankSchedule], layout: Layout | None = None) -> list[TrafficCount]:

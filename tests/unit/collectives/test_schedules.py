@@ -72,6 +72,7 @@ def layouts(size: int) -> Iterator[Layout]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=_name)
+@pytest.mark.slow
 def test_right_for_all_sizes(row: Algorithm) -> None:
     for size in range(1, LARGEST + 1):
         for layout in layouts(size):

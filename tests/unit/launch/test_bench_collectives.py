@@ -86,6 +86,7 @@ def test_the_board_agrees_on_the_largest(tmp_path: Path) -> None:
     assert sorted(found) == sorted([RANKS - 1 + turn for turn in range(20)] * RANKS)
 
 
+@pytest.mark.processes
 def test_gloo_and_the_limit_are_measured_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = Options(
         ["all_reduce", "barrier"], least=4096, most=4096, memory=["private"], doors=[], rivals=[GLOO], seconds=0.01,

@@ -34,6 +34,7 @@ def test_contenders_take_turns_and_the_warm_up_does_not_count() -> None:
     assert times == {"a": [13, 15], "b": [24, 26]}
 
 
+@pytest.mark.processes
 def test_each_line_of_json_says_where_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "new" / "lines.jsonl"
     report.write_json_lines(path, {"size": 4}, [{"seconds": 1.0}])

@@ -14,6 +14,7 @@ OF_SCRIPTS = {"BYTEPS_LIKE_SHARED_DIR"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.processes
 def test_scripts_parse(script):
     done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=10)
     assert done.returncode == 0, done.stderr

@@ -65,6 +65,7 @@ def test_config_says_where_a_value_came_from():
         effective({"BYTEPS_LIKE_SHARD": "2"})
 
 
+@pytest.mark.processes
 def test_every_command_has_help_and_none_imports_torch_or_grpc(capsys):
     for name in COMMANDS:
         with pytest.raises(SystemExit) as ended:

@@ -330,6 +330,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.processes
 def test_what_a_killed_process_has_seen_is_there(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

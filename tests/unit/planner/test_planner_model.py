@@ -120,6 +120,7 @@ def test_a_folded_ring_is_close_to_the_whole_one(monkeypatch: pytest.MonkeyPatch
     assert predict(cluster, workload, settings).step == pytest.approx(whole.step, rel=0.03)
 
 
+@pytest.mark.slow
 def test_ten_thousand_workers() -> None:
     """Under a minute is asked for; what is asserted does not depend on the machine: 100,000 events take a second."""
     workload = workloads.load("resnet50").scaled(compute_seconds=0.1)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import psutil
+import pytest
 from door_client import HELLO, client, receive, say_hello, send, send_frame
 from fake_store import FIRST, SECRET, world_of
 from hypothesis import Phase, settings
@@ -191,7 +192,7 @@ def sum_of(dealer: Dealer) -> bytes:
     return result
 
 
-TestGuests = Guests.TestCase
+TestGuests = pytest.mark.slow(Guests.TestCase)
 # What fails is shown as it was: to shrink it, who waits for the end of a session would wait a thousand times.
 TestGuests.settings = settings(
     max_examples=30, stateful_step_count=20, phases=[Phase.explicit, Phase.reuse, Phase.generate]

@@ -59,6 +59,7 @@ def test_booleans_have_no_average(alone):
     assert bps.push_pull(np.array([True, False]), average=False).tolist() == [True, False]
 
 
+@pytest.mark.processes
 def test_needs_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -37,6 +37,7 @@ for case, (kind, text), printed, seconds in outcomes(cases, 2):
 """
 
 
+@pytest.mark.processes
 def test_what_becomes_of_cases(tmp_path: Path) -> None:
     note = tmp_path / "child"
     run = subprocess.run(

@@ -83,6 +83,7 @@ def expected(size, numel, dtype, divisor):
 
 @needs_software_driver
 @pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.processes
 def test_sums_are_those_of_numpy_bit_for_bit(size):
     wanted = [expected(size, *case) for case in gpu_peers.CASES]
     with processes(size, gpu_peers.sums) as ranks:
@@ -92,6 +93,7 @@ def test_sums_are_those_of_numpy_bit_for_bit(size):
 
 
 @needs_software_driver
+@pytest.mark.processes
 def test_a_killed_rank_holds_nobody_and_leaves_nothing():
     with processes(3, gpu_peers.death) as ranks:
         assert ranks.hear() == ["ready"] * 3

@@ -69,6 +69,7 @@ def test_no_error_of_one_bucket_keeps_those_behind_it():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.processes
 def test_a_forked_child_waits_by_a_thread_of_its_own():
     assert completed(Ended()).wait(10)
     child = os.fork()

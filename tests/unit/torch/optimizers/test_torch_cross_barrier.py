@@ -12,6 +12,7 @@ from tests.scenarios.models import batch, mlp
 
 
 @pytest.mark.parametrize("servers", [True, False])
+@pytest.mark.slow
 def test_fifty_steps_of_each_optimizer_have_the_same_bits(servers):
     run_world(2, crossing.fifty_steps, world=ThreadWorld(2, partition_bytes=512), servers=servers)
 

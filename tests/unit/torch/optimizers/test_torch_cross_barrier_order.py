@@ -292,6 +292,7 @@ def test_it_goes_on_in_another_world():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.processes
 def test_a_forked_child_does_not_wait(step):
     pid = os.fork()
     if pid == 0:
