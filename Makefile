@@ -8,6 +8,9 @@ ARM_CXX ?= aarch64-linux-gnu-g++
 CLANG_TIDY ?= clang-tidy
 READY := $(if $(wildcard $(PYTHON)),,setup-ci)
 export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
+# Images of Python set it. Each of some hundred processes of the tests would compile all that it imports of ours anew,
+# and pytest rewrite all tests in each of its own.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma \
@@ -55,7 +58,7 @@ test-python:  ## the Python tests alone, after `make setup`
 	@$(PYTHON) -m pytest -n $(JOBS) $(IN_FILES) --no-loadscope-reorder $(addprefix --ignore=,$(IN_ONE_PROCESS) $(ALONE)) tests
 	@$(PYTHON) -m pytest $(ALONE)
 
-# Of the native tests, if they have been built, what takes a tenth of a second each.
+# Native tests of many cases, which take longer than all the others together.
 LONG_NATIVE := host:*,gpu*,merge:*,exchange*,offers:*,executor*,200*,link:*,codecs:*,coded:*
 
 test-fast: $(READY) core  ## in two minutes: the Python tests that start no processes, and quick native tests as last built
