@@ -13,9 +13,6 @@ namespace {
 
 constexpr auto kLookInterval = std::chrono::milliseconds(200);
 
-uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
-CallId OnWire(CallId id) { return {id.lane & ~kPointLane, id.call}; }
-
 // What is too long to be sent keeps its beginning, and a number by which it differs from others that begin alike.
 void Shorten(std::string& description) {
   if (description.size() <= kMostDescription) return;
@@ -150,7 +147,7 @@ void ExchangeCore::Post(Call& call, ReceiveMessage& message) {
   if (message.peer == rank_ || message.peer >= peers_.size()) {
     return FailLater(*record, Status(Code::kInvalid, "a message from rank " + std::to_string(message.peer)), true);
   }
-  Inbound& in = record->inbound[Key(message.peer, message.tag)];
+  Inbound& in = record->inbound[InboundKey(message.peer, message.tag)];
   in.record = record;
   in.peer = message.peer;
   in.tag = message.tag;

@@ -57,6 +57,10 @@ struct Inbound : Hook {  // one message on its way in
 
 class ExchangeCore;
 
+// The call as frames name it, and where a record keeps what a peer sends with a tag.
+inline CallId OnWire(CallId id) { return {id.lane & ~kPointLane, id.call}; }
+inline uint64_t InboundKey(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
+
 struct CallRecord final : Sender {
   explicit CallRecord(ExchangeCore& exchange) : core(exchange) {}
   void OnSent(Outbound& out) override;

@@ -11,7 +11,6 @@ namespace {
 // Credit is given back in portions: a frame for each message would double the frames of small calls.
 constexpr uint64_t kCreditPortion = kEagerBytes / 8;
 
-uint64_t Key(uint32_t peer, uint32_t tag) { return (static_cast<uint64_t>(peer) << 32) | tag; }
 CallId IdIn(const Header& header) { return {header.key, header.round}; }
 
 std::string LengthsText(const std::string& who, uint64_t sent, uint64_t expected) {
@@ -134,7 +133,7 @@ Inbound* ExchangeCore::Incoming(uint32_t peer, const Header& header) {
   CallRecord* const record = HeardOf(peer, IdIn(header), flow);
   if (record == nullptr || !record->failed.ok()) return nullptr;
   Heard(*flow);
-  const auto [at, added] = record->inbound.try_emplace(Key(peer, header.root));
+  const auto [at, added] = record->inbound.try_emplace(InboundKey(peer, header.root));
   Inbound& in = at->second;
   if (added) {
     in.record = record;
@@ -212,7 +211,7 @@ void ExchangeCore::EraseInbound(Inbound& in) {
     in.flow->charged -= kInboundBytes;
     Refund(in.peer, kInboundBytes);
   }
-  in.record->inbound.erase(Key(in.peer, in.tag));
+  in.record->inbound.erase(InboundKey(in.peer, in.tag));
 }
 
 // The stash -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ constexpr uint64_t kLeastOffer = 64u << 10;  // what is shorter costs less to co
 // How long a peer may take to say that it writes no more: it does so on its loop, whatever its callers do.
 constexpr auto kPatience = std::chrono::seconds(2);
 
-CallId OnWire(CallId id) { return {id.lane & ~kPointLane, id.call}; }
 CallId CallOf(const OfferId& what) { return {what.key, static_cast<uint32_t>(what.which >> 32)}; }
 
 }  // namespace

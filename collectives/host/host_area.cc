@@ -19,8 +19,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);
-
 uint64_t PidSpace() {
   struct stat about{};
   return ::stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -18,6 +19,8 @@
 namespace byteps_like {
 
 class LocalHostGroup;
+
+inline constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);  // how often one asks whether they live
 
 class LocalArea : public std::enable_shared_from_this<LocalArea> {
  public:

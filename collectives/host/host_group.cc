@@ -8,7 +8,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kLookAtProcesses = std::chrono::milliseconds(100);  // how often a sleeper asks whether they live
 constexpr auto kLookForInterrupt = std::chrono::milliseconds(200);
 constexpr auto kLongest = std::chrono::hours(24 * 365);
 

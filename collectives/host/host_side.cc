@@ -9,7 +9,7 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kArea = 0, kAskForArea = 0xFFFFFFFF;
-constexpr size_t kPage = 4096;
+constexpr size_t kQuestionBytes = 4096;
 
 }  // namespace
 
@@ -86,7 +86,7 @@ Status HostSide::AwaitArea(std::unique_lock<std::mutex>& lock, Deadline deadline
   if (rank_ == locals_.front()) {
     MakeArea();
   } else if (!std::exchange(asked_, true)) {
-    auto question = SharedBuffer::Create(kPage);
+    auto question = SharedBuffer::Create(kQuestionBytes);
     if (!question.ok()) return question.status();
     Pass(locals_.front(), kAskForArea, std::move(*question));
   }

@@ -7,7 +7,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kOfThread = 32;  // elements
+constexpr uint32_t kOfBitmapThread = 32;  // elements
 
 class GpuBitmap : public GpuLossless {
  public:
@@ -43,8 +43,8 @@ class GpuBitmap : public GpuLossless {
     Launches launches(launcher);
     compact_.Count(launches, round.agreed, round.numel, room);
     compact_.Offset(launches, round.numel, kAllButZeros, {.each = 4}, room);
-    launches.Over(round.numel, kOfThread, spread_, round.agreed, round.numel, room.above, room.total, result, bytes,
-                  factor, round.x, CorruptOf(round));
+    launches.Over(round.numel, kOfBitmapThread, spread_, round.agreed, round.numel, room.above, room.total, result,
+                  bytes, factor, round.x, CorruptOf(round));
     return launches.status();
   }
 

@@ -9,8 +9,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kHead = 4;
-constexpr uint32_t kOfThread = 8;  // elements
+constexpr uint32_t kOfBlocksparseThread = 8;  // elements
 
 class GpuBlockSparse : public GpuLossless {
  public:
@@ -38,7 +37,7 @@ class GpuBlockSparse : public GpuLossless {
     return Launches(launcher)
         .Over(uint64_t{Words(round.numel)} * kBlockThreads, 1, scan_, round.x, round.numel, block_, payload + kHead)
         .With(kOneBlock, index_, round.numel, block_, most, payload, room.ranks, room.total, BytesOf(round))
-        .Over(round.numel, kOfThread, gather_, round.x, round.numel, block_, room.ranks, room.total, payload)
+        .Over(round.numel, kOfBlocksparseThread, gather_, round.x, round.numel, block_, room.ranks, room.total, payload)
         .status();
   }
 
@@ -50,8 +49,8 @@ class GpuBlockSparse : public GpuLossless {
     const Room room(area, Words(round.numel));
     return Launches(launcher)
         .With(kOneBlock, check_, result, bytes, round.numel, block_, room.ranks, room.total, CorruptOf(round))
-        .Over(round.numel, kOfThread, spread_, result, round.numel, block_, room.ranks, room.total, CorruptOf(round),
-              factor, round.x)
+        .Over(round.numel, kOfBlocksparseThread, spread_, result, round.numel, block_, room.ranks, room.total,
+              CorruptOf(round), factor, round.x)
         .status();
   }
 

@@ -1,10 +1,9 @@
 // fp16 and bf16: csrc/cuda/casts.cu.
+#include "compression/gpu/launches.h"
 #include "compression/gpu/registry.h"
 
 namespace byteps_like {
 namespace {
-
-constexpr uint32_t kThreads = 256, kEach = 8;
 
 class GpuCast : public GpuCodec {
  public:
@@ -28,7 +27,7 @@ class GpuCast : public GpuCodec {
   }
 
  private:
-  static LaunchShape Shape(const GpuRound& round) { return ShapeFor(round.numel, kEach, kThreads); }
+  static LaunchShape Shape(const GpuRound& round) { return ShapeFor(round.numel, kOfDenseThread, kBlockThreads); }
 
   const KernelHandle encode_, residual_, decode_;
 };

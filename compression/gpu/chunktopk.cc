@@ -7,8 +7,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kSumLanes = 16;  // threads of a chunk
-constexpr uint32_t kOfThread = 32;  // elements
+constexpr uint32_t kSumLanes = 16;           // threads of a chunk
+constexpr uint32_t kOfChunkTopKThread = 32;  // elements
 
 class GpuChunkTopK : public GpuCodec {
  public:
@@ -38,8 +38,8 @@ class GpuChunkTopK : public GpuCodec {
     const Rows rows = RowsOf(round.numel);
     Launches launches(launcher);
     const DevicePointer chosen = Choose(launches, round, rows);
-    launches.Over(rows.elements(), kOfThread, gather_, round.x, round.numel, chosen, rows.chosen, chunk_, rows.width,
-                  payload);
+    launches.Over(rows.elements(), kOfChunkTopKThread, gather_, round.x, round.numel, chosen, rows.chosen, chunk_,
+                  rows.width, payload);
     return launches.status();
   }
 
@@ -99,8 +99,8 @@ class GpuChunkTopK : public GpuCodec {
 
   void Scatter(Launches& launches, const Rows& rows, DevicePointer values, DevicePointer chosen, float factor,
                DevicePointer out, uint32_t numel) const {
-    launches.Over(rows.elements(), kOfThread, scatter_, values, chosen, rows.chosen, chunk_, rows.width, factor, out,
-                  numel);
+    launches.Over(rows.elements(), kOfChunkTopKThread, scatter_, values, chosen, rows.chosen, chunk_, rows.width,
+                  factor, out, numel);
   }
 
   const uint32_t chunk_;

@@ -3,11 +3,10 @@
 
 #include "compression/gpu/registry.h"
 #include "compression/gpu/sparse.h"
+#include "compression/sparse/sparse.h"
 
 namespace byteps_like {
 namespace {
-
-constexpr uint32_t kHead = 4;
 
 class GpuCoo : public GpuLossless {
  public:

@@ -1,13 +1,13 @@
 // fixed: csrc/cuda/fixed.cu.
 #include "compression/quantised/fixed.h"
 
+#include "compression/gpu/launches.h"
 #include "compression/gpu/registry.h"
 
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kThreads = 256, kEach = 8, kWarp = 32;
-constexpr uint32_t kStretch = 8192;  // elements of a block that one thread block looks at
+constexpr uint32_t kFixedStretch = 8192;  // elements of a block that one thread block looks at
 
 class GpuFixed : public GpuCodec {
  public:
@@ -28,14 +28,14 @@ class GpuFixed : public GpuCodec {
   Status Prepare(Launcher& launcher, const GpuRound& round, DevicePointer prelude) const override {
     const uint32_t blocks = Blocks(round.numel);
     if (!is_large())
-      return launcher.Launch(prepare_, ShapeFor(uint64_t{blocks} * kWarp, 1, kThreads), round.x, round.numel, block_,
-                             prelude);
+      return launcher.Launch(prepare_, ShapeFor(uint64_t{blocks} * kWarpThreads, 1, kBlockThreads), round.x,
+                             round.numel, block_, prelude);
     Status status = launcher.Fill(round.workspace, 0, Workspace(round.numel));
     if (!status.ok()) return status;
-    const LaunchShape shape = ShapeFor(round.numel, kStretch / kThreads, kThreads);
-    status = launcher.Launch(greatest_, shape, round.x, round.numel, block_, kStretch, round.workspace);
+    const LaunchShape shape = ShapeFor(round.numel, kFixedStretch / kBlockThreads, kBlockThreads);
+    status = launcher.Launch(greatest_, shape, round.x, round.numel, block_, kFixedStretch, round.workspace);
     if (!status.ok()) return status;
-    return launcher.Launch(exponents_, ShapeFor(blocks, 1, kThreads), round.workspace, blocks, prelude);
+    return launcher.Launch(exponents_, ShapeFor(blocks, 1, kBlockThreads), round.workspace, blocks, prelude);
   }
 
   Status Encode(Launcher& launcher, const GpuRound& round, DevicePointer payload) const override {
@@ -55,9 +55,9 @@ class GpuFixed : public GpuCodec {
   }
 
  private:
-  bool is_large() const { return block_ > kStretch; }
+  bool is_large() const { return block_ > kFixedStretch; }
   uint32_t Blocks(uint32_t numel) const { return (numel - 1) / block_ + 1; }
-  static LaunchShape Shape(const GpuRound& round) { return ShapeFor(round.numel, kEach, kThreads); }
+  static LaunchShape Shape(const GpuRound& round) { return ShapeFor(round.numel, kOfDenseThread, kBlockThreads); }
 
   Status Add(Launcher& launcher, const GpuRound& round, DevicePointer integers, float factor, DevicePointer base,
              DevicePointer out) const {

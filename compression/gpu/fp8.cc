@@ -1,12 +1,12 @@
 // fp8: csrc/cuda/fp8.cu.
 #include <bit>
 
+#include "compression/gpu/launches.h"
 #include "compression/gpu/registry.h"
 
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kThreads = 256;
 constexpr uint32_t kEncoded = 16, kDecoded = 4;  // elements of a thread
 
 class GpuFp8 : public GpuCodec {
@@ -35,7 +35,7 @@ class GpuFp8 : public GpuCodec {
   }
 
  private:
-  static LaunchShape Shape(const GpuRound& round, uint32_t each) { return ShapeFor(round.numel, each, kThreads); }
+  static LaunchShape Shape(const GpuRound& round, uint32_t each) { return ShapeFor(round.numel, each, kBlockThreads); }
 
   const uint32_t log2_;  // of a block's elements
   const KernelHandle encode_, decode_;

@@ -1,15 +1,15 @@
 // int: csrc/cuda/int.cu.
 #include <string>
 
+#include "compression/gpu/launches.h"
 #include "compression/gpu/registry.h"
 #include "csrc/codec/random.h"
 
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kThreads = 256, kWarp = 32;
-constexpr uint32_t kTile = 512;      // elements that a warp takes at a time
-constexpr uint32_t kStretch = 1024;  // and of which int_ranges finds the greatest
+constexpr uint32_t kIntTile = 512;      // elements that a warp takes at a time
+constexpr uint32_t kIntStretch = 1024;  // and of which int_ranges finds the greatest
 
 struct IntGrid {  // csrc/cuda/int.cu: Grid
   uint32_t numel, block, levels, is_stochastic, low, high;
@@ -28,7 +28,7 @@ struct IntKernels {
 constexpr uint32_t Parts(uint32_t count, uint32_t size) { return (count + size - 1) / size; }
 
 // `warps` of them.
-LaunchShape Warps(uint64_t warps) { return ShapeFor(warps * kWarp, 1, kThreads); }
+LaunchShape Warps(uint64_t warps) { return ShapeFor(warps * kWarpThreads, 1, kBlockThreads); }
 
 class GpuInt : public GpuCodec {
  public:
@@ -37,7 +37,7 @@ class GpuInt : public GpuCodec {
 
   // Blocks that no warp holds in its registers: their ranges are found before.
   uint64_t Workspace(uint32_t numel) const override {
-    return is_shared() || Block(numel) <= kTile ? 0 : uint64_t{Blocks(numel)} * sizeof(float);
+    return is_shared() || Block(numel) <= kIntTile ? 0 : uint64_t{Blocks(numel)} * sizeof(float);
   }
 
   Status Prepare(Launcher& launcher, const GpuRound& round, DevicePointer prelude) const override {
@@ -48,7 +48,7 @@ class GpuInt : public GpuCodec {
     const uint32_t numel = round.numel;
     if (is_shared()) return Pack(launcher, round, round.agreed, payload, 0);
     const DevicePointer ranges = RangesOf(numel, payload);
-    if (Block(numel) <= kTile)
+    if (Block(numel) <= kIntTile)
       return launcher.Launch(kernels_.encode, Warps(Blocks(numel)), round.x, Grid(round), payload, ranges);
     const Status found = Ranges(launcher, round, round.workspace);
     return found.ok() ? Pack(launcher, round, round.workspace, payload, ranges) : found;
@@ -85,15 +85,15 @@ class GpuInt : public GpuCodec {
     return {round.numel, Block(round.numel), levels(), options_.is_stochastic, stream.low, stream.high};
   }
 
-  static LaunchShape Tiles(const GpuRound& round) { return Warps(Parts(round.numel, kTile)); }
+  static LaunchShape Tiles(const GpuRound& round) { return Warps(Parts(round.numel, kIntTile)); }
 
   Status Ranges(Launcher& launcher, const GpuRound& round, DevicePointer ranges) const {
     const uint32_t numel = round.numel, block = Block(numel), blocks = Blocks(numel);
-    if (block > kStretch) {
+    if (block > kIntStretch) {
       const Status zeroed = launcher.Fill(ranges, 0, blocks * sizeof(float));
       if (!zeroed.ok()) return zeroed;
     }
-    const uint64_t stretches = uint64_t{blocks} * Parts(std::min(block, numel), kStretch);
+    const uint64_t stretches = uint64_t{blocks} * Parts(std::min(block, numel), kIntStretch);
     return launcher.Launch(kernels_.ranges, Warps(stretches), round.x, Grid(round), ranges);
   }
 

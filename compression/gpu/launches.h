@@ -7,7 +7,8 @@
 
 namespace byteps_like {
 
-inline constexpr uint32_t kBlockThreads = 256;  // of the kernels of sparse codecs
+inline constexpr uint32_t kBlockThreads = 256, kWarpThreads = 32;
+inline constexpr uint32_t kOfDenseThread = 8;  // elements, in kernels of dense codecs
 inline constexpr LaunchShape kOneBlock{.blocks = 1, .threads = kBlockThreads};
 
 class Launches {

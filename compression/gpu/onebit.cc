@@ -1,10 +1,9 @@
 // onebit: csrc/cuda/onebit.cu.
+#include "compression/gpu/launches.h"
 #include "compression/gpu/registry.h"
 
 namespace byteps_like {
 namespace {
-
-constexpr uint32_t kThreads = 256, kEach = 8;
 
 class GpuOnebit : public GpuCodec {
  public:
@@ -12,8 +11,8 @@ class GpuOnebit : public GpuCodec {
       : GpuCodec(std::move(codec)), block_(block), encode_(encode), decode_(decode) {}
 
   Status Encode(Launcher& launcher, const GpuRound& round, DevicePointer payload) const override {
-    return launcher.Launch(encode_, ShapeFor(round.numel, block_ / kThreads + 1, kThreads), round.x, round.numel,
-                           block_, payload);
+    return launcher.Launch(encode_, ShapeFor(round.numel, block_ / kBlockThreads + 1, kBlockThreads), round.x,
+                           round.numel, block_, payload);
   }
 
   Status Residual(Launcher& launcher, const GpuRound& round, DevicePointer payload,
@@ -31,8 +30,8 @@ class GpuOnebit : public GpuCodec {
  private:
   Status Add(Launcher& launcher, const GpuRound& round, DevicePointer payload, float factor, DevicePointer base,
              DevicePointer out) const {
-    return launcher.Launch(decode_, ShapeFor(round.numel, kEach, kThreads), payload, round.numel, block_, factor, base,
-                           out);
+    return launcher.Launch(decode_, ShapeFor(round.numel, kOfDenseThread, kBlockThreads), payload, round.numel, block_,
+                           factor, base, out);
   }
 
   const uint32_t block_;

@@ -7,8 +7,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kElements = 1;  // the purpose of the draws, as compression/sparse/randomk.cc has it
-constexpr uint32_t kOfThread = 4;  // draws, and elements that are looked at
+constexpr uint32_t kElements = 1;         // the purpose of the draws, as compression/sparse/randomk.cc has it
+constexpr uint32_t kOfRandomKThread = 4;  // draws, and elements that are looked at
 
 class GpuRandomK : public GpuCodec {
  public:
@@ -25,8 +25,8 @@ class GpuRandomK : public GpuCodec {
     const uint32_t drawn = Drawn(round);
     const Stream64 stream = StreamOf(seed_, round.draw, kElements, true);
     return Launches(launcher)
-        .Over(drawn, kOfThread, gather_, round.x, round.numel, drawn, stream.low, stream.high, payload)
-        .Over(round.numel, 4 * kOfThread, doubt_, round.x, round.numel, payload)
+        .Over(drawn, kOfRandomKThread, gather_, round.x, round.numel, drawn, stream.low, stream.high, payload)
+        .Over(round.numel, 4 * kOfRandomKThread, doubt_, round.x, round.numel, payload)
         .status();
   }
 
@@ -36,7 +36,8 @@ class GpuRandomK : public GpuCodec {
     const Stream64 stream = StreamOf(seed_, round.draw, kElements, true);
     return Launches(launcher)
         .Copy(residual, round.x, size_t{round.numel} * sizeof(float))
-        .Over(drawn, kOfThread, residual_, payload, round.numel, drawn, stream.low, stream.high, scale_, residual)
+        .Over(drawn, kOfRandomKThread, residual_, payload, round.numel, drawn, stream.low, stream.high, scale_,
+              residual)
         .status();
   }
 
@@ -48,7 +49,8 @@ class GpuRandomK : public GpuCodec {
     const Stream64 stream = StreamOf(seed_, round.draw, kElements, true);
     return Launches(launcher)
         .Zero(round.x, size_t{round.numel} * sizeof(float))
-        .Over(drawn, kOfThread, scatter_, result, round.numel, drawn, stream.low, stream.high, scale_, factor, round.x)
+        .Over(drawn, kOfRandomKThread, scatter_, result, round.numel, drawn, stream.low, stream.high, scale_, factor,
+              round.x)
         .status();
   }
 

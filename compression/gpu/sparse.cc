@@ -9,8 +9,8 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kSelectionWords = 16, kBins = 2048;  // csrc/cuda/select.cuh
-constexpr uint32_t kTile = 1024;                        // csrc/cuda/sparse.cu: elements of a warp,
-constexpr uint32_t kOfLane = kTile / 32;                // and of each of its threads
+constexpr uint32_t kSparseTile = 1024;                  // csrc/cuda/sparse.cu: elements of a warp,
+constexpr uint32_t kOfLane = kSparseTile / 32;          // and of each of its threads
 constexpr uint32_t kTries = 10;
 
 uint32_t SampleSize(uint32_t numel) { return Rounded(numel, static_cast<uint32_t>(SampleStride(numel))); }
@@ -61,8 +61,8 @@ void GpuSelect::Digits(Launches& launches, DevicePointer x, uint32_t numel, cons
 
 GpuCompact::Room::Room(Area& area, uint32_t numel)
     : mask(area.Words(WordsOf(numel))),
-      above(area.Words(Rounded(numel, kTile))),
-      equal(area.Words(Rounded(numel, kTile))),
+      above(area.Words(Rounded(numel, kSparseTile))),
+      equal(area.Words(Rounded(numel, kSparseTile))),
       total(area.Words(1)) {}
 
 GpuCompact::GpuCompact(KernelsOf& kernel)

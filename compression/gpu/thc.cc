@@ -10,7 +10,7 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kMost = 32768;  // elements of a rotation block
-constexpr uint32_t kThreads = 1024, kNormThreads = 512;
+constexpr uint32_t kThcThreads = 1024, kNormThreads = 512;
 enum Purpose : uint32_t { kSigns = 1, kRounding = 2 };  // compression/quantised/thc.cc
 
 // Of `elements` with those left out that keep lanes in banks apart (csrc/cuda/rotation.cuh).
@@ -110,13 +110,13 @@ class GpuThc : public GpuCodec {
     ThcBlocks blocks{round.numel, 0, whole, {stream.low, stream.high}, round.agreed};
     if (whole > 0) {
       const Status launched =
-          launch(kernel.whole, {.blocks = whole, .threads = kThreads, .shared = kWholeBytes}, blocks);
+          launch(kernel.whole, {.blocks = whole, .threads = kThcThreads, .shared = kWholeBytes}, blocks);
       if (!launched.ok()) return launched;
     }
     blocks.first = whole;
     blocks.end = all;
     if (whole == all) return {};
-    return launch(kernel.any, {.blocks = all - whole, .threads = kThreads, .shared = kPartBytes}, blocks);
+    return launch(kernel.any, {.blocks = all - whole, .threads = kThcThreads, .shared = kPartBytes}, blocks);
   }
 
   const ThcTableOf table_;

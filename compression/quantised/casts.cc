@@ -8,7 +8,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kStretch = 2048;  // elements that stay in the nearest cache
+constexpr uint32_t kCastStretch = 2048;  // elements that stay in the nearest cache
 
 class Cast : public Codec {
  public:
@@ -27,7 +27,7 @@ class Cast : public Codec {
   void Residual(std::span<const float> x, const Draw&, const std::byte*, std::byte*, Bytes payload,
                 float* residual) const override {
     if (residual != x.data()) std::memcpy(residual, x.data(), x.size_bytes());
-    float values[kStretch];
+    float values[kCastStretch];
     EachStretch(x.size(), [&](size_t first, size_t count) {
       ToFloat(payload.data() + 2 * first, count, -1.0f, values);
       kernels::Reduce(Op::kSum, DType::kFloat32, residual + first, values, count);
@@ -46,7 +46,8 @@ class Cast : public Codec {
  private:
   template <typename F>
   static void EachStretch(size_t numel, F stretch) {
-    for (size_t first = 0; first < numel; first += kStretch) stretch(first, std::min<size_t>(kStretch, numel - first));
+    for (size_t first = 0; first < numel; first += kCastStretch)
+      stretch(first, std::min<size_t>(kCastStretch, numel - first));
   }
 
   void ToFloat(const std::byte* from, size_t count, float factor, float* values) const {

@@ -19,8 +19,8 @@ BYTEPS_LIKE_DECLARE_LOOPS(EdenLoops, kEden)
 
 namespace {
 
-constexpr uint32_t kMost = 4096;  // elements of a block: it stays in the L1 cache, and fits on a stack
-constexpr uint32_t kSigns = 1;    // the purpose of the stream
+constexpr uint32_t kMostOfBlock = 4096;  // elements of a block: it stays in the L1 cache, and fits on a stack
+constexpr uint32_t kSignStream = 1;      // the purpose of the stream
 
 // By bits, the magnitudes of the points that make the mean square error of a standard normal number least (Lloyd-Max),
 // and the numbers half-way between them.
@@ -53,10 +53,10 @@ class Eden : public ReencodeCodec {
   uint32_t Encode(std::span<const float> x, const Draw& draw, const std::byte*, std::byte*,
                   std::byte* payload) const override {
     const auto numel = static_cast<uint32_t>(x.size());
-    const Stream64 signs = StreamOf(seed_, draw, kSigns, false);
+    const Stream64 signs = StreamOf(seed_, draw, kSignStream, false);
     std::memcpy(payload, &signs, sizeof(signs));
     std::byte* const codes = payload + CodesAt(numel);
-    ForEachRotation(numel, kMost, [&](const RotationBlock& at, uint32_t number) {
+    ForEachRotation(numel, kMostOfBlock, [&](const RotationBlock& at, uint32_t number) {
       const float scale = EncodeBlock(x, at, signs, codes + at.begin / kLeastRotation * CodeBytes());
       std::memcpy(payload + sizeof(signs) + number * sizeof(scale), &scale, sizeof(scale));
     });
@@ -69,10 +69,10 @@ class Eden : public ReencodeCodec {
     Stream64 signs;
     std::memcpy(&signs, payload.data(), sizeof(signs));
     const std::byte* const codes = payload.data() + CodesAt(numel);
-    ForEachRotation(numel, kMost, [&](const RotationBlock& at, uint32_t number) {
+    ForEachRotation(numel, kMostOfBlock, [&](const RotationBlock& at, uint32_t number) {
       float scale;
       std::memcpy(&scale, payload.data() + sizeof(signs) + number * sizeof(scale), sizeof(scale));
-      alignas(64) float block[kMost];
+      alignas(64) float block[kMostOfBlock];
       Pick_kEden().points(reinterpret_cast<const uint32_t*>(codes + at.begin / kLeastRotation * CodeBytes()),
                           at.padded / kLeastRotation, bits_, kMagnitudes[bits_ - 1], block);
       float* const out = sum.data() + at.begin;
@@ -83,7 +83,7 @@ class Eden : public ReencodeCodec {
 
  private:
   static uint32_t CodesAt(uint32_t numel) {
-    return static_cast<uint32_t>(sizeof(Stream64) + RotationCount(numel, kMost) * sizeof(float));
+    return static_cast<uint32_t>(sizeof(Stream64) + RotationCount(numel, kMostOfBlock) * sizeof(float));
   }
   uint32_t CodeBytes() const { return kLeastRotation / 8 * static_cast<uint32_t>(bits_); }  // of a group
 
@@ -97,7 +97,7 @@ class Eden : public ReencodeCodec {
       return norm == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     }
     const float factor = NormalisingFactor(norm);
-    alignas(64) float block[kMost];
+    alignas(64) float block[kMostOfBlock];
     Rotate(x, at, signs, factor, block);
     float limits[7];
     for (int k = 0; k < 7; ++k)

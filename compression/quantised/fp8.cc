@@ -14,7 +14,7 @@ BYTEPS_LIKE_DECLARE_LOOPS(Fp8Loops, kFp8)
 
 namespace {
 
-constexpr uint32_t kStretch = 2048;  // elements that stay in the nearest cache; a multiple of all blocks
+constexpr uint32_t kFp8Stretch = 2048;  // elements that stay in the nearest cache; a multiple of all blocks
 
 class Fp8 : public ReencodeCodec {
  public:
@@ -33,9 +33,9 @@ class Fp8 : public ReencodeCodec {
   uint32_t Encode(std::span<const float> x, const Draw&, const std::byte*, std::byte*,
                   std::byte* payload) const override {
     auto* const exponents = reinterpret_cast<uint8_t*>(payload + x.size());
-    float scaled[kStretch];
-    for (size_t first = 0; first < x.size(); first += kStretch) {
-      const size_t count = std::min<size_t>(kStretch, x.size() - first);
+    float scaled[kFp8Stretch];
+    for (size_t first = 0; first < x.size(); first += kFp8Stretch) {
+      const size_t count = std::min<size_t>(kFp8Stretch, x.size() - first);
       Pick_kFp8().scale(x.data() + first, count, block_, top_, exponents + first / block_, scaled);
       kernels::Cast(DType::kFloat32, dtype_, payload + first, scaled, count);
     }
@@ -46,9 +46,9 @@ class Fp8 : public ReencodeCodec {
     if (payload.size() != Plan(static_cast<uint32_t>(sum.size())).payload)
       return Status(Code::kCorrupt, spec() + ": a payload of the wrong length");
     const auto* const exponents = reinterpret_cast<const uint8_t*>(payload.data() + sum.size());
-    float values[kStretch];
-    for (size_t first = 0; first < sum.size(); first += kStretch) {
-      const size_t count = std::min<size_t>(kStretch, sum.size() - first);
+    float values[kFp8Stretch];
+    for (size_t first = 0; first < sum.size(); first += kFp8Stretch) {
+      const size_t count = std::min<size_t>(kFp8Stretch, sum.size() - first);
       kernels::Cast(dtype_, DType::kFloat32, values, payload.data() + first, count);
       Pick_kFp8().unscale(values, count, block_, exponents + first / block_, factor, add, sum.data() + first);
     }
@@ -64,11 +64,11 @@ class Fp8 : public ReencodeCodec {
 }  // namespace
 
 Result<CodecPointer> MakeFp8(CodecSpec& spec, uint32_t world) {
-  const auto block = static_cast<uint32_t>(spec.Integer("block", 16, kStretch));
+  const auto block = static_cast<uint32_t>(spec.Integer("block", 16, kFp8Stretch));
   const bool is_e4m3 = spec.Word("format", {"e4m3", "e5m2"}) == "e4m3";
   const Status done = spec.Done();
   if (!done.ok()) return done;
-  if (kStretch % block != 0)
+  if (kFp8Stretch % block != 0)
     return Status(Code::kInvalid, "codec " + spec.text() + ": block must be a power of two from 16 to 2048");
   return CodecPointer(std::make_shared<Fp8>(spec, world, is_e4m3, block));
 }

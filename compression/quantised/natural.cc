@@ -3,13 +3,12 @@
 #include "compression/loops/natural.h"
 
 #include "compression/loops.h"
-#include "compression/loops/onebit.h"
+#include "compression/quantised/onebit_loops.h"
 #include "compression/registry.h"
 #include "csrc/codec/random.h"
 
 namespace byteps_like {
 
-BYTEPS_LIKE_DECLARE_LOOPS(OnebitLoops, kOnebit)
 BYTEPS_LIKE_DECLARE_LOOPS(NaturalLoops, kNatural)
 
 namespace {

@@ -1,18 +1,14 @@
 // Scaled sign: one bit per element and the mean magnitude of each block of `block` elements. Seide et al., "1-Bit
 // Stochastic Gradient Descent" (Interspeech 2014); the scale is that of Karimireddy et al., "Error Feedback Fixes
 // SignSGD" (ICML 2019). Payload: a word of signs per 32 elements, then the scales as fp32.
-#include "compression/loops/onebit.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "compression/loops.h"
+#include "compression/quantised/onebit_loops.h"
 #include "compression/registry.h"
 
 namespace byteps_like {
-
-BYTEPS_LIKE_DECLARE_LOOPS(OnebitLoops, kOnebit)
 
 namespace {
 

@@ -10,19 +10,18 @@
 #include <limits>
 
 #include "compression/loops.h"
-#include "compression/loops/onebit.h"
 #include "compression/loops/vote.h"
+#include "compression/quantised/onebit_loops.h"
 #include "compression/registry.h"
 #include "csrc/codec/random.h"
 
 namespace byteps_like {
 
-BYTEPS_LIKE_DECLARE_LOOPS(OnebitLoops, kOnebit)
 BYTEPS_LIKE_DECLARE_LOOPS(VoteLoops, kVote)
 
 namespace {
 
-float FloatAt(const std::byte* array, size_t i) {
+float ScaleAt(const std::byte* array, size_t i) {
   float value;
   std::memcpy(&value, array + i * sizeof(value), sizeof(value));
   return value;
@@ -70,7 +69,7 @@ class Sign : public Codec {
     if (payload.size() != Plan(numel).payload) return Status(Code::kCorrupt, "sign: a payload of the wrong length");
     const std::byte* const scales = payload.data() + SignBytes(numel);
     for (uint32_t i = 0; i < ScaleBytes(numel) / sizeof(float); ++i) {
-      const float most = Greater(FloatAt(accumulator, i), FloatAt(scales, i));
+      const float most = Greater(ScaleAt(accumulator, i), ScaleAt(scales, i));
       std::memcpy(accumulator + i * sizeof(most), &most, sizeof(most));
     }
     Pick_kVote().count(reinterpret_cast<const uint32_t*>(payload.data()), Words(numel), planes_,
@@ -127,7 +126,7 @@ class Sign : public Codec {
     const std::byte* const scales = payload.data() + SignBytes(numel);
     EachBlock(numel, [&](uint32_t first, uint32_t count) {
       Pick_kOnebit().unpack(reinterpret_cast<const uint32_t*>(payload.data()) + first / 32, count,
-                            factor * FloatAt(scales, first / block_), add, sum.data() + first);
+                            factor * ScaleAt(scales, first / block_), add, sum.data() + first);
     });
   }
 

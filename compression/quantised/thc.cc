@@ -20,7 +20,7 @@ BYTEPS_LIKE_DECLARE_LOOPS(ThcLoops, kThc)
 
 namespace {
 
-constexpr uint32_t kMost = 32768;  // elements of a rotation block
+constexpr uint32_t kMostRotation = 32768;  // elements of a rotation block
 enum Purpose : uint32_t { kSigns = 1, kRounding = 2 };
 
 bool Usable(float norm) { return norm > 0 && norm <= std::numeric_limits<float>::max(); }
@@ -40,8 +40,8 @@ class Thc : public Codec {
 
   CodecPlan Plan(uint32_t numel) const override {
     const uint32_t groups = RotationGroups(numel), result = groups * SumBytes();
-    const uint64_t block = std::min(groups * kLeastRotation, kMost);
-    return {.prelude = RotationCount(numel, kMost) * static_cast<uint32_t>(sizeof(float)),
+    const uint64_t block = std::min(groups * kLeastRotation, kMostRotation);
+    return {.prelude = RotationCount(numel, kMostRotation) * static_cast<uint32_t>(sizeof(float)),
             .payload = groups * CodeBytes(),
             .result = result,
             .dense = std::nullopt,
@@ -50,7 +50,7 @@ class Thc : public Codec {
   }
 
   void Prepare(std::span<const float> x, const Draw&, std::byte*, std::byte* prelude) const override {
-    ForEachRotation(static_cast<uint32_t>(x.size()), kMost, [&](const RotationBlock& at, uint32_t number) {
+    ForEachRotation(static_cast<uint32_t>(x.size()), kMostRotation, [&](const RotationBlock& at, uint32_t number) {
       auto norm = static_cast<float>(std::sqrt(Energy(x.subspan(at.begin, at.size))));
       if (std::isnan(norm)) norm = std::numeric_limits<float>::quiet_NaN();  // of all that there are, the same anywhere
       std::memcpy(prelude + number * sizeof(norm), &norm, sizeof(norm));
@@ -63,7 +63,7 @@ class Thc : public Codec {
     const Stream64 signs = Signs(draw), rounding = StreamOf(seed_, draw, kRounding, false);
     const uint32_t words[] = {rounding.low, rounding.high};
     auto* const block = reinterpret_cast<float*>(workspace);
-    ForEachRotation(numel, kMost, [&](const RotationBlock& at, uint32_t number) {
+    ForEachRotation(numel, kMostRotation, [&](const RotationBlock& at, uint32_t number) {
       const uint32_t first = at.begin / kLeastRotation, groups = at.padded / kLeastRotation;
       const float norm = NormAt(agreed, number), factor = NormalisingFactor(norm);
       auto* const codes = reinterpret_cast<uint32_t*>(payload + first * CodeBytes());
@@ -81,8 +81,9 @@ class Thc : public Codec {
                 Bytes payload, float* residual) const override {
     const auto numel = static_cast<uint32_t>(x.size());
     auto* const block = reinterpret_cast<float*>(workspace);
-    auto* const points = reinterpret_cast<uint8_t*>(block + std::min(RotationGroups(numel) * kLeastRotation, kMost));
-    ForEachRotation(numel, kMost, [&](const RotationBlock& at, uint32_t number) {
+    auto* const points =
+        reinterpret_cast<uint8_t*>(block + std::min(RotationGroups(numel) * kLeastRotation, kMostRotation));
+    ForEachRotation(numel, kMostRotation, [&](const RotationBlock& at, uint32_t number) {
       const uint32_t first = at.begin / kLeastRotation, groups = at.padded / kLeastRotation;
       const float norm = NormAt(agreed, number);
       if (!Usable(norm)) return static_cast<void>(std::memset(residual + at.begin, 0, at.size * sizeof(float)));
@@ -102,7 +103,7 @@ class Thc : public Codec {
       return Status(Code::kCorrupt, "thc: a result of " + std::to_string(count) + " contributions");
     auto* const block = reinterpret_cast<float*>(workspace);
     const auto offset = static_cast<float>(count * table_.granularity);
-    ForEachRotation(numel, kMost, [&](const RotationBlock& at, uint32_t number) {
+    ForEachRotation(numel, kMostRotation, [&](const RotationBlock& at, uint32_t number) {
       const float norm = NormAt(agreed, number);
       if (!Usable(norm)) {
         const float all = norm == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
@@ -142,7 +143,7 @@ class Thc : public Codec {
                    std::byte* workspace) const override {
     auto* const block = reinterpret_cast<float*>(workspace);
     size_t found = 0;
-    ForEachRotation(static_cast<uint32_t>(x.size()), kMost, [&](const RotationBlock& at, uint32_t number) {
+    ForEachRotation(static_cast<uint32_t>(x.size()), kMostRotation, [&](const RotationBlock& at, uint32_t number) {
       const float norm = NormAt(agreed, number), factor = NormalisingFactor(norm);
       if (!Usable(norm)) return;
       Rotate(x, at, Signs(draw), factor, block);

@@ -11,8 +11,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kHead = 4;
-
 class BlockSparse : public MergeCodec {
  public:
   BlockSparse(const CodecSpec& spec, uint32_t world, uint32_t block, double dense)

@@ -9,8 +9,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kHead = 4;
-
 class Coo : public MergeCodec {
  public:
   Coo(const CodecSpec& spec, uint32_t world) : MergeCodec(spec.text(), world) {}

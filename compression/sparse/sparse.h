@@ -16,6 +16,7 @@ namespace byteps_like {
 
 BYTEPS_LIKE_DECLARE_LOOPS(SparseLoops, kSparse)
 
+inline constexpr uint32_t kHead = 4;                     // bytes: the count with which a payload begins
 inline constexpr uint32_t kWholePartition = 0xFFFFFFFF;  // in place of a count: all elements follow
 
 constexpr uint32_t Rounded(uint32_t value, uint32_t grain) { return value / grain + (value % grain != 0); }

@@ -7,7 +7,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
+constexpr std::align_val_t kBufferAlignment{64};
 constexpr size_t kLeast = 4096;
 
 }  // namespace
@@ -22,7 +22,7 @@ size_t BufferPool::Rounded(size_t bytes) {
 BufferPool::~BufferPool() {
   registered_.clear();  // before the memory goes
   for (auto& [bytes, buffers] : free_)
-    for (std::byte* data : buffers) ::operator delete(data, kAlignment);
+    for (std::byte* data : buffers) ::operator delete(data, kBufferAlignment);
 }
 
 PooledBuffer BufferPool::Take(size_t bytes) {
@@ -36,7 +36,7 @@ PooledBuffer BufferPool::Take(size_t bytes) {
       return {data, size};
     }
   }
-  auto* const data = static_cast<std::byte*>(::operator new(size, kAlignment));
+  auto* const data = static_cast<std::byte*>(::operator new(size, kBufferAlignment));
   if (size >= kLeastRegistered) {
     std::lock_guard lock(mutex_);
     registered_.emplace_back(data, size);

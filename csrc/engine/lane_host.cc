@@ -9,9 +9,9 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kAlignment = 256;  // of what lies in a lane's memory
+constexpr size_t kLaneAlignment = 256;  // of what lies in a lane's memory
 
-constexpr size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr size_t Aligned(size_t bytes) { return (bytes + kLaneAlignment - 1) / kLaneAlignment * kLaneAlignment; }
 
 // Where what lies in a lane's memory begins; the payload is the first.
 struct Layout {

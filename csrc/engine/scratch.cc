@@ -5,7 +5,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kAlignment = 256;
+constexpr size_t kScratchAlignment = 256;
 
 }  // namespace
 
@@ -14,7 +14,7 @@ Status Scratch::Reserve(size_t bytes) {
   const Block* const last = last_;
   if (last != nullptr && last->each >= bytes) return Status();
   const size_t twice = last == nullptr ? 0 : 2 * last->each;
-  const size_t each = (std::max(bytes, twice) + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t each = (std::max(bytes, twice) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   auto memory = GpuMemory::Allocate(gpu_, each * lanes_);
   if (!memory.ok()) return memory.status();
   blocks_.push_back({std::move(*memory), each});

@@ -9,7 +9,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kBetweenLooks = std::chrono::milliseconds(1);  // at broken streams: no host function may come
+constexpr auto kBetweenLooksAtBrokenStreams = std::chrono::milliseconds(1);  // no host function may come
 
 }  // namespace
 
@@ -90,7 +90,7 @@ void Stager::DrainBroken(Lock& lock) {
       Free(*slot);
     }
   if (Busy() && Clock::now() - broken_at_ > longest_drain_) GiveUp(broken_, lock);
-  if (Busy()) changed_.wait_for(lock, kBetweenLooks);
+  if (Busy()) changed_.wait_for(lock, kBetweenLooksAtBrokenStreams);
 }
 
 void Stager::Drain() {

@@ -6,8 +6,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kBetweenLooks = std::chrono::milliseconds(200);  // at what is on lanes
-constexpr auto kBetweenAsking = std::chrono::milliseconds(1);   // whether a user's stream has come by
+constexpr auto kBetweenLooksAtLanes = std::chrono::milliseconds(200);
+constexpr auto kBetweenAsking = std::chrono::milliseconds(1);  // whether a user's stream has come by
 
 }  // namespace
 
@@ -49,11 +49,11 @@ void Stager::Sleep(Lock& lock) {
   if (AwaitsStarts()) {
     changed_.wait_for(lock, kBetweenAsking);
   } else if (Busy()) {
-    changed_.wait_for(lock, kBetweenLooks);
+    changed_.wait_for(lock, kBetweenLooksAtLanes);
   } else {
     changed_.wait(lock);
   }
-  if (!broken_.ok() || !Busy() || Clock::now() - looked_ < kBetweenLooks) return;
+  if (!broken_.ok() || !Busy() || Clock::now() - looked_ < kBetweenLooksAtLanes) return;
   looked_ = Clock::now();
   Look(lock);
 }

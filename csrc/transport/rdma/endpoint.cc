@@ -13,9 +13,6 @@ namespace {
 
 using verbs::Lib;
 
-// What a completion belongs to: a receive (lane and buffer), a probe (lane) or a send (its number).
-constexpr uint64_t kReceive = 1ull << 32, kProbe = 1ull << 33;
-
 uint64_t ReceiveId(uint32_t lane, uint32_t buffer) { return kReceive | (lane << 16) | buffer; }
 
 Code CodeOf(verbs::WcStatus status) {

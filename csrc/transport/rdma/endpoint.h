@@ -33,6 +33,8 @@ struct Piece {
 };
 
 inline constexpr uint32_t kNoTag = ~0u;
+// What a completion belongs to: a receive (lane and buffer), a probe (lane) or a send (its number).
+inline constexpr uint64_t kReceive = 1ull << 32, kProbe = 1ull << 33;
 
 class Endpoint {
  public:

@@ -11,8 +11,6 @@ namespace {
 
 constexpr uint32_t kCreditMessages = kWindow / 2;
 constexpr uint32_t kCreditSlots = kSlots / 2;
-constexpr uint64_t kProbe = 1ull << 33;  // as in endpoint.cc
-
 }  // namespace
 
 uint32_t Endpoint::LeastBusy() const {
