@@ -39,7 +39,7 @@ KeyPolicy Shard::Key::Open(const PolicyRow& row) {
   return {row, update.get()};
 }
 
-// nullptr: none, of which the job hears. Not of the frames that today's workers send: the table has a row for each.
+// Fails the job and returns nullptr if no row opens such rounds. The default table has one for every valid push.
 const PolicyRow* Shard::PolicyOf(const Header& header, const Terms& terms) {
   const PolicyRow* const row = FindPolicy(options_.policies, terms);
   if (row == nullptr)

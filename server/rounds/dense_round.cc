@@ -144,7 +144,7 @@ Result<bool> DenseRound::Advance() {
 // An update sees the whole sum before anyone reads it.
 Status DenseRound::FinishWhole() {
   for (uint32_t from = 0; from < total_; from += kBlock) Finish(from, std::min(from + kBlock, total_));
-  const Status applied = update_->Apply(terms(), {const_cast<std::byte*>(result()), total_});
+  Status applied = update_->Apply(terms(), {const_cast<std::byte*>(result()), total_});
   if (applied.ok()) ReturnReferences(0, total_);
   return applied;
 }
