@@ -30,7 +30,7 @@ Deadline After(double seconds) {
 
 class PyEngine {
  public:
-  PyEngine(EngineOptions options, std::vector<ShardAddress> shards) : world_(options.world_size) {
+  PyEngine(EngineOptions options, std::vector<ShardAddress> shards) {
     options.on_event = [this](Code code, const std::string& text, bool fatal) {
       events_.Push(static_cast<int>(code), text, fatal);
     };
@@ -71,11 +71,12 @@ class PyEngine {
     }
   }
 
-  // One object for one text: the engine tells codecs apart by it. The interpreter's lock guards the table.
+  // One object for one text and world: the engine tells codecs apart by it. The interpreter's lock guards the table.
   CodecPointer CodecOf(const std::string& spec) {
-    CodecPointer& codec = codecs_[spec];
+    const uint32_t world = engine_->standing().world_size;
+    CodecPointer& codec = codecs_[{spec, world}];
     if (!codec) {
-      auto made = MakeCodec(spec, world_);
+      auto made = MakeCodec(spec, world);
       ThrowIfFailed(made.status());
       codec = *made;
     }
@@ -84,10 +85,11 @@ class PyEngine {
 
   // Likewise; nullptr where a codec has none, or the engine no kernels for it.
   GpuCodecPointer TwinOf(const std::string& spec) {
-    const auto known = twins_.find(spec);
+    const CodecPointer codec = CodecOf(spec);
+    const auto known = twins_.find(codec);
     if (known != twins_.end()) return known->second;
-    auto made = MakeGpuCodec(CodecOf(spec), kernels_);
-    return twins_[spec] = made.ok() ? *made : nullptr;
+    auto made = MakeGpuCodec(codec, kernels_);
+    return twins_[codec] = made.ok() ? *made : nullptr;
   }
 
   void UseGpu(const PyGpu& gpu, const std::map<std::string, uint64_t>& functions) {
@@ -111,10 +113,9 @@ class PyEngine {
  private:
   static constexpr double kSlice = 0.2;
   const ForkGuard fork_guard_;
-  const uint32_t world_;
-  std::map<std::string, CodecPointer> codecs_;
+  std::map<std::pair<std::string, uint32_t>, CodecPointer> codecs_;  // by text and size of the world
   KernelTable kernels_;
-  std::map<std::string, GpuCodecPointer> twins_;
+  std::map<CodecPointer, GpuCodecPointer> twins_;
   EventQueue events_;
   std::unique_ptr<Engine> engine_;
 };
@@ -125,9 +126,8 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarna
                      uint32_t kernel_queue_bytes, uint32_t codec_threads) {
   EngineOptions options;
   options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch, IncarnationOf(incarnation)};
-  options.rank = rank;
+  options.standing = {rank, world_size};
   options.member = member;
-  options.world_size = world_size;
   options.segment_bytes = segment_bytes;
   options.credit_bytes = credit_bytes;
   options.connect_timeout = connect_timeout;

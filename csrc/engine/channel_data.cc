@@ -184,7 +184,7 @@ size_t Channel::SegmentOf(const Part& part) const {
 }
 
 bool Channel::Contributes(const Part& part) const {
-  return part.op != Op::kBroadcast || part.root == context_.options.rank;
+  return part.op != Op::kBroadcast || part.root == context_.standing().rank;
 }
 
 Part* Channel::Next() {
@@ -436,7 +436,7 @@ void Channel::TraceStage(TraceKind kind, const Part& part, int64_t begin) const 
                      .bytes = part.total,
                      .round = part.round,
                      .priority = part.priority,
-                     .member = context_.options.rank,
+                     .member = context_.standing().rank,
                      .peer = kTraceServers + address_.server});
 }
 
@@ -448,7 +448,7 @@ void Channel::TraceReady(const Part& part) const {
          .bytes = part.total,
          .round = part.round,
          .priority = part.priority,
-         .member = context_.options.rank});
+         .member = context_.standing().rank});
 }
 
 void Channel::TraceFirst(Part& part) const {

@@ -44,7 +44,8 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector
 // deadline, from when it is its turn.
 Status Engine::ConnectAll() {
   const size_t count = channels_.size();
-  const size_t first = count * (context_.options.rank % context_.options.world_size) / context_.options.world_size;
+  const Standing own = context_.standing();
+  const size_t first = count * (own.rank % own.world_size) / own.world_size;
   const auto patience = Patience();
   std::atomic<size_t> next{0};
   std::mutex mutex;
@@ -72,7 +73,7 @@ Status Engine::ConnectAll() {
 
 Clock::duration Engine::Patience() const {
   const std::chrono::duration<double> seconds(context_.options.connect_timeout +
-                                              kPerRank * context_.options.world_size);
+                                              kPerRank * context_.standing().world_size);
   return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
@@ -190,7 +191,7 @@ Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const 
   const auto& parts = tensor.parts;
   if (request.first_part > request.last_part || request.last_part > parts.size())
     return Status(Code::kInvalid, "no such partitions");
-  if (request.op == Op::kBroadcast && request.root >= context_.options.world_size)
+  if (request.op == Op::kBroadcast && request.root >= context_.standing().world_size)
     return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
   if (request.first_part == request.last_part) return Status();
   const Part& first = *parts[request.first_part];
@@ -316,7 +317,8 @@ Status Engine::Wait(Operation& operation, Deadline deadline) {
   const int64_t since = Tracing() && !operation.done() ? TraceClock() : 0;
   std::unique_lock lock(mutex_);
   const bool ended = completed_.wait_until(lock, deadline, [&] { return operation.done(); });
-  if (since != 0) TraceSince(since, {.kind = TraceKind::kWait, .key = operation.key, .member = context_.options.rank});
+  if (since != 0)
+    TraceSince(since, {.kind = TraceKind::kWait, .key = operation.key, .member = context_.standing().rank});
   if (!ended) return Status(Code::kTimeout, "the operation has not ended yet");
   return operation.status;
 }
@@ -359,7 +361,7 @@ void Engine::CheckSilence() {
     if (!channel->busy()) continue;
     busy = true;
     const std::chrono::duration<double> silence = Clock::now() - channel->last_heard();
-    const std::string text = "rank " + std::to_string(context_.options.rank) + " has heard nothing from " +
+    const std::string text = "rank " + std::to_string(context_.standing().rank) + " has heard nothing from " +
                              channel->name() + " for " + std::to_string(static_cast<int>(silence.count())) + " s";
     // Half a warning period of grace: the server's own, better informed, report comes first.
     if (silence.count() >= context_.options.stall_timeout + context_.options.stall_warning / 2)

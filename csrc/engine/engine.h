@@ -56,8 +56,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // A new tensor of `dtype`; returns its id for Submit. Keys and rounds live as long as the engine.
   uint32_t Declare(DType dtype, const std::vector<PartitionSpec>& partitions);
 
-  // The same of fp32 with a codec, made for this world. Submit then takes kSum and kAverage, and kBroadcast, which goes
-  // raw. kInvalid: the codec can't be summed, or not in partitions like these.
+  // The same of fp32 with a codec, made for the world of the view in force. Submit then takes kSum and kAverage, and
+  // kBroadcast, which goes raw. kInvalid: the codec can't be summed, or not in partitions like these.
   Result<uint32_t> DeclareCoded(const std::vector<PartitionSpec>& partitions, const CodecUse& use);
   // What comes back into the tensor's rounds, from the next Submit on. Its arrays (of the whole tensor) belong to the
   // engine while an operation of the tensor is in flight. With some in host memory the CPU encodes the tensor, also
@@ -108,6 +108,10 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
 
   // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
   Status Wait(Operation& operation, Deadline deadline);
+
+  // Another view is in force: rounds that begin from now on go by it. None is under way.
+  void SetStanding(Standing standing) { context_.now = standing; }
+  Standing standing() const { return context_.standing(); }
 
   // From the next segment on; what is in flight goes on. Ranks may differ in both: no result depends on them.
   void SetCredit(size_t bytes) { context_.credit_bytes = bytes; }

@@ -41,7 +41,7 @@ std::unique_ptr<Part> PreludeOf(const Part& part, const CodecPlan& plan) {
 }  // namespace
 
 Result<uint32_t> Engine::DeclareCoded(const std::vector<PartitionSpec>& partitions, const CodecUse& use) {
-  if (Status wrong = CheckUse(use, context_.options.world_size); !wrong.ok()) return wrong;
+  if (Status wrong = CheckUse(use, context_.standing().world_size); !wrong.ok()) return wrong;
   for (const PartitionSpec& spec : partitions) {
     if ((spec.key & kPreludeKey) != 0)
       return Status(Code::kInvalid, "key " + std::to_string(spec.key) + " is that of a prelude");
@@ -123,7 +123,7 @@ void Engine::BeginCoded(Part& part) {
   const bool within_reach = coding.on_gpu || !coding.next.feedback.on_gpu;
   coding.feedback = within_reach ? coding.next.feedback : Feedback{};
   coding.scale = within_reach ? std::exchange(coding.next.scale, 1.0f) : 1.0f;
-  coding.draw = {part.key, part.round, context_.options.rank};
+  coding.draw = {part.key, part.round, context_.standing().rank};
   part.encoded = !coding.dense();
   part.dtype = coding.plan.dense.value_or(DType::kFloat32);
   if (coding.dense() && !IsFloat(part.dtype)) part.op = Op::kSum;  // decoding divides

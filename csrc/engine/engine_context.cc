@@ -15,7 +15,10 @@ size_t Fitting(size_t segment) {
 }  // namespace
 
 EngineContext::EngineContext(EngineOptions with)
-    : options(std::move(with)), credit_bytes(options.credit_bytes), segment_bytes(Fitting(options.segment_bytes)) {}
+    : options(std::move(with)),
+      now(options.standing),
+      credit_bytes(options.credit_bytes),
+      segment_bytes(Fitting(options.segment_bytes)) {}
 
 void EngineContext::SetSegment(size_t bytes) { segment_bytes = Fitting(bytes); }
 

@@ -19,11 +19,16 @@
 
 namespace byteps_like {
 
+// This process among the workers, in one view.
+struct Standing {
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+};
+
 struct EngineOptions {
   Credentials credentials;
-  uint32_t rank = 0;
+  Standing standing;    // in the first view
   uint32_t member = 0;  // this process's member number
-  uint32_t world_size = 1;
   size_t segment_bytes = kDefaultSegment;
   size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
@@ -49,11 +54,17 @@ struct SharedRegion {
   uint32_t id = 0;
 };
 
+static_assert(std::atomic<Standing>::is_always_lock_free);
+
 struct EngineContext {
   explicit EngineContext(EngineOptions with);
   void SetSegment(size_t bytes);  // rounded to what never splits an element
 
+  // In the view in force: for one round, or one message. Any thread.
+  Standing standing() const { return now.load(std::memory_order_relaxed); }
+
   const EngineOptions options;
+  std::atomic<Standing> now;
   std::atomic<size_t> credit_bytes, segment_bytes;  // in force now
   EventLoop loop;
   InStep in_step;  // links by index of their channel; the I/O thread's once that runs

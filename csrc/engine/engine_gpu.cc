@@ -13,7 +13,7 @@ namespace byteps_like {
 
 Status Engine::UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels) {
   if (stager_) return Status(Code::kInvalid, "the engine has a GPU already");
-  auto stager = Stager::Create(*this, context_.options, std::move(gpu), kernels);
+  auto stager = Stager::Create(*this, context_, std::move(gpu), kernels);
   if (!stager.ok()) return stager.status();
   std::lock_guard lock(mutex_);
   stager_ = std::move(*stager);
@@ -107,7 +107,7 @@ void Engine::BeginStaged(Part& part, UserWork* start) {
            .bytes = part.bytes,
            .round = part.round,
            .priority = part.priority,
-           .member = context_.options.rank});
+           .member = context_.standing().rank});
   stager_->Begin(*part.staging);
 }
 
@@ -151,7 +151,7 @@ Result<bool> Engine::WaitOnStream(const Operation& operation, uint64_t stream) {
   auto blocked = operation.gate->Block(reinterpret_cast<cuda::Stream>(stream));
   if (blocked.ok() && !*blocked && !told_of_waits_.exchange(true)) {
     const std::string why = stager_->gpu().WhyNoWaits();
-    Log(LogLevel::kWarning, "rank " + std::to_string(context_.options.rank) +
+    Log(LogLevel::kWarning, "rank " + std::to_string(context_.standing().rank) +
                                 ": the host waits for the network in place of streams, and copies" + " overlap less: " +
                                 (why.empty() ? "they can't wait for a word of memory with this driver" : why));
   }

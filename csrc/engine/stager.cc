@@ -18,9 +18,9 @@ static_assert(kLanes[0] + kLanes[1] <= kLeastConnections - 3);
 
 // Its beginning and its end -------------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Stager>> Stager::Create(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu,
+Result<std::unique_ptr<Stager>> Stager::Create(PartSink& sink, const EngineContext& context, std::shared_ptr<Gpu> gpu,
                                                const KernelTable& kernels) {
-  std::unique_ptr<Stager> stager(new Stager(sink, options, std::move(gpu)));
+  std::unique_ptr<Stager> stager(new Stager(sink, context, std::move(gpu)));
   const Status status = stager->Prepare(kernels);
   if (!status.ok()) return status;
   auto thread = StartThread("to stage with", [stager = stager.get()] { stager->Work(); });
@@ -29,10 +29,11 @@ Result<std::unique_ptr<Stager>> Stager::Create(PartSink& sink, const EngineOptio
   return stager;
 }
 
-Stager::Stager(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu)
+Stager::Stager(PartSink& sink, const EngineContext& context, std::shared_ptr<Gpu> gpu)
     : sink_(sink),
-      options_(options),
-      longest_drain_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.drain_timeout))),
+      context_(context),
+      longest_drain_(
+          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(context.options.drain_timeout))),
       supplies_(std::move(gpu)) {}
 
 Status Stager::Prepare(const KernelTable& kernels) {

@@ -40,7 +40,7 @@ namespace byteps_like {
 
 class Stager {
  public:
-  static Result<std::unique_ptr<Stager>> Create(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu,
+  static Result<std::unique_ptr<Stager>> Create(PartSink& sink, const EngineContext& context, std::shared_ptr<Gpu> gpu,
                                                 const KernelTable& kernels);
   ~Stager();
   Stager(const Stager&) = delete;
@@ -91,7 +91,7 @@ class Stager {
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  Stager(PartSink& sink, const EngineOptions& options, std::shared_ptr<Gpu> gpu);
+  Stager(PartSink& sink, const EngineContext& context, std::shared_ptr<Gpu> gpu);
   Status Prepare(const KernelTable& kernels);
 
   // The thread's; `lock` is let go while the driver or the engine is called.
@@ -123,7 +123,7 @@ class Stager {
   void End(Part& part, const Status& status);
 
   PartSink& sink_;
-  const EngineOptions& options_;
+  const EngineContext& context_;
   const Clock::duration longest_drain_;
   LaneSupplies supplies_;
   std::shared_ptr<GpuGates> gates_;

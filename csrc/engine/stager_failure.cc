@@ -14,13 +14,13 @@ constexpr auto kBetweenLooksAtBrokenStreams = std::chrono::milliseconds(1);  // 
 }  // namespace
 
 void Stager::Look(Lock& lock) {
-  const auto warn_after = std::chrono::duration<double>(options_.stall_warning);
+  const auto warn_after = std::chrono::duration<double>(context_.options.stall_warning);
   for (const auto& group : slots_)
     for (const auto& slot : group) {
       if (slot->staging == nullptr) continue;
       if (warn_after.count() > 0 && Clock::now() - slot->since > warn_after && !std::exchange(slot->told, true))
         Log(LogLevel::kWarning,
-            "rank " + std::to_string(options_.rank) + ": GPU " + std::to_string(gpu().info().ordinal) +
+            "rank " + std::to_string(context_.standing().rank) + ": GPU " + std::to_string(gpu().info().ordinal) +
                 " has not got to key " + std::to_string(slot->staging->part->key) +
                 " yet: what the program has queued before it is not over. Where that waits for this operation by a "
                 "queue that they share, CUDA_DEVICE_MAX_CONNECTIONS=32 parts them (docs/how-to/gpu.md)");
@@ -32,7 +32,7 @@ void Stager::Look(Lock& lock) {
 }
 
 bool Stager::Watch() {
-  const auto warn_after = std::chrono::duration<double>(options_.stall_warning);
+  const auto warn_after = std::chrono::duration<double>(context_.options.stall_warning);
   std::string told;
   bool busy = false;
   {
@@ -42,19 +42,19 @@ bool Stager::Watch() {
       for (const auto& slot : group)
         if (slot->issuing && slot->staging != nullptr && Clock::now() - slot->since > warn_after &&
             !std::exchange(slot->told, true))
-          told = "rank " + std::to_string(options_.rank) + " waits for the driver of GPU " +
+          told = "rank " + std::to_string(context_.standing().rank) + " waits for the driver of GPU " +
                  std::to_string(gpu().info().ordinal) + ", which has not queued key " +
                  std::to_string(slot->staging->part->key) +
                  " yet: does another thread free memory of the device, or unlock memory of the host, while streams wait"
                  " for the network? (docs/how-to/gpu.md)";
   }
-  if (!told.empty()) options_.on_event(Code::kStalled, told, false);
+  if (!told.empty()) context_.options.on_event(Code::kStalled, told, false);
   return busy;
 }
 
 void Stager::Break(const Status& status, Lock& lock) {
   if (!broken_.ok()) return;
-  broken_ = Status(status.code(), "rank " + std::to_string(options_.rank) + ": " + status.message());
+  broken_ = Status(status.code(), "rank " + std::to_string(context_.standing().rank) + ": " + status.message());
   broken_at_ = Clock::now();
   const Status why = broken_;
   lock.unlock();
@@ -97,7 +97,7 @@ void Stager::Drain() {
   {
     Lock lock(mutex_);
     if (joined_) return;
-    const Status silent(Code::kDevice, "rank " + std::to_string(options_.rank) + ": GPU " +
+    const Status silent(Code::kDevice, "rank " + std::to_string(context_.standing().rank) + ": GPU " +
                                            std::to_string(gpu().info().ordinal) +
                                            " has not ended its copies since the shutdown: does a kernel hang?");
     if (!changed_.wait_for(lock, longest_drain_, [this] { return !Busy(); })) GiveUp(silent, lock);

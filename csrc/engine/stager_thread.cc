@@ -176,7 +176,7 @@ void Stager::Finish(Slot& slot) {
     slot.ending = true;
     status = staging->goes_up() ? broken_ : WhyNoMore();
   }
-  const Status landed = slot.lane->Land(*staging, options_.rank);
+  const Status landed = slot.lane->Land(*staging, context_.standing().rank);
   if (status.ok() && !landed.ok()) sink_.Fail(landed.code(), landed.message());
   if (status.ok()) status = landed;
   const bool again = status.ok() && slot.lane->Asks(*staging);

@@ -296,8 +296,7 @@ TEST_CASE("limits: each of a thousand workers begins to dial at a shard of its o
     ClosedShards shards(kShards, kAtOnce);
     EngineOptions options;
     options.credentials = {"job", std::string(32, 's'), 1};
-    options.rank = rank;
-    options.world_size = 1000;
+    options.standing = {rank, 1000};
     CHECK(Engine::Start(std::move(options), shards.addresses()).status().code() == Code::kRefused);
     CHECK(shards.first() == expected);
   }

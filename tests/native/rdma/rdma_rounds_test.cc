@@ -69,9 +69,8 @@ class ArenaRank {
   void Join(const std::string& url, uint32_t epoch, uint32_t workers) {
     EngineOptions options;
     options.credentials = Job(epoch);
-    options.rank = rank_;
+    options.standing = {rank_, workers};
     options.member = NumberOf(rank_);
-    options.world_size = workers;
     options.connect_timeout = 30;
     options.credit_bytes = 4u << 20;  // a whole contribution
     options.on_event = Nothing;

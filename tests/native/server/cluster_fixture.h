@@ -92,9 +92,8 @@ class Cluster {
   std::unique_ptr<Engine> StartEngine(uint32_t rank) {
     EngineOptions engine;
     engine.credentials = MakeCredentials();
-    engine.rank = rank;
+    engine.standing = {rank, options_.workers};
     engine.member = NumberOf(rank);
-    engine.world_size = options_.workers;
     engine.segment_bytes = options_.segment_bytes;
     engine.credit_bytes = options_.credit_bytes;
     engine.stall_warning = options_.stall_warning;
