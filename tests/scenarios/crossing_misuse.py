@@ -14,9 +14,8 @@ from tests.scenarios.models import batch, fill, flat, mlp
 
 def refused_at_construction(bps: Any, rank: int, size: int) -> None:
     model = mlp()
-    for make in (torch.optim.LBFGS, torch.optim.SparseAdam):
-        plain = make(list(model.parameters()))
-        raises(bps.InvalidArgumentError, lambda plain=plain: bps.CrossBarrier(model, plain), make.__name__)
+    plain = torch.optim.LBFGS(list(model.parameters()))
+    raises(bps.InvalidArgumentError, lambda: bps.CrossBarrier(model, plain), "LBFGS")
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     raises(bps.InvalidArgumentError, lambda: bps.CrossBarrier(model, plain, op=bps.Adasum), "Adasum")
     raises(bps.InvalidArgumentError, lambda: bps.DistributedOptimizer(plain, cross_barrier=True), "model=")
@@ -64,39 +63,6 @@ def optimizers_with_shared_state(bps: Any, rank: int, size: int) -> None:
         run = Run(bps, True, lambda p, where=where: Counting(p, where), mlp())
         plain_loss(run.model, 0, rank, size).backward()
         raises(bps.InvalidArgumentError, run.optimizer.step, "Counting", word, "independently")
-
-
-class Embedded(nn.Module):
-    """An embedding with sparse gradients, from the step on at which it is used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layer = nn.Embedding(8, 5, sparse=True), nn.Linear(20, 5)
-
-    def forward(self, x: torch.Tensor, used: bool) -> torch.Tensor:
-        return self.layer(x) + (self.table(torch.arange(len(x)) % 8) if used else 0.0)
-
-
-def sparse_gradients(bps: Any, rank: int, size: int) -> None:
-    """Gathered ones are refused, in the first step and later; made dense they cross."""
-    servers = bps.DistributedOptimizer(torch.optim.SGD(mlp().parameters(), lr=1.0)).route == "server"
-    for uses in ((True, True), (False, False, True, True)):
-        for dense in (False, True):
-            run = Run(bps, True, OPTIMIZERS["SGD"], fill(Embedded().double()), sparse_as_dense=dense)
-
-            def train(run: Run = run, uses: tuple[bool, ...] = uses) -> None:
-                for used in uses:
-                    run.optimizer.zero_grad()
-                    run.model(batch(0)[0], used).square().mean().backward()
-                    run.optimizer.step()
-                run.optimizer.synchronize()
-
-            if servers or dense:
-                train()
-                same_everywhere(bps, flat(run.model))
-            else:
-                raises(bps.InvalidArgumentError, train, "sparse_as_dense=True", "table")
-            run.optimizer.close()
 
 
 def used_behind_its_modules_back(bps: Any, rank: int, size: int) -> None:
@@ -155,7 +121,7 @@ def changed_in_flight(bps: Any, rank: int, size: int) -> None:
 
 
 ALL_SIZES = [
-    refused_at_construction, refused_in_step, optimizers_with_shared_state, sparse_gradients,
+    refused_at_construction, refused_in_step, optimizers_with_shared_state,
     used_behind_its_modules_back, changed_in_flight,
 ]  # fmt: skip
 MANY = [cleared_against_step]

@@ -13,19 +13,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import torch
 
-from byteps_like.errors import InvalidArgumentError, NotInitializedError
+from byteps_like.errors import NotInitializedError
 from byteps_like.torch.device.flight import DeviceFlight
 from byteps_like.torch.device.inflight import call_all, park
-from byteps_like.torch.gradients.bucket import Departed, Landing
-from byteps_like.torch.gradients.sent import SentRange
-from byteps_like.torch.gradients.slot import Slot
+from byteps_like.torch.gradients.bucket import Departed, Landing, Place
 from byteps_like.worker.api import Handle
 
 Advance = Callable[[list[torch.Tensor]], None]
 """Runs the optimizer's step on some parameters, whose `p.grad` are there."""
+
+CameSparse = Callable[[Place], None]
+"""Told of a gradient that has landed as a dense one, though it came sparse on some rank. May change its `p.grad`."""
 
 
 class Leg:
@@ -58,18 +60,30 @@ class Update:
 
     __slots__ = ("bucket", "grad", "legs", "missing", "slot")
 
-    def __init__(self, bucket: Landing, slot: Slot, legs: list[Leg]) -> None:
+    def __init__(self, bucket: Landing, slot: Place, legs: list[Leg]) -> None:
         self.bucket, self.slot, self.legs = bucket, slot, legs
         self.grad, slot.parameter.grad = slot.parameter.grad, None
         self.missing = len(legs)
         for leg in legs:
             leg.updates.append(self)
 
-    def make_ready(self, present: bool) -> bool:
+    def make_ready(self, told: Told, came_sparse: CameSparse) -> bool:
         """Makes the landed gradient `p.grad`; whether there is one: without, the parameter keeps its value."""
         self.slot.parameter.grad = self.grad
-        self.bucket.land_one(self.slot, present)
+        self.bucket.land_one(self.slot, told.present[self.slot.index])
+        if self.slot.index in told.sparse:
+            came_sparse(self.slot)
         return self.slot.parameter.grad is not None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the control elements of a bucket tell of its gradients, by their numbers."""
+
+    present: list[bool]
+    """Whether any rank had one."""
+    sparse: frozenset[int]
+    """Those that came sparse on some rank."""
 
 
 class StepInFlight:
@@ -77,33 +91,39 @@ class StepInFlight:
 
     Takes every `p.grad`, which is None from here on. No update is made before the control elements of its bucket have
     landed, too, so none if a rank threw the round away; they travel with what the first layers need, before all else.
+    Gradients without control elements of their own wait for those of all buckets.
 
     Not thread-safe: it belongs to the thread that trains. Dropped unfinished, it keeps the memory until all has landed.
     """
 
-    def __init__(self, departed: Sequence[Departed], advance: Advance, gathers: bool) -> None:
-        self._advance, self._gathers = advance, gathers
+    def __init__(self, departed: Sequence[Departed], advance: Advance, came_sparse: CameSparse) -> None:
+        self._advance, self._came_sparse = advance, came_sparse
         self._pid = os.getpid()
         self._legs: list[Leg] = []
         self._behind: list[Leg] = []
         """Which have landed as far as streams are concerned."""
         self._updates: dict[int, Update] = {}
         self._ready: list[Update] = []
-        self._present: dict[int, list[bool]] = {}
+        self._told: dict[int, Told] = {}
         self._buckets = [item.bucket for item in departed]
-        for item in departed:
-            self._board(item.bucket, item.flown)
+        by_part = [self._board(item) for item in departed]
+        commits = [[legs[part] for part in item.bucket.commits] for item, legs in zip(departed, by_part, strict=True)]
+        of_all = [leg for legs in commits for leg in legs]
+        for bucket, legs, own in zip(self._buckets, by_part, commits, strict=True):
+            self._expect(bucket, legs, own or of_all)
         # What goes first on the wire is looked at first.
         self._legs.sort(key=lambda leg: leg.priority, reverse=True)
 
-    def _board(self, bucket: Landing, flown: list[SentRange]) -> None:
-        legs = [Leg(bucket, run, handle) for run, handle in flown]
-        by_part = {part: leg for leg in legs for part in leg.run}
+    def _board(self, item: Departed) -> dict[int, Leg]:
+        legs = [Leg(item.bucket, run, handle) for run, handle in item.flown]
         self._legs += legs
+        return {part: leg for leg in legs for part in leg.run}
+
+    def _expect(self, bucket: Landing, by_part: dict[int, Leg], commits: list[Leg]) -> None:
         known: dict[range, list[Leg]] = {}
         for slot in bucket.slots:
             if slot.parts not in known:
-                known[slot.parts] = _distinct(by_part[part] for part in (*bucket.commits, *slot.parts))
+                known[slot.parts] = _distinct([*commits, *(by_part[part] for part in slot.parts)])
             self._updates[id(slot.parameter)] = Update(bucket, slot, known[slot.parts])
 
     def __del__(self) -> None:
@@ -185,14 +205,16 @@ class StepInFlight:
         ready, self._ready = self._ready, []
         if not ready:
             return
-        present = [self._presence(update.bucket)[update.slot.index] for update in ready]
+        told = [self._hear(update.bucket) for update in ready]
         for leg in _distinct(leg for update in ready for leg in update.legs if leg.flies):
             leg.follow()  # it may have been another stream that asked for it
         # What the user has put there since step() belongs to the next one.
         later = [update.slot.parameter.grad for update in ready]
         with torch.no_grad():
             moved = [
-                update.slot.parameter for update, there in zip(ready, present, strict=True) if update.make_ready(there)
+                update.slot.parameter
+                for update, heard in zip(ready, told, strict=True)
+                if update.make_ready(heard, self._came_sparse)
             ]
         try:
             self._advance(moved)
@@ -201,14 +223,14 @@ class StepInFlight:
                 update.slot.parameter.grad = grad
                 del self._updates[id(update.slot.parameter)]
 
-    def _presence(self, bucket: Landing) -> list[bool]:
+    def _hear(self, bucket: Landing) -> Told:
         """Nothing is updated before it is known that all ranks go through with this step, and who had a gradient."""
-        if id(bucket) not in self._present:
-            bucket.check_agreed()
-            if self._gathers and (sparse := bucket.sparse()):
-                raise refused_sparse(sparse[0].name)
-            self._present[id(bucket)] = bucket.present()
-        return self._present[id(bucket)]
+        if id(bucket) not in self._told:
+            for judge in [bucket] if bucket.commits else self._buckets:
+                judge.check_agreed()
+            sparse = frozenset(slot.index for slot in bucket.sparse())
+            self._told[id(bucket)] = Told(bucket.present(), sparse)
+        return self._told[id(bucket)]
 
     def _give_up(self, error: BaseException) -> None:
         """The memory may be used again once nothing is in flight any more; the first error is the one to raise."""
@@ -237,11 +259,3 @@ def _no_autocast() -> Iterator[None]:
 
 def _distinct(legs: Iterable[Leg]) -> list[Leg]:
     return list(dict.fromkeys(legs))
-
-
-def refused_sparse(name: str) -> InvalidArgumentError:
-    """The error for a gradient that can't cross the barrier."""
-    return InvalidArgumentError(
-        f"cross_barrier=True: the gradient of {name!r} is sparse, and sparse gradients are gathered at the end of a"
-        " step; pass sparse_as_dense=True, or make the embedding with sparse=False"
-    )

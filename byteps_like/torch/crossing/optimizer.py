@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.crossing.flight import StepInFlight, refused_sparse
+from byteps_like.torch.crossing.flight import StepInFlight
 from byteps_like.torch.crossing.guards import Guards
 from byteps_like.torch.crossing.step import PartialStep, check_class, check_hooks, checked
 from byteps_like.torch.optimizer.distributed import (
@@ -68,8 +68,9 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
         """One step of the plain optimizer with averaged gradients, made when they are there. Doesn't block.
 
         The hyperparameters are those of now. Every `p.grad` is None from here on, as after zero_grad(). The first step
-        blocks, and one in skip_synchronize(). Raises InvalidArgumentError for closures, step hooks, sparse gradients
-        and optimizers that don't update parameters independently, and what went wrong with the step before.
+        blocks, one in skip_synchronize(), and those after which gradients may travel in another way. Raises
+        InvalidArgumentError for closures, step hooks and optimizers that don't update parameters independently, and
+        what went wrong with the step before.
         """
         if closure is not None:
             raise InvalidArgumentError(
@@ -88,15 +89,13 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
             own.guards.depart(None)
         else:
             advance = PartialStep(self, super(DistributedOptimizerMixin, self).step)
-            flight = StepInFlight(departed, advance, own.reducer.sparse.gathers)
+            flight = StepInFlight(departed, advance, own.reducer.sparse.came_sparse)
             own.reducer.note(flight)
             own.guards.depart(flight)
         own.restart()
         own.stepped = True
 
     def _step_at_once(self) -> None:
-        if sparse := self._distribution.reducer.sparse.names:
-            raise refused_sparse(sparse[0])
         with checked(self):
             super(DistributedOptimizerMixin, self).step()
         for group in self.param_groups:

@@ -12,8 +12,8 @@ from byteps_like.errors import InvalidArgumentError
 
 Group = dict[str, Any]
 
-_NOT_ALONE = ("LBFGS", "SparseAdam")
-"""torch's optimizers that can't update one parameter without the others, or need sparse gradients."""
+_NOT_ALONE = ("LBFGS",)
+"""torch's optimizers that can't update one parameter without the others."""
 
 
 class PartialStep:
@@ -62,8 +62,8 @@ def check_class(optimizer: torch.optim.Optimizer) -> None:
     for cls in type(optimizer).__mro__:
         if cls.__module__.startswith("torch.optim") and cls.__name__ in _NOT_ALONE:
             raise InvalidArgumentError(
-                f"cross_barrier=True: {cls.__name__} can't update one parameter without the others' gradients, or needs"
-                " sparse ones; leave cross_barrier out"
+                f"cross_barrier=True: {cls.__name__} can't update one parameter without the others' gradients; leave"
+                " cross_barrier out"
             )
 
 

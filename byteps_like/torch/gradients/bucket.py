@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -124,20 +124,41 @@ class Bucket(Protocol):
         """As at the beginning."""
 
 
+class Place(Protocol):
+    """Where one gradient lies among those that land together: a Slot, or a SparseSlot."""
+
+    @property
+    def name(self) -> str:
+        """Of the parameter, for messages."""
+
+    @property
+    def parameter(self) -> torch.Tensor:
+        """Whose gradient it is."""
+
+    @property
+    def index(self) -> int:
+        """Its number among them."""
+
+    @property
+    def parts(self) -> range:
+        """The partitions that it is complete with."""
+
+
 class Landing(Protocol):
-    """A bucket whose gradients are handed over one by one, each when the partitions that it lies in have landed."""
+    """Gradients that are handed over one by one, each when the partitions that it lies in have landed."""
 
     @property
-    def slots(self) -> Sequence[Slot]:
-        """See Bucket."""
+    def slots(self) -> Sequence[Place]:
+        """Its gradients, in the order of their numbers."""
 
     @property
-    def data(self) -> torch.Tensor:
+    def data(self) -> object:
         """The memory that must stay while anything is in flight."""
 
     @property
     def commits(self) -> range:
-        """The partitions by which it is known that no rank threw the round away."""
+        """The partitions by which it is known that no rank threw the round away. None: those that departed with it
+        tell."""
 
     def priority(self, run: range) -> int:
         """Of partitions that are sent together; greater is more urgent."""
@@ -146,18 +167,19 @@ class Landing(Protocol):
         """See Bucket."""
 
     def present(self) -> list[bool]:
-        """Of each slot, whether any rank had a gradient. For a round whose `commits` have landed."""
+        """Of each slot, whether any rank may have had a gradient. For a round whose `commits` have landed."""
 
-    def sparse(self) -> list[Slot]:
-        """See Bucket."""
+    def sparse(self) -> Sequence[Place]:
+        """Those that land as dense gradients though they came sparse on some rank; the same on all ranks. For a round
+        whose `commits` have landed."""
 
-    def land_one(self, slot: Slot, present: bool) -> None:
-        """Hands one landed gradient to its parameter; `present` as told by `present()`."""
+    def land_one(self, slot: Any, present: bool) -> None:
+        """Hands the landed gradient of `slot`, one of its own, to the parameter; `present` as told by `present()`."""
 
 
 @dataclass(frozen=True)
 class Departed:
-    """What a round has left in flight of one bucket, for others to wait for."""
+    """Gradients of a round that are in flight together, for others to wait for."""
 
     bucket: Landing
     flown: list[SentRange]

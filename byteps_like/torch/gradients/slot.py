@@ -143,11 +143,6 @@ class Slot:
         if factor != 1.0:
             grad.detach().mul_(factor)
 
-    def sparsify(self) -> None:
-        """Makes the landed gradient sparse by rows, as autograd had made it on some rank."""
-        if self.parameter.grad is not None:
-            self.parameter.grad = self.parameter.grad.to_sparse(1)
-
     def rebind(self) -> None:
         """After a move within the arena: `p.grad` follows."""
         if self.is_view and self.parameter.grad is not None:

@@ -17,8 +17,7 @@ class ReducerOptions:
 
     `crossing`: the next forward waits for its own layers only, so those nearest to the input go first (see Arena).
     Sparse ones travel by their rows (sparse), beside the arenas; but as dense ones with `sparse_as_dense`, to be made
-    sparse again (but in steps that cross the barrier), and, with a warning, over servers in steps that cross the
-    barrier, and where there are no collectives (portable workers).
+    sparse again, and, with a warning, where there are no collectives (portable workers).
     """
 
     rules: Rules = field(default_factory=Rules)

@@ -99,12 +99,11 @@ class GradientReducer:
 
     def _sparse_router(self) -> SparseRouter:
         options, able = self.options, self._runtime.has_collectives
-        waits = self.route.name != "server" or not options.crossing
         return SparseRouter(
             SparseGradients(self.label, options.scaling.op, options.process_set),
-            gathers=not options.sparse_as_dense and able and waits,
+            gathers=not options.sparse_as_dense and able,
             counts=able,
-            restores=options.sparse_as_dense and not options.crossing,
+            restores=options.sparse_as_dense,
         )
 
     # Membership
@@ -258,11 +257,11 @@ class GradientReducer:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
 
         `landed` must be called before any gradient of another round comes. None, and nothing has been done, if it can't
-        be so: see Rounds.depart, and where another setting (see tuning) or codec may follow. Raises
-        InvalidArgumentError as `synchronize` does.
+        be so: see Rounds.depart, and where another setting (see tuning) or codec may follow, or gradients may change
+        between rows and buckets. Raises InvalidArgumentError as `synchronize` does.
         """
         self.refresh()
-        if self.watchers.wait or self.codecs.due:
+        if self.watchers.wait or self.codecs.due or self.sparse.due(self.codecs.rounds):
             return None
         with torch.no_grad():
             departed = self._rounds.depart()

@@ -141,16 +141,17 @@ class Rounds:
         """Ends the round without waiting for what is in flight; `landed` must follow before the next gradient.
 
         None, and nothing has been done, if that can't be: for the first round of a bucket, after which its gradients
-        move, and for sparse gradients. Raises InvalidArgumentError as `end` does.
+        move. Raises InvalidArgumentError as `end` does.
         """
         buckets = self._parameters.buckets
-        if self._sparse or not all(bucket.settled for bucket in buckets):
+        if not all(bucket.settled for bucket in buckets):
             return None
         try:
             for bucket in buckets:
                 bucket.finish(discard=False)
+            self._sparse.start(discard=False)
             self._check_unchanged(self._wait)
-            departed = [bucket.depart() for bucket in buckets]
+            departed = [*(bucket.depart() for bucket in buckets), *self._sparse.depart()]
         finally:
             self.reset()
         self.phase = Phase.DEPARTED
@@ -159,6 +160,7 @@ class Rounds:
     def _wait(self) -> None:
         for bucket in self._parameters.buckets:
             bucket.wait()
+        self._sparse.wait()
 
     def landed(self) -> bool:
         """The round that departed has landed, and all its gradients were read. False if there was none. Idempotent."""

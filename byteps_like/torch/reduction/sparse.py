@@ -13,13 +13,15 @@ from collections.abc import Container
 import torch
 
 from byteps_like.dtypes import Op
-from byteps_like.torch.calls.handles import synchronize
 from byteps_like.torch.calls.reductions import Reduction
+from byteps_like.torch.device.inflight import call_all
+from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.reduction.sparse_landing import RowSum, SparseLanding, SparseSlot
 from byteps_like.torch.sparse.choice import RETURN
 from byteps_like.torch.sparse.rows import Rows
-from byteps_like.torch.sparse.sums import KIND, SparseHistory, forget, is_dense, start_sparse
+from byteps_like.torch.sparse.sums import KIND, SparseHistory, forget, goes_dense, is_dense, start_sparse
 
 _ROWS = 1  # sparse dimensions of an embedding's gradient
 
@@ -34,8 +36,8 @@ class SparseGradients:
         self._twins = _runtime.current().of(SparseHistory).twins
         self._known: dict[int, Named] = {}
         self._stays_dense: set[int] = set()
-        self._flights: list[int] = []
-        self._totals: list[torch.Tensor] = []
+        self._slots: list[SparseSlot] = []
+        """Of the round under way."""
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._known
@@ -54,8 +56,7 @@ class SparseGradients:
     def adopt(self, name: str, parameter: torch.Tensor) -> None:
         """Makes known a gradient that has landed as a dense one, and sparse again."""
         self._known[id(parameter)] = (name, parameter)
-        if parameter.grad is not None:
-            parameter.grad = parameter.grad.to_sparse(_ROWS)
+        sparsify(parameter)
 
     def take(self, name: str, parameter: torch.Tensor) -> None:
         """From the next round on its rows travel, if few of the dense gradient that has landed aren't zero."""
@@ -74,6 +75,12 @@ class SparseGradients:
                 del self._known[number]
                 self._stays_dense.discard(number)
 
+    @property
+    def about_to_leave(self) -> bool:
+        """Whether some of those that are to stay dense go as a whole in the round under way."""
+        found = [self._known[number] for number in self._stays_dense]
+        return any(goes_dense(_nothing(item).cpu(), self._full(name), self._process_set) for name, item in found)
+
     def _full(self, name: str) -> str:
         return f"{self._label}.sparse.{name}"
 
@@ -87,30 +94,37 @@ class SparseGradients:
 
     def start(self, discard: bool) -> None:
         """Sends them; nothing in their place if this rank throws the round away."""
-        self._flights = []
+        self._slots = []
         for name, parameter in self._known.values():
             grad = None if discard else parameter.grad
             entries = _nothing(parameter) if grad is None else grad if grad.is_sparse else _rows(grad).tensor()
-            self._flights.append(self._launch(entries, self._full(name)))
+            sent, stays_dense = self._launch(entries, self._full(name)), id(parameter) in self._stays_dense
+            self._slots.append(SparseSlot(name, parameter, len(self._slots), stays_dense, sent))
 
-    def _launch(self, entries: torch.Tensor, full: str) -> int:
-        reduction = Reduction(self._op)
-        return start_sparse(entries, full, reduction, self._process_set, partition_bytes=self.partition_bytes)
+    def _launch(self, entries: torch.Tensor, full: str) -> RowSum:
+        reduction, of = Reduction(self._op), self._process_set
+        return RowSum(start_sparse(entries, full, reduction, of, partition_bytes=self.partition_bytes))
 
     def wait(self) -> None:
-        """Blocks until all are here."""
-        self._totals = [synchronize(handle) for handle in self._flights]
+        """Blocks until all are here. Raises the first error, after waiting for all."""
+        call_all([slot.sum.wait for slot in self._slots])
 
     def land(self) -> None:
         """Makes them every `p.grad`; one that no rank has stays None."""
-        for parameter, found in zip(self.parameters(), self._totals, strict=True):
-            if parameter.grad is None and not found._nnz():
-                continue
-            total = found.to(parameter.device)
-            if id(parameter) not in self._stays_dense or parameter.grad is None or parameter.grad.is_sparse:
-                parameter.grad = total.to_dense() if id(parameter) in self._stays_dense else total
-            else:
-                parameter.grad.zero_().index_copy_(0, total.indices()[0], total.values())
+        for slot in self._slots:
+            slot.land()
+        self._slots = []
+
+    def depart(self) -> list[Departed]:
+        """Instead of `wait` and `land`: hands over those that are in flight, if there are any."""
+        slots, self._slots = self._slots, []
+        return [Departed(SparseLanding(slots), [(slot.parts, slot.sum) for slot in slots])] if slots else []
+
+
+def sparsify(parameter: torch.Tensor) -> None:
+    """Makes a dense `p.grad` sparse by rows, as autograd had made it on some rank."""
+    if parameter.grad is not None and not parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_sparse(_ROWS)
 
 
 def _rows(grad: torch.Tensor) -> Rows:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 import torch
 
-from byteps_like.torch.gradients.bucket import Bucket
+from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
 from byteps_like.torch.gradients.parts import Named
-from byteps_like.torch.reduction.sparse import SparseGradients
+from byteps_like.torch.reduction.sparse import SparseGradients, sparsify
 
 LOOK_EVERY = 8
 """Rounds from one count of the rows in dense gradients to the next."""
@@ -27,6 +27,8 @@ class SparseRouter:
         self._gradients = gradients
         self._counts, self._restores = counts, restores
         self._candidates: dict[int, Named] = {}
+        self._found: dict[int, Named] = {}
+        """Those that have landed from a bucket, though they came sparse: they leave it after a round that waits."""
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return parameter in self._gradients
@@ -53,12 +55,15 @@ class SparseRouter:
 
     def keep(self, source: Callable[[], Iterable[Named]]) -> None:
         """Forgets all parameters but those that `source` lists."""
-        if self._gradients or self._candidates:
+        if self._gradients or self._candidates or self._found:
             self._keep({id(parameter) for _, parameter in source()})
 
     def _keep(self, present: Container[int]) -> None:
         self._gradients.keep(present)
-        self._candidates = {number: item for number, item in self._candidates.items() if number in present}
+        self._candidates, self._found = (
+            {number: item for number, item in known.items() if number in present}
+            for known in (self._candidates, self._found)
+        )
 
     def dense(self, named: Iterable[Named]) -> Iterable[Named]:
         """Those of `named` whose gradients go through buckets."""
@@ -81,11 +86,29 @@ class SparseRouter:
     def land(self, buckets: Sequence[Bucket]) -> None:
         """Makes the rows every `p.grad`; takes those from `buckets` that have come sparse."""
         self._gradients.land()
-        for slot in [slot for bucket in buckets for slot in bucket.sparse()] if self._restores or self.gathers else ():
-            if self._restores:
-                slot.sparsify()
-            else:
-                self._gradients.adopt(slot.name, slot.parameter)
+        for slot in [slot for bucket in buckets for slot in bucket.sparse()]:
+            self.came_sparse(slot)
+        for name, parameter in self._found.values():
+            self._gradients.adopt(name, parameter)
+        self._found = {}
+
+    def came_sparse(self, slot: Place) -> None:
+        """The gradient of `slot` has landed from a bucket, though it came sparse on some rank."""
+        if self._restores or self.gathers:
+            sparsify(slot.parameter)
+        if self.gathers:
+            self._found[id(slot.parameter)] = (slot.name, slot.parameter)
+
+    def depart(self) -> list[Departed]:
+        """Instead of `wait` and `land`: hands over the rows that are in flight, if there are any."""
+        return self._gradients.depart()
+
+    def due(self, rounds: int) -> bool:
+        """Whether gradients may change between rows and buckets after the round under way, before which there were so
+        many; the same on all ranks. It has to land, then."""
+        if self._found or self._gradients.about_to_leave:
+            return True
+        return rounds % LOOK_EVERY == 0 and any(item not in self._gradients for _, item in self._candidates.values())
 
     def reroute(self, rounds: int) -> None:
         """After so many rounds: to rows where these have become few, and back. Looks now and then."""

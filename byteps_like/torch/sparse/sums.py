@@ -95,7 +95,7 @@ def start_sparse(
         with runtime.claimed(scope, call) as claim:
             full = claim.stable
             seen, generation = _seen(full, rows.form), runtime.generation
-            way = choose(rows, scope.size, seen, None if scope.number else runtime.cards)
+            way = _way(rows, seen, scope)
             if way is not SparseMethod.SERVERS:
                 runtime.of(SparseHistory).twins.pop(full, None)
             start = {SparseMethod.DENSE: _start_dense, SparseMethod.SERVERS: _start_servers}.get(way, _start_exchange)
@@ -119,6 +119,14 @@ def is_dense(name: str, process_set: object = None) -> bool:
     return seen is not None and seen.way is SparseMethod.DENSE
 
 
+def goes_dense(tensor: torch.Tensor, name: str, process_set: object = None) -> bool:
+    """Whether the next sum of that name, of sparse tensors like this one on the host, goes as a dense one. The same on
+    all ranks that have waited for the last one."""
+    scope = _runtime.current().scope(process_set)
+    rows = Rows.of(tensor)
+    return _way(rows, _seen(f"{scope.prefix}{KIND}.{name}", rows.form), scope) is SparseMethod.DENSE
+
+
 def forget(name: str, process_set: object = None) -> None:
     """The next sum of that name goes as the first one did. On all ranks alike."""
     runtime = _runtime.current()
@@ -135,6 +143,10 @@ def _seen(full: str, form: Form | None = None) -> Seen | None:
     if seen is None or seen.generation != runtime.generation:
         return None
     return seen if form in (None, seen.form) else None
+
+
+def _way(rows: Rows, seen: Seen | None, scope: Scope) -> SparseMethod:
+    return choose(rows, scope.size, seen, None if scope.number else _runtime.current().cards)
 
 
 def _start_exchange(wanted: _Sum) -> Started:

@@ -6,7 +6,7 @@ import pytest
 
 from byteps_like.errors import PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import crossing, crossing_misuse
+from tests.scenarios import crossing, crossing_misuse, crossing_rows
 from tests.scenarios.crossing_models import OPTIMIZERS, Run, plain_loss
 from tests.scenarios.models import batch, mlp
 
@@ -18,13 +18,19 @@ def test_fifty_steps_of_each_optimizer_have_the_same_bits(servers):
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, True), (2, True), (2, False)])
-@pytest.mark.parametrize("body", [*crossing.SCENARIOS, *crossing_misuse.ALL_SIZES], ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "body",
+    [*crossing.SCENARIOS, *crossing_rows.SCENARIOS, *crossing_misuse.ALL_SIZES],
+    ids=lambda body: body.__name__,
+)
 def test_scenario(body, size, servers):
     run_world(size, body, world=ThreadWorld(size, partition_bytes=1024), servers=servers)
 
 
 @pytest.mark.parametrize("servers", [True, False])
-@pytest.mark.parametrize("body", crossing_misuse.MANY, ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "body", [*crossing_misuse.MANY, crossing_rows.rows_of_a_step_thrown_away], ids=lambda body: body.__name__
+)
 def test_misuse(body, servers):
     run_world(2, body, world=ThreadWorld(2, partition_bytes=1024), servers=servers)
 

@@ -6,14 +6,17 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
 
 import byteps_like.torch as bps
+from byteps_like.errors import MismatchError
 from byteps_like.torch.job import runtime
+from byteps_like.torch.reduction import sparse
+from byteps_like.torch.reduction.sparse_landing import RowSum
 from tests.fakes.held_worker import HeldHandle, HeldWorker
 from tests.scenarios.models import fill
 
@@ -118,6 +121,84 @@ def test_what_has_landed_is_updated_while_the_first_layer_is_waited_for(step):
     step.model[0](x())
     assert order == [[False, True, False, True]]
     assert updated(step) == [True, True, False, True]
+
+
+class HeldSum(RowSum):
+    """Lands when the test says so."""
+
+    made: ClassVar[list[HeldSum]] = []
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.landed = False
+        self.made.append(self)
+
+    def done(self) -> bool:
+        return self.landed
+
+    def wait(self, timeout: float | None = None) -> None:
+        assert self.landed, "waited for rows, which are in flight"
+        super().wait(timeout)
+
+
+@pytest.fixture
+def with_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A step() of a table, whose gradient is in flight by rows (`rows`), and a layer; see `step`."""
+    worker = HeldWorker(NBYTES)
+    model = nn.ModuleDict({"table": nn.Embedding(9, 4, sparse=True), "layer": nn.Linear(4, 4, bias=False)}).double()
+    with runtime.bound(worker):
+        optimizer = bps.CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for number in range(3):  # the first step finds the rows, the second has a new arena
+            if number == 2:
+                worker.holding = True
+                monkeypatch.setattr(sparse, "RowSum", HeldSum)
+            model["layer"](model["table"](torch.tensor([1, 5]))).sum().backward()
+            before = [weight.detach().clone() for weight in model.parameters()]
+            optimizer.step()
+        (rows,), HeldSum.made[:] = HeldSum.made, []
+        yield SimpleNamespace(worker=worker, model=model, optimizer=optimizer, before=before, rows=rows)
+        worker.land_all()
+        rows.landed = True
+
+
+def test_only_its_own_module_waits_for_rows(with_rows):
+    with_rows.worker.land_all()
+    with_rows.model["layer"](x())
+    assert updated(with_rows) == [False, True]
+    with pytest.raises(AssertionError, match="rows"):
+        with_rows.model["table"](torch.tensor([1]))
+
+
+def test_rows_are_an_update_once_they_have_landed(with_rows):
+    with_rows.worker.land_all()
+    with_rows.rows.landed = True
+    with_rows.model["table"](torch.tensor([1]))
+    assert updated(with_rows) == [True, False]
+    changed = (with_rows.model["table"].weight != with_rows.before[0]).any(1)
+    assert changed.nonzero().flatten().tolist() == [1, 5]
+
+
+def test_rows_wait_for_the_word_that_all_ranks_made_the_step(with_rows):
+    with_rows.rows.landed = True
+    with pytest.raises(AssertionError, match="partitions"):
+        with_rows.model["table"](torch.tensor([1]))
+    assert updated(with_rows) == [False, False]
+
+
+def test_rows_are_no_update_if_a_rank_threw_the_step_away(with_rows, monkeypatch):
+    """The word is the arena's, of which nothing else has landed."""
+
+    def thrown_away() -> None:
+        raise MismatchError("thrown away")
+
+    (arena,) = with_rows.optimizer._distribution.reducer.parameters.buckets
+    monkeypatch.setattr(arena, "check_agreed", thrown_away)
+    with_rows.worker.on_wait = lambda flight: flight.land()
+    with_rows.rows.landed = True
+    next(flight for flight in with_rows.worker.flights if arena.commits.start in flight.parts).land()
+    with pytest.raises(MismatchError, match="thrown away"):
+        with_rows.model["table"](torch.tensor([1]))
+    assert updated(with_rows) == [False, False]
 
 
 class Mixed(nn.Module):

@@ -42,7 +42,12 @@ def test_both_are_named_with_the_cause(one, other, why):
 
 @pytest.mark.parametrize(
     "names",
-    [("cross_barrier", "tune"), ("cross_barrier", "gradient_predivide_factor"), ("cross_barrier", "a codec's warm-up")],
+    [
+        ("cross_barrier", "tune"),
+        ("cross_barrier", "gradient_predivide_factor"),
+        ("cross_barrier", "a codec's warm-up"),
+        ("cross_barrier", "rows"),
+    ],
 )
 def test_what_goes_together_is_made(names):
     model = torch.nn.Linear(2, 2)
