@@ -126,9 +126,10 @@ def _by_gradients(
 
 def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -> GradientReducer:
     if choices.sufficient_factors:
-        return factor_reducer(names, options, choices.model, choices.sufficient_factors)
-    options.rules.check_names(name for name, _ in names())
-    reducer = GradientReducer(names, options)
+        reducer = factor_reducer(names, options, choices.model, choices.sufficient_factors)
+    else:
+        options.rules.check_names(name for name, _ in names())
+        reducer = GradientReducer(names, options)
     if options.transform is None:
         reducer.codecs.take_rates(names.rates)
     follow(reducer, choices.tune)

@@ -15,6 +15,7 @@ from byteps_like.torch.factors.layer import FactorLayer
 from byteps_like.torch.factors.layers import Factors
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.gradients.slot import too_many_passes
+from byteps_like.torch.job.routes import Route
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 
@@ -70,6 +71,11 @@ class FactorsBeside:
     def parameters(self) -> Sequence[torch.Tensor]:
         """See Beside."""
         return [] if self.factors is None else [layer.parameter for layer in self.factors.layers]
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """See Beside."""
+        if self.factors is not None:
+            self.factors.recut(route, partition_bytes)
 
     def close(self) -> None:
         """See Beside."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from byteps_like.collectives.api import CallOptions, CollectiveOperation, Keeper, Traffic
@@ -10,7 +12,7 @@ from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import WIRE_DTYPES, tensor_over, wire_dtype
 from byteps_like.torch.factors.capture import Captured
 from byteps_like.torch.factors.choice import FactorExchange
-from byteps_like.torch.gradients.parts import Scaling
+from byteps_like.torch.gradients.parts import Scaling, retire
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import Handle, TensorSpec
 
@@ -31,15 +33,17 @@ class FactorLayer:
     def __init__(self, name: str, parameter: torch.nn.Parameter, route: Route, label: str, scaling: Scaling) -> None:
         self.name, self.parameter = name, parameter
         self.captured = Captured(parameter)
-        self.route, self.lane = route, route.worker.group(f"{label}.{name}/factors")
+        self.lane = route.worker.group(f"{label}.{name}/factors")
         self.rows = (0,) * self.lane.size
         self.wire = parameter.dtype
         self.by_factors = False
         self.passes = self.matrix_passes = 0
         self._scaling, self._terms = scaling, scaling.terms(1)
         shape, code = tuple(parameter.shape), wire_dtype(parameter.dtype)
-        specs = [TensorSpec(f"{label}.{name}{kind}", code, shape) for kind in ("", ".left")]
-        self._declared, self._left_declared = route.declare(specs)
+        self._specs = [TensorSpec(f"{label}.{name}{kind}", code, shape) for kind in ("", ".left")]
+        self._cuts = 0
+        self.route = self._home = route  # rows stay at home: they go among the workers in any case
+        self._declared, self._left_declared = route.declare(self._specs)
         self._gathered = torch.empty(0, device="cpu")
         self._sent: CollectiveOperation | Handle | None = None
         self._matrix: torch.Tensor | None = None
@@ -70,7 +74,7 @@ class FactorLayer:
         outputs, inputs = self.parameter.shape
         width, room = outputs + inputs, self.rows[self.lane.rank]
         if self._gathered.shape != (sum(self.rows), width) or self._gathered.dtype is not self.wire:
-            memory = self.route.worker.empty_shared(max(sum(self.rows) * width * self.wire.itemsize, 16))
+            memory = self._home.worker.empty_shared(max(sum(self.rows) * width * self.wire.itemsize, 16))
             flat = tensor_over(memory, self.wire)[: sum(self.rows) * width]
             self._gathered = flat.view(sum(self.rows), width)
         first = sum(self.rows[: self.lane.rank])
@@ -168,9 +172,21 @@ class FactorLayer:
         self.passes = self.matrix_passes = 0
         self.captured.forget()
 
-    def plan(self, rows: tuple[int, ...], codes: list[int], chosen: bool) -> None:
-        """For the next round: what each rank has room for, and whether factors are kept."""
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds: matrices go by `route` from now on, in partitions of that size. See Bucket.recut."""
+        before, left = self.route.worker, [self._declared, self._left_declared]
+        self._cuts += 1
+        specs = [replace(it, name=f"{it.name}/{self._cuts}", partition_bytes=partition_bytes) for it in self._specs]
+        self.route = route
+        self._declared, self._left_declared = route.declare(specs)
+        retire(before, left)
+
+    def plan(self, rows: tuple[int, ...], codes: list[int]) -> None:
+        """For the next round: what each rank has room for, and its element type on the wire."""
         self.rows = rows
         known = {_DTYPES[DType(code)] for code in codes}
         self.wire = known.pop() if len(known) == 1 else self.parameter.dtype
-        self.by_factors = self.captured.captures = chosen
+
+    def choose(self, by_factors: bool) -> None:
+        """How it goes in the next round; as a matrix, no factors are kept."""
+        self.by_factors = self.captured.captures = by_factors

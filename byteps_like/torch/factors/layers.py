@@ -41,7 +41,20 @@ class Factors:
         self._handles: list[Any] = []
         self._words: torch.Tensor = torch.empty(0, device="cpu")
         self._flight: CollectiveOperation | None = None
-        self.link = measured(route, self._lane, label) if wanted == "auto" else FactorLink()
+        self._partition_bytes = 0
+        self._links: dict[str, FactorLink] = {}
+        self._measure()
+
+    def _measure(self) -> None:
+        """The link of the route that is in force, once for each."""
+        if self._route.name not in self._links:
+            known = measured(self._route, self._lane, self._label) if self._wanted == "auto" else FactorLink()
+            self._links[self._route.name] = known
+
+    @property
+    def link(self) -> FactorLink:
+        """What the choice is made from, on the route in force; all zeros if `wanted` is True."""
+        return self._links[self._route.name]
 
     def __contains__(self, parameter: object) -> bool:
         return parameter in self._layers
@@ -61,10 +74,21 @@ class Factors:
             modules = self._modules.get(parameter)  # type: ignore[call-overload]
             if modules and parameter not in self._layers:
                 layer = FactorLayer(name, parameter, self._route, self._label, self._scaling)  # type: ignore[arg-type]
+                if self._partition_bytes:
+                    layer.recut(self._route, self._partition_bytes)
                 self._handles += hook(modules, layer.captured)
                 self._layers[parameter] = layer
                 fresh.append(layer)
         return fresh
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds, on all ranks alike: see FactorLayer.recut. What goes as factors is chosen anew: that they
+        save something depends on the route."""
+        self._route, self._partition_bytes = route, partition_bytes
+        self._measure()
+        for layer in self.layers:
+            layer.recut(route, partition_bytes)
+            self._choose(layer)
 
     @property
     def touched(self) -> bool:
@@ -118,8 +142,11 @@ class Factors:
             layer.land(left)
 
     def _plan(self, layer: FactorLayer, rows: list[int], codes: list[int]) -> None:
-        room = next_rows(layer.rows, rows)
-        layer.plan(room, codes, by_factors(layer.exchange(room), self.link, self._wanted))
+        layer.plan(next_rows(layer.rows, rows), codes)
+        self._choose(layer)
+
+    def _choose(self, layer: FactorLayer) -> None:
+        layer.choose(by_factors(layer.exchange(layer.rows), self.link, self._wanted))
 
     def reset(self) -> None:
         """A new round begins."""

@@ -45,7 +45,7 @@ def _best(run: Callable[[], object]) -> float:
 
 def _reduce(route: Route, label: str, nbytes: int) -> None:
     buffer = torch.zeros(nbytes // 4, device="cpu")
-    (declared,) = route.declare([TensorSpec(f"{label}.measured.{nbytes}", DType.FLOAT32, (len(buffer),))])
+    (declared,) = route.declare([TensorSpec(f"{label}.measured.{route.name}.{nbytes}", DType.FLOAT32, (len(buffer),))])
     route.push_pull(declared, buffer.data_ptr(), Op.SUM, Request(priority=0)).wait()
 
 

@@ -18,12 +18,12 @@ from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.controls import Controls
 from byteps_like.torch.gradients.memory import ArenaMemory
-from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, signature_of, specs_of
+from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, retire, signature_of, specs_of
 from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.gradients.sent import ArenaFlights
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Request, Route
-from byteps_like.worker.api import Declared, TensorSpec, Tunable, Worker
+from byteps_like.worker.api import Declared, TensorSpec, Worker
 from byteps_like.worker.layout import lay_out, runs
 
 
@@ -127,7 +127,7 @@ class Arena:
         moves, self._route, self._worker = route is not self._route, route, route.worker
         self._memory.follow(route, self.label)
         self._cut(route.declare(specs))
-        _retire(before, left)
+        retire(before, left)
         if moves:
             self._memory.move(self._worker)
         self._place()
@@ -399,7 +399,7 @@ class Arena:
         spec = TensorSpec(f"{self.label}.order", DType.INT64, (len(order),))
         (declared,) = self._route.declare([spec])
         self._route.push_pull(declared, buffer.data_ptr(), Op.BROADCAST).wait()
-        _retire(self._worker, [declared])
+        retire(self._worker, [declared])
         return [int(index) for index in buffer]
 
     def _move(self, order: list[int]) -> None:
@@ -422,14 +422,8 @@ class Arena:
         self._flights.forget((self._memory.host, self.coding))
 
 
-def _retire(worker: Worker, names: Sequence[Declared]) -> None:
-    if isinstance(worker, Tunable):
-        for declared in names:
-            worker.retire(declared)
-
-
 def _leave(worker: Worker, coding: ArenaCoding | None, pieces: Sequence[Piece], signature: Declared) -> None:
     with suppress(BytePSLikeError):  # the job has ended
         if coding is not None:
             coding.detach(worker, pieces)
-        _retire(worker, [*(piece.declared for piece in pieces), signature])
+        retire(worker, [*(piece.declared for piece in pieces), signature])

@@ -11,7 +11,7 @@ import torch
 from byteps_like.control.bounds import LONGEST_DETAILS
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.gradients.slot import Slot
-from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.api import Declared, TensorSpec, Tunable, Worker
 from byteps_like.worker.layout import ArenaLayout, partitions_of, pieces
 
 Named = tuple[str, torch.Tensor]
@@ -110,3 +110,10 @@ def signature(label: str, parameters: Sequence[tuple[str, Sequence[int]]]) -> Te
     shape = (0, len(parameters), zlib.crc32(text.encode()))
     name = f"{label}.(0, parameters, checksum of their names and shapes)"
     return TensorSpec(name, DType.UINT8, shape, details=text[:LONGEST_DETAILS])
+
+
+def retire(worker: Worker, names: Sequence[Declared]) -> None:
+    """They have moved to other names: what servers hold for these is freed."""
+    if isinstance(worker, Tunable):
+        for declared in names:
+            worker.retire(declared)

@@ -23,7 +23,6 @@ CONFLICTS = (
     ("shard", "compression", "shares are cut of plain elements; bf16 parameters halve the bytes"),
     ("shard", "route='server'", "shares go by collectives among the workers, beside servers if there are any"),
     ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
-    ("sufficient_factors", "tune", "what factors save depends on the route that is chosen for them"),
     ("sufficient_factors", "compression", "factors are what travels, and no codec takes them"),
     ("a codec", "op=Adasum", "Adasum needs whole steps"),
     ("powersgd", "cross_barrier", "its second factor is made when the first has landed, so step() has to wait"),

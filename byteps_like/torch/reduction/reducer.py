@@ -46,6 +46,9 @@ class Beside(Companion, Protocol):
     def accumulated(self, parameter: torch.Tensor) -> None:
         """Backward has made, or added to, the `p.grad` of one of them."""
 
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds, on all ranks alike: see Bucket.recut."""
+
     def close(self) -> None:
         """Forgets them. Idempotent."""
 
@@ -206,6 +209,8 @@ class GradientReducer:
             for bucket in self.parameters.buckets:
                 bucket.recut(route, partition_bytes)
         level(self.parameters.buckets)
+        if self.beside is not None:
+            self.beside.recut(route, partition_bytes)
         self.route, self._partition_bytes = route, partition_bytes
         self.sparse.recut(partition_bytes)
 

@@ -7,6 +7,8 @@ import torch
 
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
 from byteps_like.torch.adapt.tuning import Tuning
+from byteps_like.torch.factors import layers
+from byteps_like.torch.factors.choice import FactorLink
 from byteps_like.torch.job.runtime import bound
 from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
@@ -14,12 +16,12 @@ from byteps_like.tuner.setting import Setting, load, save
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios.models import batch, flat, loss_of, mlp
+from tests.scenarios.models import batch, distance, flat, loss_of, mlp
 from tests.scenarios.tuned import GRID, PACE, STEPS
 
 
 def make(bps, model, grid=None, momentum=0.9, **options):
-    if options.get("cross_barrier"):
+    if options.get("cross_barrier") or options.get("sufficient_factors"):
         options["model"] = model
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum), model.named_parameters(), **options
@@ -84,6 +86,49 @@ def test_weights_are_those_of_the_untuned_run_to_the_bit(size):
     tuned, plain = run(size, GRID), run(size, None)
     for (weights, _, _), (expected, _, _) in zip(tuned, plain, strict=True):
         assert torch.equal(weights, expected)
+
+
+@pytest.mark.parametrize("servers", [True, False])
+def test_factors_are_tuned_too(servers, monkeypatch):
+    """Some layers of the model go as factors, the others as matrices, which follow every cut."""
+    monkeypatch.setattr(layers, "measured", lambda *_: FactorLink())  # the choice is by bytes alone
+    grid = GRID if servers else [Setting("allreduce", size) for size in (1024, 512, 2048)] * 2
+    tuned = run(2, grid, servers, sufficient_factors="auto")
+    plain = run(2, None, servers, sufficient_factors="auto")
+    assert tuned[0][1] == tuned[1][1] and [tuned[0][1][2 * trial] for trial in range(len(grid))] == grid
+    for (weights, _, _), (expected, _, _) in zip(tuned, plain, strict=True):
+        assert torch.equal(weights, expected)
+
+
+def test_each_route_has_its_own_choice_between_factors_and_matrix(monkeypatch):
+    """Of 64 x 64 and 20 rows a rank: 10 KiB of factors, matrices of 11 KiB among three workers, of 8 KiB by servers."""
+    monkeypatch.setattr(layers, "measured", lambda *_: FactorLink())
+    pace, steps = TrialPace(trials=4, discard=1, measure=2), 14
+    grid = [Setting("allreduce", 1024), Setting("server", 1024), Setting("allreduce", 512), Setting("server", 512)]
+
+    def body(bps, rank, size):
+        model, reference = (mlp(widths=(64, 64)) for _ in range(2))
+        optimizer, seen = make(bps, model, sufficient_factors="auto"), []
+        plain = torch.optim.SGD(reference.parameters(), lr=0.05, momentum=0.9)
+        reducer = optimizer._distribution.reducer
+        Tuning(reducer, pace=pace, search=Listed(grid))
+        for step in range(steps):
+            optimizer.zero_grad(), plain.zero_grad()
+            for other in range(size):
+                x, y = batch(100 * other + step, rows=20, inputs=64, outputs=64)
+                (loss_of(reference, x, y) / size).backward()
+                if other == rank:
+                    loss_of(model, x, y).backward()
+            by_factors = [layer.by_factors for layer in reducer.beside.factors.layers]
+            route = optimizer.tuned.route if optimizer.tuned else "none"
+            optimizer.step(), plain.step()
+            assert distance(flat(model), flat(reference)) < 1e-12
+            seen.append((route, *by_factors))
+        return seen
+
+    seen, *others = run_world(3, body, world=ThreadWorld(3))
+    assert all(other == seen for other in others)
+    assert {("server", False), ("allreduce", True)} == set(seen[3:])
 
 
 def test_all_ranks_change_at_the_same_step_and_keep_the_best():
@@ -244,7 +289,6 @@ def test_a_rank_that_fails_ends_the_tuning_of_all():
         ({"tune": ""}, "path"),
         ({"tune": "on", "op": "Adasum"}, "Adasum"),
         ({"tune": "on", "shard": "optimizer"}, "shard"),
-        ({"tune": "on", "sufficient_factors": True}, "factors"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(options, words):
