@@ -50,7 +50,14 @@ class CMakeBuild(build_ext):
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         subprocess.run(["cmake", "--build", str(work), "--target", "_core", "-j", jobs], check=True, env=tools)
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
         shutil.copy2(next((work / "module").glob("_core*.so")), target)
+
+    def copy_extensions_to_source(self) -> None:
+        """Puts the module beside the sources as a new file: processes that run with the old one keep it."""
+        for ext in self.extensions:
+            (ROOT / self.get_ext_filename(ext.name)).unlink(missing_ok=True)
+        super().copy_extensions_to_source()
 
 
 setup(
