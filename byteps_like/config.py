@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from byteps_like.config_environment import PREFIX, aliases_of, nearest, read_environment, settings_in
@@ -211,6 +211,11 @@ class Config:
         if self.num_servers >= 0:
             return self.num_servers
         return 1 if self.world_size > 1 or self.force_distributed else 0
+
+    def held_to(self, settings: Mapping[str, str]) -> Config:
+        """With the job's settings as the scheduler has them, whatever was the default here."""
+        known = {name: value for name, value in settings.items() if name in self.job_settings()}
+        return replace(self, **{name: type(getattr(self, name))(value) for name, value in known.items()})
 
     def job_settings(self, *, explicit_only: bool = False) -> dict[str, str]:
         """The settings in which all members of a job must agree, as text; with `explicit_only`, those somebody set."""

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -20,9 +19,10 @@ from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient, decline
 from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
+from byteps_like.control.hosts.member import own_member
 from byteps_like.control.hosts.rdma import rdma_listen_url
-from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
-from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
+from byteps_like.control.hosts.routes import default_shards, listen_urls
+from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
@@ -133,12 +133,9 @@ class ServerProcess:
                 parts.callback(self._meter.close)
             self._parts = parts.pop_all()
         door = self._door.url if self._door is not None else ""
-        self._member = Member(
-            role=MemberRole.SERVER,
-            rank=config.rank,
-            host_id=host_id(),
-            host=config.host or socket.gethostname(),
-            pid=os.getpid(),
+        self._member = own_member(
+            config,
+            MemberRole.SERVER,
             urls=tuple(url for url in self._store.urls if not url.startswith("inproc://")),
             shards=shards,
             door=door,

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient, decline
-from byteps_like.control.hosts.address import own_host
-from byteps_like.control.hosts.card import link_gbps
-from byteps_like.control.hosts.routes import host_id
-from byteps_like.control.types import Member, MemberRole, View
+from byteps_like.control.hosts.member import own_member
+from byteps_like.control.types import MemberRole
 from byteps_like.errors import BytePSLikeError, ConfigError
 from byteps_like.timeline.orders import parse_steps
 from byteps_like.timeline.recorder import recorder
@@ -58,8 +53,10 @@ def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Work
             recorder.take(parse_steps(config.trace, config.trace_steps))
         communicator = Communicator(config, config.job, client.secret)
     undo.callback(communicator.close)
-    view = client.join(_member(config, host_id(), communicator.own.urls), config.join_timeout)
-    config = _with_job_settings(config, view)
+    view = client.join(
+        own_member(config, MemberRole.WORKER, urls=communicator.own.urls, native=native_core()), config.join_timeout
+    )
+    config = config.held_to(view.settings)
     worker = NativeWorker(config, client, view, communicator)
     return worker if view.servers else CollectiveWorker(worker, config.partition_bytes)
 
@@ -77,9 +74,9 @@ def _declining(config: Config) -> Iterator[None]:
 def _join_portable(config: Config, client: ControlClient) -> Worker:
     from byteps_like import portable
 
-    view = client.join(_member(config, host_id()), config.join_timeout)
+    view = client.join(own_member(config, MemberRole.WORKER, native=native_core()), config.join_timeout)
     logger.warning("the native core is not installed: using the portable worker (NumPy and ZeroMQ), which is slower")
-    return portable.connect(_with_job_settings(config, view), client, view)
+    return portable.connect(config.held_to(view.settings), client, view)
 
 
 def native_core() -> bool:
@@ -101,23 +98,3 @@ def _connect_embedded(config: Config, seat: MeetingSeat | None) -> Worker:
         services.close()
         raise
     return embedded.Owning(worker, services)
-
-
-def _member(config: Config, own_host_id: str, urls: tuple[str, ...] = ()) -> Member:
-    return Member(
-        role=MemberRole.WORKER,
-        rank=config.rank,
-        host_id=own_host_id,
-        host=config.host or socket.gethostname(),
-        pid=os.getpid(),
-        urls=urls,
-        native=native_core(),
-        gbps=link_gbps(config, own_host(config)),
-    )
-
-
-def _with_job_settings(config: Config, view: View) -> Config:
-    """What the scheduler holds everybody to counts, whatever was the default here."""
-    known = {name: value for name, value in view.settings.items() if name in config.job_settings()}
-    typed = {name: type(getattr(config, name))(value) for name, value in known.items()}
-    return replace(config, **typed)

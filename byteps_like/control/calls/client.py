@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import socket
 import threading
 import time
 from collections import deque
@@ -19,6 +17,7 @@ from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.session import Session
 from byteps_like.control.calls.status import JobStatus, status_from_wire
+from byteps_like.control.hosts.member import own_member
 from byteps_like.control.members.seats import JoinClaim, Waiting
 from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -293,7 +292,7 @@ def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
     """This worker or server can't start: the workers, who would wait for it, are told why by the scheduler. Blocks up
     to `timeout` seconds; never raises what is wrong with the scheduler or the secret."""
     role = MemberRole.SERVER if config.role == "server" else MemberRole.WORKER
-    member = Member(role, config.rank, "", config.host or socket.gethostname(), os.getpid())
+    member = own_member(config, role, host_id="", gbps=0.0)  # without what might be what it failed at
     request = pb.DeclineRequest(member=wire.member_to_wire(member), why=str(error)[: bounds.LONGEST_NAME])
     try:
         control_loop().run(_decline(config, request, timeout))
