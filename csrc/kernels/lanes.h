@@ -8,6 +8,8 @@
 // Everything has internal linkage; see table.h.
 #pragma once
 
+#include <type_traits>
+
 #include "csrc/kernels/table.h"
 
 #define BYTEPS_LIKE_INLINE inline __attribute__((always_inline))
@@ -115,7 +117,7 @@ BYTEPS_LIKE_INLINE W RoundToBFloat(const F& value) {
 BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) { return UpperHalves(RoundToBFloat<Words>(value)); }
 
 // An element type: T in memory, Vector (of kLanes values of Value) in registers. Sums and products of integers are
-// taken on the unsigned type, so that they wrap.
+// taken on the unsigned type, so that they wrap; single short ones as words, since the language would make them ints.
 template <typename T, typename U, size_t kBytes>
 struct Plain {
   using Stored = T;
@@ -124,7 +126,8 @@ struct Plain {
   static constexpr bool kIsPaired = false;
   static constexpr bool kIsFloat = static_cast<T>(0.5) != T{0};
   using Vector = typename VectorOf<T, kLanes>::Type;
-  using Modular = typename VectorOf<U, kLanes>::Type;
+  using Modular =
+      std::conditional_t<kLanes == 1 && sizeof(U) < sizeof(unsigned), unsigned, typename VectorOf<U, kLanes>::Type>;
   static BYTEPS_LIKE_INLINE Vector Load(const T* from) { return LoadAny<Vector>(from); }
   static BYTEPS_LIKE_INLINE void Store(T* to, const Vector& vector) { StoreAny(to, vector); }
 };
