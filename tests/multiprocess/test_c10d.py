@@ -147,10 +147,11 @@ def meet_without_rank_1(group: Any, rank: int, size: int) -> str:
     if rank == 1:
         return ""
     store = dist.PrefixStore("incomplete", group.get_group_store())
-    from byteps_like.torch.job.rendezvous import Seat, meet
+    from byteps_like.torch.job.rendezvous import meet
+    from byteps_like.worker.meeting import MeetingSeat
 
     with pytest.raises(DeadlineError) as caught:
-        meet(Seat(store, rank, size, 0.5))
+        meet(MeetingSeat(store, rank, size, 0.5))
     return str(caught.value)
 
 
