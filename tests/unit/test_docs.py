@@ -65,6 +65,32 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
             assert any(place.exists() for place in places), f"{page_id(page)} names {name}"
 
 
+MOST_COLUMNS = 120
+
+
+def too_long(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that can be wrapped and aren't, with their numbers from 1. Rows of tables can't, nor code and output,
+    nor one long word, such as an address."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        is_code ^= line.lstrip().startswith("```")
+        has_words = len(re.sub(r"^(?:[-*>]|\d+\.) ", "", line.strip()).split()) > 1
+        if len(line) > MOST_COLUMNS and has_words and not is_code and not line.lstrip().startswith("|"):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_lines_fit(page: Path) -> None:
+    found = [f"{page_id(page)}:{number} ({len(line)} columns)" for number, line in too_long(page.read_text())]
+    assert not found, f"wrap at {MOST_COLUMNS} columns (headings: shorten): {', '.join(found)}"
+
+
+def test_only_lines_that_can_be_wrapped_count_as_too_long() -> None:
+    prose, word = "word " * 25, "x" * 121
+    text = f"{prose}\n| {prose} |\n```\n{prose}\n```\n- {word}\n1. {word}\n- {prose}\n# {prose}\n{'x' * 120}"
+    assert [number for number, _ in too_long(text)] == [1, 8, 9]
+
+
 RUN_FILE = re.compile(r"(?<![\w/.-])((?:tests|bench|examples|scripts)/[\w/-]+\.(?:py|sh|cc))")
 
 
