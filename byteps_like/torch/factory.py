@@ -52,30 +52,36 @@ def DistributedOptimizer(
     tune: str | os.PathLike[str] | None = None,
     sufficient_factors: bool | str = False,
 ) -> Any:
-    """An optimizer of the same class as `optimizer`, sharing its state, that averages gradients over all ranks.
+    """Returns an optimizer that averages gradients over all ranks before each step.
 
-    Gradients live in one buffer per element type, are sent from within backward, and waited for by `step()`. Don't
-    touch `p.grad` between backward and `synchronize()`, nor keep it over the next backward: its memory is used again.
+    It has the class of `optimizer` and shares its state. Gradients are sent during backward, and `step()` waits for
+    them. They live in one buffer per dtype, whose memory is reused: don't touch `p.grad` between backward and
+    `synchronize()`, and don't keep a reference to it beyond the next backward.
 
-    `named_parameters`: names for error messages, for all parameters. `compression`: Compression.fp16 or bf16, a
-    codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or rules by names; "rows" for embeddings. None:
-    as the setting says. See docs/how-to/compression.md.
-    `backward_passes_per_step=k`: sends after k backwards the sum of their gradients, as PyTorch and Horovod do.
-    `op`: Average, Sum, or Adasum (of whole steps). `gradient_predivide_factor=f`: divides by f before the sum,
-    by size()/f after it. `process_set`: averages over its ranks only; the others' optimizers stay as they are.
-    `num_groups`, `groups`: Horovod's, not needed.
-    `sparse_as_dense`: see ReducerOptions. `route`: "server", "allreduce" (among the workers), or "auto": servers if the
-    job has any; the optimizer's `route` and `route_why` say what it came to.
-    `cross_barrier`: step() returns at once, and each module of `model` waits for its own parameters
-    (docs/explanation/scheduler.md).
-    `shard="optimizer"`: each rank keeps and updates only its share of the state, as ZeRO-2 (docs/how-to/sharding.md).
-    `tune`: "on", or a path to save to or to read, finds the best settings while training (docs/how-to/tuner.md).
-    `sufficient_factors`: "auto" or True sends gradients of Linear weights as factors
-    (docs/how-to/sufficient-factors.md).
+    named_parameters: names of all parameters, as of `model.named_parameters()`, for error messages and rules.
+    compression: Compression.fp16 or bf16, a codec ("thc4", Compression.topk(0.01)), "auto", BytePS's dictionary, or
+        rules by names; "rows" for embeddings. None takes the setting `compression`. See docs/how-to/compression.md.
+    backward_passes_per_step: number of backward passes whose gradients are summed before they are sent, as in PyTorch
+        and Horovod.
+    op: Average, Sum, or Adasum (of whole steps).
+    gradient_predivide_factor: f divides gradients by f before the sum, and by size()/f after it.
+    num_groups, groups: Horovod's; accepted and not needed.
+    sparse_as_dense: sends sparse gradients as dense ones, and makes the results sparse again. By default they are sent
+        by their rows.
+    process_set: averages over its ranks only; the optimizers of other ranks work without communication.
+    route: "server", "allreduce" (among the workers), or "auto", which takes servers if the job has any. The optimizer's
+        `route` and `route_why` show the choice.
+    cross_barrier: makes `step()` return at once; each module of `model` waits for its own parameters in the next
+        forward (docs/explanation/scheduler.md).
+    model: the module that `cross_barrier` and `sufficient_factors` need.
+    shard: "optimizer" makes each rank keep and update only its share of the state, as ZeRO-2 does
+        (docs/how-to/sharding.md).
+    tune: "on", or a path to save to or to read from, finds the best settings while training (docs/how-to/tuner.md).
+    sufficient_factors: "auto" or True sends gradients of Linear weights as factors (docs/how-to/sufficient-factors.md).
 
-    Blocks for one round trip. On the wire, per step and rank: the parameters' bytes (halved by compression of
-    float32), two elements per parameter, up and down. Raises InvalidArgumentError for options that don't go together
-    (docs/how-to/choose-options.md), MismatchError if the ranks' models differ, NotInitializedError.
+    Blocks for one round trip. On the wire, per step and rank, up and down: the parameters' bytes (half of them with a
+    16-bit cast of float32), plus two elements per parameter. Raises InvalidArgumentError for options that exclude each
+    other (docs/how-to/choose-options.md), MismatchError if the ranks' models differ, NotInitializedError.
     """
     del num_groups, groups
     check_plain(optimizer)

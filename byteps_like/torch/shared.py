@@ -14,10 +14,12 @@ from byteps_like.torch.job import runtime as _runtime
 
 
 def empty_shared(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor of zeros over which collectives need no copy in or out on one host. Any rank may make any number.
+    """Returns a tensor of zeros in shared memory, from which collectives on one host need no copies.
 
-    Its memory is this job's (see `init`); without one, that of torch.distributed's default group, if its backend is
-    "byteps". It lives as long as the tensor or a view of it. Raises NotInitializedError without either.
+    It belongs to the job of `init()`; without one, to torch.distributed's default group, if its backend is "byteps".
+    The memory lives as long as the tensor or a view of it. Each rank may create any number of them, independently of
+    the others. `shape`: sizes, as for torch.empty. The tensor is on the CPU. Raises NotInitializedError if there is
+    neither a job nor such a group.
     """
     count = math.prod(shape)
     room = max(count, 1)

@@ -34,12 +34,14 @@ def register(*_: object) -> None:
 
 
 def use_as_default(*devices: str) -> None:
-    """Has torch take "byteps" for `devices`, such as "cpu", wherever a script names no backend from here on.
+    """Makes "byteps" torch's default backend for `devices`, such as "cpu", where a script names no backend.
 
-    That is in `init_process_group()`, and in `init_device_mesh()` before it. Torch looks at the machine's accelerator,
-    or at "cpu" where there is none; older releases at all devices, and a group of ours then serves them all. The
-    variable BYTEPS_LIKE_DEFAULT_BACKEND does the same at import. Raises InvalidArgumentError for a device that we
-    don't serve.
+    Call it before `init_process_group()` or `init_device_mesh()`. The variable BYTEPS_LIKE_DEFAULT_BACKEND does the
+    same when byteps_like.torch is imported. For a group without a named backend, torch takes the default of the
+    machine's accelerator, or of "cpu" if there is none; older releases look at the defaults of all devices, and if one
+    of these is "byteps", it serves the whole group. Sends nothing and does not block.
+
+    Raises InvalidArgumentError for a device type other than cpu, cuda, xpu and mps.
     """
     for device in devices:
         if device.strip() not in _DEVICES:
@@ -72,12 +74,24 @@ def create(request: Any, options: Any = None) -> ProcessGroup:
 def create_process_group(
     store: Any, rank: int, world_size: int, *, timeout: timedelta = _TIMEOUT, options: Any = None, name: str = "0"
 ) -> ProcessGroup:
-    """A process group of a world of its own, without init_process_group. Blocks until all ranks have come to `store`.
+    """Creates a process group with connections of its own, without init_process_group.
 
-    For programs that keep their groups themselves, and make another one when ranks are lost (torchft's wrappers do).
-    It ends by `shutdown()`, or by `abort()`, which has what is in flight fail at once; several may be open at a time,
-    also at one store. `timeout` is for the ranks to come, and that of calls without one of their own; `options` is a
-    GroupOptions. Raises DeadlineError naming the ranks that have not come, InvalidArgumentError, ConfigError.
+    It is for programs that manage their groups themselves and create a new one when ranks are lost, as torchft's
+    wrappers do. Several groups may be open at a time, also on the same `store`.
+
+        group = bps.create_process_group(store, rank, world_size, timeout=timedelta(seconds=30))
+        group.allreduce([tensor]).wait()
+        group.shutdown()
+
+    store: a torch.distributed.Store that all ranks share.
+    rank, world_size: this rank, from 0, and the number of ranks.
+    timeout: how long to wait for the other ranks, and the timeout of calls that have none of their own.
+    options: a GroupOptions; None takes the defaults.
+    name: identifies the group.
+
+    Blocks until all ranks have come to `store`. `shutdown()` closes the group in order; `abort()` makes calls in flight
+    fail at once. Raises DeadlineError, which names the missing ranks; RefusedError, which names a rank that can't
+    start; InvalidArgumentError for `options` of another type; ConfigError.
     """
     from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
     from byteps_like.torch.job.rendezvous import meet

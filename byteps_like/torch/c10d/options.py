@@ -12,15 +12,24 @@ from byteps_like.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """`pg_options` of `init_process_group("byteps")` and `new_group`.
+    """Options of a "byteps" process group: `pg_options` of `init_process_group("byteps")` and `new_group`.
 
-    reduction: "fast", or "ordered": results are bit-identical from run to run and on all ranks.
-    algorithm: name of a schedule for all calls; "": the selector chooses.
-    traffic, priority: who goes first on a link; None: by the kind of call.
-    inner: for devices other than the CPU, the backend to use instead of staging in host memory: {"cuda": "nccl"}.
-    local: what the ranks of one host reduce by among themselves: {"cuda": "auto"}, or "nccl" or "ipc" instead (see
-        local_peers). all_reduce is a reduce-scatter and an all-gather there, and each rank moves its share between
-        hosts (local_shares). Where hosts have equally many ranks, at least two.
+        dist.init_process_group("byteps", pg_options=bps.GroupOptions(reduction="ordered"))
+
+    Immutable. Give all ranks of a group the same options.
+
+    reduction: "fast", or "ordered" for results that are bit-identical from run to run and on all ranks.
+    algorithm: the algorithm of all calls, by a name from docs/reference/algorithms.md; "" chooses one per call.
+    traffic: the class of the group's messages (byteps_like.collectives.api.Traffic). Where several messages wait for a
+        link, the lowest class goes first; None takes the class from the kind of call.
+    priority: within a class, messages of higher priority go first.
+    inner: by device type, the backend that takes tensors of that device instead of staging them in host memory:
+        {"cuda": "nccl"}.
+    local: by device type, how the ranks of one host reduce among themselves: {"cuda": "auto"}, "nccl" or "ipc". An
+        all_reduce then is a reduce-scatter within the host, an all-reduce of each rank's share between hosts, and an
+        all-gather within the host. It needs at least two ranks per host, the same number on all (docs/how-to/gpu.md).
+
+    Raises InvalidArgumentError for any other `reduction`.
     """
 
     reduction: str = "fast"

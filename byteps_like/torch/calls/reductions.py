@@ -18,7 +18,12 @@ Product = Op.PRODUCT
 
 
 class Adasum:
-    """Horovod's name for the operation of torch/ops/adasum.py: for `allreduce`, on a power of two of ranks."""
+    """The value of `op=` that selects Adasum (Maleki et al., MLSys 2021), under Horovod's name.
+
+    It adds up what differs between gradients and averages what they have in common. For `allreduce` and
+    DistributedOptimizer, with floating-point tensors. Raises InvalidArgumentError there unless the number of ranks is a
+    power of two.
+    """
 
 
 @dataclass(frozen=True)

@@ -59,17 +59,29 @@ Kind = Codec | LowRank | ByRows | Auto | type[Compressor]
 
 @dataclass(frozen=True)
 class Compress:
-    """A codec, and what is wrapped around it. Raises InvalidArgumentError for wrappers that it can't have.
+    """Describes how a gradient is compressed: a codec or cast, plus optional error feedback, momentum and warm-up.
 
-    `codec`: a codec of byteps_like.compression, its text ("topk:ratio=0.01"), or a cast.
-    `feedback`: what a round leaves out is added to the next gradient (Seide et al. 2014; Karimireddy et al. 2019),
-    rescaled when the learning rate changes. None: for biased codecs under torch's SGD and ASGD only; under adaptive
-    optimizers it has done harm.
-    `momentum`: mu of a momentum before the codec, in place of the optimizer's own; 0: none. `nesterov`: g + mu m
-    (BytePS), else m. `masked`: forgotten where it was sent (DGC).
-    `two_way`: servers keep feedback of what they encode again.
-    `clip`: a parameter's gradient is scaled down to this norm over the root of the number of ranks; 0: never.
-    `warmup`: rounds, and the codec in them (None: none), before `codec`'s time comes.
+        bps.DistributedOptimizer(optimizer, named, compression=Compress("topk:ratio=0.01", momentum=0.9))
+
+    Immutable. Codecs take gradients of any shape and floating-point dtype, and encode them from float32.
+    docs/how-to/compression.md describes the codecs.
+
+    codec: a codec of byteps_like.compression, its text ("topk:ratio=0.01"), or a cast ("bf16").
+    feedback: error feedback, which adds what one round leaves out to the next gradient (Seide et al., Interspeech 2014;
+        Karimireddy et al., ICML 2019); it is rescaled when the learning rate changes. None turns it on for biased
+        codecs under torch's SGD and ASGD, and for PowerSGD. It has harmed training under adaptive optimizers.
+    momentum: mu of the momentum m = mu m + g that is accumulated before the codec, from 0 (none) to less than 1. It
+        replaces the optimizer's own momentum, which must be 0.
+    nesterov: with momentum, encodes g + mu m, as BytePS does; False encodes m.
+    masked: with momentum and feedback, resets the momentum of the elements that were sent (Deep Gradient Compression,
+        Lin et al., ICLR 2018).
+    two_way: servers also keep error feedback for the sums that they encode again; for codecs of trait REENCODE.
+    clip: upper bound of the norm of each parameter's gradient, divided by the square root of the number of ranks;
+        larger gradients are scaled down to it. 0 never clips.
+    warmup: pairs (number of rounds, codec) to run through before `codec` takes over; a codec of None sends
+        uncompressed.
+
+    Raises InvalidArgumentError for an unknown codec, values out of range, or options that the codec doesn't support.
     """
 
     codec: Kind | str

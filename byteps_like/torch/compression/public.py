@@ -35,12 +35,14 @@ class _ByName(type):
 
 
 class Compression(metaclass=_ByName):
-    """`Compression.none`, `.fp16`, `.bf16` are casts; `.rows` sends the rows that aren't zero, while they are few;
-    `Compression.NAME(...)` is the codec NAME of the registry.
+    """Builds the values of `compression=`: casts, codecs by name, and gradients by rows.
 
-    Its arguments are the codec's parameters, in order or by name, and those of Compress by name:
-    `Compression.topk(0.01, feedback=True)`, `Compression.onebit(two_way=True)`; short names take the latter only:
-    `Compression.int8(feedback=False)`.
+    `Compression.none`, `.fp16` and `.bf16` are casts. `.rows` sends only the rows that are not all zero, while they are
+    few. `Compression.NAME(...)` is the codec called NAME. It takes the codec's parameters, in order or by name, and
+    those of Compress by name: `Compression.topk(0.01, feedback=True)`, `Compression.onebit(two_way=True)`. Short names,
+    such as int8, take only the latter: `Compression.int8(feedback=False)`.
+
+    Codecs raise InvalidArgumentError for parameters that they don't have or that are out of range.
     """
 
     rows = Compress(ByRows())

@@ -24,26 +24,33 @@ FirstK = int | Literal["auto"]
 
 
 class DeferredBackward:
-    """Out-of-order backward for `model`: reverse first-k (Oh et al., EuroSys'22).
+    """Reorders backward so that the gradients that the next forward needs first are sent earlier.
 
-    Only the gradients of layers' inputs are on backward's critical chain. Of all but the first `first_k` layers (in
-    the order in which the first forward uses them) the gradients of the weights are therefore computed when the chain
-    has come to its end: those of layer k first, of the last layer last. So what the next forward needs first is on its
-    way over the network earlier. Gradients are the same to the bit, hooks and accumulation as ever. It costs memory:
-    the inputs and output gradients of deferred layers are kept until then.
+        with bps.DeferredBackward(model, first_k="auto"):
+            train(model)
 
-    `first_k="auto"` searches while training: each candidate for a few steps, the times averaged over all ranks, so
-    that all change to the same k at the same step; attach it at the same step on all ranks. Steps are counted at the
-    first optimizer that steps parameters of `model`; where there is none call `step()` yourself. `layers` adds
-    module classes to Linear, Conv, ConvTranspose and Embedding: their forward may use nothing but its first argument, a
-    tensor, and their own parameters, set no attributes, and return one tensor.
+    This is reverse first-k scheduling (Oh et al., "Out-of-Order BackProp", EuroSys 2022). A layer's weight gradient can
+    be computed later than its input gradient, because no other layer's backward depends on it. So the weight gradients
+    of all but the first `first_k` layers wait until all input gradients are computed; then those nearest to the input
+    are computed first. Layers count in the order in which the first forward uses them. Gradients are identical to the
+    bit; hooks and gradient accumulation work as usual. It costs memory: inputs and output gradients of deferred layers
+    are kept until then.
 
-    Goes beside DistributedOptimizer, DistributedDataParallel (pass the module or the wrapped one) and any other
-    optimizer. Layers that are frozen, share a weight with another module or have changed forwards stay as they are;
-    so does all that runs under torch.compile and torch.func. `backward(create_graph=True)` is refused.
+    model: the module. DistributedOptimizer, DistributedDataParallel (pass either the module or the wrapped one) and any
+        other optimizer work with it.
+    first_k: how many layers are not deferred, from 0 to all; "auto" searches while training. Each candidate runs for
+        `steps` steps, and the times are averaged over all ranks, so that all ranks switch to the same k at the same
+        step. Construct it at the same step on all ranks.
+    layers: module classes to defer besides Linear, Conv, ConvTranspose and Embedding. Their forward must use only its
+        first argument, a tensor, and their own parameters, set no attributes, and return one tensor.
+    steps: steps per candidate of the search. The first optimizer that steps parameters of `model` counts them; if there
+        is none, call `step()` after each.
 
-    Attached from construction until `detach()`, or the end of a `with` block. Raises InvalidArgumentError if there is
-    no layer to defer, if another DeferredBackward has them, or for a `first_k` that is no number of layers.
+    Layers that are frozen, share a weight with another module or have a replaced forward are not deferred; nor is
+    anything that runs under torch.compile or torch.func. `backward(create_graph=True)` is refused.
+
+    In effect from construction until `detach()` or the end of the `with` block. Raises InvalidArgumentError if there is
+    no layer to defer, if another DeferredBackward holds one of them, or if `first_k` is out of range.
     """
 
     def __init__(

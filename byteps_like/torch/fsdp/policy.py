@@ -15,11 +15,13 @@ SMALLEST = 64 << 10
 
 
 def ranks_per_host(group: Any = None) -> int | None:
-    """What to give `fully_shard` as `reshard_after_forward` so that backward gathers weights within the host (hpZ).
+    """Returns the number of ranks per host, for `fully_shard(reshard_after_forward=...)`.
 
-    None, FSDP2's own default, where that can't be: one host, one rank per host, hosts with different numbers of ranks,
-    or ranks that are not numbered host by host. `group`: a process group of "byteps"; default: the world's. Raises
-    InvalidArgumentError for one of another backend.
+    Backward then gathers weights from the ranks of its own host only (hpZ in ZeRO++). Returns None, FSDP2's own
+    default, where that is not possible: with one host, one rank per host, hosts with different numbers of ranks, or
+    ranks that are not numbered host by host. `group`: a process group of "byteps"; None takes the default group.
+
+    Raises InvalidArgumentError for a group of another backend.
     """
     from byteps_like.torch.fsdp.hosts import even_hosts, ours  # need the native core
 
@@ -35,7 +37,7 @@ def compress_fsdp(
     secondary: bool = False,
     smallest: int = SMALLEST,
 ) -> nn.Module:
-    """Makes all FSDP2 modules in `module`, sharded over process groups of "byteps", encode what goes between hosts.
+    """Compresses what the FSDP2 modules in `module` send between hosts: gathered weights and scattered gradients.
 
         within = bps.ranks_per_host()
         for block in model.blocks:
@@ -43,20 +45,25 @@ def compress_fsdp(
         fully_shard(model)
         bps.compress_fsdp(model, weights="int8", gradients="int4", secondary=True)
 
-    Call it once on every rank alike, after `fully_shard` and before the first forward. Returns `module`.
+    Call it with the same arguments on every rank, after `fully_shard` over process groups of "byteps" and before the
+    first forward. Returns `module`. It sends nothing itself. The method is ZeRO++ (Wang et al., "ZeRO++: Extremely
+    Efficient Collective Communication for Large Model Training", ICLR 2024); docs/how-to/fsdp-compression.md has the
+    bytes on the wire and the traits of codecs.
 
-    weights: the codec in which parameters are gathered (qwZ), of trait OPAQUE or REENCODE, or a cast; None: raw.
-    gradients: the codec of the reduce-scatter's second hop, between hosts (qgZ), of trait REENCODE; None: no two hops.
-    within: the first hop, in the host: None (gradients as they are), "bf16", or a codec of trait REENCODE.
-    secondary: backward's all-gather is to stay in the host (hpZ); see `ranks_per_host`. FSDP2 has the means, and this
-        checks that it uses them: the first backward that doesn't raises InvalidArgumentError, on every rank.
-    smallest: bytes of a module's whole parameters, or gradients, below which they travel as they are.
+    weights: codec for gathering parameters (qwZ), of trait OPAQUE or REENCODE, or a cast; None sends them uncompressed.
+    gradients: codec for the second hop, between hosts, of the reduce-scatter (qgZ), of trait REENCODE. None keeps the
+        plain reduce-scatter in one hop.
+    within: codec for the first hop, within the host: None for uncompressed gradients, "bf16", or one of trait REENCODE.
+    secondary: checks that backward's all-gather stays within the host (hpZ), which `reshard_after_forward` of
+        `ranks_per_host()` provides. If it doesn't, the first backward raises InvalidArgumentError on every rank.
+    smallest: in bytes. Modules whose parameters, or gradients, have fewer bytes in total send them uncompressed.
 
-    float32, bfloat16 and float16 on the CPU are encoded; those of other types or devices (a warning says so),
-    groups within one host, and HSDP's all-reduce between replicas are not. Within a host all is as it was. Raises
-    InvalidArgumentError for a codec that can't do it, a module without FSDP2 modules, or one with parameters on several
-    meshes; later, from forward, for groups of another backend, and MismatchError where ranks disagree on a codec.
-    Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Large Model Training" (ICLR 2024).
+    float32, bfloat16 and float16 on the CPU are compressed, in any shape. Other dtypes and devices are not (a warning
+    says so), nor are groups within one host or HSDP's all-reduce between replicas.
+
+    Raises InvalidArgumentError for an unsuitable codec, a module without FSDP2 modules, or one whose parameters lie on
+    several meshes. Later, forward raises it for groups of another backend, and MismatchError if the codecs of the ranks
+    differ.
     """
     FSDPModule = _fsdp_module()
     # Need the native core.

@@ -84,9 +84,10 @@ def shutdown() -> None:
 
 
 def suspend() -> None:
-    """Leaves the job so that it can be resumed with another world; names are agreed on again then.
+    """Leaves the job but keeps optimizers and modules usable, so that `resume()` can join a world of another size.
 
-    Until then `rank()`, `size()`, `local_rank()` and `local_size()` say what they were, as BytePS's do.
+    Until then `rank()`, `size()`, `local_rank()` and `local_size()` return their last values, as in BytePS. Operations
+    in flight fail with ShutdownError; tensor names are agreed on again after `resume()`. Raises NotInitializedError.
     """
     now = _runtime.standing()
     shutdown()
@@ -95,18 +96,22 @@ def suspend() -> None:
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int = -1, context: object = None) -> None:  # noqa: ARG001
-    """Joins again, as rank `global_rank` of `num_workers` with `num_servers` servers. `context` is ignored.
+    """Joins the job again after `suspend()`, as rank `global_rank` of `num_workers` workers with `num_servers` servers.
 
-    Optimizers and DistributedDataParallel modules made before go on in the new world.
+    Existing optimizers and DistributedDataParallel modules continue in the new world. `global_rank` of -1 lets the
+    scheduler assign it. `context` is BytePS's and ignored. Other settings come from the environment, as for `init()`.
+    Blocks until all members have joined. Raises as `init()` does.
     """
     init(world_size=num_workers, num_servers=num_servers, rank=global_rank)
 
 
 def stats() -> dict[str, float]:
-    """Returns this worker's counters: payload_sent, payload_received, bytes_* (with headers), frames_* each way.
+    """Returns this worker's counters: bytes and frames sent and received, each a number by name.
 
-    Where gradients are encoded, also what that does to them, of the worst arena: compression_nmse,
-    compression_clamped, compression_residual, compression_raw (see docs/how-to/compression.md, "Automatic selection").
+    payload_sent and payload_received count bytes of data; bytes_*, bytes including headers; frames_*, frames. If
+    gradients are encoded, there are also measures of the encoding error, those of the worst arena: compression_nmse,
+    compression_clamped, compression_residual, compression_raw (docs/how-to/compression.md, "Automatic selection").
+    Raises NotInitializedError.
     """
     return _runtime.current().stats()
 
@@ -118,13 +123,18 @@ def barrier(process_set: object = None, timeout: float | None = None) -> None:
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 - Horovod's
-    """Adds zeros to the reductions of other ranks until all ranks have joined; call it when batches run out. Blocks.
+    """Lets ranks with fewer batches finish: contributes zeros to other ranks' reductions until all ranks have joined.
 
-    Returns the last rank that joined, from which to broadcast parameters. While a rank has joined, others may make
-    allreduce, push_pull and optimizer steps (which go on dividing by size()), over all ranks; anything else raises
-    InvalidArgumentError, on who makes it only, also if it was in flight. Zeros are also what joined ranks bring to Min,
-    Max and Product. `device` is Horovod's.
-    Raises PeerLostError if a rank dies meanwhile, InvalidArgumentError where there are no collectives (portable).
+    Call it when this rank's batches run out. Blocks until the last rank has joined. Returns that rank, from which to
+    broadcast parameters.
+
+    While a rank has joined, the others may call allreduce and push_pull and make optimizer steps, over all ranks.
+    Averages still divide by size(), and Min, Max and Product see zeros, too. Any other operation raises
+    InvalidArgumentError on the rank that calls it, even if the operation was in flight already. `device` is Horovod's
+    and ignored.
+
+    Raises PeerLostError if a rank dies meanwhile; InvalidArgumentError with local shares of gradients, and where there
+    are no collectives among the workers (portable workers); NotInitializedError.
     """
     runtime = _runtime.current()
     runtime.finish_updates()

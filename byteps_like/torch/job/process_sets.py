@@ -12,7 +12,10 @@ from byteps_like.worker.agreement import Agreement
 
 
 class ProcessSet:
-    """Some ranks of the world, as `init(process_sets=...)` and `add_process_set` take them."""
+    """A subset of the ranks, on which operations can run by `process_set=`, as in Horovod.
+
+    `ranks`: world ranks, in any order. The set is usable after `add_process_set(it)` or `init(process_sets=[it, ...])`.
+    """
 
     mpi_comm = None
     """Horovod's, which makes sets of MPI's communicators too."""

@@ -165,12 +165,16 @@ def follow_recorder() -> None:
 
 
 def trace(path: str, steps: int) -> None:
-    """Records the next `steps` steps of all ranks and servers into a timeline in `path`.
+    """Records a timeline of the next `steps` training steps, on all ranks and servers.
 
-    `path` is a directory, or a .json file, on each host; docs/how-to/timeline.md says what becomes of it. Call it
-    between steps, on rank 0 or, to begin with the same step everywhere, on all. A step ends with an optimizer's
-    `step()`. Does nothing while a timeline is being recorded already.
-    Raises InvalidArgumentError for fewer than one step.
+        bps.trace("trace", steps=10)  # then: byteps-like timeline report trace
+
+    path: a directory, or a .json file, on each host. docs/how-to/timeline.md says how the parts are merged and read.
+    steps: number of steps, from 1. A step ends with an optimizer's `step()`.
+
+    Call it between two steps: on rank 0, or on all ranks so that recording starts with the same step everywhere.
+    Returns at once. Does nothing if a timeline is being recorded already. Raises InvalidArgumentError if `steps` is
+    less than 1.
     """
     if steps < 1:
         raise InvalidArgumentError(f"trace(steps={steps}): at least one step")
@@ -197,10 +201,11 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:  # noqa: 
 
 
 def stop_timeline() -> None:
-    """Ends what `start_timeline` began. On rank 0 its file is written: a trace of all that is in `file_path`.parts.
+    """Stops the recording that `start_timeline` started. On rank 0, writes the trace to `file_path`.
 
-    That is what this rank has recorded, and other ranks of its host that were given the same path, as far as they have
-    come. Does nothing if no timeline was started. Raises OSError if the file can't be written.
+    The trace holds the parts in the directory `file_path`.parts: this rank's, and those that other ranks of the host
+    with the same path have written so far. Does nothing if no timeline was started. Raises OSError if the file can't be
+    written.
     """
     global _timeline
     path, _timeline = _timeline, None

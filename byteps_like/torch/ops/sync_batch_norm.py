@@ -14,12 +14,14 @@ from byteps_like.torch.ops.gather_api import allgather
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
-    """As torch.nn.BatchNorm1d, 2d and 3d, of inputs (N, C, ...), with mean and variance of the batches of all ranks.
+    """Batch normalization with the mean and variance of the batches of all ranks; replaces BatchNorm1d, 2d and 3d.
 
-    Batches may differ in size, and be empty. Gradients of weight and bias are this rank's own, for DistributedOptimizer
-    to average. All ranks must make their forwards and backwards in one order. Blocks, in training, for an all-gather of
-    8 (2 C + 1) bytes per rank in forward and an all-reduce of 16 C bytes in backward; what is on a device waits for the
-    host. In evaluation, and in a world of one, nothing is sent.
+    Inputs have the shape (N, C, ...). N may differ between ranks and may be 0. Gradients of weight and bias are this
+    rank's own, for DistributedOptimizer to average. All ranks must run their forwards and backwards in the same order.
+
+    In training, blocks for an all-gather of 8 (2 C + 1) bytes per rank in forward, and for an all-reduce of 16 C bytes
+    in backward; for inputs on a device, that includes the host's wait for the device. Sends nothing in evaluation or in
+    a world of one.
     """
 
     def __init__(

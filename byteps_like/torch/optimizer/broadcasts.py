@@ -27,13 +27,13 @@ def broadcast_parameters(
 ) -> None:
     """Overwrites tensors with those of rank `root_rank`, in place. Blocks.
 
-    `params` is a `state_dict()` (buffers included), `named_parameters()`, a list of pairs or of tensors. What is no
-    tensor, such as a module's extra state, is left alone. `prefix` is BytePS's and ignored, but Horovod's third
-    argument is `process_set`.
+    `params` is a `state_dict()` (buffers included), `named_parameters()`, or a list of pairs or tensors. Other values,
+    such as a module's extra state, are left alone. `prefix` is BytePS's and ignored, but Horovod's third argument is
+    `process_set`.
 
-    The root, then names, shapes and dtypes are compared over the ranks first. Raises MismatchError on every rank,
-    saying which rank differs from the others, or from the root and where. On the wire: the tensors' bytes up from the
-    root and down to the others.
+    Names, shapes, dtypes and the root are compared over the ranks first. Raises MismatchError on every rank if they
+    differ; it names the rank that differs from the root or from the others, and where. On the wire: the tensors' bytes
+    up from the root and down to the others.
     """
     runtime = _runtime.current()
     process_set = prefix if isinstance(prefix, ProcessSet) else process_set
@@ -97,15 +97,17 @@ def broadcast_optimizer_state(
     *,
     model: torch.nn.Module | None = None,
 ) -> None:
-    """Gives every rank the state and the hyper-parameters of the optimizer of `root_rank`. Blocks.
+    """Copies the state and hyper-parameters of rank `root_rank`'s optimizer to all ranks. Blocks.
 
-    Works for any optimizer whose `load_state_dict` takes its `state_dict()`, LBFGS included, on any device, whether
-    or not the ranks have made a step yet. Tensors travel as they are, everything else as JSON, sealed; only objects
-    that are neither containers, numbers nor strings are pickled. Raises MismatchError if the ranks differ in the root.
+    It works for any optimizer whose `load_state_dict` accepts its own `state_dict()`, including LBFGS, on any device,
+    whether or not the ranks have made a step yet. Tensors are sent as they are, and everything else as authenticated
+    JSON; only objects that are neither containers, numbers nor strings are pickled.
 
-    Where this rank's optimizer has no state yet, parameters without a gradient get one of zeros, as in Horovod, in
-    which scripts find them. `model` is Horovod's: those of its sparse embeddings are sparse, as all of SparseAdam's
-    are. `prefix` is BytePS's and ignored, but Horovod's third argument is `model`.
+    If this rank's optimizer has no state yet, parameters without a gradient get one of zeros, as scripts for Horovod
+    expect. `model` is Horovod's: gradients of its sparse embeddings are sparse, as are all of SparseAdam's. `prefix` is
+    BytePS's and ignored, but Horovod's third argument is `model`.
+
+    Raises MismatchError if the ranks name different roots.
     """
     runtime = _runtime.current()
     scope = runtime.scope(process_set)

@@ -18,15 +18,24 @@ if TYPE_CHECKING:
 
 
 class OnebitAdam(torch.optim.Optimizer):
-    """Adam in two phases, for DistributedOptimizer. Error feedback harms Adam itself, as it divides by the variance.
+    """1-bit Adam (Tang et al., ICML 2021): Adam that sends compressed momenta, for use with DistributedOptimizer.
 
-    For `freeze_step` steps it is Adam on averaged gradients (15 to 25 % of a training's steps). Then the variance stays
-    as it is, and each rank's momentum, b1 m + (1 - b1) g, is averaged by `codec` with error feedback, also on servers
-    that encode sums again; what comes back is everybody's m. Parameters that no codec is for (see Rules) go on as raw
-    gradients; their variance is frozen, too. `weight_decay` is AdamW's.
+        optimizer = bps.OnebitAdam(model.parameters(), lr=1e-3, freeze_step=2000)
+        optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
 
-    In the second phase `p.grad` is the momentum after `synchronize()`: clip gradients before, not there. All ranks must
-    freeze in the same step. A loss scaler must not change its scale in the second phase; bfloat16 needs none.
+    Plain Adam divides by a variance, so error feedback harms it. 1-bit Adam therefore has two phases. For `freeze_step`
+    steps, typically 15 to 25 % of the training, it is Adam on averaged, uncompressed gradients. After that the variance
+    is frozen, and each rank's momentum, b1 m + (1 - b1) g, is averaged through `codec` with error feedback; the result
+    is the new m of all ranks. Servers that encode sums again keep feedback, too. Parameters that compression skips
+    (such as those of one dimension) keep sending uncompressed gradients; their variance is frozen as well.
+
+    params, lr, betas, eps: as in torch.optim.Adam.
+    weight_decay: as in torch.optim.AdamW.
+    freeze_step: number of steps of the first phase, from 1; the same on all ranks.
+    codec: a codec of byteps_like.compression or its text.
+
+    In the second phase `p.grad` holds the momentum after `synchronize()`, so clip gradients before it. A loss scaler
+    must not change its scale then; bfloat16 needs none. Raises InvalidArgumentError for values out of range.
     """
 
     def __init__(

@@ -23,33 +23,34 @@ def compress_pipeline(
     feedback: bool | None = None,
     smallest: int = SMALLEST,
 ) -> Any:
-    """Makes the stages of a schedule of torch.distributed.pipelining encode what they send each other.
+    """Compresses the tensors that the stages of a torch.distributed.pipelining schedule send each other.
 
         pipe = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss_of)
         bps.compress_pipeline(pipe, gradients="int8")
 
-    Call it on every rank of the pipeline alike, before the first step or between two: ranks compare what they were
-    given, by an all-gather. Returns `schedule`: one of torch's (GPipe, 1F1B and interleaved 1F1B are tested), or
-    another with a `pipeline_order`.
+    Call it with the same arguments on every rank of the pipeline, before the first step or between two. Blocks for one
+    all-gather, by which the ranks compare their arguments. Returns `schedule`, which is one of torch's (GPipe, 1F1B and
+    interleaved 1F1B are tested) or another with a `pipeline_order`. Any backend works. The method is Optimus-CC (Song
+    et al., "Optimus-CC: Efficient Large NLP Model Training with 3D Parallelism Aware Communication Compression", ASPLOS
+    2023).
 
-    gradients: the codec in which the gradients of activations go back, one whose payload says by itself what was
-        encoded: of trait OPAQUE or REENCODE, a cast, or "powersgd:rank=16" (the paper's: two factors of each tensor as
-        a matrix, all dimensions but the last by the last). None: as they are. A dictionary chooses by edge: {(0, 1):
-        "int4", "*": None}, where (0, 1) lies between stages 0 and 1 and "*" is any other.
-    activations: the same for activations on their way forward.
-    epilogue_only: encodes gradients only in a rank's epilogue, after its last forward, where no other work hides the
-        send; False: all of them. Activations are encoded always.
-    feedback: what encoding has left out of the gradient of one micro-batch is added to the next one's that is encoded
-        on the same edge; forgotten when the step ends. None: for biased codecs, powersgd among them.
-    smallest: bytes below which a tensor goes as it is.
+    gradients: codec for the gradients of activations, sent backward: one of trait OPAQUE or REENCODE, a cast, or the
+        paper's "powersgd:rank=16", which sends a tensor as the two factors of a matrix (all dimensions but the last, by
+        the last). None sends them uncompressed. A dictionary chooses by edge: {(0, 1): "int4", "*": None}, where (0, 1)
+        is the edge between stages 0 and 1, and "*" is every other edge.
+    activations: the same for activations, sent forward. They are compressed in every micro-batch.
+    epilogue_only: compresses gradients only after a rank's last forward, where no other work hides the send; False
+        compresses all of them.
+    feedback: adds the encoding error of one micro-batch's gradient to the next one that is encoded on the same edge;
+        reset at the end of each step. None turns it on for biased codecs, which include powersgd.
+    smallest: in bytes. Smaller tensors are sent uncompressed.
 
-    float32, bfloat16 and float16 on the CPU are encoded; other tensors are not (of those on other devices a warning
-    says so), nor what skips a stage. A rank encodes
-    when it launches the send and decodes just before it computes: both on the thread that steps. Any backend will do.
-    Raises InvalidArgumentError for codecs that can't do it, unknown edges and schedules; MismatchError, on every rank,
-    where ranks were given different things.
-    Song et al., "Optimus-CC: Efficient Large NLP Model Training with 3D Parallelism Aware Communication Compression"
-    (ASPLOS 2023).
+    float32, bfloat16 and float16 on the CPU are compressed, in any shape. Other dtypes and devices are not (for
+    devices, a warning says so), nor are tensors that skip a stage. The thread that runs the step encodes when it
+    launches a send, and decodes just before it computes.
+
+    Raises InvalidArgumentError for unsuitable codecs, unknown edges and other schedules; MismatchError, on every rank,
+    if the arguments of the ranks differ.
     """
     # Need the native core.
     from byteps_like.torch.pipeline.edges import Edges, check_alike, codecs_by_edge, epilogue
