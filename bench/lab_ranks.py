@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.processes import again
 from byteps_like.launch.lab.hosts import Lab
 from byteps_like.launch.lab.job import run_in_lab
 from byteps_like.launch.options import RunOptions
@@ -42,7 +43,7 @@ def ranks_found(
         sys.exit()
     name = f"{Path(sys.argv[0]).stem}-"
     with tempfile.TemporaryDirectory(prefix=name) as folder, Lab(arguments.hosts + servers, rate=arguments.rate) as lab:
-        command = [sys.executable, *sys.argv, "--worker", folder]
+        command = again("--worker", folder)
         ranks = arguments.hosts * per_host
         options = RunOptions(command, ranks, servers, environment=environment or {}, timeout=TIMEOUT)
         if code := run_in_lab(lab, options, per_host):

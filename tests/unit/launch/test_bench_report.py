@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-
-import report
-from push_pull import Setup, rows
-from push_pull_plan import OURS, RIVAL, Operation
+from bench import report
+from bench.servers.push_pull import Setup, rows
+from bench.servers.push_pull_plan import OURS, RIVAL, Operation
 
 
 def test_spread_is_median_and_quartiles() -> None:

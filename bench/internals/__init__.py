@@ -1,0 +1,1 @@
+"""Parts of the runtime by themselves: CPU kernels, RDMA links, the scheduler, and the timeline's recorder."""
