@@ -158,32 +158,32 @@ format:  ## formats everything
 	@git ls-files '*.cc' '*.h' | xargs $(dir $(PYTHON))clang-format -i
 
 bench: setup  ## push_pull against gloo, on this host
-	@$(PYTHON) bench/push_pull.py
+	@$(PYTHON) -m bench.servers.push_pull
 
 bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped links (root; a quarter of an hour)
-	@$(PYTHON) bench/training.py
-	@$(PYTHON) bench/training_gpt.py
+	@$(PYTHON) -m bench.training.steps
+	@$(PYTHON) -m bench.training.gpt
 
 bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training with them, on a lab (root; half an hour): docs/reference/compression-measured.md
-	@$(PYTHON) bench/compression.py --rates none
-	@$(PYTHON) bench/compression.py --plot docs/images/compression.png
-	@$(PYTHON) bench/compression.py --route allreduce --servers 0 --rates 400mbit
-	@$(PYTHON) bench/blocksparse.py
-	@$(PYTHON) bench/compression_training.py --plot docs/images/compression-training.png
-	@$(PYTHON) bench/compression_page.py
+	@$(PYTHON) -m bench.compression.reductions --rates none
+	@$(PYTHON) -m bench.compression.reductions --plot docs/images/compression.png
+	@$(PYTHON) -m bench.compression.reductions --route allreduce --servers 0 --rates 400mbit
+	@$(PYTHON) -m bench.compression.blocksparse
+	@$(PYTHON) -m bench.compression.training --plot docs/images/compression-training.png
+	@$(PYTHON) -m bench.compression.page
 
 bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
-	@$(PYTHON) bench/placement.py
+	@$(PYTHON) -m bench.servers.placement
 
 bench-gpu: $(READY) core  ## kernels and staging against the GPU's own copies, a GPT step against gloo's DDP
-	@$(PYTHON) bench/gpu.py
+	@$(PYTHON) -m bench.gpu
 
 bench-codecs: setup  ## what every codec costs on one core, against streaming, a sum of fp32 and a cast to bf16
-	@$(PYTHON) bench/codecs.py
+	@$(PYTHON) -m bench.compression.codecs
 
 bench-rdma:  ## RDMA links against perftest's ib_write_bw and ib_send_lat, in the virtual machine of test-rdma (some minutes)
 	@VENV=$(VENV) bash scripts/setup.sh rdma bench
-	@$(PYTHON) bench/rdma.py
+	@$(PYTHON) -m bench.internals.rdma
 
 docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/reference/config.md

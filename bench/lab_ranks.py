@@ -1,4 +1,4 @@
-"""A benchmark's script as the ranks on the hosts of a lab, and what every rank found."""
+"""A benchmark as the ranks on the hosts of a lab, and what every rank found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ranks_found(
 
     `per_host`: ranks on each. `servers`: one on each of so many hosts more.
 
-    The ranks run this script again, with its own arguments and `--worker FOLDER`, and end in this call. A job that
+    The ranks run this benchmark again, with its own arguments and `--worker FOLDER`, and end in this call. A job that
     fails ends the process with its exit code.
     """
     if arguments.worker:

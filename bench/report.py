@@ -1,4 +1,4 @@
-"""The common parts of all benchmarks, by the name that the scripts of this folder use."""
+"""What all benchmarks report with: `byteps_like.bench.report`, by a name of this folder."""
 
 from byteps_like.bench.report import (
     OUT,

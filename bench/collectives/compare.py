@@ -1,7 +1,7 @@
 """Collectives against gloo, OpenMPI and the limit of the path: `byteps-like bench`, run from a checkout.
 
-    python bench/collectives.py all_reduce -n 4 --compare gloo,mpi
-    python bench/collectives.py all_reduce --lab 4x1gbit -n 4
+    python -m bench.collectives.compare all_reduce -n 4 --compare gloo,mpi
+    python -m bench.collectives.compare all_reduce --lab 4x1gbit -n 4
 
 See byteps_like/bench/collectives.py for what the figures mean, and --help.
 """

@@ -1,6 +1,6 @@
 """What a small message waits while an all-reduce fills the links: alone, with classes, and queued first in first out.
 
-    python bench/lanes.py --hosts 4 --rate 1gbit        (root: builds a lab of network namespaces)
+    python -m bench.collectives.lanes --hosts 4 --rate 1gbit        (root: builds a lab of network namespaces)
 
 Rank 0 sends to rank 1, which sends back; a round trip is timed, and half of it is the row's time. Meanwhile all ranks
 run ring all-reduces in the background, two in flight. "fifo" gives the message the class and priority of the
@@ -104,7 +104,7 @@ def rank(arguments: argparse.Namespace) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--size", type=int, default=64 << 10, help="bytes of the small message")

@@ -1,6 +1,6 @@
 """How often the shipped rules pick the fastest algorithm: all are measured in a lab, then the rules are asked.
 
-    python bench/selector.py --worlds 4x1 2x4 4x4 --rate 1gbit        (root; hosts x ranks on each)
+    python -m bench.collectives.selector --worlds 4x1 2x4 4x4 --rate 1gbit        (root; hosts x ranks on each)
 
 A choice is right if its median is within 5 % of the fastest's. Prints what was chosen wrongly, by how much, and the
 share of sizes that was right. With --table the measurements are left as a table for `collective_table`; with --ask a
@@ -101,7 +101,7 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--worlds", nargs="+", default=["4x1", "2x4", "4x4"], help="hosts x ranks on each")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--kinds", nargs="+", default=KINDS)

@@ -1,6 +1,6 @@
 """64 ranks on one machine meet, make 20 sub-groups and reduce once: how long does it take?
 
-    python bench/world.py [--ranks 64] [--groups 20] [--repeats 3]
+    python -m bench.collectives.world [--ranks 64] [--groups 20] [--repeats 3]
 
 Every rank is a process, forked when torch is imported, with a TCPStore client of its own. The time runs from the moment
 at which all are there to the last rank's: world formed, sub-groups made, first all-reduce done.
@@ -76,7 +76,7 @@ def measure(size: int, groups: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, shows a table and writes JSON lines; exit code 1 if the target is missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--groups", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)

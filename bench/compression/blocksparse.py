@@ -1,8 +1,8 @@
 """Block-sparse sums through servers (OmniReduce) against dense all-reduces: our ring and gloo's, in one run, in turn.
 
-    python bench/blocksparse.py                          8 workers, 8 servers of their own at 200 Mb/s (root)
-    python bench/blocksparse.py --servers 0              servers beside the workers
-    python bench/blocksparse.py --only --densities .04   one density, without the dense ones
+    python -m bench.compression.blocksparse                         8 workers, 8 servers of their own at 200 Mb/s (root)
+    python -m bench.compression.blocksparse --servers 0             servers beside the workers
+    python -m bench.compression.blocksparse --only --densities .04  one density, without the dense ones
 
 Each rank has numbers in blocks of its own choice, as many as the density says; every sum is checked. A reduction lasts
 from the last rank's start to the last rank's end, medians. The prediction is what the bytes leave: a ring's 2 (n - 1)/n
@@ -36,7 +36,7 @@ TIMEOUT = 300.0  # seconds for the whole job
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=8, help="worker hosts")
     parser.add_argument("--servers", type=int, default=8, help="hosts of servers; 0: one beside each worker")
     parser.add_argument("--rate", default="200mbit", help="speed of the links")

@@ -1,6 +1,6 @@
 """What codecs cost on one core, against the rate at which this machine streams, a sum of fp32 and a cast to bf16.
 
-    python bench/codecs.py [--codecs thc4 int8] [--megabytes 64] [--repeats 7] [--instruction-set avx2]
+    python -m bench.compression.codecs [--codecs thc4 int8] [--megabytes 64] [--repeats 7] [--instruction-set avx2]
 
 An arena of normal numbers (for codecs of sparse tensors one block of 256 in a hundred is not zero) is encoded by
 partitions of 4 MiB, as the engine does it: numbers come from memory, payloads may stay in a cache. A second
@@ -229,7 +229,9 @@ def all_names() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__spec__.name}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--codecs", nargs="*", default=all_names(), help="names or texts (all there are)")
     parser.add_argument("--megabytes", type=int, default=64, help="of the arena")
     parser.add_argument("--world", type=int, default=8, help="ranks that codecs are made for")

@@ -1,6 +1,6 @@
 """Makes docs/reference/compression-measured.md from the results of the compression benchmarks in out/.
 
-    python bench/compression_page.py
+    python -m bench.compression.page
 
 The newest row of each contender is used. Rows that have not been measured are left out.
 """
@@ -138,7 +138,7 @@ def page(folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--folder", type=Path, default=report.OUT, help="with the results")
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
 """Codecs against fp32, bf16 and gloo: time, bytes and error of one reduction, in turn, by the same processes.
 
-    python bench/compression.py                                  4 + 4 hosts at 100, 400 and 1000 Mb/s (root)
-    python bench/compression.py --rates none                     one host: 2 workers, 1 server
-    python bench/compression.py --route allreduce --servers 0    two-hop collectives instead of servers
+    python -m bench.compression.reductions                                  4 + 4 hosts at 100, 400 and 1000 Mb/s (root)
+    python -m bench.compression.reductions --rates none                     one host: 2 workers, 1 server
+    python -m bench.compression.reductions --route allreduce --servers 0    two-hop collectives instead of servers
 
 Time is from the last rank's start to the last rank's end, medians; of bf16 with both casts. The error is that of the
 sum, squared, relative to its own square, on normal and log-normal numbers and on gradients of the examples' GPT.
@@ -43,7 +43,7 @@ def default_codecs() -> list[str]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument(
         "--codecs", nargs="+", default=default_codecs(), metavar="CODEC", help="as compression= takes them"
     )

@@ -1,4 +1,4 @@
-"""One rank of bench/compression.py: reduces the same tensor raw, cast and encoded, in turn, and looks at the errors.
+"""One rank of bench/compression/reductions.py: reduces one tensor raw, cast and encoded, in turn; looks at the errors.
 
 Started by the driver with the path of a plan; leaves one JSON line per contender.
 """

@@ -1,6 +1,6 @@
 """compression="auto" on links of several rates and on one host: what it takes, and what steps take with and without it.
 
-    python bench/selective.py                    2 workers, 2 servers at 100 Mb/s, 1 Gb/s, and all on one host (root)
+    python -m bench.compression.selective        2 workers, 2 servers at 100 Mb/s, 1 Gb/s, and all on one host (root)
 
 The GPT of the examples. One job per rate trains it raw and with "auto" by turns; a row has the median of the steps
 after the probe, and how long the optimizer took to be made, which is when "auto" measures. Leaves
@@ -87,7 +87,7 @@ def measure(arguments: argparse.Namespace, rate: str) -> list[dict[str, Any]]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2, help="on hosts of their own in the lab")
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", HOST])

@@ -1,7 +1,7 @@
 """A language model's step, four fifths of whose parameters are an embedding, by rows against all dense, in a lab.
 
-    python bench/sparse.py --hosts 4 --rate 400mbit                 (root: builds a lab of network namespaces)
-    python bench/sparse.py --hosts 4 --servers 4 --rate 400mbit     with as many hosts more that sum
+    python -m bench.compression.sparse --hosts 4 --rate 400mbit               (root: builds a lab of network namespaces)
+    python -m bench.compression.sparse --hosts 4 --servers 4 --rate 400mbit   with as many hosts more that sum
 
 Words are drawn by Zipf's law. Forward and backward are computed in earnest. The ways take turns. The first two steps of
 each turn are not counted: after them the rows are known to be few. Weights are compared with those of the all-dense
@@ -51,7 +51,7 @@ def ways(arguments: argparse.Namespace) -> dict[str, Way]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--servers", type=int, default=0, help="each on a host of its own")
     parser.add_argument("--rate", default="400mbit")

@@ -1,6 +1,6 @@
 """Training with codecs: loss against steps and against time, on a lab of shaped links, several seeds.
 
-    python bench/compression_training.py                          2 workers, 2 servers at 200 Mb/s (root)
+    python -m bench.compression.training                          2 workers, 2 servers at 200 Mb/s (root)
 
 The GPT of the examples (AdamW) and their CNN on digits (SGD with momentum), each from the same weights on the same
 batches with every codec. The final loss is the mean of the last tenth of the steps and over ranks; `apart` is how far
@@ -180,7 +180,7 @@ def draw(path: Path, rows: list[dict[str, Any]], title: str) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2, help="on hosts of their own")
     parser.add_argument("--rate", default="200mbit", help="speed of the links of the lab")

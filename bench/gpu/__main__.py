@@ -1,7 +1,7 @@
 """What a GPU makes of byteps_like: kernels and staging next to the device's own copies, a GPT step next to gloo's DDP.
 
-    python bench/gpu.py [--parts kernels staging gpt] [--codecs bf16 int8 thc4] [--index 0]
-    python bench/gpu.py --device cpu        goes through all of it without a GPU, on the tests' software libcuda and
+    python -m bench.gpu [--parts kernels staging gpt] [--codecs bf16 int8 thc4] [--index 0]
+    python -m bench.gpu --device cpu        goes through all of it without a GPU, on the tests' software libcuda and
                                             small arrays, to see that it would run: its figures mean nothing
 
 Kernels: every codec encodes and decodes one array of normal numbers (of sparse codecs, one of a hundred) by the recipes
@@ -10,7 +10,7 @@ and written at least, fp32 and payload. The payloads are compared with the CPU's
 casts, int8, onebit, bitmap and fixed, 0.6 for THC's encoding.
 Staging: partitions of 4 MiB down to, and up from, a mirror as arenas have it, in turn with one copy of memory that the
 driver allocated page-locked. Target: 0.9 each way.
-GPT: see gpu_gpt.py. Leaves out/gpu.jsonl.
+GPT: see gpt.py. Leaves out/gpu.jsonl.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ SIZES = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--index", type=int, default=0, help="which of the GPUs")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
@@ -56,7 +58,7 @@ def name_of(arguments: argparse.Namespace) -> str:
     if arguments.device == "cpu":
         return f"no GPU, {platform.machine()}"
     if why := devices.why_not() or cuda.why_not():
-        sys.exit(f"bench/gpu.py needs a GPU: {why} (--device cpu shows that it would run)")
+        sys.exit(f"python -m bench.gpu needs a GPU: {why} (--device cpu shows that it would run)")
     return _core.Gpu(arguments.index).name
 
 
@@ -66,7 +68,7 @@ def device_of(arguments: argparse.Namespace) -> rates.Device:
         return rates.Device.cuda(arguments.index)
     driver = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}" / "libsoftware_cuda.so"
     if not driver.exists():
-        sys.exit("bench/gpu.py --device cpu needs the software libcuda: `make test-native` builds it")
+        sys.exit("python -m bench.gpu --device cpu needs the software libcuda: `make test-native` builds it")
     return rates.Device.played(driver)
 
 

@@ -1,8 +1,8 @@
 """A training step of the GPT of examples/gpt.py on one GPU by two processes, through one summation server of this host.
 
-Part of gpu.py, which starts it as the job's workers. Contenders train the same model from the same weights on the same
-windows, and take turns: plain DDP on gloo, ours raw, in bf16 and by THC, and the model without a network, which is the
-limit. Their losses, the mean over the ranks, are compared step by step with gloo's.
+Part of `python -m bench.gpu`, which starts it as the job's workers. Contenders train the same model from the same
+weights on the same windows, and take turns: plain DDP on gloo, ours raw, in bf16 and by THC, and the model without a
+network, which is the limit. Their losses, the mean over the ranks, are compared step by step with gloo's.
 """
 
 from __future__ import annotations

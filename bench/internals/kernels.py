@@ -1,6 +1,6 @@
 """The SIMD kernels against the rate at which this machine streams `a += b`, one thread.
 
-    python bench/kernels.py [--megabytes 64] [--repeats 9] [--instruction-set avx2]
+    python -m bench.internals.kernels [--megabytes 64] [--repeats 9] [--instruction-set avx2]
 
 The limit is measured in the same run, in turn with each kernel and on the same memory: a plain loop over fp32 that the
 compiler has vectorised. Rates count bytes read and written, so a kernel at the limit has a ratio of 1; the ratio is the
@@ -174,7 +174,9 @@ def show(title: str, outcomes: list[Outcome]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__spec__.name}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=int, default=64, help="size of each array")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--instruction-set", default=kernels.instruction_set())

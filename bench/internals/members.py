@@ -1,6 +1,6 @@
 """1,000 simulated members join, send heartbeats and leave: how long does one scheduler take?
 
-    python bench/members.py [--members 1000] [--repeats 3]
+    python -m bench.internals.members [--members 1000] [--repeats 3]
 
 A real scheduler and all members share one process and two cores. Members speak the real protocol, proofs included,
 over a few connections; each checks that it is in the world it is sent, but makes no Python objects of the others.
@@ -112,7 +112,7 @@ def measure(count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, shows a table and writes JSON lines; exit code 1 if the target is missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
 """Our RDMA links beside perftest (`ib_write_bw`, `ib_send_lat`): same devices, sizes and counts, in turn, in one run.
 
-    make bench-rdma                                        the same as the next line, after all set-up
-    python bench/rdma.py                                   in the virtual machine of scripts/rdma_vm.sh, on any machine
-    python bench/rdma.py --address 10.0.0.2 --device mlx5_0 --remote "ssh b" --remote-device mlx5_0    two hosts
-    python bench/rdma.py --address 10.0.0.1 --device mlx5_0                                  one device with itself
+    make bench-rdma                     the same as the next line, after all set-up
+    python -m bench.internals.rdma      in the virtual machine of scripts/rdma_vm.sh, on any machine
+    python -m bench.internals.rdma --address 10.0.0.1 --device mlx5_0      one device with itself
+    python -m bench.internals.rdma --address 10.0.0.2 --device mlx5_0 --remote "ssh b" --remote-device mlx5_0  two hosts
 
 Bandwidth: writes of 1 MiB; ours as frames written where the receiver has offered memory (`placed`), and into landing
 slots (`slots`). Latency: one way, half of there and back, of small frames; perftest looks for completions without end,
@@ -194,7 +194,9 @@ def cells(rows: Sequence[dict[str, Any]], rival: Mapping[int, float], metric: st
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__spec__.name}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--address", help="of the receiving end; none: in the virtual machine")
     parser.add_argument("--device", help="RDMA device of this end")
     parser.add_argument("--remote-device", help="of the receiving end (default: the same)")

@@ -1,7 +1,7 @@
 """What recording a timeline costs a training step: blocks of steps with and without, in turns, in one job.
 
-    python bench/trace_overhead.py                       (2 workers and a server on this host, over TCP)
-    python bench/trace_overhead.py --rounds 20 --layers 12
+    python -m bench.internals.trace_overhead                       (2 workers and a server on this host, over TCP)
+    python -m bench.internals.trace_overhead --rounds 20 --layers 12
 
 Each worker trains a stack of linear layers, whose compute is emulated by sleeping, so that a step is that of a larger
 model with as many layers, hooks and partitions. Blocks take turns: on, off, off, on, ...; rank 0 compares their
@@ -27,7 +27,9 @@ STEPS = 20  # of a block
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__spec__.name}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=10, help="pairs of blocks")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--width", type=int, default=512, help="of each layer")

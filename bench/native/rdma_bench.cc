@@ -1,5 +1,5 @@
-// One end of a measurement of links between two hosts or two devices, for bench/rdma.py: frames of a size into memory
-// that the receiver has offered or through the link's landing slots, and ping-pong.
+// One end of a measurement of links between two hosts or two devices, for bench/internals/rdma.py: frames of a size
+// into memory that the receiver has offered or through the link's landing slots, and ping-pong.
 //
 //   cmake -S . -B build/bench -G Ninja -DBYTEPS_LIKE_BENCH=ON -DBYTEPS_LIKE_PYTHON=OFF
 //   cmake --build build/bench --target rdma_bench

@@ -1,6 +1,6 @@
 """Two jobs that share a link of the lab: left alone, and shifted as `byteps-like plan shift` says.
 
-    python bench/shift.py --rate 200mbit --compute 0.5        (root: builds a lab of network namespaces)
+    python -m bench.plan.shift --rate 200mbit --compute 0.5        (root: builds a lab of network namespaces)
 
 Each job has two workers, one of them on the host that both share, and trains a layer that sleeps for `--compute`
 seconds and whose gradients take as long on the link. One job runs by itself first; its step is what is planned with.
@@ -181,7 +181,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--rank"]:
         folder, compute, nbytes, steps, start = sys.argv[2:]
         return train(Path(folder), float(compute), int(nbytes), int(steps), float(start))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rate", default="200mbit", help="speed of the links of the lab")
     parser.add_argument("--compute", type=float, default=0.5, help="seconds of a step, and of its communication")
     parser.add_argument("--steps", type=int, default=104)

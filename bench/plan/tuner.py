@@ -1,6 +1,6 @@
 """The live tuner against a grid, in one training run on the lab: how near its best comes to the grid's.
 
-    python bench/tuner.py --workers 4 --servers 2 --rate 1gbit         (root; --servers 0: among the workers only)
+    python -m bench.plan.tuner --workers 4 --servers 2 --rate 1gbit         (root; --servers 0: among the workers only)
 
 One run of an emulated model (true layer sizes, scaled; compute is sleeping): each point of a grid for a few steps, then
 the tuner's trials, each step timed by rank 0; then the best of both in turn, several times. All without a restart, and
@@ -32,7 +32,7 @@ from byteps_like.tuner.setting import Setting
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=2, help="0: allreduce is the only route")
     parser.add_argument("--route", choices=["auto", "server", "allreduce"], default="auto", help="auto: both")

@@ -1,4 +1,4 @@
-"""One rank of bench/tuner.py: the grid, the tuner, and both their bests in turn, on one emulated model."""
+"""One rank of bench/plan/tuner.py: the grid, the tuner, and both their bests in turn, on one emulated model."""
 
 from __future__ import annotations
 

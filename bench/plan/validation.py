@@ -1,8 +1,8 @@
 """The planner's predictions against the lab: random configurations, each predicted first and measured then (root).
 
-    python bench/plan_validation.py --calibrate            the goodput of the lines, once
-    python bench/plan_validation.py --from 0 --to 15       in parts: results are appended to out/plan_validation.jsonl
-    python bench/plan_validation.py --table                what has been found so far
+    python -m bench.plan.validation --calibrate            the goodput of the lines, once
+    python -m bench.plan.validation --from 0 --to 15       in parts: results are appended to out/plan_validation.jsonl
+    python -m bench.plan.validation --table                what has been found so far
 
 A configuration is drawn from its number alone. Every worker and every server is on a host of its own. What is measured
 is the time from one step's backward to the next one's, the median over the steps, on rank 0; compute is slept.
@@ -232,7 +232,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--to", dest="end", type=int, default=30)
     parser.add_argument("--calibrate", action="store_true", help="measure the lines, and nothing else")

@@ -1,4 +1,4 @@
-"""One rank of bench/plan_validation.py: training steps that sleep instead of computing, over the real runtime.
+"""One rank of bench/plan/validation.py: training steps that sleep instead of computing, over the real runtime.
 
 Pushes partitions as the optimizer does, without torch: a process that imports it takes seconds to start. Leaves the
 times at which each step's backward ended.

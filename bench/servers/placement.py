@@ -1,7 +1,7 @@
 """Servers beside workers and on spare machines, each weighted by the optimum, against gloo and our own ring.
 
-    python bench/placement.py                    all cases (root): minutes
-    python bench/placement.py --cases spare      one kind: spare, eight, slow
+    python -m bench.servers.placement                    all cases (root): minutes
+    python -m bench.servers.placement --cases spare      one kind: spare, eight, slow
 
 Each host of the lab has its own shaped link; a worker and the server beside it share one. The prediction is the time of
 the busiest card (byteps_like/control/placing/optimum.py) at the line's measured goodput. Every sum is checked.
@@ -154,7 +154,7 @@ def points(rows: list[dict[str, Any]], contender: str, key: str) -> tuple[list[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--cases", nargs="+", choices=["spare", "eight", "slow"], default=["spare", "eight", "slow"])
     parser.add_argument("--spare", type=int, nargs="+", help="only with so many spare hosts")
     parser.add_argument("--json", type=Path, default=report.OUT / "placement.jsonl")

@@ -1,6 +1,6 @@
 """What a small push of high priority waits while a large one of low priority is in flight, on the lab.
 
-    python bench/priority.py --workers 2 --servers 1 --rate 1gbit       (root; --servers 0: the allreduce route)
+    python -m bench.servers.priority --workers 2 --servers 1 --rate 1gbit       (root; --servers 0: the allreduce route)
 
 In one run, in turn: a push of 64 bytes (the round trip), 64 KB alone, 64 MB alone, and 64 KB pushed by all ranks
 several times while 64 MB are in flight. With servers the last may take (credit of a worker's links) / B + 2 round
@@ -32,7 +32,7 @@ SHORT, LONG = 64 << 10, 0
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=1, help="0: the allreduce route")
     parser.add_argument("--shards", type=int, default=1, help="threads, and links per worker, of a server")

@@ -1,4 +1,4 @@
-"""One rank of bench/priority.py: what a small push waits while a large one is in flight. No torch.
+"""One rank of bench/servers/priority.py: what a small push waits while a large one is in flight. No torch.
 
 Started by the driver with the path of a plan; leaves one JSON line per operation. Times are begins and ends on the
 machine's monotonic clock, which all ranks share.

@@ -1,7 +1,7 @@
 """push_pull against gloo's all_reduce, in turn, by the same processes on the same bytes.
 
-    python bench/push_pull.py                                         one host: 2 workers, 1 server
-    python bench/push_pull.py --lab --hosts 4 --servers 4 --rate 1gbit    4 worker hosts, 4 server hosts (root)
+    python -m bench.servers.push_pull                                         one host: 2 workers, 1 server
+    python -m bench.servers.push_pull --lab --hosts 4 --servers 4 --rate 1gbit    4 worker hosts, 4 server hosts (root)
 
 Every sum is checked. The limit of a shaped line is the busiest link at the line's measured goodput B: a worker's,
 M/B, or a server's, n·M/(k·B); gloo's is a ring's. On one host it is memory: each worker's buffer is read and written
@@ -86,7 +86,7 @@ def add_rate(size: int) -> float:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", "--hosts", type=int, default=0, help="workers, or worker hosts (2; in a lab 4)")
     parser.add_argument("--servers", type=int, default=1, help="servers, or server hosts (1)")
     parser.add_argument("--lab", action="store_true", help="each process on a host of its own, links shaped (root)")

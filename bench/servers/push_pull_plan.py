@@ -1,4 +1,4 @@
-"""What the driver of bench/push_pull.py tells its workers, and what they tell it. No torch here."""
+"""What the driver of bench/servers/push_pull.py tells its workers, and what they tell it. No torch here."""
 
 from __future__ import annotations
 

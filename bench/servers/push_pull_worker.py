@@ -1,4 +1,4 @@
-"""One rank of bench/push_pull.py: times push_pull and gloo's all_reduce in turn on the same bytes, checks both.
+"""One rank of bench/servers/push_pull.py: times push_pull and gloo's all_reduce in turn on the same bytes, checks both.
 
 Started by the driver with the path of a plan; leaves one JSON line per operation. Times are ends and starts on the
 machine's monotonic clock, which all ranks share, so the driver can tell the whole operation's time.

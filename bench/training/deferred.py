@@ -1,9 +1,9 @@
 """What deferring weight gradients does to a step: every so many first layers k, the k that is searched, and without.
 
-    python bench/deferred.py --model bert-base   4 workers, 4 spare servers at 100 Mb/s each (root: builds a lab)
+    python -m bench.training.deferred --model bert-base    4 workers, 4 spare servers at 100 Mb/s each (root)
 
-As bench/training.py, with contenders of its own: barrier and first in first out; crossing the barrier by priority; the
-same with deferral. Leaves out/deferred.jsonl and a PNG.
+As bench/training/steps.py, with contenders of its own: barrier and first in first out; crossing the barrier by
+priority; the same with deferral. Leaves out/deferred.jsonl and a PNG.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from byteps_like.planner.workloads import load
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--model", choices=steps.MODELS, default="bert-base")
     parser.add_argument("--route", choices=("servers", "ring"), default="servers")
     parser.add_argument("--workers", type=int, default=4)

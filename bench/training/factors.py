@@ -1,6 +1,6 @@
 """A Linear layer's gradient as its factors against the matrix, on a lab of shaped links.
 
-    python bench/factors.py --hosts 8 --rate 200mbit        (root: builds a lab of network namespaces)
+    python -m bench.training.factors --hosts 8 --rate 200mbit        (root: builds a lab of network namespaces)
 
 One layer, forward and backward computed in earnest. A way's first step is not counted: it tells the ranks how many rows
 there are. The gradients are compared with those of all batches in one process. Leaves out/factors.jsonl.
@@ -21,7 +21,7 @@ TARGET_TIME, TARGET_BYTES = 5.0, 14.0
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--outputs", type=int, default=4096)

@@ -1,6 +1,6 @@
 """Steps of FSDP2 as it is and with what goes between hosts encoded (ZeRO++), on a lab of shaped links.
 
-    python bench/fsdp.py --hosts 2 --per-host 2 --rate 200mbit        (root: builds a lab of network namespaces)
+    python -m bench.training.fsdp --hosts 2 --per-host 2 --rate 200mbit      (root: builds a lab of network namespaces)
 
 A chain of square Linear layers on a few rows, so that the network is what a step takes; weights and gradients travel in
 bfloat16 where nothing encodes them. The ways take turns in one run. Bytes are those of a step that ranks send to other
@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--per-host", type=int, default=2)
     parser.add_argument("--rate", default="200mbit")

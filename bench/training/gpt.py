@@ -1,6 +1,6 @@
 """The GPT of examples/gpt.py on a lab of shaped links, against gloo's DDP: tokens per second, and equal losses.
 
-    python bench/training_gpt.py --rate 200mbit                          4 workers, 4 spare servers (root)
+    python -m bench.training.gpt --rate 200mbit                          4 workers, 4 spare servers (root)
 
 Contenders train the same model from the same weights on the same windows, and take turns. Their losses, the mean over
 the ranks, are compared step by step. Leaves out/training_gpt.jsonl and a PNG with the loss curves.
@@ -118,7 +118,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=4, help="on hosts of their own")
     parser.add_argument("--rate", default="200mbit", help="speed of the links of the lab")

@@ -1,6 +1,6 @@
 """Steps of a GPT in a pipeline whose sends are as they are or encoded (Optimus-CC), on a lab of shaped links.
 
-    python bench/pipeline.py --hosts 4 --rate 200mbit                 (root: builds a lab of network namespaces)
+    python -m bench.training.pipeline --hosts 4 --rate 200mbit        (root: builds a lab of network namespaces)
 
 One stage per host, torch's own schedule, one block of the GPT per stage, AdamW, the text of Python's standard library.
 The ways take turns in one run; each trains a model of its own from the same weights. `error`: of all gradients of the
@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--schedule", default="Schedule1F1B", help="of torch.distributed.pipelining, of one stage each")

@@ -4,16 +4,16 @@ Each tensor is pushed whole when its gradient is ready, first in first out, summ
 and then returned whole; the step ends when all are back. Threads and TCP sockets, nothing of this project. No tensor
 makes one server the bottleneck: each is cut evenly over all servers, unless it is small.
 
-    python bench/plain_servers.py ADDRESS WORKERS      a server: prints its port, ends with the lab
+    python -m bench.training.plain_servers ADDRESS WORKERS      a server: prints its port, ends with the lab
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import queue
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Sequence
 
@@ -164,5 +164,13 @@ def serve(address: str, workers: int) -> None:
             Session([listener.accept()[0] for _ in range(workers)])
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("address", help="where it listens, on a free port that it prints")
+    parser.add_argument("workers", type=int, help="of each training")
+    arguments = parser.parse_args()
+    serve(arguments.address, arguments.workers)
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    main()

@@ -1,6 +1,6 @@
 """A step with shard="optimizer" against an all-reduce followed by the whole update, on a lab of shaped links.
 
-    python bench/sharding.py --hosts 4 --rate 400mbit        (root: builds a lab of network namespaces)
+    python -m bench.training.sharding --hosts 4 --rate 400mbit        (root: builds a lab of network namespaces)
 
 The update is emulated: it sleeps for so long per element that the whole takes `--update` times what the all-reduce
 takes, measured first in the same run. The two take turns; parameters are compared at the end. Leaves
@@ -22,7 +22,7 @@ TARGET = 0.85
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="400mbit")
     parser.add_argument("--megabytes", type=float, default=16.0, help="parameters, in float32")

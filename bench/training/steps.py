@@ -1,7 +1,7 @@
 """Training steps of published models' shapes on a lab of shaped links, in each contender's way, side by side.
 
-    python bench/training.py --rate 100mbit                              4 workers, 4 spare servers (root)
-    python bench/training.py --models vgg16 --contenders "gloo DDP" "servers cross-barrier"
+    python -m bench.training.steps --rate 100mbit                              4 workers, 4 spare servers (root)
+    python -m bench.training.steps --models vgg16 --contenders "gloo DDP" "servers cross-barrier"
 
 True layer sizes, scaled to `--megabytes`; compute is emulated by sleeping as long as the layers' FLOPs say, for as
 long in all as the gradients take one way over a link: `--ratio` is communication to compute. Contenders take turns in
@@ -33,7 +33,7 @@ USUAL = [name for name in CONTENDERS if "deferred" not in name and "," not in na
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=4, help="on hosts of their own")
     parser.add_argument("--rate", default="100mbit", help="speed of the links of the lab")

@@ -1,4 +1,4 @@
-"""What the driver of bench/training.py tells its workers, and what they tell it. No torch here."""
+"""What the driver of bench/training/steps.py tells its workers, and what they tell it. No torch here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of bench/training.py: trains emulated models in each contender's way, in turn.
+"""One rank of bench/training/steps.py: trains emulated models in each contender's way, in turn.
 
 Started by the driver with the path of a plan; leaves one JSON line per contender, model and round. Every contender's
 weights are checked against the closed form at the end.

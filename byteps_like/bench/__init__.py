@@ -1,1 +1,1 @@
-"""Benchmarks against rivals and limits; the scripts of bench/ and `byteps-like bench` are their doors."""
+"""Benchmarks against rivals and limits; the modules of bench/ and `byteps-like bench` are their doors."""

@@ -1,8 +1,8 @@
 """Which algorithm when nothing was measured: rules in order, of which the first that fits counts.
 
-Set after `bench/selector.py` on labs of 4 hosts x 1, 2 x 4 and 4 x 4 ranks at 1 Gb/s (on two cores: a tenth is noise);
-where that says nothing, by supposing that a message costs as much as 10 KB on the wire. `byteps-like tune collectives`
-measures the cluster at hand.
+Set after `python -m bench.collectives.selector` on labs of 4 hosts x 1, 2 x 4 and 4 x 4 ranks at 1 Gb/s (on two cores:
+a tenth is noise); where that says nothing, by supposing that a message costs as much as 10 KB on the wire.
+`byteps-like tune collectives` measures the cluster at hand.
 """
 
 from __future__ import annotations
