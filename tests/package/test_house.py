@@ -99,7 +99,7 @@ def test_imports_stand_at_the_top(module: str):
 
 
 def _rooms() -> Iterator[tuple[str, set[str]]]:
-    for top in ("byteps_like", "csrc", "collectives", "compression", "server", "tests/unit", "tests/native"):
+    for top in ("byteps_like", "csrc", "collectives", "compression", "server", "bench", "tests/unit", "tests/native"):
         for folder in [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]:
             if not {"v1", "__pycache__"} & set(folder.parts):
                 sources = [path for path in folder.iterdir() if path.suffix in (".py", ".cc", ".h", ".cu", ".cuh")]
@@ -114,12 +114,18 @@ def test_a_room_holds_one_subject(room: str, chapters: set[str]):
     assert not chapters & NAMELESS, f"{room}: {chapters & NAMELESS} says nothing: name the file after what is in it"
 
 
-@pytest.mark.parametrize("init", sorted(PACKAGE.rglob("__init__.py")), ids=lambda path: _module(path))
-def test_a_room_says_what_lives_in_it(init: Path):
-    if "v1" not in init.parts:
-        assert ast.get_docstring(_tree(init)), (
-            f"{init.relative_to(ROOT)} needs a docstring: what lives there, what comes in and out, who may import it"
-        )
+def _package_rooms() -> list[Path]:
+    """Folders with Python in them that are imported from."""
+    folders = {path.parent for top in (PACKAGE, ROOT / "bench") for path in top.rglob("*.py")}
+    return sorted(folder for folder in folders if "v1" not in folder.parts)
+
+
+@pytest.mark.parametrize("room", _package_rooms(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_says_what_lives_in_it(room: Path):
+    init = room / "__init__.py"
+    assert init.exists() and ast.get_docstring(_tree(init)), (
+        f"{init.relative_to(ROOT)} needs a docstring: what lives there, what comes in and out, who may import it"
+    )
 
 
 def _functions() -> Iterator[tuple[str, int]]:

@@ -92,12 +92,39 @@ def test_only_lines_that_can_be_wrapped_count_as_too_long() -> None:
 
 
 RUN_FILE = re.compile(r"(?<![\w/.-])((?:tests|bench|examples|scripts)/[\w/-]+\.(?:py|sh|cc))")
+RUN_MODULE = re.compile(r"\s-m[ \n]((?:byteps_like|tests|bench|examples|scripts)(?:\.\w+)*)")
+COMMANDS_IN = [*PAGES, ROOT / "Makefile", ROOT / ".ci" / "run", *sorted((ROOT / "bench").rglob("*.py"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_files_in_commands_exist(page: Path) -> None:
-    for name in RUN_FILE.findall(page.read_text()):
-        assert any((top / name).exists() for top in (ROOT, ROOT / "byteps_like")), f"{page_id(page)} names {name}"
+def missing(text: str) -> list[str]:
+    """Files that commands name, and modules that they run by `python -m`, but nobody has."""
+    files = [
+        name
+        for name in RUN_FILE.findall(text)
+        if not any((top / name).exists() for top in (ROOT, ROOT / "byteps_like"))
+    ]
+    return files + [name for name in RUN_MODULE.findall(text) if not runs(name)]
+
+
+def runs(module: str) -> bool:
+    """Whether `python -m` finds it: a module, or a package with a __main__."""
+    place = ROOT.joinpath(*module.split("."))
+    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+
+
+@pytest.mark.parametrize("page", COMMANDS_IN, ids=page_id)
+def test_files_and_modules_in_commands_exist(page: Path) -> None:
+    assert not missing(page.read_text()), f"{page_id(page)} names {missing(page.read_text())}"
+
+
+def test_commands_that_name_nothing_are_found() -> None:
+    text = (
+        "python -m bench.training.steps, `python -m bench.gpu --index 1`, python -m byteps_like.config; bench/report.py"
+    )
+    assert missing(text) == []
+    assert missing(text.replace("steps", "stairs")) == ["bench.training.stairs"]
+    assert missing("$(PYTHON) -m bench.training") == ["bench.training"]  # a package without a __main__
+    assert missing("measured with `python -m\nbench.steps`, bench/steps.py") == ["bench/steps.py", "bench.steps"]
 
 
 def test_every_page_is_reached_from_the_index() -> None:
