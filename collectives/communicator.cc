@@ -15,7 +15,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(100);  // how long who waits looks for events before it sleeps
+constexpr auto kSpin = std::chrono::microseconds(100);  // how long a waiting thread polls for events before it sleeps
 constexpr auto kYield = std::chrono::microseconds(50);  // likewise, giving way to others each time
 constexpr auto kCloseTimeout = std::chrono::milliseconds(1500);
 
@@ -76,7 +76,7 @@ Status CommunicatorImpl::Open(MeshOptions options) {
   return {};
 }
 
-// Who waits spins only while every rank of this host has a core to itself.
+// A waiting thread spins only while every rank of this host has a core to itself.
 void CommunicatorImpl::SetWorld(MeshWorld world) {
   const std::string& host = world.peers[world.rank].host_id;
   const auto ranks_here = std::count_if(world.peers.begin(), world.peers.end(),
@@ -109,9 +109,9 @@ CommunicatorImpl::~CommunicatorImpl() {
   mesh_.reset();
 }
 
-// Fails what is in flight, says goodbye, and waits for that: a second at most, unless the loop itself is held up.
-// The links stay closed, and nobody comes in: a process that ends must not have a thread in a handshake. The mesh goes
-// with the object, so that a thread that is late finds it failed.
+// Fails the calls in flight, says goodbye, and waits for the goodbyes to be sent: a second at most, unless the loop
+// itself is held up. The links stay closed and no peer is admitted, because a process that exits must not have a thread
+// in a handshake. The mesh is destroyed with this object, so a late thread finds it failed.
 void CommunicatorImpl::Close() {
   if (closed_.exchange(true) || mesh_ == nullptr) return;
   host_->Close(Status(Code::kClosed, Closed()));

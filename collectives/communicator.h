@@ -1,5 +1,5 @@
 // Everything one process needs to talk to the other workers of its world: mesh, exchange, executor, point to point,
-// shared memory with its host. What Python holds; any thread.
+// shared memory with its host. Python holds this object. Any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Communicator {
  public:
   // Listens; blocks for no peer.
   static Result<std::unique_ptr<Communicator>> Listen(MeshOptions options);
-  virtual ~Communicator() = default;  // Close, and what is in flight fails with kClosed
+  virtual ~Communicator() = default;  // Close; calls in flight fail with kClosed
 
   virtual std::vector<std::string> urls() const = 0;
   virtual void SetWorld(MeshWorld world) = 0;
@@ -30,7 +30,7 @@ class Communicator {
   // Memory that peers on this host may map. Passed to a peer when an operation first needs it.
   virtual Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes) = 0;
   // The group of a lane whose world ranks are all on this host, in memory that they share: collectives without a link.
-  // Blocks until that memory is there: with the first of a world, for milliseconds. kInvalid if a rank is elsewhere,
+  // Blocks until that memory exists: some milliseconds for the first group of a world. kInvalid if a rank is elsewhere,
   // kTimeout naming the rank that did not pass it on. The group outlives the communicator, but its calls then fail.
   virtual Result<std::shared_ptr<HostGroup>> Group(uint64_t lane, const std::vector<uint32_t>& ranks,
                                                    Deadline deadline) = 0;

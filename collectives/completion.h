@@ -1,4 +1,4 @@
-// What a caller waits for: one collective, send or receive in flight. Thread-safe.
+// The completion of one collective, send or receive in flight, on which a caller waits. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class LoopGate {
   explicit LoopGate(EventLoop& loop) : loop_(&loop) {}
   EventLoop* Enter();  // nullptr: closed; else Leave must follow
   void Leave();
-  void Close();  // blocks until all have left; once what they wait for has ended
+  void Close();  // blocks until all have left; call it once the operation has ended
 
  private:
   EventLoop* const loop_;
@@ -49,8 +49,8 @@ class Completion : public std::enable_shared_from_this<Completion> {  // so that
   virtual ~Completion() = default;
   bool done() const { return done_.load(std::memory_order_acquire); }
   const Status& status() const { return status_; }  // once done
-  uint32_t source() const { return source_; }       // of a receive from anybody: group rank, once done
-  uint64_t bytes() const { return bytes_; }         // of a receive: what came, once done
+  uint32_t source() const { return source_; }       // of a receive from any rank: group rank, once done
+  uint64_t bytes() const { return bytes_; }         // of a receive: bytes received, once done
 
   // Blocks until done (true) or the deadline (false). An implementation that can make progress by itself does so here,
   // on the caller's thread, before it sleeps: a wake-up costs 25 us.

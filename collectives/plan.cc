@@ -7,7 +7,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint64_t kMostBytes = 1ull << 48;  // of one buffer: what addresses have room for
+constexpr uint64_t kMostBytes = 1ull << 48;  // of one buffer: the limit of addresses
 constexpr int64_t kFarthest = int64_t{1} << 56;
 
 struct Extent {

@@ -1,5 +1,5 @@
 // A program bound to the sizes of one kind of call: where each step's bytes lie and how far it may run ahead of others.
-// Checked once, immutable, shared by any number of runs: what a caller keeps for the next call of the same shape.
+// Checked once, immutable, shared by any number of runs: a caller keeps it for the next call of the same shape.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct PlanEdge {
 struct PlanStep {
   StepKind kind{};
   bool final = false;
-  bool theirs_first = false;  // what comes is the left operand of a reduction: it is from a lower group rank
+  bool theirs_first = false;  // the received bytes come from a lower group rank: the left operand of a reduction
   BufferKind source_buffer{}, target_buffer{};
   uint32_t peer = 0;  // world rank
   uint32_t tag = 0;

@@ -28,7 +28,7 @@ bool Overlap(const ChunkSpan& a, const ChunkSpan& b) {
   return a.buffer == b.buffer && a.first < b.first + b.count && b.first < a.first + a.count;
 }
 
-// Who touched each chunk last, as the steps go by.
+// Tracks which step touched each chunk last.
 class Compiler {
  public:
   Compiler(Program& program, int32_t alias) : program_(program), alias_(alias) {}
@@ -113,7 +113,7 @@ class Compiler {
     span.first += static_cast<uint32_t>(alias_);
   }
 
-  // Where source and target shared a part of their bytes, what a step writes could be what it has yet to read.
+  // If source and target overlapped in part, a step could overwrite bytes that it has yet to read.
   Status CheckSpans() const {
     for (size_t i = 0; i < program_.steps.size(); ++i) {
       const Step& step = program_.steps[i];

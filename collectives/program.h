@@ -1,6 +1,5 @@
-// What a schedule is for one rank, ready to be run: steps over chunks of three buffers, and what each must wait for.
-// Made in Python (byteps_like/collectives/schedules/schedule.py), checked there; immutable, shared by any number of
-// runs.
+// A schedule for one rank, ready to run: steps over chunks of three buffers, and the steps that each must wait for.
+// Made and checked in Python (byteps_like/collectives/schedules/schedule.py). Immutable; any number of runs share it.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +20,10 @@ struct ChunkSpan {  // chunks [first, first + count) of a buffer, which must lie
   uint32_t count = 0;
 };
 
-// send: source goes to peer. receive: target = what comes. receive_reduce: target = source op what comes.
-// copy: target = source. Lengths of source and target agree. A step may begin when all earlier steps on the same bytes
-// (read after write, write after read, write after write) are done up to those bytes: dependencies are by prefix, so a
-// chunk is forwarded while it comes. Steps that touch different bytes run in any order.
+// send: source goes to peer. receive: target = received. receive_reduce: target = source op received.
+// copy: target = source. Source and target have the same length. A step may begin when all earlier steps on the same
+// bytes (read after write, write after read, write after write) are done up to those bytes: dependencies are by prefix,
+// so a chunk is forwarded while it arrives. Steps that touch different bytes run in any order.
 struct Step {
   StepKind kind{};
   uint32_t peer = 0;  // group rank
@@ -49,8 +48,8 @@ struct Program {
   std::vector<std::vector<Dependency>> after;  // per step, on earlier steps; filled by Compile
 
   // Checks what can be checked without sizes and works out `after`. With `alias` >= 0 the input is chunks [alias, alias
-  // + input_chunks) of the output (in place): no step uses it afterwards, and copies onto themselves are dropped.
-  // kInvalid names the step that is wrong.
+  // + input_chunks) of the output (in place): no step refers to the input afterwards, and copies onto themselves are
+  // dropped. kInvalid names the faulty step.
   static Result<std::shared_ptr<const Program>> Compile(Program program, int32_t alias);
 };
 

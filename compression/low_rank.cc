@@ -9,7 +9,8 @@ namespace byteps_like {
 namespace {
 
 constexpr size_t kLanes = 16;
-// What is left of a column, relative to what it was, below which it depends on those before it.
+// A column counts as dependent on those before it if less than this fraction of it is left after subtracting their
+// parts.
 constexpr double kDependent = 1e-6;
 
 using Column = std::span<double>;

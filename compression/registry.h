@@ -20,7 +20,7 @@ Result<CodecPointer> MakeCodec(std::string_view spec, uint32_t world);
 
 std::vector<std::string> CodecNames();
 
-// What each codec's file defines; it takes its keys from the spec and ends with `spec.Done()`.
+// Each codec's file defines one of these; it takes its keys from the spec and ends with `spec.Done()`.
 using CodecMaker = Result<CodecPointer> (*)(CodecSpec& spec, uint32_t world);
 
 }  // namespace byteps_like

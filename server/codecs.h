@@ -16,7 +16,7 @@ inline constexpr uint32_t kMaxCodecs = 1024;  // texts in a world, and numbers o
 struct ServerCodec {
   std::string text;  // as announced: equal texts are the same codec, and the same object
   CodecPointer codec;
-  bool two_way = false;  // error feedback for what the server encodes again
+  bool two_way = false;  // error feedback for sums that the server encodes again
   uint32_t crc = 0;      // of the spec, as payload headers bear it
 };
 

@@ -1,5 +1,5 @@
-// The memory of one shard: aligned, counted, within a limit. Buffers that are given back are kept for whoever asks for
-// about as much next, so that rounds allocate nothing once they repeat. Belongs to one thread.
+// The memory of one shard: aligned, counted, within a limit. Buffers that are given back are kept for the next request
+// of about the same size, so that repeating rounds allocate nothing. Belongs to one thread.
 #pragma once
 
 #include <atomic>
@@ -51,14 +51,14 @@ class ShardMemory {
   ShardMemory(const ShardMemory&) = delete;
   ShardMemory& operator=(const ShardMemory&) = delete;
 
-  // A buffer of `bytes`, or up to an eighth more; of none if that is over the limit or the system has none.
+  // A buffer of `bytes`, or up to an eighth more; an empty one if that exceeds the limit or the system has no memory.
   ShardBuffer Take(size_t bytes);
-  // What is not in buffers, but counts; false if it is over the limit.
+  // Counts memory that is not in buffers; false if it would exceed the limit.
   bool Charge(size_t bytes);
   void Refund(size_t bytes) { charged_ -= bytes; }
-  bool is_ample() const { return limit_ == 0 || held_ + charged_ <= limit_ / 2; }  // for what only saves time
-  void Trim();                                                                     // frees what is kept
-  Status Exhausted() const;  // kCapacity: what to say where there was none
+  bool is_ample() const { return limit_ == 0 || held_ + charged_ <= limit_ / 2; }  // for uses that only save time
+  void Trim();                                                                     // frees buffers that are kept
+  Status Exhausted() const;  // kCapacity: the error where there was no memory
 
  private:
   friend class ShardBuffer;

@@ -1,4 +1,5 @@
-// A summation server: listens, lets in who proves to be of the job, and hands each link to the shard it asks for.
+// A summation server: listens, admits peers that prove to belong to the job, and hands each link to the shard it asks
+// for.
 #pragma once
 
 #include <atomic>

@@ -8,8 +8,8 @@
 namespace byteps_like {
 namespace {
 
-// What a peer may leave unread of our control frames: an answer for each of its partitions in flight, and some
-// warnings.
+// How many bytes of our control frames a peer may leave unread: an answer for each of its partitions in flight, and
+// some warnings.
 constexpr size_t kMaxControl = 1u << 16;
 
 }  // namespace

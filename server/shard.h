@@ -28,7 +28,7 @@
 
 namespace byteps_like {
 
-// What the world of one epoch looks like to a shard. Times in seconds.
+// The world of one epoch as a shard sees it. Times in seconds.
 struct ShardWorld {
   uint32_t epoch = 0;
   std::vector<uint32_t> workers;  // member numbers, by rank
@@ -52,7 +52,7 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> encoded{0};         // bytes of encoded contributions that were summed, each once
 };
 
-// What a key takes beside its sums, at most: in itself, and for each rank in its two rounds.
+// The most memory that a key takes beside its sums: in itself, and for each rank in its two rounds.
 inline constexpr size_t kKeyBytes = 1024;
 inline constexpr size_t kKeyBytesPerRank = 2 * (sizeof(Contribution) + sizeof(ShardBuffer));
 
@@ -74,8 +74,8 @@ class Shard : private LinkHandler {
   void SetWorld(const ShardWorld& world);  // forgets all keys and links of the epoch before
   // Replaces an older link of the same member: one that was let in late does not replace its successor.
   void AddLink(std::unique_ptr<Stream> stream, const Admitted& who);
-  void Stop();  // closes all links, joins the thread; what is called later does nothing
-  void Fail(Code code, const std::string& text);  // tells every worker; what comes later is dropped
+  void Stop();                                    // closes all links, joins the thread; later calls do nothing
+  void Fail(Code code, const std::string& text);  // tells every worker; later frames are dropped
   const ShardStats& stats() const { return stats_; }
 
  private:
@@ -119,7 +119,7 @@ class Shard : private LinkHandler {
   void Lend(const Key& key, Round& round);
   bool LendTo(uint32_t rank, const Key& key, uint32_t round, std::span<std::byte> place);
 
-  // shard_notices.cc: what workers say beside their contributions
+  // shard_notices.cc: messages of workers other than contributions
   void OnResume(Peer& peer, const Header& header);
   void OnRegion(Peer& peer, const Header& header);
   void OnCodec(Peer& peer, const Header& header, std::string_view text);
@@ -153,7 +153,7 @@ class Shard : private LinkHandler {
   uint64_t order_ = 0;
   uint32_t left_ = 0;  // peers that have said goodbye
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
-  std::unordered_set<uint64_t> given_up_;  // keys whose last round nobody wants any more: who comes late is not heard
+  std::unordered_set<uint64_t> given_up_;     // keys whose last round was given up: late contributions are ignored
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   std::unordered_map<const Link*, Peer*> by_link_;
   std::vector<std::unique_ptr<Link>> closing_;
@@ -190,7 +190,7 @@ struct Shard::Key {
   const PolicyRow* updated_by = nullptr;         // whose it is
   std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
   std::array<const Combine*, 2> kinds;           // of these
-  std::vector<std::unique_ptr<Round>> lent;      // of kinds that came before: somebody may write to their memory
+  std::vector<std::unique_ptr<Round>> lent;      // of earlier kinds: a peer may still write to their memory
   std::vector<bool> forgotten;                   // by rank; empty while nobody has
 
   bool IsForgottenBy(uint32_t rank) const { return rank < forgotten.size() && forgotten[rank]; }

@@ -1,5 +1,4 @@
-// What workers say beside their contributions: where shared memory and codecs are, what a new link resumes, which keys
-// have gone.
+// Handles what workers send besides contributions: shared memory, codecs, resumed links and retired keys.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +12,8 @@ constexpr size_t kMaxRegions = 1u << 16;  // of a link
 
 }  // namespace
 
-// Of this link: over a new one it is announced again. Rounds that refer to it keep it until they are finished.
+// A region belongs to its link: over a new link it is announced again. Rounds that refer to it keep it until they are
+// finished.
 void Shard::OnRegion(Peer& peer, const Header& header) {
   if (header.offset == 0) {
     peer.regions.erase(header.aux);
@@ -41,7 +41,7 @@ void Shard::OnRegion(Peer& peer, const Header& header) {
 
 namespace {
 
-constexpr size_t kMostGivenUp = 1u << 16;  // who is later than so many is not late, but wrong
+constexpr size_t kMostGivenUp = 1u << 16;  // a worker that is later than this many is not late, but wrong
 
 }  // namespace
 
@@ -69,11 +69,11 @@ void Shard::OnForget(Peer& peer, const Header& header) {
   --stats_.keys;
   memory_.Refund(KeyBytes());
   keys_.erase(found);
-  memory_.Trim();  // what comes in its place is of other sizes
+  memory_.Trim();  // its replacements have other sizes
 }
 
-// All ranks have forgotten it; or all that have come to its last round, which the others won't come to: ranks that mean
-// different things by a name come to different keys. Not while somebody may write to its memory, or waits for a result.
+// Whether all ranks have forgotten it, or all that have come to its last round, which the others won't come to: ranks
+// that disagree about a name use different keys. Not while a peer may write to its memory or waits for a result.
 bool Shard::IsOver(const Key& key) const {
   const auto keeps = [&](const auto& one) { return !key.IsForgottenBy(one->rank); };
   for (const auto& round : key.rounds)
@@ -94,7 +94,8 @@ bool Shard::IsOver(const Key& key) const {
   return given_up && key.lent.empty();
 }
 
-// A new link of this rank: says what of its contribution is in the sum, and goes on with the result from what it has.
+// A new link of this rank: tells it how much of its contribution is in the sum, and continues the result after the part
+// that it has.
 void Shard::OnResume(Peer& peer, const Header& header) {
   Header answer = header;
   answer.type = FrameType::kResumed;
@@ -102,7 +103,7 @@ void Shard::OnResume(Peer& peer, const Header& header) {
   answer.offset = 0;
   const auto found = keys_.find(header.key);
   Round* const round = found == keys_.end() ? nullptr : &found->second->of(header.round);
-  // Of who disagrees nothing has been counted: it hears so, and is told why when it pushes.
+  // A rank that disagrees has nothing counted: it is told so, and told why when it pushes.
   if (round != nullptr && round->active() && round->number() == header.round && round->of(peer.rank).begun) {
     Contribution& contribution = round->of(peer.rank);
     if (header.offset > round->Readable(peer.rank))
@@ -118,7 +119,7 @@ void Shard::OnResume(Peer& peer, const Header& header) {
   peer.link->Kick();
 }
 
-// Refused at once: whoever pushes with it would wait for a result that never comes.
+// Refused at once: a worker that pushes with it would wait for a result that never comes.
 void Shard::OnCodec(Peer& peer, const Header& header, std::string_view text) {
   if (header.aux >= kMaxCodecs)
     return Blame(peer, "it announces a codec with the invalid number " + std::to_string(header.aux));

@@ -67,7 +67,7 @@ const ServerCodec* Shard::CodecOf(const Peer& peer, const Header& header) const 
   return header.aux < peer.codecs.size() ? peer.codecs[header.aux] : nullptr;
 }
 
-// What the frame's own bounds leave open.
+// Checks what the frame's own bounds leave open.
 bool Shard::MakesSense(const Peer& peer, const Header& header) {
   const char* why = nullptr;
   if ((header.flags & kEncoded) != 0) {
@@ -240,9 +240,10 @@ void Shard::Progress(Key& key, Round& round, uint32_t rank) {
   for (const auto& peer : peers_) Offer(key, round, peer->rank);
 }
 
-// Whoever came first is the tenant in the rounds of this parity that follow: it will be the first again, as a rule.
-// Nobody writes before the next of them, two rounds later: it then has all of the result between, which all ranks have
-// pushed for, so they have this one. Who was the tenant before hears that it is not before it hears of that result.
+// The rank that came first becomes the tenant in the following rounds of this parity, because it will usually be first
+// again. It writes there in the next of them, two rounds later, at the earliest. By then it has all of the result in
+// between, which all ranks have pushed for, so they have this one. The previous tenant is told that it no longer is
+// before it is told of that result.
 void Shard::Lend(const Key& key, Round& round) {
   const std::span<std::byte> place = round.Lendable();
   const uint32_t before = round.lent_to();

@@ -6,12 +6,13 @@
 
 namespace byteps_like {
 
-// Its link has broken since it was heard of this round: nothing of the result goes out until it says what it has.
+// The rank's link has broken since its last frame of this round: nothing of the result goes out until it says how much
+// it has.
 bool Shard::IsAway(const Peer& peer, const Contribution& contribution) const {
   return contribution.connection != peer.connection;
 }
 
-// It has said so, by the link that it has now.
+// The rank has said so, over the link that it has now.
 void Shard::Return(const Peer& peer, Contribution& contribution) {
   if (!IsAway(peer, contribution)) return;
   contribution.connection = peer.connection;
@@ -19,8 +20,8 @@ void Shard::Return(const Peer& peer, Contribution& contribution) {
   contribution.under_way = 0;
 }
 
-// Whether the rank can have the whole result, and nobody reads from it for its sake any more. Streams know of what they
-// have sent before it can be answered; a device may hear so later, and is then waited for.
+// Whether the rank can have the whole result, and none of our links still reads from it for this rank. Streams know
+// what they have sent before it can be answered; a device may learn it later, and is then waited for.
 bool Shard::MayHaveAll(const Round& round, uint32_t rank) {
   const Contribution& contribution = round.ranks()[rank];
   if (round.total() == 0 || contribution.sent != round.total()) return false;
@@ -122,13 +123,14 @@ void Shard::CheckStall(Key& key, Round& round) {
   const std::string text =
       KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " + round.WaitingFor() + " for " + seconds;
   if (age.count() >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
-  // Again every so often, so that those who wait know that this server is alive.
+  // Repeated every so often, so that waiting ranks know that this server is alive.
   const auto warnings = static_cast<uint32_t>(age.count() / world_.stall_warning);
   if (!round.WarnOnce(warnings)) return;
   Warn(round, text);
 }
 
-// One warning to each who waits is enough, however many rounds wait for the same rank; and none to who reads none.
+// One warning to each waiting rank is enough, however many rounds wait for the same rank. Ranks that don't read their
+// warnings get none.
 void Shard::Warn(const Round& round, const std::string& text) {
   bool news = false;
   for (auto& peer : peers_) {
@@ -139,7 +141,7 @@ void Shard::Warn(const Round& round, const std::string& text) {
   if (news) options_.on_event(Code::kStalled, text, false);
 }
 
-// Nobody has to wait for a deadline for somebody who has said goodbye.
+// No rank should wait for a deadline because of a rank that has said goodbye.
 void Shard::FailWhatWaitsFor(const Peer& gone) {
   if (stats_.open_rounds == 0) return;
   for (auto& [id, key] : keys_)

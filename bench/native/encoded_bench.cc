@@ -1,5 +1,5 @@
-// What a shard's thread sums of encoded contributions: rounds of 4 workers of one partition of 4 MiB of fp32, with all
-// a server does for them but the links. Per codec given (default: onebit), median of the runs, in elements of
+// Measures how fast a shard's thread sums encoded contributions: rounds of 4 workers of one partition of 4 MiB of fp32,
+// with all a server does for them but the links. Per codec given (default: onebit), median of the runs, in elements of
 // contributions per second of CPU time: payloads copied in, accumulated, the result encoded; beside it the accumulation
 // alone, and as ratios to the rate of fp32 sums in memory that the machine's streaming rate allows.
 //

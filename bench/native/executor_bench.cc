@@ -112,7 +112,7 @@ double LinksAlone(uint32_t n, const std::string& scheme, uint64_t bytes) {
       kRuns);
 }
 
-// What one rank adds, on as many threads as there are ranks.
+// The sum that one rank computes, on as many threads as there are ranks.
 double SumsAlone(uint32_t n, uint64_t bytes) {
   std::vector<std::vector<float>> a(n, std::vector<float>(bytes / 4)), b(n, std::vector<float>(kDefaultSegment / 4));
   return MedianOf(

@@ -11,7 +11,8 @@
 
 namespace byteps_like {
 
-// What may wait for the device when it goes: without the GIL, since what the device waits for may be a Python thread's.
+// Destroys objects that may wait for the device without holding the GIL, since the device may be waiting for a Python
+// thread.
 template <typename T>
 class Freed {
  public:

@@ -34,7 +34,7 @@ std::vector<Chunk> ToChunks(const Chunks& pairs) {
   return chunks;
 }
 
-// What calls of one shape have in common, so that a call brings but its addresses.
+// The part that calls of one shape share, so that each call passes only its addresses.
 class PyHostPlan {
  public:
   PyHostPlan(PyHostGroup& host, uint8_t kind, uint8_t dtype, uint8_t op, uint32_t divisor, uint32_t root,

@@ -1,4 +1,4 @@
-// What the host has of RDMA, for byteps_like/control/hosts/rdma.py to choose from.
+// The RDMA devices of this host, for byteps_like/control/hosts/rdma.py to choose from.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

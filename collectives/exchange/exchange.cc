@@ -13,7 +13,8 @@ namespace {
 
 constexpr auto kLookInterval = std::chrono::milliseconds(200);
 
-// What is too long to be sent keeps its beginning, and a number by which it differs from others that begin alike.
+// Shortens a description that is too long to be sent: it keeps its beginning, and gets a number that tells it apart
+// from others that begin alike.
 void Shorten(std::string& description) {
   if (description.size() <= kMostDescription) return;
   const std::string mark = "... #" + std::to_string(kernels::Crc32c(0, description.data(), description.size()));
@@ -206,7 +207,7 @@ std::string ExchangeCore::Silent(const Call& call) {
   return text;
 }
 
-// Any frame of the call will do. Whoever waits for a rank that waits itself then knows that it is alive.
+// Any frame of the call will do: it tells the peers that wait for this rank, which is waiting itself, that it is alive.
 void ExchangeCore::Probe(Call& call) {
   CallRecord* const record = Find(OnWire(call.id));
   if (record == nullptr || record->call != &call || !record->failed.ok()) return;

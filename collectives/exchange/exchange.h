@@ -6,7 +6,7 @@
 // (kClear), which the sender asks for with its first frame when it knows that it will need it. Control frames always
 // pass, so calls of different lanes that begin in different orders on two ranks cannot block each other.
 //
-// What goes next on a link: class, then priority, then age; what preempts is the segment.
+// Send order on a link: by class, then priority, then age. Preemption happens between segments.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@
 
 namespace byteps_like {
 
-inline constexpr size_t kEagerBytes = 1u << 20;  // per link and direction: what a receiver keeps for calls not begun
+inline constexpr size_t kEagerBytes = 1u << 20;  // per link and direction: kept at most for calls that have not begun
 
-// What wants the wire most comes first.
+// The lowest class is sent first.
 enum class TrafficClass : uint8_t { kControl = 0, kAllToAll = 1, kPointToPoint = 2, kGradient = 3, kBulk = 4 };
 
 // A call is one collective on one lane (process group), or one send or receive. `call` counts the calls of a lane.
@@ -57,15 +57,15 @@ struct ReceiveMessage {
   struct Hook* hook = nullptr;  // of the exchange
 };
 
-// One call as the exchange sees it: who takes part, and what everybody must agree on.
+// One call as the exchange sees it: the ranks that take part, and what they must agree on.
 class Call {
  public:
   virtual ~Call() = default;
   CallId id;
-  // What must be equal on all ranks, in words: "all_reduce sum float32[1000], ring". Sent with the first frame to each
-  // peer and compared; at most 512 bytes. Empty: nothing to compare (point to point).
+  // Describes in words what must be equal on all ranks: "all_reduce sum float32[1000], ring". Sent with the first frame
+  // to each peer and compared; at most 512 bytes. Empty: nothing to compare (point to point).
   std::string description;
-  std::vector<uint32_t> ranks;  // of the group, by world rank: who is told when the call fails
+  std::vector<uint32_t> ranks;  // of the group, by world rank: those told when the call fails
 
   // message.sent has grown; complete when it equals length. Called once for an empty message, too.
   virtual void OnSent(SendMessage& message) = 0;
@@ -75,8 +75,8 @@ class Call {
   virtual std::byte* PlaceFor(ReceiveMessage& message, uint64_t offset, uint32_t length) = 0;
   // `bytes` lie where PlaceFor said. For an empty message: once, without PlaceFor, with length 0.
   virtual void OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* bytes, uint32_t length) = 0;
-  // The call can't end: a peer was lost, disagrees, or failed it. Once; the exchange has forgotten its messages, and
-  // nobody writes to places that were offered.
+  // The call can't end: a peer was lost, disagrees, or failed it. Called once. The exchange has forgotten its messages
+  // by then, and no peer writes to the offered places any more.
   virtual void OnFailed(const Status& why) = 0;
 };
 
@@ -85,7 +85,7 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual uint32_t rank() const = 0;
   virtual EventLoop& loop() = 0;
-  // For Completion::WaitDriving of what runs over this exchange; may be nullptr. Any thread.
+  // For Completion::WaitDriving of calls over this exchange; may be nullptr. Any thread.
   virtual std::shared_ptr<LoopGate> gate() { return nullptr; }
 
   // Begins a call: from here on its frames are taken. kMismatch at once if a peer's description differs already,
@@ -93,14 +93,15 @@ class Exchange {
   virtual Status Begin(Call& call) = 0;
   virtual void Post(Call& call, SendMessage& message) = 0;
   virtual void Post(Call& call, ReceiveMessage& message) = 0;
-  // message.ready was raised. What is less than a segment waits for more, unless it ends the message.
+  // message.ready was raised. Less than a segment waits for more bytes, unless it ends the message.
   virtual void Advance(SendMessage& message) = 0;
   virtual void Retry(ReceiveMessage& message) = 0;  // PlaceFor may succeed now
   // Whether links to the peer can write messages of this length to their places by themselves, and had better. Else
   // Offer is in vain.
   virtual bool TakesOffers(uint32_t /*peer*/, uint64_t /*length*/) { return false; }
-  // After Post. All of the message goes to `place`, from offset 0 on, and until it is whole nobody else writes there,
-  // nor reads beyond what OnBytes was called for: where links can, bytes lie there before anybody hears of them.
+  // After Post. All of the message goes to `place`, from offset 0 on, and until it is complete, nothing else may write
+  // there or read beyond the bytes that OnBytes has reported: where links support it, bytes arrive there before they
+  // are reported.
   virtual void Offer(ReceiveMessage& /*message*/, std::byte* /*place*/) {}
   virtual void End(Call& call) = 0;  // all its messages are done; it may be destroyed
   // Gives the call up here and tells all its ranks why: their OnFailed is called with it. True: the exchange has
@@ -109,10 +110,10 @@ class Exchange {
   virtual bool Abort(Call& call, const Status& why) = 0;
   // Does not wait for that: cuts the links. The exchange has forgotten the call when this returns.
   virtual void Sever(Call& /*call*/) {}
-  // For messages when a deadline passes: "rank 2 has not begun this call (it is in: broadcast ...)", per peer that has
-  // not been heard of in this call; empty when all have.
+  // For messages when a deadline passes: "rank 2 has not begun this call (it is in: broadcast ...)", for each peer that
+  // has sent nothing in this call; empty if all have.
   virtual std::string Silent(const Call& call) = 0;
-  // Asks all ranks of the call for a sign of life; Silent names those who have not given one since.
+  // Asks all ranks of the call for a sign of life; Silent names the ranks that have not given one since.
   virtual void Probe(Call& call) = 0;
 };
 

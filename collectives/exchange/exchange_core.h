@@ -1,7 +1,7 @@
-// The exchange: calls that were begun here or heard of from peers, their messages in both directions, and one port
-// per peer and way. Everything runs on the mesh's loop, but Prepare and rank.
+// The exchange: calls that were begun here or heard of from peers, their messages in both directions, and one port per
+// peer and way. Everything runs on the mesh's loop, except Prepare and rank.
 //
-//   exchange_out.cc   what we send             exchange_in.cc     what comes
+//   exchange_out.cc   sending                  exchange_in.cc     receiving
 //   exchange.cc       calls and messages       exchange_fail.cc   aborts and lost peers
 //   exchange_offers.cc  places that peers write to by themselves
 #pragma once
@@ -24,18 +24,19 @@ namespace byteps_like {
 class HostSide;
 struct CallRecord;
 
-struct Block {  // bytes that came before anybody wanted them
+struct Block {  // bytes that came before a receive wanted them
   std::unique_ptr<std::byte[]> bytes;
   uint32_t length = 0;
   bool eager = false;
 };
 
-// What a peer may make this rank remember: calls, messages and words that nobody here has asked for. Some 60,000 calls
-// that it is ahead, with a message each. A quarter would cut off ranks that do nothing wrong: who ends backward of
+// The most that a peer can make this rank remember: calls, messages and other words that no call of this rank has asked
+// for. Enough for a peer that is some 60,000 calls ahead, with a message each. A quarter of it would cut off ranks that
+// do nothing wrong: a rank that ends backward of 100 GiB of gradients first announces 25,600 partitions of 4 MiB.
 // 100 GiB of gradients first announces 25,600 partitions of 4 MiB.
 inline constexpr size_t kMostRemembered = 64u << 20;
 inline constexpr size_t kMostDescription = 512;
-// What these take with all that belongs to them, roughly.
+// Approximate memory of one of each, with everything that belongs to it.
 inline constexpr size_t kRecordBytes = 640, kInboundBytes = 320, kAnswerBytes = 160, kRegionBytes = 96;
 
 struct Inbound : Hook {  // one message on its way in
@@ -71,13 +72,13 @@ struct CallRecord final : Sender {
   Call* call = nullptr;                      // once begun here
   Status failed;                             // it can't go on; the call is told from the loop, or when it begins
   bool flood = false;                        // and its ranks are to be told by us
-  uint64_t unposted = 0;                     // bytes in the stash that nobody has asked for and that were not eager
+  uint64_t unposted = 0;                     // bytes in the stash that no receive has asked for and that were not eager
   std::vector<std::unique_ptr<Flow>> flows;  // one per peer
   std::unordered_map<uint64_t, Inbound> inbound;
   std::vector<std::unique_ptr<Outbound>> outbound;
 };
 
-// Whoever handles the frames of point to point lanes.
+// Handles the frames of point to point lanes.
 class PointFrames {
  public:
   virtual std::byte* PlaceFor(WayTo from, const Header& header) = 0;  // never nullptr
@@ -232,8 +233,8 @@ class ExchangeCore final : public Exchange, public MeshHandler, private EventLoo
   void CutWriters(CallId id, const char* why);
   bool Unfinished(const CallRecord& record, uint32_t peer) const;
   Status LossOf(uint32_t peer) const;
-  // Where what is in a hurry shares lines with what is not, the links of the latter are kept short: ours to all peers,
-  // and those of peers that send to us, who are told.
+  // Where urgent messages share lines with others, the send queues of the links for the others are kept short: ours to
+  // all peers, and those of peers that send to us, which are told to do so.
   void Mix(WayTo to, TrafficClass traffic);
   void Hear(WayTo from, const Header& header);
   void LookAtMix();

@@ -60,8 +60,8 @@ void ExchangeCore::FailNow(CallId id) {
   if (Close(*record, why)) call->OnFailed(why);
 }
 
-// A rank of the group is lost, which we may have no link with: no later call of the group can end, whether or not
-// whoever told us makes it as well.
+// A rank of the group is lost, perhaps one that we have no link with. No later call of the group can end, whether or
+// not the rank that told us makes that call, too.
 void ExchangeCore::BreakLane(const CallId& id, const Status& why) {
   if (!broken_.try_emplace(id.lane, Broken{id.call, why}).second) return;
   for (const auto& [other, record] : calls_) {
@@ -91,8 +91,8 @@ bool ExchangeCore::Unfinished(const CallRecord& record, uint32_t peer) const {
   return false;
 }
 
-// Who still needs the peer for a call fails it and tells the others; a call whose messages with it are done goes on:
-// it may have ended on the peer's side, too.
+// Fails each call that still needs the peer, and tells the other ranks. A call whose messages with the peer are done
+// goes on, since it may have ended on the peer's side, too.
 void ExchangeCore::OnPeerLost(uint32_t peer, const Status& why) {
   Peer& gone = *peers_[peer];
   gone.lost = why;

@@ -1,4 +1,4 @@
-// What comes to the exchange.
+// The receiving side of the exchange.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -127,7 +127,7 @@ CallRecord* ExchangeCore::HeardOf(uint32_t peer, const CallId& id, Flow*& flow) 
   return record;
 }
 
-// The message that a frame of data belongs to; nullptr if nobody wants it any more.
+// The message that a frame of data belongs to; nullptr if it is no longer wanted.
 Inbound* ExchangeCore::Incoming(uint32_t peer, const Header& header) {
   Flow* flow = nullptr;
   CallRecord* const record = HeardOf(peer, IdIn(header), flow);
@@ -276,9 +276,9 @@ void ExchangeCore::RunDeferred() {
   }
 }
 
-// What peers say about calls ------------------------------------------------------------------------------------------
+// Notices of peers about calls ----------------------------------------------------------------------------------------
 
-// It has begun the call, and posts its receives when it begins: what we send of it finds its place.
+// The peer has begun the call, and posts its receives when it begins, so what we send for it finds its place.
 void ExchangeCore::Heard(Flow& flow) {
   flow.heard = true;
   flow.probed = false;

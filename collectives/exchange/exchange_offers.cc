@@ -9,7 +9,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint64_t kLeastOffer = 64u << 10;  // what is shorter costs less to copy than to offer
+constexpr uint64_t kLeastOffer = 64u << 10;  // shorter messages cost less to copy than to offer
 // How long a peer may take to say that it writes no more: it does so on its loop, whatever its callers do.
 constexpr auto kPatience = std::chrono::seconds(2);
 
@@ -30,7 +30,7 @@ void ExchangeCore::Offer(ReceiveMessage& message, std::byte* place) {
   in.offered = mesh_->Offer(in.peer, about, place, message.length);
 }
 
-// True: no peer writes for the call any more. An offer of which all bytes have come has ended with them.
+// True: no peer writes for the call any more. An offer ends when all of its bytes have arrived.
 bool ExchangeCore::WithdrawAll(CallRecord& record, const Status& why) {
   Withdrawing over{record.call, why, {}, 0};
   for (const auto& [key, in] : record.inbound) {

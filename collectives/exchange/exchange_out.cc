@@ -1,4 +1,4 @@
-// What the exchange sends.
+// The sending side of the exchange.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -60,7 +60,7 @@ void ExchangeCore::Mix(WayTo to, TrafficClass traffic) {
   if (mix_timer_ == 0 && now < std::min(bulky_at_, std::max(hurried_at_, told_at_)) + kMixed) LookAtMix();
 }
 
-// Of most worlds nobody is ever in a hurry: their frames cost no look at the clock.
+// Most worlds never have urgent messages; their frames cost no look at the clock.
 void ExchangeCore::Hear(WayTo from, const Header& header) {
   if (from.way == Way::kMain && header.type != FrameType::kHurry && urgent_at_ == Deadline{}) return;
   Peer& peer = *peers_[from.peer];

@@ -1,6 +1,6 @@
-// What waits to be sent one way to one peer: control frames first, then messages by class, priority and age, a segment
-// at a time. Keeps the sender's half of the eager limit: a message whose call the peer is not known to have begun is
-// sent within the limit or waits.
+// The queue of one way to one peer: control frames go first, then messages by class, priority and age, a segment at a
+// time. Keeps the sender's half of the eager limit: a message whose call the peer is not known to have begun is sent
+// within the limit or waits.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline bool IsEager(const Header& header) { return (header.total & kEagerMark) !
 
 struct Hook {};  // the exchange's side of a message
 
-// What two ranks have said to each other about one call (of a point to point call: about one message).
+// The state of one call between two ranks, as they have told each other; for point to point, of one message.
 struct Flow {
   WayTo to;                  // one way, so that its frames stay in order
   CallId id;                 // as on the wire
@@ -37,7 +37,7 @@ struct Flow {
   uint64_t length = 0;       // likewise
   bool cleared = false;      // its messages may be sent whole
   bool asked = false;        // we have asked for that
-  bool launched = false;     // we have said what the call is
+  bool launched = false;     // we have sent the call's description
   bool heard = false;        // the peer has begun it
   bool wants_clear = false;  // the peer has asked, and we have not begun
   bool probed = false;       // we have asked for a sign of life, and nothing has come since
@@ -69,7 +69,7 @@ struct Outbound : Hook {
   Outbound *before = nullptr, *after = nullptr;
   size_t slot = 0;  // of its owner
 
-  // Whole segments and what ends the message: many small pieces would cost more than they gain.
+  // Sends whole segments and the end of the message: many small pieces would cost more than they gain.
   bool HasMore() const {
     if (message->length == 0) return !begun;
     const uint64_t more = message->ready - next;

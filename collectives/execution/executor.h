@@ -24,7 +24,7 @@ struct RunOptions {
   TrafficClass traffic = TrafficClass::kGradient;
   int32_t priority = 0;
   uint32_t segment_bytes = kDefaultSegment;
-  double timeout = 1800;  // seconds; then the call is aborted everywhere with kTimeout, naming who was silent
+  double timeout = 1800;  // seconds; then the call is aborted everywhere with kTimeout, naming the silent ranks
 };
 
 class Executor {
@@ -37,7 +37,7 @@ class Executor {
   virtual void Cancel(const std::shared_ptr<Completion>& run, const Status& why) = 0;
 };
 
-// To be destroyed on the loop's thread or when the loop has stopped; what is in flight then ends with kClosed.
+// Destroy it on the loop's thread or when the loop has stopped; calls in flight then end with kClosed.
 std::unique_ptr<Executor> MakeExecutor(Exchange& exchange);
 
 }  // namespace byteps_like

@@ -116,7 +116,7 @@ void Run::PrepareSteps(std::byte* memory) {
   }
 }
 
-// All at once: what comes early then goes straight to its place, or waits for that place and not for its turn.
+// Posts all at once: early bytes then go straight to their place, or wait for that place rather than for their turn.
 void Run::PostReceives() {
   for (uint32_t i = 0; i < plan_.receives && !ended_; ++i) {
     const uint32_t step = receives_[i].step;
@@ -128,7 +128,8 @@ void Run::PostReceives() {
   }
 }
 
-// What is reduced is added from where it came. Looked at here, so that other transports pay nothing later.
+// Operands of a reduction are added from where they arrived, so their place is not offered. Looked at here, so that
+// other transports pay nothing later.
 bool Run::MayOffer(uint32_t step) const {
   const PlanStep& planned = plan_.steps[step];
   return planned.kind == StepKind::kReceive && owner_.exchange.TakesOffers(planned.peer, planned.length);
@@ -154,7 +155,7 @@ void Run::Sever(const Status& why) {
 }
 
 void Run::Refuse(const Status& why) {
-  ended_ = over_ = true;  // whoever cancels it later finds nothing to do
+  ended_ = over_ = true;  // later cancellations find nothing to do
   Finish(why);
 }
 
@@ -171,7 +172,7 @@ void Run::End(const Status& status) {
   }
   owner_.exchange.loop().Forget(*this);
   owner_.pool.Give(scratch_);
-  // `status` may lie in what the owner lets go.
+  // `status` may be part of the object that the owner destroys.
   const Status copy = status;  // NOLINT(performance-unnecessary-copy-initialization)
   owner_.OnEnded(*this);
   Finish(copy);

@@ -1,8 +1,8 @@
-// One program being run: its steps' progress, its messages, its end. Everything on the loop's thread but for what
-// Completion says; created on any thread.
+// One program being run: its steps' progress, its messages, its end. Everything runs on the loop's thread, except for
+// what Completion says; it may be created on any thread.
 //
-// A step's progress is a prefix in bytes. Whoever moves it wakes the steps that wait for those bytes; woken steps stand
-// in a queue that the outermost call works off, so calls from the exchange into the run and back never nest deeply.
+// A step's progress is a prefix in bytes. Advancing it wakes the steps that wait for those bytes. Woken steps enter a
+// queue that the outermost call works off, so calls between the exchange and the run never nest deeply.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,8 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
   void Abort(const Status& why);
   void Sever(const Status& why);  // the same, at once: cuts links if need be
   Deadline deadline() const { return deadline_; }
-  // The deadline has passed: aborts, or gives the others another second to say who is silent (the deadline moves).
+  // The deadline has passed: aborts, or gives the other ranks another second to show which of them are silent (the
+  // deadline moves).
   void OnDeadline();
 
   size_t slot = 0;  // of the owner
@@ -56,7 +57,7 @@ class Run final : public Completion, public Call, private EventLoop::Deferred {
     uint64_t wanted = 0;         // of a receive that was told "not now": the prefix that it needs
     uint32_t next = kNone;       // in the queue of woken steps
     uint32_t next_copy = kNone;  // in the queue of copies
-    int64_t begun = 0;           // TraceClock at its first bytes; 0 while nobody records
+    int64_t begun = 0;           // TraceClock at its first bytes; 0 while not recording
     bool queued = false, copying = false, posted = false, arrived = false, done = false;
     bool offerable = false;  // of a receive: its place is to be offered once it is the peer's alone
   };

@@ -1,4 +1,4 @@
-// The steps of a run: what may be done now, and what becomes possible by it.
+// The steps of a run: advances those that can make progress, and those that they make possible.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr uint64_t kSlice = 256u << 10;      // of a copy: what links wait for at most
+constexpr uint64_t kSlice = 256u << 10;      // of a copy: the most that links wait for
 constexpr uint64_t kCopyAtOnce = 32u << 10;  // a smaller copy costs less than coming back for it
 
 }  // namespace
@@ -75,8 +75,8 @@ void Run::OnBytes(ReceiveMessage& message, uint64_t offset, const std::byte* byt
   Drain();
 }
 
-// Two ranks that exchange what they have so far must come to the same bits, but of two NaNs, and of two zeros, extremes
-// are the first: so the lower rank's is the first on both.
+// Two ranks that exchange their partial results must get the same bits, but minimum and maximum return the first of two
+// NaNs, or of two zeros. So the lower rank's operand comes first on both.
 void Run::Reduce(uint32_t step, uint64_t offset, const std::byte* bytes, uint32_t length) {
   const PlanStep& planned = plan_.steps[step];
   void* const target = states_[step].target + offset;
@@ -143,7 +143,7 @@ void Run::Try(uint32_t step) {
   }
 }
 
-// Posted when its first bytes are ready, so that the links choose among what can be sent.
+// Posted when its first bytes are ready, so that the links choose among messages that can be sent.
 void Run::TrySend(uint32_t step) {
   State& state = states_[step];
   Send& send = sends_[plan_.steps[step].message];

@@ -5,16 +5,17 @@
 // n-th call of a rank on a group meets the n-th call of the others; calls of different groups are independent of each
 // other, in whatever order they are launched. Calls of one group run one after another.
 //
-// What two ranks see of each other is written by one of them only (host_layout.h), so a process that dies, wherever it
-// dies, leaves nothing half done behind that could hold up the others.
+// Each word that two ranks share is written by only one of them (host_layout.h). So a process that dies, at whatever
+// point, leaves nothing half done that could hold up the others.
 //
-// Tensors may lie in regions (memory that peers can map: Communicator::Allocate) or in private memory, on each rank as
-// it likes: regions are read and written in place by the others, private memory goes through the area in pieces that
+// Tensors may lie in regions (memory that peers can map: Communicator::Allocate) or in private memory, as each rank
+// chooses: regions are read and written in place by the others, private memory goes through the area in pieces that
 // stay in the cache. Contributions are always combined in the order of the group's ranks: results are bit-identical on
 // all ranks and from run to run.
 //
-// Failures are typed and name the rank: kMismatch with both descriptions on every rank, kTimeout with who had not come,
-// kPeerLost. After a mismatch or a timeout the group goes on with the next call; after a lost peer all its calls fail.
+// Failures are typed and name the rank: kMismatch with both descriptions on every rank, kTimeout with the missing
+// ranks, kPeerLost. After a mismatch or a timeout the group goes on with the next call; after a lost peer all its calls
+// fail.
 #pragma once
 
 #include <cstdint>
@@ -121,7 +122,8 @@ class HostGroup {
   // Makes the call on the caller's thread, blocking until it is done. Takes no memory. `interrupted`, asked about five
   // times a second, gives it up on all ranks by returning true.
   virtual Status Run(const HostCall& call, const std::function<bool()>& interrupted = nullptr) = 0;
-  // Never blocks. A thread of the area makes the call, or whoever waits for it. All failures are the completion's.
+  // Never blocks. A thread of the area makes the call, or the thread that waits for it. All failures are reported by
+  // the completion.
   virtual std::shared_ptr<Completion> Launch(const HostCall& call) = 0;
   // Fails the call on all ranks with `why`; nothing once it is done.
   virtual void Cancel(const std::shared_ptr<Completion>& call, const Status& why) = 0;

@@ -30,7 +30,7 @@ uint64_t HashOf(const std::vector<uint32_t>& members) {
   return hash | 1;
 }
 
-// What stands in a slot for a lane: never 0.
+// The value that stands for a lane in a slot: never 0.
 uint64_t KeyOf(uint64_t lane) { return lane == 0 ? 0x9E3779B97F4A7C15u : lane; }
 
 }  // namespace
@@ -101,8 +101,8 @@ void LocalArea::CheckLives(std::span<const uint32_t> ranks) {
   }
 }
 
-// The lanes of slots change only under this lock. Whoever holds it needs it for a moment; a dead owner is no obstacle,
-// as what it guards is changed by single stores.
+// The lanes of slots change only under this lock. It is held only briefly. A dead owner is no obstacle, because
+// everything it guards is changed by single stores.
 Status LocalArea::Lock() {
   auto& lock = layout_.header().lock;
   const std::chrono::duration<double> patience(options_.lock_timeout);
@@ -186,7 +186,7 @@ void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
     for (auto& work : words.work) {
       work.finished.store(0);
     }
-    // Else up to stage_bytes() of each member stay in use until a group takes the slot again.
+    // Otherwise up to stage_bytes() of each member would stay in use until a group takes the slot again.
     ::madvise(layout_.stage(slot, 0), layout_.stage_bytes() * ranks(), MADV_REMOVE);
     layout_.lane(slot).store(0);
   }
@@ -277,7 +277,7 @@ void LocalArea::CheckAdopted() {
   for (const auto& group : groups) CheckLives(group->members());
 }
 
-// The calls that are left have failed already, but somebody has to say so to those that wait.
+// The remaining calls have failed already, but their waiters must still be told.
 void LocalArea::Close(const Status& reason) {
   Fail(index(), reason);
   std::thread thread;

@@ -1,5 +1,5 @@
-// One process's end of the shared memory of its host: who is there, who is gone, how to wake and be woken; and the
-// thread that makes progress with calls that nobody waits for. Private to collectives/host_*.
+// One process's end of the shared memory of its host: which ranks are present, which are gone, how to wake others and
+// be woken; and the thread that advances calls that no thread waits for. Private to collectives/host_*.
 #pragma once
 
 #include <atomic>
@@ -43,12 +43,13 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   void Fail(uint32_t rank, const Status& why);
   void CheckLives(std::span<const uint32_t> ranks);  // a look at the processes themselves
 
-  void Ring(uint32_t rank);  // wakes what sleeps there
-  // Sleeps until somebody rings or `deadline`, unless `ready` finds something first.
+  void Ring(uint32_t rank);  // wakes the threads that sleep there
+  // Sleeps until the bell rings or `deadline`, unless `ready` finds something first.
   template <typename Ready>
   void Sleep(Deadline deadline, const Ready& ready);
 
-  // The group has calls that nobody may be waiting for. kClosed after Close, kCapacity: no thread makes them.
+  // The group has calls that perhaps no thread waits for. kClosed after Close; kCapacity if there is no thread to make
+  // them.
   Status Adopt(std::shared_ptr<LocalHostGroup> group);
   void Nudge();  // the thread has something to do
   void Close(const Status& reason);
@@ -82,7 +83,8 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
 template <typename Ready>
 void LocalArea::Sleep(Deadline deadline, const Ready& ready) {
   HostCell& cell = layout_.cell(index());
-  // Announced first, then looked again: whoever writes after the look sees the sleeper (all sequentially consistent).
+  // A sleeper announces itself first and then looks again, so a write after that look sees the sleeper (all
+  // sequentially consistent).
   cell.sleepers.fetch_add(1);
   const uint32_t bell = cell.bell.load();
   if (!ready()) SleepOn(cell.bell, bell, deadline);

@@ -1,4 +1,4 @@
-// Beginning a call: what this rank brings is posted, what the others bring is compared.
+// Beginning a call: posts this rank's contribution, and compares those of the others.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace byteps_like {
 namespace {
 
-// Up to here everything goes through the stage: a copy costs less than waiting until everybody has read.
+// Up to here everything goes through the stage: a copy costs less than waiting until all ranks have read.
 constexpr uint64_t kSmall = 16u << 10;
 
 constexpr const char* kKindNames[kHostKindCount] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
@@ -25,7 +25,8 @@ bool HasRoot(HostKind kind) {
          kind == HostKind::kGather;
 }
 
-// What must be equal on all ranks. Of the lengths, those that every rank knows; the others are compared in pairs.
+// A hash of everything that must be equal on all ranks. It includes the lengths that every rank knows; the others are
+// compared in pairs.
 uint64_t Fingerprint(const HostCall& call, uint64_t identity) {
   uint64_t hash = Mix(identity, static_cast<uint64_t>(call.kind));
   if (call.kind == HostKind::kBarrier) return hash;
@@ -233,7 +234,7 @@ Status HostMachine::Compare(const HostTask& task, uint32_t j) const {
                                      ": all ranks must make the same calls in the same order");
 }
 
-// Not all of them are in the fingerprint, and that is only what another process says.
+// Not all of them are in the fingerprint, and a fingerprint is only another process's word.
 Status HostMachine::CompareLengths(const HostTask& task, uint32_t j) const {
   const HostCall& call = task.call;
   const bool common =
@@ -255,7 +256,7 @@ Status HostMachine::ResolveAll(HostTask& task, bool* missing) {
     source_[j] = nullptr;
     target_[j] = nullptr;
     std::byte* place = nullptr;
-    // The parts of a direct reduction to one root are done by everybody.
+    // All ranks do parts of a direct reduction to one root.
     const bool needed = Feeds(call, j, me_) || call.kind == HostKind::kReduce;
     if (IsDirect(j) && needed) {
       if (theirs.input.bytes > 0 && j != me_) {

@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kLine = 64, kPage = 4096;
 constexpr size_t kFetched = 4096;  // up to here it is quicker to fetch the lines, all at once, than to go around
 
-// By its instruction: a compiler that may not assume it makes an ordinary fetch of the builtin. Others ignore it.
+// Uses the instruction itself, because a compiler that may not assume it turns the builtin into an ordinary fetch. CPUs
+// without it ignore it.
 void FetchForWriting(std::byte* to, size_t bytes) {
   for (size_t i = 0; i < bytes; i += kLine) asm volatile("prefetchw %0" : : "m"(to[i]));
 }
@@ -39,7 +40,8 @@ void CopyLines(std::byte* to, const std::byte* from, size_t lines) {
   }
 }
 
-// The lines in the middle as said, what is before and behind by memcpy: less than a line each.
+// Copies the lines in the middle around the caches, and the bytes before and after them, less than a line each, by
+// memcpy.
 template <bool kAround>
 void Copy(std::byte* to, const std::byte* from, size_t bytes) {
   const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;

@@ -10,11 +10,12 @@ namespace byteps_like {
 // where both addresses lie alike in their pages, as those of staged pieces and tensors do.
 void CopyBytes(std::byte* to, const std::byte* from, size_t bytes);
 
-// The same around the caches: for what this core does not read again soon, and for memory that another core has read,
-// whose lines would have to be fetched from there one by one before they are overwritten (measured: ten times slower).
+// The same around the caches: for bytes that this core does not read again soon, and for memory that another core has
+// read, whose lines would have to be fetched from there one by one before they are overwritten (measured: ten times
+// slower).
 void CopyAround(std::byte* to, const std::byte* from, size_t bytes);
 
-// To where a result of `total` bytes belongs: what is more than the caches hold goes around them.
+// Copies part of a result of `total` bytes to its place; results larger than the caches go around them.
 inline void CopyOut(std::byte* to, const std::byte* from, size_t bytes, size_t total) {
   constexpr size_t kCached = size_t{8} << 20;
   if (total >= kCached) {

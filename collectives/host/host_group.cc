@@ -118,7 +118,7 @@ Deadline LocalHostGroup::NextDeadline() {
   return oldest == nullptr ? Deadline::max() : oldest->deadline;
 }
 
-// Who asks looks again after it has asked, and who drives looks whether it was asked after it has let go.
+// A thread that asks looks again after asking, and a thread that drives checks, after letting go, whether it was asked.
 bool LocalHostGroup::TakeBaton(bool ask) {
   if (!driven_.load(std::memory_order_relaxed) && !driven_.exchange(true)) return true;
   if (!ask) return false;
@@ -153,7 +153,7 @@ void LocalHostGroup::CheckTime(HostTask& task) {
   }
 }
 
-// Whoever waits for the task may destroy it as soon as it is done.
+// The thread that waits for the task may destroy it as soon as it is done.
 void LocalHostGroup::Finish(HostTask& task) {
   {
     std::lock_guard lock(mutex_);
@@ -165,11 +165,11 @@ void LocalHostGroup::Finish(HostTask& task) {
   if (task.launched != 0 && task.status.ok()) TraceCall(task);
   task.done.store(true);
   if (operation != nullptr) operation->End(status);
-  // Whoever waits for it may sleep, as another thread had the baton.
+  // The thread that waits for it may be asleep, because another thread had the baton.
   if (waiters_.load() > 0 || operation == nullptr) area_->Ring(area_->index());
 }
 
-// The call, and in it how long the others were waited for, and what was done then.
+// Records the call, and in it the time spent waiting for the others and the work after that.
 void LocalHostGroup::TraceCall(const HostTask& task) const {
   const int64_t now = TraceClock(), agreed = task.agreed == 0 ? now : task.agreed;
   TraceRecord record{.kind = TraceKind::kCall,
@@ -218,7 +218,7 @@ bool LocalHostGroup::WaitFor(HostTask& task, Deadline deadline) {
     const uint32_t rank = machine_.members()[machine_.me()];
     TraceSince(since, {.kind = TraceKind::kWait, .detail = 1, .key = lane, .member = rank});
   }
-  // Now they are the thread's, if there is one: else they go on when somebody waits again.
+  // They are now up to the area's thread, if there is one; otherwise they go on when a thread waits again.
   if (!done) std::ignore = area_->Adopt(shared_from_this());
   if (done && !idle()) area_->Nudge();
   return done;

@@ -1,4 +1,5 @@
-// A group's calls in the order in which this rank made them, and who drives them. Private to collectives/host_*.
+// A group's calls in the order in which this rank made them, and the choice of the thread that drives them. Private to
+// collectives/host_*.
 #pragma once
 
 #include <atomic>
@@ -23,10 +24,10 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
 
   const std::vector<uint32_t>& members() const { return machine_.members(); }
   bool WaitFor(HostTask& task, Deadline deadline);  // drives until it is done
-  // Goes on with the calls, if no other thread does so now; true if anything has changed. `look_at_time` also ends what
-  // is late.
+  // Advances the calls, unless another thread does so now; true if anything has changed. `look_at_time` also ends calls
+  // that are late.
   bool Drive(bool look_at_time);
-  // Drive for a thread that is about to sleep: whoever drives now does it once more, so nothing is overlooked.
+  // Drive for a thread that is about to sleep: the thread that drives now does it once more, so nothing is overlooked.
   bool DriveOrAsk();
   bool idle() const { return Oldest() == nullptr; }     // no calls
   bool awaited() const { return waiters_.load() > 0; }  // a thread drives it for itself

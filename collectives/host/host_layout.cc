@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// What all members together stage stays in the caches.
+// Small enough that the staged pieces of all members together stay in the caches.
 constexpr size_t kMostPiece = 256u << 10, kLeastPiece = 32u << 10, kAllPieces = 1u << 20;
 
 }  // namespace

@@ -1,16 +1,16 @@
-// What lies where in the memory that the ranks of a host share, and who writes it.
+// The layout of the memory that the ranks of a host share, and which rank writes each part.
 //
 //   header   cells: one per rank: its process, its bell, whether it is gone
 //   lanes    one word per group, together: looked through when a group is made
 //   slots    one per group: states of calls, and per member: words, posts
 //   stages   per group and member: memory for what is private
 //
-// All of it begins as zeros. Everything of a member is written by that member alone. What anybody may write are single
-// words: the lane of a slot (under the header's lock, which can be taken from a dead owner), the failure and the work
-// of a call, whether a rank is gone.
+// All of it begins as zeros. Everything of a member is written by that member alone. Only single words may be written
+// by any rank: the lane of a slot (under the header's lock, which can be taken from a dead owner), the failure and the
+// work of a call, whether a rank is gone.
 //
 // A member's words only grow. Each is (call << 32 | progress within the call); a member that has left a call for good
-// holds (call + 1) << 32. Nobody reuses memory that others read in call c before their words have passed it.
+// holds (call + 1) << 32. No member reuses memory that others read in call c until their words have passed c.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ struct HostSection {
   uint64_t offset, bytes;
 };
 
-// What a member brings to a call. Valid once its `in` word has reached the call.
+// A member's contribution to a call. Valid once its `in` word has reached the call.
 struct alignas(64) HostPost {
   uint64_t call;
   uint64_t fingerprint;  // equal on all members, or they disagree
@@ -64,12 +64,12 @@ struct HostMember {
   alignas(64) std::atomic<uint64_t> in;            // 1 + pieces staged
   alignas(64) std::atomic<uint64_t> mid;           // pieces reduced
   alignas(64) std::atomic<uint64_t> out;           // pieces read
-  alignas(64) std::atomic<uint64_t> taken;         // parts of its share of a direct reduction that somebody has begun
+  alignas(64) std::atomic<uint64_t> taken;         // parts of its share of a direct reduction that some rank has begun
   alignas(64) std::atomic<uint32_t> joined, left;  // how often
 };
 
 struct HostSlot {
-  alignas(64) std::atomic<uint64_t> members;  // hash of who belongs to it
+  alignas(64) std::atomic<uint64_t> members;  // hash of its members
   std::atomic<uint64_t> failed[kHostRing];    // call << 32 | 1 + the member that says why
   struct alignas(64) Work {
     std::atomic<uint64_t> finished;  // parts of a direct reduction

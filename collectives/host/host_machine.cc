@@ -19,7 +19,7 @@ uint64_t IdentityOf(const std::vector<uint32_t>& members) {
   return hash;
 }
 
-// What it means to the others that a rank has left: as if it had died.
+// To the others, a rank that has left counts as one that has died.
 Status AsLoss(const Status& why) { return why.code() == Code::kClosed ? Status(Code::kPeerLost, why.message()) : why; }
 
 }  // namespace
@@ -39,7 +39,7 @@ HostMachine::HostMachine(LocalArea& area, uint32_t slot, std::vector<uint32_t> m
       seen_out_(members_.size()) {
   for (uint32_t j = 0; j < size(); ++j) words_.push_back(&area_.layout().member(slot_, j));
   next_ = std::max<uint64_t>(1, CallOf(member(me_).out.load()));
-  // Others may still read what this rank has staged before it left this lane for a while.
+  // Others may still read pieces that this rank staged before it left this lane for a while.
   std::fill(std::begin(source_use_), std::end(source_use_), next_ - 1);
   std::fill(std::begin(result_use_), std::end(result_use_), next_ - 1);
 }
@@ -53,7 +53,7 @@ bool HostMachine::AllReached(std::atomic<uint64_t> HostMember::* word, uint64_t 
   return true;
 }
 
-// What was seen once is enough: these words only grow, and to look costs a cache line that its owner takes back.
+// Having seen a word once is enough: these words only grow, and each look costs a cache line that its owner takes back.
 bool HostMachine::AllOut(uint64_t value) {
   for (uint32_t j = 0; j < size(); ++j) {
     if (j == me_ || seen_out_[j] >= value) continue;
@@ -84,7 +84,8 @@ bool HostMachine::Advance(HostTask& task, bool only_begin) {
   return moved;
 }
 
-// What a lost rank has still done is used: one that ends after its last call has not left the others alone.
+// The work that a lost rank has completed still counts: a rank that exits after its last call has let no other rank
+// down.
 bool HostMachine::Step(HostTask& task) {
   if (area_.closed() && task.status.ok()) Fail(task, area_.LossOf(area_.index()));
   return Noticed(task) || Go(task) || Bereaved(task);
@@ -107,14 +108,14 @@ bool HostMachine::Go(HostTask& task) {
   return false;
 }
 
-// Only a rank that has not left the call is missed: one that had done its part may go, and what it did is in its words.
+// Only a rank that has not left the call is missed: one that has done its part may exit, and its words show that part.
 bool HostMachine::Bereaved(HostTask& task) {
   if (!task.status.ok() || task.phase == HostTask::Phase::kDone) return false;
   if (const uint32_t losses = area_.losses(); losses != seen_losses_) {
     seen_losses_ = losses;
     for (uint32_t j = 0; j < size(); ++j) lost_[j] = area_.LossOf(members_[j]);
     any_lost_ = std::any_of(lost_.begin(), lost_.end(), [](const Status& loss) { return !loss.ok(); });
-    if (any_lost_) return true;  // what was written before is looked at once more
+    if (any_lost_) return true;  // looks once more at what was written before
   }
   if (!any_lost_) return false;
   if (!lost_[me_].ok()) {
@@ -124,7 +125,7 @@ bool HostMachine::Bereaved(HostTask& task) {
   Status missed;
   for (uint32_t j = 0; j < size(); ++j) {
     if (lost_[j].ok() || CallOf(member(j).out.load()) > task.number) continue;
-    // Whoever died is the reason why others leave.
+    // A rank that died is the reason why others leave.
     if (missed.ok() || (missed.code() == Code::kClosed && lost_[j].code() == Code::kPeerLost)) missed = lost_[j];
   }
   if (missed.ok()) return false;
@@ -139,7 +140,7 @@ bool HostMachine::Noticed(HostTask& task) {
   if (CallOf(failed) != task.number) return false;
   const uint32_t who = std::min(static_cast<uint32_t>(failed & 0xFFFFFFFF) - 1, size() - 1);
   const HostPost& reason = post(who, task.number);
-  // The others may have been faster to say that this rank leaves; what it is told is why it does.
+  // The others may have been faster to note that this rank leaves; the status it was given says why.
   const Status mine = area_.LossOf(members_[me_]);
   const Status why = mine.ok() ? FailureIn(reason.failure_code, reason.failure) : mine;
   const bool left = mine.ok() && why.code() == Code::kClosed && !area_.LossOf(members_[who]).ok();
@@ -164,7 +165,7 @@ void HostMachine::Fail(HostTask& task, const Status& why) {
   EndFailed(task, why);
 }
 
-// From here on this rank touches nobody's memory any more.
+// From here on this rank no longer touches the memory of others.
 void HostMachine::EndFailed(HostTask& task, const Status& why) {
   task.status = why;
   task.phase = HostTask::Phase::kLeaving;

@@ -35,7 +35,7 @@ struct HostTask {
   bool copied_own = false;
   bool exposed = false;  // others are at work in this rank's memory until they have left
   uint64_t number = 0;   // of the call in its group
-  int64_t launched = 0;  // TraceClock; 0 while nobody records
+  int64_t launched = 0;  // TraceClock; 0 while not recording
   int64_t agreed = 0;    // likewise, when all had come
   uint64_t unit = 0;     // bytes of a section in one piece of the stage
   uint64_t stride = 0;   // bytes that one round of reading reduces
@@ -63,18 +63,19 @@ class HostMachine {
   // Goes on with the oldest call, or only begins it; true if anything has changed.
   bool Advance(HostTask& task, bool only_begin);
   void Fail(HostTask& task, const Status& why);  // here and on the others
-  void FailLate(HostTask& task);                 // its deadline has passed: names who is late
+  void FailLate(HostTask& task);                 // its deadline has passed: names the late ranks
 
  private:
   struct Section {
     const std::byte* data;
     uint64_t bytes;
   };
-  // What a member's post says, read once: another process may change it under our eyes, and what was checked is used.
+  // A member's post, read once: another process may change it at any time, so the values that were checked are those
+  // that are used.
   struct Brought {
     uint64_t call = 0, fingerprint = 0;
     uint8_t direct = 0;
-    HostSection input{}, output{};  // of `input` what is for this rank, where the kind has sections
+    HostSection input{}, output{};  // this rank's section of `input`, where the kind has sections
   };
   // host_machine.cc
   bool Step(HostTask& task);
@@ -165,14 +166,14 @@ class HostMachine {
   std::vector<Status> lost_;  // members
   bool any_lost_ = false;
   uint64_t source_use_[kHostBuffers] = {}, result_use_[kHostBuffers] = {};  // the last call that used each
-  // Of the call at work, by member:
+  // Of the current call, by member:
   std::vector<uint8_t> agreed_;
   std::vector<Brought> brought_;
   uint32_t agreed_count_ = 0;
   std::vector<uint64_t> pieces_;          // that come from its stage
   std::vector<const std::byte*> source_;  // its input, or its section for this rank, where that can be read in place
   std::vector<std::byte*> target_;        // its output, where that can be written in place
-  std::vector<std::shared_ptr<SharedBuffer>> held_;  // what of others is mapped for it
+  std::vector<std::shared_ptr<SharedBuffer>> held_;  // memory of others that is mapped for it
 
   std::vector<uint64_t> seen_out_;  // of each member's `out`
 };

@@ -129,7 +129,7 @@ void HostMachine::StagePiece(HostTask& task) {
     }
   } else {
     const uint64_t bytes = std::min(task.unit, call.bytes - begin);
-    const Range own = Divided(call) ? ShareOf(bytes, me_, size()) : Range{bytes, bytes};  // which nobody else reads
+    const Range own = Divided(call) ? ShareOf(bytes, me_, size()) : Range{bytes, bytes};  // which no other rank reads
     CopyAround(buffer, call.input + begin, own.begin);
     CopyAround(buffer + own.end, call.input + begin + own.end, bytes - own.end);
   }
@@ -139,7 +139,7 @@ void HostMachine::StagePiece(HostTask& task) {
 
 bool HostMachine::ReadRound(HostTask& task) {
   if (task.read == task.rounds) return false;
-  // In place, the result takes the place of what must have been staged.
+  // In place, the result overwrites bytes that must have been staged first.
   if (task.staging && task.staged < std::min(task.stages, task.read + 1)) return false;
   for (uint32_t j = 0; j < size(); ++j) {
     if (task.read < pieces_[j] && member(j).in.load() < PackWord(task.number, task.read + 2)) return false;
@@ -193,7 +193,7 @@ void HostMachine::ReadCopied(HostTask& task, uint32_t j) {
   CopyOut(target + begin, from, std::min(task.unit, total - begin), total);
 }
 
-// What this rank has for itself, where nothing is reduced.
+// Copies this rank's part for itself, in calls that reduce nothing.
 void HostMachine::CopyOwn(HostTask& task) {
   const HostCall& call = task.call;
   if (Reduces(call.kind)) return;

@@ -1,7 +1,7 @@
 // All-reduce where the ranks divide the work. With everything in regions, parts of the tensor are reduced straight from
-// all inputs into all outputs, each rank's share by itself or by whoever has time (kDirect). Otherwise it goes in
-// pieces (kShare): what is private is staged for those that reduce it, each rank reduces its share of the piece, into
-// the outputs that lie in regions and its own, and for the others into a result buffer that they copy from.
+// all inputs into all outputs, each rank's share by that rank or by any rank that has time (kDirect). Otherwise it goes
+// in pieces (kShare): private memory is staged for the ranks that reduce it, each rank reduces its share of the piece,
+// into the outputs that lie in regions and its own, and for the others into a result buffer that they copy from.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -30,7 +30,7 @@ bool HostMachine::Divided(const HostCall& call) const {
   return call.kind == HostKind::kAllReduce && size() > 2 && call.bytes > kAlone;
 }
 
-// A reduction of which every tensor lies in regions.
+// A reduction whose tensors all lie in regions.
 bool HostMachine::AllDirect(const HostTask& task) const {
   const HostCall& call = task.call;
   if (call.kind != HostKind::kAllReduce && call.kind != HostKind::kReduce) return false;
@@ -78,12 +78,12 @@ bool HostMachine::Direct(HostTask& task) {
     return true;
   }
   if (work.finished.load() < PackWord(task.number, task.parts)) return false;
-  task.exposed = false;  // nobody is at work any more
+  task.exposed = false;  // no rank works on it any more
   task.phase = HostTask::Phase::kLeaving;
   return true;
 }
 
-// Of member j's share; task.parts: somebody has begun all of it.
+// A part of member j's share; task.parts: all parts have been begun.
 uint64_t HostMachine::TakePart(const HostTask& task, uint32_t j) {
   const uint64_t begin = task.parts * j / size(), end = task.parts * (j + 1) / size();
   auto& taken = member(j).taken;

@@ -18,7 +18,7 @@ void HostSide::SetWorld(const MeshWorld& world) {
   if (!locals_.empty()) return;
   rank_ = world.rank;
   for (uint32_t peer = 0; peer < world.peers.size(); ++peer) {
-    const std::string& host = world.peers[peer].host_id;  // empty: shares memory with nobody
+    const std::string& host = world.peers[peer].host_id;  // empty: shares no memory
     if (peer != rank_ && (host.empty() || host != world.peers[rank_].host_id)) continue;
     locals_.push_back(peer);
     names_.push_back(world.peers[peer].name);

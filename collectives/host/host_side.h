@@ -25,8 +25,8 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
 
   void SetWorld(const MeshWorld& world);
   Result<std::shared_ptr<SharedBuffer>> Allocate(size_t bytes);
-  // The group of world ranks that all are on this host. Blocks until the area is there: once, for milliseconds, unless
-  // the lowest rank of the host does not answer.
+  // The group of these world ranks, which are all on this host. Blocks until the area exists: once, for milliseconds,
+  // unless the lowest rank of the host does not answer.
   Result<std::shared_ptr<HostGroup>> Group(uint64_t lane, const std::vector<uint32_t>& ranks, Deadline deadline);
   void OnRegion(uint32_t peer, uint32_t id, std::shared_ptr<SharedBuffer> buffer);
   void OnNoRegion(uint32_t peer, uint32_t id, bool refused);

@@ -35,8 +35,8 @@ void WakeAll(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Even where there are cores enough, the one that is waited for may have been put on this one: after a moment the core
-// is offered to it, which costs less than a microsecond if nobody takes it.
+// Even with enough cores, the thread that this one waits for may have been put on the same core. So after a moment the
+// core is yielded, which costs less than a microsecond if no thread takes it.
 bool Patience::Step() {
   ++turns_;
   if (may_spin_ && turns_ <= kSpins) {

@@ -13,7 +13,8 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kGoodbyeTimeout = std::chrono::seconds(1);
-// What a lost peer had sent by another way is still taken, for so long: after a goodbye, until its other goodbye.
+// For this long, frames that a lost peer had sent by its other way are still accepted; after a goodbye, until its other
+// goodbye.
 constexpr auto kLastWords = std::chrono::milliseconds(200);
 constexpr auto kAfterGoodbye = 2 * kGoodbyeTimeout;
 
@@ -169,8 +170,8 @@ std::map<std::string, uint32_t> MeshImpl::links() const {
   return links;
 }
 
-// A peer is lost with the first of its ways. It is told when all have closed: what came by the others before, it sent
-// before it left or died.
+// A peer is lost with the first of its ways, but OnPeerLost is called when all have closed: frames that come by the
+// others were sent before the peer left or died.
 void MeshImpl::OnLost(uint32_t rank, const Status& why) {
   Peer& peer = peers_[rank];
   const bool first = peer.lost.ok();

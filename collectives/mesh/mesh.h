@@ -1,7 +1,7 @@
 // The mesh: one process's links to the other workers of its world, made when first needed. A pair has two ways to each
 // other, a link each: the main one, and one for messages that must not wait behind what the main one carries.
 //
-// Everything runs on one event loop. Whoever needs a link first dials; where both dial at once the lower rank's
+// Everything runs on one event loop. The first peer that needs a link dials; if both dial at once, the lower rank's
 // connection is kept. A link that breaks is not made again: the peer is lost, and stays lost until the next world.
 //
 // SetWorld, counters, links and urls may be called from any thread, the rest on the loop's thread.
@@ -30,8 +30,7 @@ struct WayTo {
   Way way;
 };
 
-// What the owner of a mesh does with frames: LinkHandler, by world rank and way instead of by link. The same rules
-// hold.
+// The handler of a mesh's frames: like LinkHandler, but by world rank and way instead of by link. The same rules hold.
 class MeshHandler {
  public:
   virtual ~MeshHandler() = default;
@@ -39,7 +38,7 @@ class MeshHandler {
   virtual void OnFrame(WayTo from, const Header& header, std::byte* payload) = 0;
   virtual bool NextFrame(WayTo to, Outgoing& next) = 0;
   virtual void OnSent(WayTo to, const Header& header) = 0;
-  // What Mesh::Withdraw asked for: the peer writes no more there.
+  // Answers Mesh::Withdraw: the peer no longer writes there.
   virtual void OnWithdrawn(WayTo /*from*/, const OfferId& /*what*/) {}
   // A link is closed: nothing more is written by it, wherever that was offered. OnPeerLost may follow.
   virtual void OnLinkGone(WayTo /*from*/) {}
@@ -106,7 +105,7 @@ class Mesh {
   // Link::KeepShort of the link, if there is one.
   virtual bool KeepShort(WayTo to, bool on) = 0;
   virtual void Goodbye(std::function<void()> done) = 0;  // in order, to all; `done` after at most a second
-  // Nobody comes in any more. Not on the loop's thread: blocks for handshakes under way, whose connections are cut.
+  // Admits no more peers. Not on the loop's thread: blocks for handshakes under way, whose connections are cut.
   virtual void StopListening() = 0;
 };
 

@@ -1,4 +1,4 @@
-// What all peers of a mesh share.
+// State that all peers of a mesh share.
 #pragma once
 
 #include <chrono>

@@ -13,8 +13,8 @@ namespace {
 constexpr auto kOneTry = std::chrono::seconds(2);
 constexpr auto kFirstPause = std::chrono::milliseconds(2);  // between tries, doubled up to:
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
-// A peer listens before the world is formed: where nobody does any more, its process has gone. Not at the first
-// refusal: a backlog may be full.
+// A peer listens before the world is formed, so if its address refuses connections, its process is gone. Not at the
+// first refusal: a backlog may be full.
 constexpr auto kNobodyThere = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Stream>> MeshDial::Greet(std::unique_ptr<Stream> stream, 
   return stream;
 }
 
-// Those who make them -------------------------------------------------------------------------------------------------
+// The threads that dial -----------------------------------------------------------------------------------------------
 
 Status MeshDialers::Start(std::shared_ptr<MeshDial> dial) {
   std::lock_guard lock(mutex_);

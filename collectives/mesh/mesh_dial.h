@@ -16,8 +16,8 @@
 
 namespace byteps_like {
 
-// One attempt: its addresses in turn until its time is over. The result is kRefused, kPeerLost (nobody listens there
-// any more), kTimeout, kCapacity (this process lacks descriptors), or what else went wrong last.
+// One attempt: its addresses in turn until its time is over. The result is kRefused, kPeerLost (the peer no longer
+// listens), kTimeout, kCapacity (this process lacks descriptors), or the last other failure.
 class MeshDial {
  public:
   struct Target {
@@ -48,7 +48,7 @@ class MeshDial {
   Stream* stream_ = nullptr;  // in its handshake
 };
 
-// Who makes them. Any thread.
+// Makes the dials, on threads of its own. Any thread may call it.
 class MeshDialers {
  public:
   ~MeshDialers() { Close(); }

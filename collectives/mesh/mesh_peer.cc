@@ -105,7 +105,7 @@ void MeshPeer::Drop(const Status& why) {
   } else if (state_ == State::kUp) {
     Lose(why);
   } else {
-    state_ = State::kLost;  // as we wanted: nobody is told
+    state_ = State::kLost;  // as we wanted: not reported
   }
 }
 

@@ -35,7 +35,7 @@ class MeshPeer final : private LinkHandler, private Rendezvous::Owner {
   // The peer is lost by some way: no link is made any more. True: one is open, and on_lost tells its end.
   bool Leave();
   void Goodbye();
-  void Abandon();  // closes what is open, at once
+  void Abandon();  // closes open links at once
   bool closed() const { return link_ == nullptr && closing_.empty(); }
 
   LinkCounters counters() const;  // any thread

@@ -1,9 +1,9 @@
-// How two peers come to have one connection by one way, until a link is up or there is to be none.
+// Agrees with a peer on one connection for one way, until a link is up or there is to be none.
 //
 // Both ends may dial at once, and bytes that one end has sent must not be lost with a connection that the other drops.
-// So whoever dialed sends nothing before the peer's first frame, the welcome: a CREDIT of 0 bytes, by which it takes
-// the connection. The lower rank keeps a connection from the peer aside while its own is on the way; the higher takes
-// the lower's.
+// So the end that dialed sends nothing before the peer's first frame, the welcome: a CREDIT of 0 bytes, which accepts
+// the connection. The lower rank sets a connection from the peer aside while its own is on the way; the higher rank
+// accepts the lower's.
 #pragma once
 
 #include <memory>
@@ -35,8 +35,8 @@ class Rendezvous {
   Status TakeWelcome(const Header& header);
   bool NextWelcome(Outgoing& next);  // the first frame of a link that the peer dialed, once
   void Declined(const Status& why);  // the link that was tried is closed before it was up
-  void LastTry();                    // what is on its way may still come up, nothing new is tried
-  void End();                        // nothing is tried, and nobody is told
+  void LastTry();                    // connections on their way may still come up; nothing new is tried
+  void End();                        // nothing is tried or reported any more
 
  private:
   // In kLastTry as in kProposed a link that we dialed waits for its welcome. In kAccepted the link is up, and we owe

@@ -101,7 +101,7 @@ void PointImpl::OnData(WayTo from, const Header& header) {
     return;
   }
   Arrival& arrival = *found->second;
-  // What was not due has no place and counts for nothing, or the message could look whole without it.
+  // Bytes that were not due have no place and must not be counted, or the message could look complete without them.
   if (from != arrival.from || std::exchange(arrival.landing, 0) == 0) return;
   arrival.arrived += header.length;
   if (arrival.dropped) {

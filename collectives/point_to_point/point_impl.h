@@ -1,7 +1,7 @@
 // Sends and receives between pairs of ranks. A message is (lane, sender, line, number): the sender counts its messages
 // to each peer by line, and the receiver takes them in that order, each for the first posted receive that it fits. Tags
 // below kPointLines have a line each, larger ones share these, so that tags that are never used again leave nothing. A
-// message that nobody has posted a receive for is eager or waits for a CLEAR, like those of a call that has not begun.
+// message without a posted receive is eager or waits for a CLEAR, like those of a call that has not begun.
 #pragma once
 
 #include <list>
@@ -19,7 +19,7 @@
 namespace byteps_like {
 
 inline constexpr uint32_t kPointLines = 1024;  // both ends of a link must agree on it
-// What these take, roughly.
+// Approximate memory of one of each.
 inline constexpr size_t kArrivalBytes = 320, kCounterBytes = 96;
 
 Deadline DeadlineAfter(double seconds);
@@ -42,7 +42,7 @@ class PointCompletion final : public Completion {
 class PointImpl final : public PointToPoint, public PointFrames, private Sender, private EventLoop::Deferred {
  public:
   explicit PointImpl(ExchangeCore& core) : core_(core) { core_.SetPointFrames(this); }
-  ~PointImpl() override;  // on the loop's thread, or when it has stopped; what is in flight ends with kClosed
+  ~PointImpl() override;  // on the loop's thread, or when it has stopped; messages in flight end with kClosed
 
   std::shared_ptr<Completion> Send(PointOptions options, uint32_t peer, const std::byte* data, uint64_t bytes) override;
   std::shared_ptr<Completion> Receive(PointOptions options, int32_t peer, std::byte* place, uint64_t bytes) override;
@@ -83,7 +83,7 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
     bool in_turn = false;     // all before it are matched or lie in line
     bool empty_came = false;  // the frame of a message without bytes
     bool wants_clear = false;
-    bool dropped = false;  // nobody takes it; what still comes is thrown away
+    bool dropped = false;  // no receive takes it; further bytes are thrown away
     uint32_t landing = 0;  // bytes of the payload that comes right now, if they were due, and
     bool direct = false;   // it goes into place
     std::list<Block> stash;

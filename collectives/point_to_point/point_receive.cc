@@ -150,7 +150,7 @@ void PointImpl::Clear(const Arrival& arrival) {
   core_.Answer(arrival.from, core_.outbox(arrival.from).HeaderOf(FrameType::kClear, flow));
 }
 
-// What was stashed goes into place, for all messages that have one now.
+// Moves stashed bytes into place, for all messages that have one now.
 void PointImpl::RunDeferred() {
   for (auto at = arrivals_.begin(); at != arrivals_.end();) {
     Arrival& arrival = *(at++)->second;  // may be erased
@@ -187,7 +187,7 @@ void PointImpl::Took(Arrival& arrival, uint64_t bytes, bool eager) {
 
 // Failure -------------------------------------------------------------------------------------------------------------
 
-// The receive ends; what still comes of the message is thrown away.
+// The receive ends; the rest of the message is thrown away.
 void PointImpl::FailReceive(Arrival& arrival, const Status& why) {
   Posted posted = std::move(*arrival.receive);
   arrival.receive.reset();

@@ -1,4 +1,4 @@
-// Point to point: what we send.
+// Point to point: the sending side.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -99,7 +99,7 @@ void PointImpl::SendTimedOut(const Name& name) {
   EndSend(name, late);
 }
 
-// `total` says whose message it is: 1, of the one who sends this frame.
+// `total` says whose message it is: 1 means that of the rank that sends this frame.
 void PointImpl::AbortAt(WayTo to, const Name& name, uint32_t tag, bool from_sender, const Status& why) {
   Header header;
   header.type = FrameType::kAbort;

@@ -24,8 +24,8 @@ std::string_view GpuSource(std::string_view name);
 std::string_view WhyNoTwin(std::string_view name);  // empty: it has one
 std::vector<std::string> GpuCodecNames();
 
-// What a file of recipes defines. It takes the keys it needs from the codec's spec, which is known to be right; the
-// kernels by KernelsOf.
+// Each file of recipes defines one of these. It takes the keys it needs from the codec's spec, which has been checked,
+// and the kernels by KernelsOf.
 using GpuCodecMaker = Result<GpuCodecPointer> (*)(const CodecPointer& codec, CodecSpec& spec,
                                                   const KernelTable& kernels);
 

@@ -1,4 +1,4 @@
-// What the recipes of sparse codecs share: launches of csrc/cuda/sparse.cu, and what those that leave nothing out are.
+// The shared part of the recipes of sparse codecs: launches of csrc/cuda/sparse.cu, and the base of lossless codecs.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ BYTEPS_LIKE_INLINE Floats LookUp(Floats magnitudes, Words index) {
 #endif
 }
 
-// What codes stand for.
+// The values that codes stand for.
 template <int kBits>
 BYTEPS_LIKE_INLINE Floats PointsOf(Floats magnitudes, Words codes) {
   const Words signs = (codes << (32 - kBits)) & kSign;

@@ -1,4 +1,4 @@
-// What fixed is on the CPU and on GPUs.
+// The part of fixed that CPU and GPU share.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What int, qsgd, ternary and dithering have in common: a block of elements has a range r, and of each element a small
-// whole number is kept that stands for a level between -r and r. Byte layout: compression/loops/quantised.h.
+// The common base of int, qsgd, ternary and dithering: a block of elements has a range r, and each element is kept as a
+// small whole number that stands for a level between -r and r. Byte layout: compression/loops/quantised.h.
 //
 // Own scale (kReencode): payload = the numbers of all elements, then the ranges as fp32. Shared scale (kWidening): the
 // ranges' maximum over all ranks is the prelude, a payload is the numbers alone, and a result their sums, in 8, 16 or

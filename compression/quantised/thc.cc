@@ -157,7 +157,7 @@ class Thc : public Codec {
   uint32_t SumBytes() const { return kLeastRotation * (wide_ ? 2 : 1); }
   Stream64 Signs(const Draw& draw) const { return StreamOf(seed_, draw, kSigns, true); }
 
-  // What half a step of the grid is worth after the rotation back.
+  // The value of half a step of the grid after the rotation back.
   float Unit(float norm, const RotationBlock& at, float factor) const {
     return static_cast<float>(static_cast<double>(factor) * table_.limit * static_cast<double>(norm) /
                               (static_cast<double>(table_.granularity) * at.padded));

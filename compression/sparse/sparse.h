@@ -1,4 +1,4 @@
-// What the sparse codecs share: their loops, bits and fields of payloads.
+// Loops, bits and payload fields that the sparse codecs share.
 #pragma once
 
 #include <bit>
@@ -62,8 +62,8 @@ inline uint32_t NextBit(const uint32_t* words, uint32_t from, uint32_t bits) {
   return kNoUnit;
 }
 
-// What the server of a mergeable codec keeps: sums, a bit for each of `units` that is in an index, and one for each of
-// which a value has come. Sums without the latter mean nothing, so that a new round begins by clearing bits alone.
+// The server's state for a mergeable codec: sums, a bit for each of `units` that is in an index, and one for each unit
+// that has received a value. Sums without the latter bit are meaningless, so a new round only has to clear bits.
 struct UnionSum {
   UnionSum(std::byte* accumulator, uint32_t numel, uint32_t units)
       : sums(AsFloats(accumulator)), wanted(AsWords(accumulator) + numel), came(wanted + WordsOf(units)) {}

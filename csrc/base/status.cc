@@ -8,7 +8,7 @@
 namespace byteps_like {
 namespace {
 
-// What to do about it, where the text of errno doesn't say.
+// The remedy, where the text of errno doesn't name it.
 std::string Remedy(int error_number) {
   if (error_number == ENFILE) return " on this host (fs.file-max)";
   if (error_number != EMFILE) return "";

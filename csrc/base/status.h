@@ -26,7 +26,7 @@ enum class Code : uint8_t {
 };
 inline constexpr uint32_t kCodeCount = 12;
 
-// Of what a peer, or another language, says has failed: kCorrupt if the number is none of the above, or is kOk.
+// The code of a failure reported by a peer or another language; kCorrupt if the number is none of the above, or is kOk.
 Code CodeFrom(uint32_t number);
 
 class [[nodiscard]] Status {

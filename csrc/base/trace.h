@@ -1,5 +1,5 @@
-// What happened when, for the timeline: fixed-size records in a ring per thread. Off, a hook is one relaxed load; on, a
-// record costs about 60 ns. Who records never waits: a full ring loses the record and counts it.
+// Events for the timeline: fixed-size records in a ring per thread. When recording is off, a hook is one relaxed load;
+// when it is on, a record costs about 60 ns. Recording never waits: a full ring drops the record and counts it.
 //
 //   if (Tracing()) Trace({.kind = TraceKind::kReady, .begin = TraceClock(), .key = key, .member = rank});
 //
@@ -88,7 +88,7 @@ struct Traced {
   std::vector<TraceRecord> records;  // in the order of each thread
   uint64_t lost = 0;                 // since tracing was first started
 };
-// What was recorded since the last call. Any thread; one at a time works.
+// The records since the last call. Any thread; calls run one at a time.
 Traced DrainTrace();
 // Texts `first`, first + 1, ...: that of number n is at n - first. Numbers begin at 1.
 std::vector<std::string> TraceTexts(uint32_t first);

@@ -1,7 +1,8 @@
-// What a codec is to the engine and the server: how a partition of fp32 becomes fewer bytes, how such bytes are summed
-// without becoming fp32 again where that is possible, and back. docs/how-to/compression.md says what each codec does;
-// compression/registry.h makes them. A codec is immutable: all methods are const, thread-safe, allocate nothing, and
-// are pure functions of their arguments (the same bits on every CPU), so that all memory is the caller's.
+// The interface of a codec for the engine and the server. It turns a partition of fp32 into fewer bytes, sums such
+// payloads (without decoding them, where that is possible), and decodes the sum. docs/how-to/compression.md says what
+// each codec does; compression/registry.h makes them. A codec is immutable: all methods are const, thread-safe,
+// allocate nothing, and are pure functions of their arguments (the same bits on every CPU), so that all memory is the
+// caller's.
 //
 // One round of one partition, on a worker:  Prepare -> (prelude reduced over all ranks: agreed) -> Encode -> Residual,
 // and when the result has come Decode. On a server, for what plain addition can't sum:  Reset, Accumulate per
@@ -31,7 +32,7 @@ enum class Trait : uint8_t {
   kReencode = 5,  // decoded, summed in fp32, encoded again
 };
 
-// What random numbers derive from, beside the codec's own seed. Draws that all ranks share leave `rank` out.
+// The source of random numbers, besides the codec's own seed. Draws that all ranks share leave `rank` out.
 struct Draw {
   uint64_t key = 0;
   uint32_t round = 0;

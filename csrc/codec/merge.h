@@ -20,7 +20,7 @@ class MergeCodec : public Codec {
  public:
   using Codec::Codec;
   Trait trait() const final { return Trait::kMerge; }
-  // What isn't in the index is zero: nothing is left out.
+  // Elements that are not in the index are zero, so nothing is left out.
   void Residual(std::span<const float> x, const Draw& draw, const std::byte* agreed, std::byte* workspace,
                 Bytes payload, float* residual) const override;
   // Of whole payloads, by the steps below.

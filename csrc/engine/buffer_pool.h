@@ -25,7 +25,8 @@ class BufferPool {
   PooledBuffer Take(size_t bytes);  // at least so long; its contents are undefined
   void Give(PooledBuffer& buffer);  // which is none then
 
-  // What is taken for so many bytes: few sizes, so that tensors cut a little differently share buffers.
+  // The size of the buffer that is taken for this many bytes. There are few sizes, so tensors that are cut a little
+  // differently share buffers.
   static size_t Rounded(size_t bytes);
 
  private:

@@ -18,7 +18,7 @@ Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// A peer is lost if it can't be reached, unless it refuses us, or it is we who have no descriptor left.
+// A peer that can't be reached is lost, unless it refuses us, or this process has no descriptor left.
 Code CodeOfLoss(const Status& why) {
   return why.code() == Code::kRefused || why.code() == Code::kCapacity ? why.code() : Code::kPeerLost;
 }
@@ -166,7 +166,8 @@ void Channel::Abort(const Status& why) {
   FinishAll(failure);
 }
 
-// No result comes for it: the round can't become complete. What the link holds of its memory is copied first.
+// No result will come for it, because the round can't become complete. Bytes that the link still holds by reference are
+// copied first.
 void Channel::GiveUp(const Operation& operation) {
   if (link_) link_->Keep();
   for (size_t i = in_flight_.size(); i-- > 0;) {
@@ -176,7 +177,7 @@ void Channel::GiveUp(const Operation& operation) {
   Announce();
 }
 
-// What is on its way when a link breaks is lost: then the server keeps the key until the epoch ends.
+// If the link breaks meanwhile, the message is lost, and the server keeps the key until the epoch ends.
 void Channel::Forget(const Part& part) {
   if (parts_.erase(part.key) == 0) return;
   Next();  // passes over it, where it was given up and is still the first in the queue
@@ -194,7 +195,7 @@ void Channel::Withdraw(uint32_t region) {
   link_->Kick();
 }
 
-// The link may be in the middle of a frame to or from the memory of what is in flight: that ends with the link.
+// The link may be in the middle of a frame to or from the memory of partitions in flight, so these end with the link.
 void Channel::Goodbye() {
   ending_ = true;
   queue_ = {};

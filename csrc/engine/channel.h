@@ -1,6 +1,7 @@
-// The way to one shard of one server: its link, what waits for it, what is in flight on it. Lives on the engine's I/O
-// thread. When the link breaks, a connector thread makes a new one and everything in flight is resumed on it: the
-// server says what of each contribution it has counted, we say what of each result has landed.
+// The way to one shard of one server: its link, the partitions that wait for it, and those in flight on it. Lives on
+// the engine's I/O thread. When the link breaks, a connector thread makes a new one, and everything in flight is
+// resumed on it: the server says how much of each contribution it has counted, and we say how much of each result has
+// landed.
 #pragma once
 
 #include <atomic>
@@ -33,10 +34,10 @@ class Channel : private LinkHandler {
   void Start();
   void Enqueue(Part& part);
   void Abort(const Status& why);            // every part in flight ends with this, the link is closed
-  void GiveUp(const Operation& operation);  // what of it is in flight here ends with its `given_up`
+  void GiveUp(const Operation& operation);  // its parts in flight here end with its `given_up`
   void Forget(const Part& part);            // which is not in flight, and will not be again
   void Withdraw(uint32_t region);           // which is gone
-  void Goodbye();                           // tells the server; what is in flight ends with the link, when that is sent
+  void Goodbye();                           // tells the server; parts in flight end with the link, once that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }
   size_t index() const { return index_; }  // among the engine's channels
@@ -74,7 +75,7 @@ class Channel : private LinkHandler {
   void Queue(Part& part);
   void Dequeue();  // its first part
   static const Operation* OperationOf(const Part& part);
-  Part* Next();     // what it would send next; nullptr: nothing
+  Part* Next();     // the part it would send next; nullptr: none
   void Announce();  // to the others, whether it has something to send
   bool NextPush(Outgoing& next);
   bool NameCodec(uint32_t number, Outgoing& next);

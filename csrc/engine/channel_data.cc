@@ -1,4 +1,4 @@
-// What a channel sends and receives: contributions out, results in.
+// The data path of a channel: contributions out, results in.
 #include <algorithm>
 #include <chrono>
 
@@ -18,14 +18,14 @@ constexpr size_t kLeastSegment = 16 << 10;
 constexpr size_t kSegmentUnit = 4 << 10;
 constexpr int64_t kPayloadsAhead = 2;  // beyond the credit: an encoded round is answered when it is whole
 
-// What of a contribution its result has brought back: encoded, the two differ in length.
+// How many bytes of a contribution its result has answered. In encoded rounds the two differ in length.
 int64_t Returned(const Part& part) {
   if (!part.encoded) return part.landed;
   return part.expected == 0 ? 0 : int64_t{part.landed} * part.total / part.expected;
 }
 
-// What a server must have counted to have sent what has landed. A merged round is answered from the indexes on, any
-// other encoded one when it is whole.
+// The least that the server must have counted, judged by the result that has landed. A merged round is answered as soon
+// as the indexes are in, any other encoded round when it is complete.
 uint32_t CountedAtLeast(const Part& part) {
   if (part.landed == 0 || !part.encoded) return part.landed;
   return part.coding->merges() ? kPayloadHeader + 1 : part.total;
@@ -36,7 +36,7 @@ PooledBuffer LandingOf(const Part& part) {
   return part.encoded ? part.coding->landing() : PooledBuffer{part.address, part.total};
 }
 
-// Else a rank would take its own contribution for the result.
+// Otherwise a rank would take its own contribution for the result.
 bool IsMisplaced(const Part& part, const Header& header) {
   return header.type == FrameType::kResult && part.absent != ((header.flags & kAbsent) != 0);
 }
@@ -75,7 +75,7 @@ void Channel::Queue(Part& part) {
   if (link_) link_->Kick();
 }
 
-// After a new link: what went over the old one may or may not have been counted.
+// After a new link: bytes sent over the old one may or may not have been counted.
 void Channel::Resume(Part& part) {
   if (!part.begun) return;
   if (!part.streamed) {  // by reference, or absent: saying it again does no harm
@@ -89,13 +89,13 @@ void Channel::Resume(Part& part) {
   control_.push_back(header);
 }
 
-// To links that can write there by themselves. Said before the first PUSH of a round, and over a new link before
-// RESUME: the server has nothing to send of this key then, and hears of the place before it has.
+// For links whose peer can write there by itself. Offered before the first PUSH of a round, and over a new link before
+// RESUME: at these moments the server has nothing to send for this key, so it learns of the place in time.
 //
-// Often the contribution lies in the same memory. What is written there answers a range that all ranks have
-// contributed, so the server has counted ours: neither is it sent again over this link (a device that repeats what was
-// received hears that it was), nor asked for over the next one, however much of a result lies there unseen when a link
-// breaks.
+// Often the contribution lies in the same memory. A result is written there only for a range that all ranks have
+// contributed, so the server has counted ours. It is therefore not sent again over this link (a device that repeats
+// what was received learns that it was), and not asked for over the next one, however much of a result lies there
+// unseen when a link breaks.
 void Channel::OfferLanding(const Part& part) {
   const PooledBuffer place = LandingOf(part);
   link_->Offer(HeaderFor(part, FrameType::kResult), place.data, place.bytes);
@@ -146,8 +146,8 @@ bool Channel::NameCodec(uint32_t number, Outgoing& next) {
   return true;
 }
 
-// Credit keeps the links of one worker, and the workers of one job, in step: who is ahead of the others by so much
-// waits, and leaves the wire to what the others are waiting for.
+// Credit keeps the links of one worker, and the workers of one job, in step: one that is this far ahead waits, and
+// leaves the wire to the bytes that the others are waiting for.
 bool Channel::HasCredit(const Part& part) {
   if ((part.key & kPreludeKey) != 0) return true;  // small, and others wait for it to say anything at all
   const int64_t payloads = part.encoded ? kPayloadsAhead * int64_t{part.total} : 0;
@@ -160,8 +160,8 @@ bool Channel::HasCredit(const Part& part) {
   return false;
 }
 
-// What less urgent ones have ahead doesn't count: it may be the half of a partition that others have not begun, because
-// they are at this one already; they would wait for us as we for them.
+// Less urgent partitions don't count. One of them may be half sent while others have not begun it because they are
+// already at this one; if it counted, they would wait for us and we for them.
 int64_t Channel::AheadFrom(int32_t priority) const {
   int64_t ahead = 0;
   for (const Part* const part : in_flight_)
@@ -286,7 +286,8 @@ Header Channel::RegionHeader(uint32_t region, uint64_t bytes) const {
   return header;
 }
 
-// The server can't map it, and takes no notice of what was said of it: all that is said again as a stream.
+// The server can't map the buffer, and has ignored all frames that referred to it: their contents are sent again as a
+// stream.
 void Channel::OnNoRegion(uint32_t region) {
   const auto shared = shared_regions_.find(region);
   if (shared == shared_regions_.end() || !shared->second) return;
@@ -342,7 +343,7 @@ Part* Channel::Expected(const Header& header) {
   return fits ? part : nullptr;
 }
 
-// Nobody else would ever end that round.
+// Nothing else would ever end that round.
 void Channel::FailMisfit(const Header& header) {
   const Part* const part = Awaited(header);
   if (part != nullptr && IsMisplaced(*part, header))
@@ -361,7 +362,7 @@ std::byte* Channel::PlaceFor(Link& link, const Header& header) {
     Part* const part = Expected(header);
     if (part != nullptr && header.offset == part->landed) return LandingOf(*part).data + header.offset;
   }
-  return kAnywhere;  // texts, and payloads nobody waits for any more
+  return kAnywhere;  // texts, and payloads that are no longer waited for
 }
 
 void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {

@@ -111,7 +111,7 @@ std::byte* Coder::Workspace(const Coding& coding, PooledBuffer& own) {
   return own.data;
 }
 
-// What Prepare leaves in its workspace is for Encode, which may find itself on another thread.
+// Prepare leaves its results in the workspace for Encode, which may run on another thread.
 void Coder::Prepare(Coding& coding) {
   const int64_t begin = Tracing() ? TraceClock() : 0;
   coding.workspace = pool_.Take(coding.plan.workspace);

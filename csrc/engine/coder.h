@@ -1,5 +1,5 @@
-// The codec threads: they encode what is handed over before it goes to the channels, and decode what has landed. One
-// queue: more urgent partitions first, of equal ones decoding first, then age.
+// The codec threads: they encode partitions before these go to the channels, and decode results that have landed. One
+// queue: more urgent partitions first, among equally urgent ones decoding first, then age.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,8 @@ class Coder {
   void Begin(Coding& coding);
   // I/O thread: a part of it (prelude or payload) has come back, or failed.
   void Landed(Part& part, const Status& status);
-  // What is being coded is finished, all else ends with kClosed, also what lands later. Blocks. Idempotent.
+  // Finishes the partitions that are being coded; all others end with kClosed, including those that land later. Blocks.
+  // Idempotent.
   void Stop();
 
   uint64_t bytes_in() const { return bytes_in_; }    // encoded: before,
@@ -59,7 +60,7 @@ class Coder {
   PartSink& sink_;
   BufferPool pool_;
   std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0};
-  std::mutex mutex_;  // guards what follows; never held while bytes are coded
+  std::mutex mutex_;  // guards the members below; never held while bytes are coded
   std::condition_variable changed_;
   std::priority_queue<Task> queue_;
   uint64_t order_ = 0;

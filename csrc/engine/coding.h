@@ -1,4 +1,4 @@
-// A partition of a tensor with a codec: what its rounds go through beside the wire.
+// A partition of a tensor with a codec, and the stages of its rounds besides the wire.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,12 @@ struct CodecUse {
   std::shared_ptr<const GpuCodec> twin = nullptr;  // encodes where the tensor is on a GPU; nullptr: the codec does
 };
 
-// What a codec thread has to do next, more urgent ones last.
+// The next task of a codec thread for a partition. Later values are more urgent.
 enum class CodingStage : uint8_t { kBegin, kEncode, kDecode };
 
-// Fixed at Declare: what is before `next`. `next` is guarded by the engine's mutex; the rest belongs to whoever has the
-// round: Submit, then a codec thread, then (while a part of it is on the wire) nobody, then a codec thread.
+// The fields before `next` are fixed at Declare. `next` is guarded by the engine's mutex. The rest belongs to the
+// round's current owner: Submit, then a codec thread, then (while a part of it is on the wire) no thread, then a codec
+// thread.
 struct Coding {
   const Codec* codec = nullptr;
   const GpuCodec* twin = nullptr;  // nullptr: it is encoded on the CPU
@@ -44,7 +45,7 @@ struct Coding {
   } next;
 
   bool active = false;  // in a round that codec threads encode: not in a broadcast, which goes raw
-  bool on_gpu = false;  // in a round that the GPU encodes: then what follows is the stager's
+  bool on_gpu = false;  // in a round that the GPU encodes: the members below then belong to the stager
   float* x = nullptr;   // the partition
   Op op = Op::kSum;     // as asked
   Feedback feedback;    // of the partition

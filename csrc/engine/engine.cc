@@ -144,7 +144,8 @@ void Engine::Retire(uint32_t tensor) {
   });
 }
 
-// Nobody knows its partitions any more: neither a queue, where one that was given up may still be, nor the stager.
+// Nothing refers to its partitions any more: not a queue, which may still hold one that was given up, and not the
+// stager.
 bool Engine::IsIdle(const Tensor& tensor) {
   return tensor.stagings.empty() && std::ranges::all_of(tensor.parts, [](const auto& part) {
            const Part* const prelude = part->coding != nullptr ? part->coding->prelude.get() : nullptr;
@@ -171,7 +172,7 @@ SharedRegion Engine::RegionOf(const std::byte* at, size_t bytes) {
   return {};
 }
 
-// Servers may unmap what nobody here owns any more.
+// Servers may unmap buffers that nothing here owns any more.
 void Engine::OnMemoryGone(uint64_t) {
   std::vector<uint32_t> gone;
   {

@@ -59,9 +59,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // The same of fp32 with a codec, made for the world of the view in force. Submit then takes kSum and kAverage, and
   // kBroadcast, which goes raw. kInvalid: the codec can't be summed, or not in partitions like these.
   Result<uint32_t> DeclareCoded(const std::vector<PartitionSpec>& partitions, const CodecUse& use);
-  // What comes back into the tensor's rounds, from the next Submit on. Its arrays (of the whole tensor) belong to the
-  // engine while an operation of the tensor is in flight. With some in host memory the CPU encodes the tensor, also
-  // from the GPU; those in device memory are left out of rounds that the CPU encodes.
+  // Sets the error feedback and momentum of the tensor's rounds, from the next Submit on. Its arrays (as long as the
+  // tensor) belong to the engine while an operation of the tensor is in flight. If they are in host memory, the CPU
+  // encodes the tensor, even one on the GPU; if they are in device memory, rounds that the CPU encodes ignore them.
   void SetFeedback(uint32_t tensor, const Feedback& feedback);
   void Rescale(uint32_t tensor, float factor);   // of the residual, once, in the next round
   void Inherit(uint32_t tensor, uint32_t from);  // both from the tensor it was before it moved
@@ -71,7 +71,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void Retire(uint32_t tensor);
   size_t tensors() const;  // that something is held for
 
-  // Memory that same-host servers may use in place, as long as somebody else owns it: the engine does not.
+  // Memory that same-host servers may use in place, as long as another object owns it: the engine does not.
   void Register(const std::shared_ptr<SharedBuffer>& buffer);
 
   struct Request {
@@ -82,28 +82,30 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
     uint32_t root = 0;
     int32_t priority = 0;
     uint64_t device = 0;   // where the whole tensor is on the GPU; 0: it isn't. `address` is then its mirror's
-    uint64_t stream = 0;   // CUstream: what it holds at Submit is waited for
+    uint64_t stream = 0;   // CUstream: its work at Submit is waited for
     bool movable = false;  // this rank knows where the tensor goes next; if all do, Operation::moves says so
   };
   // Starts the next round of the partitions. Their memory belongs to the engine until the operation is done. kInvalid
   // if one of them is still in flight; the job's error once it has failed.
   Result<std::shared_ptr<Operation>> Submit(const Request& request);
 
-  // From then on tensors may be on this GPU. Once, before the first Submit with `device`. `kernels`: of feedback;
-  // without them, and of codecs without a twin, what is on the GPU is encoded on the CPU.
+  // Allows tensors on this GPU from now on. Call it once, before the first Submit with `device`. `kernels`: those of
+  // feedback. Without them, and for codecs without a GPU version, tensors on the GPU are encoded on the CPU.
   Status UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels);
   // More of them, for tensors that are declared later.
   Status AddKernels(const KernelTable& kernels);
-  // Whether the GPU can encode the tensor when it is there: then its feedback should be in device memory.
+  // Whether the GPU can encode the tensor when the tensor is on it; its feedback should then be in device memory.
   bool EncodesOnGpu(uint32_t tensor) const;
-  // What comes later in `stream` waits for the operation. False: this driver can't (said once), Wait instead. The
-  // operation's failure, if it has failed; if it fails later, the stream goes on and the next Submit says why.
+  // Makes later work in `stream` wait for the operation. False: this driver can't do it (logged once), so call Wait
+  // instead. Returns the operation's failure if it has failed. If it fails later, the stream goes on and the next
+  // Submit returns the failure.
   Result<bool> WaitOnStream(const Operation& operation, uint64_t stream);
   uint64_t bytes_down() const;  // copied from the GPU,
   uint64_t bytes_up() const;    // and to it
 
-  // Gives the operation up on this rank: it ends with `why` as soon as nobody works in its memory. For one that other
-  // ranks won't complete: its tensor is not for use any more, and is to be retired. Does nothing once it is done.
+  // Gives the operation up on this rank: it ends with `why` as soon as no thread or device works in its memory. For
+  // operations that other ranks won't complete. The tensor must not be used afterwards, only retired. Does nothing once
+  // the operation is done.
   void GiveUp(const std::shared_ptr<Operation>& operation, const Status& why);
 
   // Blocks until the operation is done (its status) or the deadline passes (kTimeout: it goes on).
@@ -113,7 +115,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void SetStanding(Standing standing) { context_.now = standing; }
   Standing standing() const { return context_.standing(); }
 
-  // From the next segment on; what is in flight goes on. Ranks may differ in both: no result depends on them.
+  // Takes effect from the next segment on; segments in flight go on. Ranks may differ in both: no result depends on
+  // them.
   void SetCredit(size_t bytes) { context_.credit_bytes = bytes; }
   void SetSegment(size_t bytes) { context_.SetSegment(bytes); }
   size_t credit_bytes() const { return context_.credit_bytes; }
@@ -183,7 +186,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   std::vector<Registered> regions_;
   uint32_t next_region_ = 0;
 
-  mutable std::mutex mutex_;  // guards what follows; never held while bytes move
+  mutable std::mutex mutex_;  // guards the members below; never held while bytes move
   std::condition_variable completed_;
   std::deque<Tensor> tensors_;
   std::vector<uint32_t> vacant_;  // ids of those that are held no more
@@ -195,7 +198,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   Status failure_;
   bool closed_ = false;
 
-  std::vector<Part*> taken_;  // the I/O thread's, as what follows
+  std::vector<Part*> taken_;  // the I/O thread's, like the members below
   uint64_t order_ = 0;
   bool silence_check_armed_ = false;
   std::function<void()> on_closed_;

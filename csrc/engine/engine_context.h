@@ -1,4 +1,5 @@
-// What an engine shares with its channels, and what they need of it: they know nothing else of each other.
+// The state that an engine shares with its channels, and the calls that they make to it. They know nothing else of each
+// other.
 #pragma once
 
 #include <atomic>
@@ -58,7 +59,7 @@ static_assert(std::atomic<Standing>::is_always_lock_free);
 
 struct EngineContext {
   explicit EngineContext(EngineOptions with);
-  void SetSegment(size_t bytes);  // rounded to what never splits an element
+  void SetSegment(size_t bytes);  // rounded so that it never splits an element
 
   // In the view in force: for one round, or one message. Any thread.
   Standing standing() const { return now.load(std::memory_order_relaxed); }
@@ -78,7 +79,7 @@ class ChannelOwner {
   virtual void OnChannelClosed() = 0;                                    // by Channel::Goodbye
   virtual void LetGo() = 0;                                              // of channels held back, and in step now
   virtual SharedRegion RegionOf(const std::byte* at, size_t bytes) = 0;  // the registered buffer that holds all of it
-  virtual const std::string& CodecText(uint32_t number) = 0;             // what servers are told; lives as long as it
+  virtual const std::string& CodecText(uint32_t number) = 0;             // as sent to servers; lives as long as this
 
  protected:
   ~ChannelOwner() = default;

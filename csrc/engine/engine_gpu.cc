@@ -111,7 +111,7 @@ void Engine::BeginStaged(Part& part, UserWork* start) {
   stager_->Begin(*part.staging);
 }
 
-// What a device may still use is never freed.
+// Memory that a device may still use is never freed.
 void Engine::KeepForDevice() {
   struct Kept {
     std::unique_ptr<Stager> stager;

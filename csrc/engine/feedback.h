@@ -1,13 +1,13 @@
-// What a lossy codec left out comes back: error feedback (Karimireddy et al., "Error Feedback Fixes SignSGD", ICML
-// 2019) and momentum correction (Lin et al., "Deep Gradient Compression", ICLR 2018). Loops over fp32 arrays of the
-// caller; bound by memory.
+// Keeps what a lossy codec leaves out for the next round: error feedback (Karimireddy et al., "Error Feedback Fixes
+// SignSGD", ICML 2019) and momentum correction (Lin et al., "Deep Gradient Compression", ICLR 2018). Loops over the
+// caller's fp32 arrays; limited by memory bandwidth.
 #pragma once
 
 #include <cstddef>
 
 namespace byteps_like {
 
-// Arrays as long as the tensor, kept alive by whoever gave them; nullptr: none.
+// Arrays as long as the tensor, kept alive by the caller; nullptr: none.
 struct Feedback {
   float* residual = nullptr;
   float* momentum = nullptr;

@@ -14,7 +14,7 @@ void InStep::Place(size_t link, int64_t bytes) {
   weight_ += bytes;
 }
 
-// Who had nothing to send has not saved anything up.
+// A link that had nothing to send has saved up no advantage.
 void InStep::Wants(size_t link, int32_t priority) {
   Link& one = links_[link];
   if (!one.wants) one.done = std::max(one.done, Behind());

@@ -1,11 +1,11 @@
-// Links of one worker in step. What a worker sends to its servers shares one card, and TCP gives every connection the
-// same part of it; servers, however, are given different parts of the sum (a spare one more than one beside a worker).
-// The links with little to carry would be through early, and those with much, for which everybody waits, would have had
-// too little until then. So a link that is ahead of the others, counted in parts of what it has to carry, waits: while
-// it does, the card belongs to those behind.
+// Keeps the links of one worker in step. All traffic of a worker to its servers shares one network card, and TCP gives
+// every connection the same share of it. The servers, however, have different shares of the sum: a spare server has
+// more than one beside a worker. Links with little to carry would finish early, and links with much to carry, for which
+// every rank waits, would have had too little until then. So a link that is ahead of the others, by the fraction sent
+// of what it has to carry, waits. Meanwhile the card belongs to the links behind it.
 //
-// That is start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM '96) across links in place of packets. Weights are the
-// bytes of all partitions placed on a link, so nothing has to be known of rates, and moved tensors bring theirs along.
+// This is start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM '96) across links instead of packets. A link's weight is
+// the bytes of all partitions placed on it, so rates need not be known, and tensors that move bring their weight along.
 // Pure; not thread-safe.
 #pragma once
 
@@ -21,7 +21,7 @@ class InStep {
   void Place(size_t link, int64_t bytes);  // so many more (fewer: negative) of all bytes are to go over it
 
   void Wants(size_t link, int32_t priority);  // it has something of this urgency to send
-  void Rests(size_t link);                    // it has nothing to send, or can't: nobody waits for it
+  void Rests(size_t link);                    // it has nothing to send, or can't: no link waits for it
 
   // Whether it may send now: it is not ahead of any link that wants to send something as urgent, but for its part of
   // `lead` bytes. The one farthest behind always may.

@@ -1,10 +1,11 @@
-// A stream of the device with the memory that one partition needs while it is on it: what is launched and copied there
-// at each stage of its way (StagingStage). Issuing never waits for the device, and takes or frees no memory of the
-// driver's: what the rounds of a tensor need is reserved by their callers before.
+// A stream of the device with the memory that one partition needs while it is on it. It launches the kernels and copies
+// of each stage (StagingStage). Issuing never waits for the device, and takes or frees no memory of the driver: callers
+// reserve before what the rounds of a tensor need.
 //
-// Payloads land in the partition's own place in the mirror where they fit, else in page-locked memory of a pool. One
-// whose size only the device knows comes down in one go with its size if it can't be large (its bound is copied: a
-// question costs some 30 us, in which the link moves more), else the size comes first, then exactly the payload.
+// Payloads land in the partition's own place in the mirror if they fit, else in page-locked memory of a pool. If only
+// the device knows a payload's size and the payload can't be large, payload and size come down in one copy, of the
+// largest possible size: asking first costs some 30 us, in which the link moves more. Otherwise the size comes first,
+// then exactly the payload.
 #pragma once
 
 #include <atomic>
@@ -21,15 +22,15 @@
 
 namespace byteps_like {
 
-// What a round of a partition takes while it is on its way, where the GPU encodes it: of the pool, until it is over,
-// and as scratch of the lane that it is on.
+// The memory that a round of a partition needs where the GPU encodes it: from the pool, until the round is over, and as
+// scratch of its lane.
 struct LaneNeeds {
   explicit LaneNeeds(const Coding& coding);
   std::vector<size_t> pinned;
   size_t scratch = 0;
 };
 
-// What all lanes of an engine share.
+// The resources that all lanes of an engine share.
 struct LaneSupplies {
   explicit LaneSupplies(std::shared_ptr<Gpu> on) : gpu(std::move(on)), pool(gpu), scratch(gpu) {}
 
@@ -51,7 +52,7 @@ class Lane {
   Status Issue(const Staging& staging);
   // `function(argument)` when all that was issued is done, on a thread of the driver's, which must not call it.
   Status Then(cuda::HostFunction function, void* argument);
-  // Then: what the host has to note of it. kCorrupt: the result that came makes no sense. Calls no driver.
+  // After that: does the host's bookkeeping of the stage. kCorrupt: the result makes no sense. Doesn't call the driver.
   Status Land(const Staging& staging, uint32_t rank);
   // Whether the staging has to go on on this lane, to fetch a payload whose size has come.
   bool Asks(const Staging& staging) const;
@@ -88,7 +89,7 @@ class Lane {
   int64_t began_ = 0, coded_ = 0;  // while a timeline is recorded: set by host functions
 };
 
-// Of the round's own page-locked memory, what isn't the mirror's goes back.
+// Gives back the round's page-locked memory that is not part of the mirror.
 void GiveBack(const Staging& staging, PinnedPool& pool);
 
 }  // namespace byteps_like

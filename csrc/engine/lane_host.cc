@@ -1,4 +1,4 @@
-// The host's side of a lane: memory and copies of a stage, and what is noted when the device is through with it.
+// The host's side of a lane: memory and copies of a stage, and the bookkeeping when the device is through with it.
 #include <algorithm>
 #include <string>
 
@@ -13,7 +13,7 @@ constexpr size_t kLaneAlignment = 256;  // of what lies in a lane's memory
 
 constexpr size_t Aligned(size_t bytes) { return (bytes + kLaneAlignment - 1) / kLaneAlignment * kLaneAlignment; }
 
-// Where what lies in a lane's memory begins; the payload is the first.
+// The offsets of the parts of a lane's memory; the payload comes first.
 struct Layout {
   explicit Layout(const Coding& coding)
       : prelude(Aligned(coding.longest())),
@@ -23,7 +23,8 @@ struct Layout {
   const size_t prelude, workspace, report, bytes;
 };
 
-// Of the page-locked memory that a payload goes out from; and the result comes to, if that waits until it has gone.
+// The size of the page-locked memory from which a payload is sent, and to which the result comes, if that waits until
+// the payload is sent.
 uint32_t LongestLanding(const Coding& coding) {
   return coding.head() + (coding.merges() ? coding.plan.payload : coding.longest());
 }
@@ -131,7 +132,7 @@ Status Lane::Land(const Staging& staging, uint32_t rank) {
   return encoded ? Seal(part) : Status();
 }
 
-// The payload is there: it goes over the wire.
+// The payload is in host memory: it goes over the wire.
 Status Lane::Seal(Part& part) {
   const Coding& coding = *part.coding;
   if (PayloadOf(coding) > coding.plan.payload)

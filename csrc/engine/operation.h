@@ -1,4 +1,4 @@
-// What is in flight: an operation is what a caller waits for, a part is one partition's round.
+// Work in flight. A caller waits for an operation; a part of it is one partition's round.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct Operation : std::enable_shared_from_this<Operation> {  // so that owners 
   std::atomic<uint32_t> remaining{0};                         // parts that have not landed
   std::atomic<bool> moves{false};        // all ranks know where the tensor goes next: said of its first part
   Status status;                         // written before `remaining` becomes 0
-  Status given_up;                       // of the I/O thread: what is left of it ends with this
+  Status given_up;                       // of the I/O thread: its remaining parts end with this
   uint64_t key = 0;                      // of its first part, for the timeline
   std::shared_ptr<SharedBuffer> memory;  // that it reads and writes, if that is shared: mapped until it has ended
   std::shared_ptr<GpuGate> gate;         // where streams of a GPU wait for it; nullptr: its tensor is on none
@@ -39,7 +39,7 @@ struct Part {
   uint64_t key = 0;
   uint64_t offset = 0;
   uint32_t bytes = 0;   // of the partition
-  uint32_t weight = 0;  // what a round of it brings to the wire at most
+  uint32_t weight = 0;  // the most that a round of it sends
   Channel* channel = nullptr;
   bool absent = false;         // this rank takes part in its rounds, brings nothing and wants nothing
   Coding* coding = nullptr;    // its codec's; nullptr: there is none
@@ -70,7 +70,7 @@ struct Part {
 
   struct {
     int64_t ready = 0, sent = 0, landed = 0;  // TraceClock: submitted, first frame out, first bytes in
-  } traced;                                   // 0 while nobody records
+  } traced;                                   // 0 while not recording
 };
 
 // Where a part goes when a stage is through with it: the engine, as codec threads and stager see it. Any thread. It

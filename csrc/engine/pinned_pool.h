@@ -1,7 +1,7 @@
 // Page-locked memory for what has no place in a mirror: preludes, payloads that may be longer than the partition,
-// results of merged rounds. Reserved by callers, before there is anything that could wait for it; taken and given back
-// by the stager, which calls no driver for it: to page-lock memory may wait for all streams of the device, also for
-// those that wait for the stager. Never unlocked before the pool goes.
+// results of merged rounds. Callers reserve it before anything could wait for it. The stager takes it and gives it back
+// without calling the driver, because page-locking memory may wait for all streams of the device, including those that
+// wait for the stager. Never unlocked before the pool is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ class PinnedPool {
   };
 
   const std::shared_ptr<Gpu> gpu_;
-  std::mutex growing_;  // held while the driver is called; guards what follows
+  std::mutex growing_;  // held while the driver is called; guards the members below
   std::vector<std::unique_ptr<PinnedMemory>> slabs_;
   size_t used_ = 0;   // of the last one
   std::mutex mutex_;  // never held while the driver is called: its host functions give buffers back

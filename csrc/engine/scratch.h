@@ -1,6 +1,6 @@
-// Device memory of the lanes of a stager: payloads, preludes, what kernels need besides. It grows beside what is in
-// use, and is freed only with the stager: cuMemFree waits for all streams of the device, also for those that wait for
-// the stager, and cuMemAlloc may.
+// Device memory of a stager's lanes: payloads, preludes, and workspace of kernels. It grows by new blocks beside those
+// in use, and is freed only with the stager, because cuMemFree waits for all streams of the device, including those
+// that wait for the stager, and cuMemAlloc may do so.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class Scratch {
   };
   const std::shared_ptr<Gpu> gpu_;
   uint32_t lanes_ = 0;
-  std::mutex growing_;        // held while the driver is called; guards what follows
+  std::mutex growing_;        // held while the driver is called; guards the members below
   std::deque<Block> blocks_;  // together at most twice the last
   std::atomic<const Block*> last_{nullptr};
 };

@@ -161,7 +161,7 @@ void Stager::Drop(UserWork* start) {
   free_starts_.push_back(start);
 }
 
-// After a failure, or while all ends, too: the thread, or Stop, ends what it finds.
+// Also after a failure or during shutdown: the thread, or Stop, ends the partitions that it finds.
 void Stager::Begin(Staging& staging) {
   std::lock_guard lock(mutex_);
   staging.order = order_++;
@@ -172,7 +172,7 @@ void Stager::Begin(Staging& staging) {
   Queue(kDowns, staging);
 }
 
-// Nobody waits for it any more: on its lane, or since it has ended.
+// Its stream no longer has to be waited for: it is on its lane, or has ended.
 void Stager::LetGo(Staging& staging) {
   UserWork* const start = std::exchange(staging.start, nullptr);
   if (start == nullptr || --start->waiting != 0) return;

@@ -1,22 +1,23 @@
-// Partitions of tensors on a GPU, between the device and their mirror in page-locked host memory: what comes down to go
-// over the network, raw or encoded there, and what comes up again. Several are under way at a time, each on a lane (a
-// stream of ours; csrc/engine/lane.h).
+// Moves partitions of GPU tensors between the device and their mirror in page-locked host memory: down to go over the
+// network, raw or encoded on the GPU, and up again. Several are under way at a time, each on a lane (a stream of ours;
+// csrc/engine/lane.h).
 //
-// What begins with a partition waits for what the user's stream held at Submit, which may wait for other operations,
-// also, by way of what other ranks do, for some that begin later. So one lane waits for the user's streams: it takes
-// the oldest partition, whose copy then begins without us. The others take what doesn't wait any more, the most urgent
-// first, and never wait for anybody. Therefore each partition whose stream has come by gets a lane, whatever all others
-// wait for, and there is no deadlock that the program hasn't made. Who has come by is asked when a lane is free: as a
-// rule when the oldest has, whose end wakes us; and each millisecond, as another stream may come first.
+// A partition's first copy must wait for the work that the user's stream held at Submit. That work may wait for other
+// operations and, through other ranks, even for some that begin later. So one lane waits for the users' streams: it
+// takes the oldest partition, whose copy then begins without our help. The other lanes take partitions whose streams
+// have finished that work, the most urgent first, and never wait. Therefore each such partition gets a lane, whatever
+// the others wait for, and the only deadlocks are those of the program itself. We check which streams have finished
+// when a lane is free: usually when the oldest partition's has, whose end wakes us, and every millisecond, since
+// another stream may be first.
 //
-// One thread issues all of it and never synchronises with the device, nor takes or frees its memory, which may do so;
-// host functions in the lanes' streams tell it, and hand partitions on. Callers' streams wait for the operation's gate
-// (csrc/gpu/gate.h), which is opened when the operation ends, by whichever thread ends it: also where it fails.
+// One thread issues all copies. It never synchronises with the device, and never allocates or frees device memory,
+// which may synchronise. Host functions in the lanes' streams wake it and hand partitions on. Callers' streams wait for
+// the operation's gate (csrc/gpu/gate.h), which is opened by the thread that ends the operation, whether it succeeds or
+// fails.
 //
-// After a failure of the driver nothing is issued any more; a partition ends when the stream that it was on is done or
-// dead, so that nobody's memory is used by the device when the operation is over. If a stream doesn't end within
-// EngineOptions::drain_timeout, its partition ends all the same, saying so, and what the stager has there is never
-// freed.
+// After a failure of the driver nothing more is issued. A partition ends when its stream is done or dead, so the device
+// uses no memory of the operation once it is over. If a stream doesn't end within EngineOptions::drain_timeout, its
+// partition ends all the same with an error that says so, and the stager's memory there is never freed.
 #pragma once
 
 #include <atomic>
@@ -57,12 +58,12 @@ class Stager {
 
   // Any thread: the result of a part, or of its prelude, is in host memory; or it has failed.
   void Landed(Part& part, const Status& status);
-  void Stop();   // what is on a lane runs on, all else ends with kClosed, also what lands later
+  void Stop();   // partitions on a lane run on; all others end with kClosed, also those that land later
   void Drain();  // after Stop, when no operation is on the wire: until no lane is busy
-  // On the engine's thread, which sees what ours can't: that it doesn't come back from the driver. Whether there is
-  // anything to watch.
+  // Called on the engine's thread, which notices, as ours can't, that our thread doesn't come back from the driver.
+  // Returns whether there is anything to watch.
   bool Watch();
-  // A stream has not ended: the device may still use what is here, which must not be destroyed.
+  // A stream has not ended: the device may still use this object's memory, so it must not be destroyed.
   bool stuck() const;
 
   const LaneSupplies& supplies() const { return supplies_; }
@@ -72,7 +73,7 @@ class Stager {
 
  private:
   enum Group : uint8_t { kDowns, kUps, kGroups };
-  struct Slot {  // a lane, and what is on it
+  struct Slot {  // a lane, and the partition on it
     Stager* stager = nullptr;
     std::unique_ptr<Lane> lane;
     bool waits = false;  // for users' streams: it takes the oldest
@@ -80,7 +81,7 @@ class Stager {
     Staging* staging = nullptr;
     bool issuing = false;  // the thread is at it
     bool again = false;    // it goes on on this lane
-    bool ending = false;   // somebody hands it on
+    bool ending = false;   // another thread hands it on
     Deadline since{};      // its stage was issued
     bool told = false;     // that it takes long
   };
@@ -128,7 +129,7 @@ class Stager {
   LaneSupplies supplies_;
   std::shared_ptr<GpuGates> gates_;
   std::vector<std::unique_ptr<Slot>> slots_[kGroups];
-  mutable std::mutex mutex_;  // guards what follows; never held while the driver is called
+  mutable std::mutex mutex_;  // guards the members below; never held while the driver is called
   std::condition_variable changed_;
   std::vector<Staging*> queues_[kGroups];  // in no order
   std::vector<std::unique_ptr<UserWork>> starts_;
@@ -137,7 +138,7 @@ class Stager {
   bool ending_ = false, joined_ = false, stuck_ = false;
   Status broken_;
   Deadline broken_at_{};
-  std::vector<Asked> asked_;  // the thread's, as what follows
+  std::vector<Asked> asked_;  // the thread's, like the members below
   Deadline looked_{};
   std::thread thread_;
 };

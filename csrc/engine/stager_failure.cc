@@ -63,7 +63,7 @@ void Stager::Break(const Status& status, Lock& lock) {
   (void)EndQueued(lock);
 }
 
-// Also what Submit had begun with before it knew.
+// Also partitions that Submit had begun before it knew of the failure.
 bool Stager::EndQueued(Lock& lock) {
   const std::vector<Staging*> left = TakeQueued();
   if (left.empty()) return false;  // without having let go of the lock

@@ -1,4 +1,5 @@
-// The stager's thread: what goes on which lane when; and what becomes of it when the device is through with it.
+// The stager's thread: which partition goes on which lane and when, and its next step when the device is through with
+// it.
 #include <algorithm>
 
 #include "csrc/engine/stager.h"
@@ -43,7 +44,7 @@ void Stager::Work() {
   }
 }
 
-// The lock was held since there was nothing to do; but somebody may have joined before that.
+// The lock was held since there was nothing to do, but another thread may have joined before that.
 void Stager::Sleep(Lock& lock) {
   if (joined_) return;
   if (AwaitsStarts()) {
@@ -58,7 +59,7 @@ void Stager::Sleep(Lock& lock) {
   Look(lock);
 }
 
-// Whether a lane is free for what has begun and isn't known to be ready.
+// Whether a lane is free for a partition that has begun and is not known to be ready.
 bool Stager::AwaitsStarts() const {
   const auto& downs = slots_[kDowns];
   return broken_.ok() && !late_starts_.empty() && !queues_[kDowns].empty() &&
@@ -70,7 +71,8 @@ void Stager::AskStarts(Lock& lock) {
   }
 }
 
-// Of each thread and stream the first, since none fires before it. Whether one has fired.
+// Asks for the first of each thread and stream, since none of the others fires before it. Returns whether one has
+// fired.
 bool Stager::AskFirsts(Lock& lock) {
   asked_.clear();
   for (UserWork* const start : late_starts_) {
@@ -165,7 +167,7 @@ void Stager::Fired(void* at) {
   slot.stager->Finish(slot);
 }
 
-// Until the slot is free, nobody drains, so that engine and stager stay.
+// Nothing drains until the slot is free, so engine and stager stay alive.
 void Stager::Finish(Slot& slot) {
   Staging* staging = nullptr;
   Status status;

@@ -16,8 +16,8 @@
 
 namespace byteps_like {
 
-// What kernels tell of a round beside its bytes; in memory that the device can write to, zeroed by whoever has the
-// round before Encode and before Decode, read when the stream has come by.
+// What kernels report about a round besides its bytes. In memory that the device can write to; zeroed by the owner of
+// the round before Encode and before Decode, and read when the stream has passed.
 struct GpuReport {
   uint32_t bytes = 0;    // of the payload, of codecs whose payloads vary
   uint32_t corrupt = 0;  // not 0: Decode refuses the result; what is in `out` means nothing

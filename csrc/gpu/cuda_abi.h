@@ -1,5 +1,5 @@
-// What is used of CUDA's driver interface, in declarations of our own: a build needs no CUDA. Values are those of
-// cuda.h, which never change for a symbol of a given name and version.
+// Our own declarations of the parts of CUDA's driver interface that we use, so a build needs no CUDA. Values are those
+// of cuda.h, which never change for a symbol of a given name and version.
 #pragma once
 
 #include <cstddef>

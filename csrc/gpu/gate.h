@@ -22,7 +22,7 @@ class GpuGate {
   ~GpuGate();
   GpuGate(const GpuGate&) = delete;
 
-  // What comes later in `stream` waits. False: this driver can't, so the host has to.
+  // Makes later work in `stream` wait. False: this driver can't do it, so the host has to wait.
   Result<bool> Block(cuda::Stream stream) const;
   void Open();  // idempotent
   bool is_open() const;

@@ -27,7 +27,7 @@ Result<std::vector<GpuInfo>> ListGpus(const Driver& driver);
 // word of the first is written may be on the second.
 inline constexpr int kDefaultConnections = 8, kLeastConnections = 8;
 
-// Thread-safe. What is made on it keeps it alive; with the last of these the context is released.
+// Thread-safe. Objects made on it keep it alive; the context is released with the last of them.
 class Gpu {
  public:
   static Result<std::shared_ptr<Gpu>> Open(std::shared_ptr<const Driver> driver, int ordinal,

@@ -16,7 +16,8 @@ namespace byteps_like {
 class GpuMemory {
  public:
   static Result<std::unique_ptr<GpuMemory>> Allocate(std::shared_ptr<Gpu> gpu, size_t bytes);
-  // What `Export` gave in another process, which keeps it until this is gone.
+  // Opens memory that another process has exported with `Export`, and which that process keeps until this object is
+  // destroyed.
   static Result<std::unique_ptr<GpuMemory>> Open(std::shared_ptr<Gpu> gpu, std::string_view exported);
   ~GpuMemory();
   GpuMemory(const GpuMemory&) = delete;

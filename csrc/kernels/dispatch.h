@@ -22,11 +22,11 @@ constexpr int ColumnOf(DType dtype) {
   constexpr int kOf[kDTypeCount] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 5, 0, 1, kFirstFloat8, kFirstFloat8 + 1};
   return kOf[static_cast<int>(dtype)];
 }
-// What the columns count: numbers, or the parts of complex ones.
+// The elements that a column counts: numbers, or the parts of complex ones.
 constexpr size_t PartsOf(DType dtype) { return IsComplex(dtype) ? 2 : 1; }
 
 constexpr bool IsBitwise(Op op, DType dtype) { return op >= Op::kBand || dtype == DType::kBool; }
-// What the loops of an operation count.
+// The units that the loops of an operation count.
 constexpr size_t UnitsOf(Op op, DType dtype) { return IsBitwise(op, dtype) ? SizeOf(dtype) : PartsOf(dtype); }
 
 // The loops for an operation other than kBroadcast. What Supports denies is done to the parts or bytes, meaningless.

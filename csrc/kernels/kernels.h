@@ -42,7 +42,7 @@ void ReduceMany(Op op, DType dtype, std::span<void* const> destinations, std::sp
 void Scale(DType dtype, void* data, size_t count, double factor);
 
 // Conversion between any two floating types (nearest even; from fp64 to 16 and 8 bits by way of fp32, as torch does).
-// What is too large becomes 448 in float8_e4m3fn, infinity in the others. The arrays are disjoint.
+// Values that are too large become 448 in float8_e4m3fn, infinity in the other types. The arrays are disjoint.
 void Cast(DType from, DType to, void* destination, const void* source, size_t count);
 
 // CRC32C (Castagnoli) of `bytes`, continuing from `seed` (0 to begin): hardware instruction where there is one.

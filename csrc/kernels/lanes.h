@@ -1,5 +1,5 @@
-// What an element type is to the loops: its bytes in memory, the vector it is computed in, and the way between them.
-// Included once by each instruction set's file, which first defines
+// An element type as the loops see it: its bytes in memory, the vector type it is computed in, and the conversions
+// between them. Included once by each instruction set's file, which first defines
 //   BYTEPS_LIKE_ISA            a name for the namespace
 //   BYTEPS_LIKE_VECTOR_BYTES   width of a register; 0: one element at a time (whatever the compiler makes of it)
 //   BYTEPS_LIKE_STREAM_BYTES   width of loads and stores where there is nothing to convert

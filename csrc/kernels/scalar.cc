@@ -1,4 +1,4 @@
-// What any CPU can do: the slow, obvious version that the others are tested against.
+// The version for any CPU: slow and obvious, and the reference in the tests of the others.
 #define BYTEPS_LIKE_ISA scalar
 #define BYTEPS_LIKE_VECTOR_BYTES 0
 #define BYTEPS_LIKE_STREAM_BYTES 0

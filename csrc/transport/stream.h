@@ -58,7 +58,7 @@ class Stream {
   // which is then destroyed. After the handshake, when both ends have read all that the other wrote. nullptr: none.
   virtual std::unique_ptr<Link> BringLink(EventLoop& loop, LinkHandler& handler);
 
-  // Ends both directions at once; the peer reads what was written before, then kClosed.
+  // Ends both directions at once; the peer reads the bytes written before, then kClosed.
   virtual void Shutdown() = 0;
 
   // The other end, for messages, after the transport's name: "tcp 10.0.0.2:4711", "shm pid 123".
@@ -71,16 +71,16 @@ class Stream {
     return name.substr(0, name.rfind(':'));
   }
 
-  // Keeps what lies between the ends short, or as long as throughput likes; true if it is kept short now. Only of
+  // Keeps the queue between the ends short, or as long as throughput needs it; true if it is kept short now. Only for
   // streams whose path is slow enough for that to matter.
   virtual bool KeepShort(bool) { return false; }
 
-  // What may lie in the kernel unsent, 0: as much as it likes. Nothing there can be overtaken. Only of streams that
-  // have such a queue.
+  // Limits the bytes that may lie unsent in the kernel, where later messages can't overtake them; 0: the kernel's
+  // default. Only for streams that have such a queue.
   virtual void LimitQueue(uint32_t /*bytes*/) {}
 
-  // How long what was sent may go without an answer before the connection counts as broken, 0: as the kernel likes.
-  // Only of streams between hosts: a host that vanishes says nothing.
+  // How long sent bytes may go unacknowledged before the connection counts as broken; 0: the kernel's default. Only for
+  // streams between hosts, because a host that vanishes says nothing.
   virtual void LimitSilence(double /*seconds*/) {}
 
   // Shared memory with the peer: passes the buffer's descriptor along (sender), and takes the next one that the peer

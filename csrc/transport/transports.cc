@@ -35,7 +35,7 @@ Result<const Transport*> Find(const Url& url, const std::string& text) {
 
 struct Address {
   const Transport* transport = nullptr;
-  std::string inner;  // what the transport is given
+  std::string inner;  // the address for the transport
   std::optional<ChaosOptions> chaos;
   std::string chaos_query;
 };

@@ -22,7 +22,8 @@ Status RdmaIsViable();
 Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenRdma(const std::string& url);
 
-// One more, found by its scheme but not listed: for tests of what links may do. Before any address of it is used, once.
+// Adds a transport that is found by its scheme but not listed, for tests of everything that links may do. Call it once,
+// before any address of it is used.
 void AddTransport(const Transport& transport);
 
 }  // namespace byteps_like

@@ -1,4 +1,4 @@
-// Bulk-synchronous rounds: nobody has the result of a round before every rank has contributed to it (Valiant, CACM
+// Bulk-synchronous rounds: no rank gets the result of a round before every rank has contributed to it (Valiant, CACM
 // 1990).
 #pragma once
 

@@ -8,7 +8,7 @@
 namespace byteps_like {
 namespace {
 
-// NaN and infinity would never leave a sum again. In stretches of a fixed length, of which -O2 makes vectors.
+// NaN and infinity would stay in the sum for ever. The loop runs in stretches of a fixed length, which -O2 vectorizes.
 void KeepFinite(std::span<float> values) {
   constexpr size_t kStretch = 64;
   const auto finite_or_0 = [](float value) { return value - value == 0 ? value : 0.0f; };

@@ -1,6 +1,5 @@
-// Error feedback at the server, for codecs with `two_way`: what the results of a key have left out so far is added to
-// the sum of the next round. (Double squeeze: Tang et al., ICML 2019.) Elements that are not finite leave nothing
-// behind.
+// Error feedback at the server, for codecs with `two_way`: the encoding error of a key's results so far is added to the
+// sum of the next round. (Double squeeze: Tang et al., ICML 2019.) Non-finite elements leave no error behind.
 #pragma once
 
 #include <memory>
@@ -16,7 +15,7 @@ class ServerFeedback final : public Update {
   explicit ServerFeedback(ShardMemory& memory) : memory_(memory) {}
   static std::unique_ptr<Update> Make(ShardMemory& memory) { return std::make_unique<ServerFeedback>(memory); }
 
-  // Adds what was left out to `sum`, and remembers the total.
+  // Adds the error so far to `sum`, and remembers the total.
   Status Apply(const Terms& terms, std::span<std::byte> sum) override;
   void Encoded(const Terms& terms, const Draw& draw, std::byte* workspace, Bytes result) override;
   std::span<const float> residual() const { return {values(), numel_}; }
@@ -27,7 +26,7 @@ class ServerFeedback final : public Update {
   ShardMemory& memory_;
   ShardBuffer buffer_;
   uint32_t numel_ = 0;                  // 0: nothing yet
-  const ServerCodec* codec_ = nullptr;  // whose results left it out
+  const ServerCodec* codec_ = nullptr;  // whose results left the error
 };
 
 }  // namespace byteps_like

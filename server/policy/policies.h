@@ -1,4 +1,4 @@
-// The table of policies. To add one: a file in this folder with what is new about it, and a row in policies.cc
+// The table of policies. To add one, write a file in this folder for its new parts, and a row in policies.cc
 // (docs/how-to/add-a-policy.md).
 #pragma once
 

@@ -1,6 +1,7 @@
-// A key's policy answers four questions about each of its rounds: who must have contributed (Quorum), how contributions
-// combine (Combine), what is done with the sum (Update), and who may read it (ReadRule). A row of a table (policies.h)
-// composes them; a key is opened with a row and, if that has an update, the state which the update keeps for the key.
+// A key's policy answers four questions about each of its rounds: which ranks must have contributed (Quorum), how
+// contributions combine (Combine), how the sum becomes the result (Update), and which ranks may read it (ReadRule). A
+// row of a table (policies.h) composes them; a key is opened with a row and, if that has an update, the state which the
+// update keeps for the key.
 //
 // All of them are asked on the shard's thread, and don't block. Nothing here is asked once per element, and nothing
 // but an Update or a ReadRule of its own is asked once per segment: a round asks its quorum when it begins.
@@ -22,14 +23,15 @@ struct Terms;
 
 inline constexpr uint32_t kNobody = ~0u;  // instead of a rank
 
-// Who must have contributed before a result is made. Stateless.
+// Decides which ranks must have contributed before a result is made. Stateless.
 class Quorum {
  public:
   virtual ~Quorum() = default;
   // How many contributions a result needs, of `world` ranks: from 1 to `world`. A rank that is absent has contributed.
   // When too few are left because ranks said goodbye, the round fails.
   virtual uint32_t Least(uint32_t world) const = 0;
-  // The only rank that brings bytes, all others just subscribe to the result; kNobody if every rank brings some.
+  // The only rank that contributes bytes, while all others just subscribe to the result; kNobody if every rank
+  // contributes.
   virtual uint32_t Source(const Terms& terms) const;
 };
 
@@ -42,18 +44,18 @@ struct Combine {
   bool streams;
 };
 
-// What is done with the sum of a round before anyone reads it. Has a key's state, and lives as long as the key.
+// Transforms the sum of a round before it is read. Holds a key's state, and lives as long as the key.
 class Update {
  public:
   virtual ~Update() = default;
-  // Called once a round, when the sum of all that counts is there: makes of it, in place, what is read. Of arrays
-  // `sum` has the type that `terms` say, of a codec's payloads fp32 (trait "reencode" only). kCapacity.
+  // Called once a round, when all contributions that count are summed: turns the sum, in place, into the result. For
+  // arrays, `sum` has the type in `terms`; for a codec's payloads, fp32 (trait "reencode" only). kCapacity.
   virtual Status Apply(const Terms& terms, std::span<std::byte> sum) = 0;
   // Called afterwards if a codec has encoded it as `result`.
   virtual void Encoded(const Terms& terms, const Draw& draw, std::byte* workspace, std::span<const std::byte> result);
 };
 
-// Who may read the result of a round, and when. Stateless.
+// Decides which ranks may read the result of a round, and when. Stateless.
 class ReadRule {
  public:
   virtual ~ReadRule() = default;
@@ -68,11 +70,11 @@ struct PolicyRow {
   bool (*opens)(const Terms& terms);  // whether it is for rounds of these terms
   const Quorum* quorum;
   const Combine* combine;
-  std::unique_ptr<Update> (*update)(ShardMemory& memory) = nullptr;  // nullptr: none, the sum is what is read
-  const ReadRule* read = nullptr;  // nullptr: every rank that has begun, what is complete (cut-through)
+  std::unique_ptr<Update> (*update)(ShardMemory& memory) = nullptr;  // nullptr: none, the sum is the result
+  const ReadRule* read = nullptr;  // nullptr: every rank that has begun reads the complete prefix (cut-through)
 };
 
-// What a round is begun with.
+// The policy that a round begins with.
 struct KeyPolicy {
   const PolicyRow& row;
   Update* update = nullptr;  // the key's, if the row has one

@@ -10,7 +10,7 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kLeastLent = 64u << 10;  // a sum that is worth the messages about it
-constexpr uint32_t kBlock = 32u << 10;      // what is summed and copied out together: stays in the first-level cache
+constexpr uint32_t kBlock = 32u << 10;      // bytes summed and copied out together: they stay in the first-level cache
 
 }  // namespace
 
@@ -91,7 +91,7 @@ void DenseRound::Count(uint32_t rank, uint32_t offset, const std::byte* payload,
   Add(aside_.data(), waiting_, offset + in_sum, payload + in_sum, length - in_sum);
 }
 
-// To what is there, and behind it as the first.
+// Adds the bytes that lie in the filled part, and stores those beyond it as the first there.
 void DenseRound::Add(std::byte* to, Extent& filled, uint32_t offset, const std::byte* payload, uint32_t length) {
   const size_t size = SizeOf(work_);
   const uint32_t added = offset < filled.end ? std::min(length, filled.end - offset) : 0;
@@ -101,7 +101,7 @@ void DenseRound::Add(std::byte* to, Extent& filled, uint32_t offset, const std::
   filled.end = offset + length;
 }
 
-// What has waited for the sum to be filled so far.
+// Adds bytes that have waited for the sum to be filled up to them.
 void DenseRound::AddAside(uint32_t to) {
   const uint32_t end = std::min(to, waiting_.end);
   if (end <= waiting_.begin) return;
@@ -159,7 +159,8 @@ std::span<std::byte> DenseRound::Lendable() {
   return {sum(), size};
 }
 
-// The result stays where it is. What was lent before comes back with it: its rank has nothing left to send there.
+// The result stays in place. The memory that was lent before comes back with it, since its rank has nothing left to
+// send there.
 void DenseRound::Lend(uint32_t rank) {
   ShardBuffer sum = std::move(tenant_ == kNobody ? accumulator_ : lent_);
   accumulator_.Release();

@@ -1,10 +1,10 @@
-// A round of arrays: contributions come in as segments of a stream, or by reference in shared memory; each is added as
-// it comes, and ranges that everybody has contributed to are finished at once (cut-through).
+// A round of arrays: contributions come in as segments of a stream, or by reference in shared memory. Each is added as
+// it comes, and ranges to which all ranks have contributed are finished at once (cut-through).
 //
-// The sum may be lent to one rank, the tenant in the rounds that follow: its link writes there unseen, from what has
-// been counted of it on. So what others contribute beyond that is summed aside, and added when the tenant's has landed.
-// If the tenant comes first that saves a copy, if it comes last it costs none: what would have been copied to the sum
-// is copied aside (docs/decisions/0033).
+// The sum may be lent to one rank, the tenant in the following rounds: its link writes there unseen, after the part of
+// its contribution that is counted. So contributions of others beyond that part are summed aside, and added when the
+// tenant's have landed. If the tenant comes first, this saves a copy; if it comes last, it costs none, because bytes
+// are copied aside instead of to the sum (docs/decisions/0033).
 #pragma once
 
 #include <vector>
@@ -34,7 +34,7 @@ class DenseRound final : public Round {
   uint32_t lent_to() const override { return lent_to_; }
 
  private:
-  struct Extent {  // bytes of the wire type that hold somebody's
+  struct Extent {  // bytes of the wire type that hold a rank's
     uint32_t begin = 0, end = 0;
   };
 
@@ -59,7 +59,7 @@ class DenseRound final : public Round {
   ShardBuffer lent_;                  // where the rank lent_to_ may write, whatever comes
   uint32_t lent_to_ = kNobody;
   uint32_t first_ = kNobody;   // whose bytes came first
-  uint32_t tenant_ = kNobody;  // lent_to_, if this round is summed there: then nobody else writes beyond filled_
+  uint32_t tenant_ = kNobody;  // lent_to_, if this round is summed there: then only it writes beyond filled_
   ShardBuffer aside_;          // borrowed until the round is finished; `waiting_` is in it and not in the sum
   Extent waiting_;
   std::vector<const void*> sources_;  // reused: nothing is allocated per round

@@ -1,10 +1,10 @@
-// A round whose payloads are an index and values (csrc/codec/merge.h), answered while they come: when the indexes of
-// all ranks are there, so is the index of the result and its length; values go out as soon as no rank has anything left
-// to add to them. Each rank's units are added when they have come whole.
+// A round whose payloads are an index and values (csrc/codec/merge.h), answered while they arrive. When the indexes of
+// all ranks are in, the index of the result and its length are known. Values go out as soon as no rank has anything
+// left to add to them. Each rank's units are added when they are complete.
 //
-// What OmniReduce (Fei et al., SIGCOMM 2021) calls so is here: a stream, or column: a partition; a slot: a segment
-// under the worker's credit; a fused message: a segment, of many blocks; the table of next blocks: the cursors, read
-// off the indexes, which all came first.
+// OmniReduce's terms (Fei et al., SIGCOMM 2021) and ours: a stream, or column: a partition; a slot: a segment under the
+// worker's credit; a fused message: a segment, of many blocks; the table of next blocks: the cursors, read off the
+// indexes, which all came first.
 #pragma once
 
 #include <vector>

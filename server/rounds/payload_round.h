@@ -1,7 +1,7 @@
-// What rounds of encoded contributions share: each payload is put together from its segments, over as many links as it
-// takes, and its header is checked. What is made of them is the kind's: encoded_round.h sums each when it is whole,
-// merge_round.h while it comes. All memory is borrowed for as long as it is needed: a payload's until it is summed, the
-// accumulator until the result is there, that until all have it.
+// The base of rounds with encoded contributions: it assembles each payload from its segments, over as many links as it
+// takes, and checks its header. The kinds differ in how they sum payloads: encoded_round.h when they are complete,
+// merge_round.h while they arrive. All memory is borrowed for as long as it is needed: a payload's until it is summed,
+// the accumulator's until the result is complete, and the result's until all ranks have it.
 #pragma once
 
 #include <vector>
@@ -28,7 +28,7 @@ class PayloadRound : public Round {
   const std::byte* result() const final { return result_.data(); }
 
  protected:
-  // More of the rank's payload is there than before.
+  // More of the rank's payload has arrived.
   virtual Status Grown(uint32_t rank) = 0;
 
   Bytes Come(uint32_t rank) const { return {payloads_[rank].data(), ranks_[rank].counted}; }  // of its payload

@@ -1,11 +1,11 @@
-// One round of one key, and the bookkeeping that all kinds of rounds share: which rank has begun, what of its
-// contribution has been counted, what of the result was sent to it, who has acknowledged. How contributions become a
-// result is the kind's: dense_round.h adds arrays while they come, encoded_round.h sums what a codec made of them when
-// it has come whole, merge_round.h while it comes. How many a result needs, what is done with it and who may read it is
-// the policy's (server/policy/policy.h).
+// One round of one key, and the bookkeeping that all kinds of rounds share: which ranks have begun, how much of each
+// contribution is counted, how much of the result was sent to each, and which have acknowledged it. The kind of round
+// turns contributions into a result: dense_round.h adds arrays while they arrive, encoded_round.h sums a codec's
+// payloads when they are complete, merge_round.h while they arrive. The policy (server/policy/policy.h) decides how
+// many contributions a result needs, what is done with it and which ranks may read it.
 //
-// Exactly once: what of a rank's contribution has been counted is a prefix, `counted`; bytes below it are ignored when
-// they come again. Not thread-safe: a round belongs to one shard. Sizes are bytes as they are on the wire.
+// Each byte counts exactly once: the counted part of a rank's contribution is a prefix, `counted`, and bytes below it
+// are ignored when they arrive again. Not thread-safe: a round belongs to one shard. Sizes are bytes on the wire.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace byteps_like {
 class Link;
 struct ServerCodec;
 
-// What all contributions to a round have in common. Encoded ones differ in length: `total` is 0.
+// The properties that all contributions to a round share. Encoded ones differ in length, so their `total` is 0.
 struct Terms {
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
@@ -49,7 +49,7 @@ struct Contribution {
   uint32_t under_way = 0;                // frames that its link may still read from the result
   uint32_t sent = 0;                     // prefix of the result handed to its link
   uint64_t connection = 0;               // that the rank has said it by: nothing goes out by another
-  int64_t answered = 0;                  // TraceClock when the first of the result was; 0 while nobody records
+  int64_t answered = 0;                  // TraceClock when the first of the result was; 0 while not recording
   std::shared_ptr<std::byte> reference;  // where it lies if it is referred, until the round is finished
 
   bool at_once() const { return referred || absent; }  // pushed, and answered, by one frame
@@ -62,7 +62,7 @@ class Round {
   Round(const Round&) = delete;
   Round& operator=(const Round&) = delete;
 
-  // Starts a round for `world_size` ranks with what the first frame says.
+  // Starts a round for `world_size` ranks with the values of the first frame.
   virtual void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size);
   virtual void Release() { active_ = false; }  // all ranks have their result
 
@@ -70,8 +70,8 @@ class Round {
   bool finished() const { return total_ != 0 && complete_ == total_; }
   const Terms& terms() const { return terms_; }
   uint32_t number() const { return number_; }
-  uint32_t total() const { return total_; }        // of the result; 0 while nobody knows
-  uint32_t complete() const { return complete_; }  // prefix of it that is there
+  uint32_t total() const { return total_; }        // of the result; 0 while unknown
+  uint32_t complete() const { return complete_; }  // prefix of it that is complete
   uint32_t Readable(uint32_t rank) const;          // prefix of it that may be sent to a rank that has begun
   uint32_t least() const { return least_; }        // contributions that a result needs
   int32_t priority() const { return priority_; }
@@ -81,12 +81,12 @@ class Round {
   bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == ranks_[rank].total; }  // all
   bool Brings(uint32_t rank) const { return source_ == kNobody || rank == source_; }  // bytes, not only a subscription
   Deadline last_progress() const { return last_progress_; }
-  int64_t began = 0;  // TraceClock at Begin; 0 while nobody records
+  int64_t began = 0;  // TraceClock at Begin; 0 while not recording
 
-  Header Describe() const;  // number, dtype, op, root, total, priority, flags: what all its results have in common
+  Header Describe() const;  // number, dtype, op, root, total, priority, flags: the fields that all its results share
   // True the first time this is called with so many warnings since the last progress.
   bool WarnOnce(uint32_t warnings);
-  // "" if this push agrees with the round, else what differs, with both sides.
+  // "" if this push agrees with the round, else the difference, with both sides.
   std::string Disagreement(const Header& push, const Terms& terms) const;
   std::string WaitingFor() const;  // "waiting for rank 1, 3; have rank 0, 2"
 
@@ -94,7 +94,7 @@ class Round {
   void Refer(uint32_t rank, std::shared_ptr<std::byte> memory);  // the whole contribution, by reference
   void Subscribe(uint32_t rank);                                 // begins; contributes nothing (it doesn't bring any)
   void Excuse(uint32_t rank);  // begins; contributes nothing, wants nothing, isn't averaged over
-  // What the frame says beside its payload. Results tell all ranks the same: none goes out before all have begun.
+  // Takes note of a push's header. Results must tell all ranks the same, so none is sent before all ranks have begun.
   void Note(const Header& push);
   bool movable() const { return movable_; }
 
@@ -110,13 +110,13 @@ class Round {
   // A segment has come whole, at `payload` (in place, or in scratch). Counts it, once. kCorrupt and kMismatch name the
   // rank.
   virtual Status Land(const Link& link, const Header& push, const std::byte* payload) = 0;
-  // Finishes what can be finished of the result; true if there is more of it than before. kCapacity.
+  // Finishes as much of the result as possible; true if it has grown. kCapacity.
   virtual Result<bool> Advance() = 0;
   virtual const std::byte* result() const = 0;
 
-  // Of a finished round: what one rank's link may write contributions to later rounds like this one to by itself
-  // (Link::Offer), until it is lent to another; none if it can't be. Whose bytes came first, and to whom it is lent:
-  // kNobody's if none.
+  // Of a finished round: the memory into which one rank's link may write its contributions to later rounds like this
+  // one by itself (Link::Offer), until it is lent to another; empty if that is not possible. The rank whose bytes came
+  // first, and the rank to which it is lent: kNobody if there is none.
   virtual std::span<std::byte> Lendable() { return {}; }
   virtual uint32_t came_first() const { return kNobody; }
   virtual void Lend(uint32_t /*rank*/) {}
@@ -125,7 +125,7 @@ class Round {
  protected:
   void MarkBegun(Contribution& contribution, uint32_t total);
   void LetGoOfReferences();  // the round is finished
-  void Touch();              // progress: there is more than before. What comes again is none.
+  void Touch();              // progress: more bytes than before; repeated ones don't count
 
   uint32_t total_ = 0, complete_ = 0;
   uint32_t least_ = 0;

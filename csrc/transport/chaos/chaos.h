@@ -37,7 +37,7 @@ Result<ChaosOptions> ParseChaosOptions(const Url& url);
 Result<std::unique_ptr<Stream>> WrapInChaos(std::unique_ptr<Stream> inner, const ChaosOptions& options,
                                             const std::string& url);
 
-// Wraps what the listener accepts.
+// Wraps the streams that the listener accepts.
 std::unique_ptr<Listener> WrapListenerInChaos(std::unique_ptr<Listener> inner, const ChaosOptions& options,
                                               const std::string& query);
 

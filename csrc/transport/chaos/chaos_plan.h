@@ -1,4 +1,4 @@
-// What chaos does to one direction of one connection: where in its bytes faults lie, and how fast it may go.
+// The plan of chaos for one direction of one connection: at which bytes faults happen, and how fast it may send.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ using handshake::Reason;
 
 constexpr auto kHelloTimeout = std::chrono::seconds(1);
 constexpr auto kHandshakeTimeout = std::chrono::seconds(5);
-constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long somebody who is early may wait
+constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long an early peer may wait
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 constexpr auto kTellPause = std::chrono::seconds(10);  // between two complaints about the same
 constexpr UnprovenLimits kMostUnproven{.all = 256};
@@ -172,7 +172,7 @@ bool Admission::Converse(Visitor& visitor, Status& why) {
   return false;
 }
 
-// Takes what has come; `more`: something has.
+// Takes the bytes that have come; sets `more` if there were any.
 Status Admission::Hear(Visitor& visitor, bool& more) {
   std::byte unasked;
   std::span<std::byte> room = visitor.reception.room();
@@ -239,7 +239,7 @@ void Admission::Expel(Visitors::iterator visitor, const std::string& why) {
   Drop(visitor);
 }
 
-// Whoever is late goes; looks again when the next one will be.
+// Drops late connections, and looks again when the next one will be late.
 void Admission::Sweep() {
   if (sweep_ != 0) loop_.CancelTimer(std::exchange(sweep_, 0));
   const Deadline now = Clock::now();

@@ -1,9 +1,10 @@
-// Who may come in: listens, shakes hands with whoever connects, and hands on the streams of those that hold the job's
-// secret and mean this very member.
+// Admits peers: listens, shakes hands with every peer that connects, and hands on the streams of those that hold the
+// job's secret and address this very member.
 //
-// All handshakes run on one loop, without a thread each, so that nobody unproven costs more than a connection: at most
-// 256 of them, 16 per address that have said nothing right yet, the oldest dropped first, each for a second until its
-// HELLO and five in all. Processes of this very user (inproc, shm) aren't counted: they could do worse.
+// All handshakes run on one loop, without a thread each, so that an unproven peer costs no more than a connection.
+// There are at most 256 of them, and at most 16 per address that have sent nothing valid yet; the oldest is dropped
+// first. Each has one second until its HELLO, and five in all. Processes of this user (inproc, shm) aren't counted:
+// they could do worse.
 #pragma once
 
 #include <atomic>
@@ -24,12 +25,12 @@
 
 namespace byteps_like {
 
-// As whom this process is dialled, and who may dial it.
+// The identity under which this process is dialled, and the peers that may dial it.
 struct AdmissionWorld {
   Incarnation incarnation{};
   uint32_t view = 0;
   MemberId self;
-  uint32_t rank = 0;              // of self, for those who meant somebody else
+  uint32_t rank = 0;              // of self, for peers that meant another process
   std::vector<uint32_t> workers;  // member numbers, by rank
 };
 
@@ -46,21 +47,20 @@ class Admission {
     std::string job;
     std::string secret;
     uint32_t shards = 1;  // links for others are refused
-    // Somebody is in. Called on the admission's thread.
+    // A peer was admitted. Called on the admission's thread.
     std::function<void(std::unique_ptr<Stream>, const Admitted&)> admit;
   };
 
-  // kInvalid for credentials that can't be, or what the listeners say.
+  // kInvalid for impossible credentials, or the listeners' failure.
   static Result<std::unique_ptr<Admission>> Open(const std::vector<std::string>& urls, Options options);
   ~Admission();
   Admission(const Admission&) = delete;
 
   std::vector<std::string> urls() const;  // as bound
-  // From now on members of this world are let in. Whoever has proven to know of a newer one waits for that, a minute
-  // at most. Any thread.
+  // From now on members of this world are let in. A peer that has proven that it knows of a newer world waits for that
+  // one, a minute at most. Any thread.
   void SetWorld(AdmissionWorld world);
-  // Nobody comes in any more, and no call of `admit` is under way when it returns. Idempotent; not on the admission's
-  // thread.
+  // Admits no more peers; when it returns, no call of `admit` is under way. Idempotent. Not on the admission's thread.
   void Close();
 
  private:
@@ -82,7 +82,8 @@ class Admission {
     Admitted admitted;
   };
   using Visitors = std::list<Visitor>;
-  // Accepted and not seen by the loop yet: whoever comes faster than it looks at them waits in the kernel.
+  // Accepted, but not yet seen by the loop. Connections that arrive faster than the loop looks at them wait in the
+  // kernel.
   static constexpr int kMostUnseen = 32;
 
   Admission(Options options, handshake::Keys keys) : options_(std::move(options)), keys_(std::move(keys)) {}

@@ -15,7 +15,7 @@ Meeting Refused(const Stream& stream, const std::string& why, bool certain) {
   return {Status(Code::kRefused, "handshake with " + stream.peer() + " refused: " + why), certain};
 }
 
-// What the peer has answered in place of what was expected.
+// The outcome when the peer's answer is not the expected one.
 Meeting Disappointed(const Stream& stream, const Keys& keys, const Hello& hello, const Answer& answer) {
   if (KindOf(answer) != Kind::kRefusal) return Refused(stream, "its answer is not one of this protocol", false);
   auto expected = keys.RefusalMac(hello, answer);

@@ -1,4 +1,5 @@
-// The link handshake: both ends prove that they hold the job's secret, without sending it, and agree on who they are.
+// The link handshake: both ends prove that they hold the job's secret, without sending it, and agree on their
+// identities.
 //
 //   client -> HELLO     magic, version, job, incarnation, view, who dials and whom, shard, client nonce; a MAC over it
 //   server -> CHALLENGE server nonce                                             | REFUSAL code, reason
@@ -50,8 +51,8 @@ struct Introduction {
 
 // How an attempt to get in has ended.
 struct Meeting {
-  Status status;        // kRefused with the reason, kTimeout, or what the stream said
-  bool certain = true;  // false: a refusal that nobody has signed, by an impostor perhaps: worth another try
+  Status status;        // kRefused with the reason, kTimeout, or the stream's failure
+  bool certain = true;  // false: an unsigned refusal, perhaps by an impostor: worth another try
 };
 
 // The dialling end; blocks until done, refused or late.

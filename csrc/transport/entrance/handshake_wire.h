@@ -40,13 +40,13 @@ enum class Reason : uint8_t {
   kJob = 3,          //
   kView = 4,         // detail: the server's
   kProof = 5,        // a MAC is wrong: another secret, or a replay
-  kAddressee = 6,    // somebody else was dialled; role and detail: who this is, by rank
+  kAddressee = 6,    // another process was dialled; role and detail: this one's, by rank
   kIncarnation = 7,  // another start of the same job
   kMember = 8,       // no member of this view has the number
 };
 
-// The two keys that are made of a job's secret: one for what is said before anybody knows of which incarnation the
-// other end is, one per incarnation. All MACs are kSystem if OpenSSL fails.
+// The two keys derived from a job's secret: one for messages before the ends know each other's incarnation, and one per
+// incarnation. All MACs are kSystem if OpenSSL fails.
 class Keys {
  public:
   static Result<Keys> Of(const std::string& secret);
@@ -64,7 +64,7 @@ class Keys {
 };
 bool SameMac(const Mac& a, const Mac& b);  // in constant time
 
-// What a refusal means, for both ends' messages: "view 3 is over, this is view 4".
+// Explains a refusal in words, for both ends' messages: "view 3 is over, this is view 4".
 std::string Explain(const Hello& hello, const Answer& refusal);
 
 Result<Hello> MakeHello(const Keys& keys, const Credentials& credentials, const Introduction& who);
@@ -80,7 +80,7 @@ Introduction IntroductionIn(const Hello& hello);
 uint32_t ViewIn(const Hello& hello);
 Incarnation IncarnationIn(const Hello& hello);
 uint16_t VersionIn(const std::byte* hello);
-std::string JobIn(const Hello& hello);  // as it is; of a HELLO whose fields were checked
+std::string JobIn(const Hello& hello);  // verbatim; of a HELLO whose fields were checked
 Mac MacIn(const Hello& hello);
 
 Kind KindOf(const Answer& answer);

@@ -7,7 +7,7 @@ using namespace handshake;  // NOLINT: the messages, used all over this file
 std::span<std::byte> Reception::room() {
   switch (state_) {
     case State::kHello:
-      // Another version's HELLO may be shorter: what all have comes first.
+      // Another version's HELLO may be shorter: the common part comes first.
       return std::span(hello_).subspan(got_, (got_ < kPreambleBytes ? kPreambleBytes : kHelloBytes) - got_);
     case State::kProof:
       return std::span(proof_).subspan(got_);

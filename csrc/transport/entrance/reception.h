@@ -1,5 +1,5 @@
-// The accepting end of a handshake, without I/O, clock or thread: bytes in, answers out. Whoever owns the stream reads
-// into `room` and tells how much came.
+// The accepting end of a handshake, without I/O, clock or thread: bytes in, answers out. The owner of the stream reads
+// into `room` and says how many bytes came.
 //
 //   kHello --MAC right--> kProof --MAC right--> kProven: HELLO can be believed, and Welcome or Refuse is due
 //     `------------------------`--> kRefused
@@ -22,17 +22,17 @@ class Reception {
   Reception(const handshake::Keys& keys, const std::string& job) : keys_(keys), job_(job) {}
 
   State state() const { return state_; }
-  // Where the rest of what comes next goes; empty: nothing is to come.
+  // Where the rest of the next message goes; empty: none is expected.
   std::span<std::byte> room();
-  // `bytes` have come there; what is to be answered, if anything. kSystem if OpenSSL fails.
+  // `bytes` have arrived there; returns the answer to send, if any. kSystem if OpenSSL fails.
   Result<std::optional<handshake::Answer>> Take(size_t bytes);
 
-  // What HELLO says, from kProof on; to be believed from kProven on.
+  // The contents of HELLO, from kProof on; authenticated from kProven on.
   Introduction who() const { return handshake::IntroductionIn(hello_); }
   uint32_t view() const { return handshake::ViewIn(hello_); }
   Incarnation incarnation() const { return handshake::IncarnationIn(hello_); }
 
-  // Of kProven alone.
+  // In state kProven only.
   Result<handshake::Answer> Welcome() const;
   Result<handshake::Answer> Refuse(handshake::Reason reason, uint32_t detail = 0, Role role = {});
   const std::string& why() const { return why_; }  // it was refused

@@ -1,5 +1,5 @@
-// Which connection has to go when too many peers are there that have not shown who they are. The rule alone: it holds
-// no connection, so listeners of all transports share it.
+// Decides which connection to drop when too many peers have not proven their identity. It is only the rule and holds no
+// connections, so listeners of all transports share it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace byteps_like {
 
-struct Unproven {           // a peer that has not shown yet that it holds the job's secret
+struct Unproven {           // a peer that has not yet proven that it holds the job's secret
   std::string_view source;  // where it is, which it can't choose at will (Stream::source)
   bool silent = true;       // nor has it said anything right
 };

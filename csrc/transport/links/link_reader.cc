@@ -12,8 +12,8 @@ constexpr size_t kBufferBytes = 64u << 10;
 // Among large frames only the header is read ahead, so that payloads are not copied twice.
 constexpr size_t kAheadOfLarge = 2 * kHeaderBytes;
 constexpr uint32_t kLargePayload = 16u << 10;
-// A payload is read straight into place while this much of it is missing; a shorter rest comes through the buffer,
-// together with what follows it.
+// A payload is read straight into place while at least this much of it is missing. A shorter rest comes through the
+// buffer, together with the bytes after it.
 constexpr uint32_t kDirectBytes = 4u << 10;
 // One read of payload at most: its checksum is then computed while it is still in the cache.
 constexpr size_t kReadBytes = 256u << 10;
@@ -48,7 +48,7 @@ Result<bool> LinkReader::Receive(size_t budget, const bool& stop) {
   return true;
 }
 
-// Moves what is left to the front of the buffer and reads more behind it.
+// Moves the remaining bytes to the front of the buffer and reads more behind them.
 Result<size_t> LinkReader::Fill() {
   std::memmove(buffer_.get(), buffer_.get() + begin_, buffered());
   end_ -= begin_;

@@ -41,7 +41,7 @@ class LinkReader {
   Stream& stream_;
   LinkHandler& handler_;
   std::unique_ptr<std::byte[]> buffer_;
-  size_t begin_ = 0, end_ = 0;  // what of buffer_ is not consumed
+  size_t begin_ = 0, end_ = 0;  // the part of buffer_ that is not consumed
   size_t read_ahead_;           // how much to read when a header is expected
   Header header_;
   std::byte* place_ = nullptr;

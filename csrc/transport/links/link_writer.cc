@@ -11,7 +11,7 @@ constexpr size_t kBatchBytes = 64u << 10;
 
 size_t SizeOf(const Header& header) { return kHeaderBytes + header.length; }
 
-// What of [data, data + size) lies behind the first `skip` bytes; `skip` is reduced by what was skipped.
+// The part of [data, data + size) after the first `skip` bytes. Reduces `skip` by the bytes that were skipped.
 iovec Rest(const std::byte* data, size_t size, size_t* skip) {
   const size_t skipped = std::min(size, *skip);
   *skip -= skipped;
@@ -39,7 +39,7 @@ Result<bool> LinkWriter::Send(size_t budget, const bool& stop) {
   return false;
 }
 
-// A large frame goes alone: what follows it is decided when it is gone.
+// A large frame goes alone: the next one is decided when it is gone.
 void LinkWriter::Gather(const bool& stop) {
   first_ = count_ = 0;
   for (size_t bytes = 0; count_ < kBatch && bytes < kBatchBytes && !stop;) {

@@ -19,7 +19,7 @@ class LinkWriter {
   // them said "nothing now" (see blocked()). Ends early when `stop` turns true.
   Result<bool> Send(size_t budget, const bool& stop);
 
-  void Keep();  // of what is not sent whole: payloads are copied
+  void Keep();  // of frames that are not completely sent: payloads are copied
 
   bool blocked() const { return blocked_; }  // the stream was full: an event follows when it has room
   bool sent_goodbye() const { return sent_goodbye_; }

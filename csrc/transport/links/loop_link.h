@@ -1,5 +1,5 @@
-// What links on an event loop have in common: they wake for events on their descriptors, take turns, and end once. How
-// frames go in and out is theirs.
+// The base of links on an event loop: they wake for events on their descriptors, take turns, and end once. Subclasses
+// send and receive the frames.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace byteps_like {
 
-// What one link may handle before the others of its loop have their turn, each way.
+// How many bytes a link may handle, each way, before the other links of its loop get their turn.
 inline constexpr size_t kTurnBytes = 1u << 20;
 
 class LoopLink : public Link, private EventLoop::Deferred {

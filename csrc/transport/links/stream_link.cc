@@ -53,7 +53,7 @@ class StreamLink final : public LoopLink {
     wants_to_send_ = false;  // a Kick from inside the handler sets it again
     auto more = writer_.Send(kTurnBytes, stopping_);
     if (!more.ok()) {
-      // What the peer wrote before it went, perhaps the reason, is still to be read.
+      // The peer's last bytes, perhaps its reason for leaving, must still be read.
       write_failure_ = more.status();
       readable_ = true;
       return;

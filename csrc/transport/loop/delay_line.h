@@ -13,9 +13,9 @@ class DelayLine {
  public:
   explicit DelayLine(std::chrono::nanoseconds delay);
 
-  // Takes what `stream` has now, as far as there is room. Its end or failure comes out behind its last byte.
+  // Takes the bytes that `stream` has now, as far as there is room. Its end or failure comes out after its last byte.
   void FillFrom(Stream& stream, Deadline now);
-  // What is due: bytes, the stream's end, or 0 (see wake_at()).
+  // Reads what is due: bytes, the stream's end, or 0 (see wake_at()).
   Result<size_t> Read(std::byte* data, size_t size, Deadline now);
   std::optional<Deadline> wake_at() const;
 

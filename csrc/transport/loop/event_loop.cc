@@ -63,7 +63,7 @@ void EventLoop::Stop() {
   BringBack();
 }
 
-// True if somebody must be woken for it. The loop looks at its mailbox before it sleeps, so its own thread needs no
+// True if a thread must be woken for it. The loop looks at its mailbox before it sleeps, so its own thread needs no
 // wake-up, and one is enough for many.
 bool EventLoop::Append(std::function<void()> task) {
   std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ bool EventLoop::RunPosted() {
   }
   for (auto& task : running_) {
     task();
-    task = nullptr;  // what it holds goes before the next one runs
+    task = nullptr;  // objects that it holds are destroyed before the next one runs
   }
   running_.clear();
   return !stop;
@@ -134,7 +134,7 @@ void EventLoop::Unwatch(int fd) {
   free_slots_.push_back(slot);
 }
 
-// What a callback held may itself unwatch something when it goes.
+// Objects that a callback held may themselves unwatch something when they are destroyed.
 void EventLoop::BuryWatchers() {
   if (gone_.empty()) return;
   std::vector<std::unique_ptr<Watcher>> gone;

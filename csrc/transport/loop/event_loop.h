@@ -45,19 +45,19 @@ class EventLoop {
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
 
-  // kCapacity: the process has no descriptors left for it. Then nothing else of it may be called.
+  // kCapacity: the process has no descriptors left for it. No other method may be called then.
   const Status& made() const { return made_; }
 
-  void Run();  // until Stop; what was posted before Stop still runs
+  void Run();  // until Stop; tasks posted before Stop still run
   void Stop();
   void Post(std::function<void()> task);  // run on the loop's thread, in order; wakes it
-  // The same, but where the loop's thread keeps away it is run here and now, which saves a wake-up: for callers that
-  // hold no lock and are nobody whom the loop waits for.
+  // The same, but if the loop's thread keeps away, runs it here and now, which saves a wake-up. Only for callers that
+  // hold no lock and that the loop never waits for.
   void PostOrRun(std::function<void()> task);
 
-  // Runs the loop on the caller's thread until `until()` or the deadline: true for the former. Where that can't be (on
-  // the loop's thread, while another thread drives, after Stop) it returns `elsewhere()`, in which the caller waits in
-  // another way: whoever runs the loop goes on with it meanwhile.
+  // Runs the loop on the caller's thread until `until()` or the deadline: true for the former. Where it can't (on the
+  // loop's thread, while another thread drives, after Stop), it returns `elsewhere()`, in which the caller waits by
+  // other means while another thread runs the loop.
   template <typename Until, typename Elsewhere>
   bool Drive(Until&& until, Deadline deadline, Elsewhere&& elsewhere) {
     if (on_loop_thread()) return elsewhere();
@@ -72,8 +72,8 @@ class EventLoop {
     EndDriving();
     return reached || until();
   }
-  // How long a driver looks for events again and again, since the last one, before it sleeps; by spinning only while
-  // nobody else needs the core. Any thread.
+  // How long a driver polls for events, since the last one, before it sleeps. It spins only while no other thread needs
+  // the core. Any thread.
   void SetPatience(Clock::duration patience, bool spin) {
     patience_.store(patience.count(), std::memory_order_relaxed);
     spin_.store(spin, std::memory_order_relaxed);
@@ -106,7 +106,7 @@ class EventLoop {
   Status Make();
   bool Append(std::function<void()> task);
   void Wake();
-  // What an iteration is made of; by whoever holds baton_.
+  // The parts of an iteration; called by the thread that holds baton_.
   bool RunPosted();  // false: stop
   void RunDeferred();
   void RunTimers();
@@ -126,8 +126,8 @@ class EventLoop {
   void BringBack();
   void RunAtOnce();
 
-  // Whoever runs iterations holds the baton. Once there was a driver, the loop's own thread gives it up while it
-  // sleeps, and watches the epoll descriptor without taking events from it.
+  // The thread that runs iterations holds the baton. Once there has been a driver, the loop's own thread gives it up
+  // while it sleeps, and watches the epoll descriptor without taking events from it.
   std::mutex baton_;
   std::atomic<bool> driven_{false};        // there was a driver, ever
   std::atomic<bool> driving_{false};       // there is one

@@ -24,8 +24,8 @@ void Ring(const Fd& fd) {
 
 }  // namespace
 
-// Counts the caller among those who wait, if it can't drive: the driver looks at the count after it has left, so one of
-// the two sees the other.
+// Counts the caller among the waiting threads, if it can't drive. The driver looks at the count after it has left, so
+// one of the two sees the other.
 bool EventLoop::BeginDriving(bool wait) {
   if (wait) overlooked_.fetch_add(1);
   if (stopped_ || driving_.exchange(true)) return false;
@@ -112,7 +112,7 @@ void EventLoop::EndDriving() {
   if (watching_) Ring(nudge_);  // a timer may be due sooner than it knows
 }
 
-// Runs what was posted on the caller's thread, if nobody else runs the loop right now.
+// Runs posted tasks on the caller's thread, if no other thread runs the loop right now.
 void EventLoop::RunAtOnce() {
   if (BeginDriving(false)) {
     Iterate();

@@ -11,7 +11,7 @@ namespace byteps_like {
 namespace {
 
 struct Registry {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   std::map<const std::byte*, MemoryRegion> regions;
   uint64_t last_id = 0;
 

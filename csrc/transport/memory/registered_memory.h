@@ -1,7 +1,8 @@
-// The process's long-lived memory that the data path reads and writes: arenas and other shared buffers, what servers
-// sum in, pools of payloads. A device that must know memory before it moves it (RDMA) looks a place up here, registers
-// the region it lies in whole at its first use, and forgets it when it is told that it goes. Memory that isn't here may
-// be unmapped at any time: such a device copies it. Nothing here costs anything on the data path of other transports.
+// The process's long-lived memory that the data path reads and writes: arenas and other shared buffers, servers'
+// accumulators, pools of payloads. A device that must register memory before it moves it (RDMA) looks a place up here,
+// registers its whole region at the first use, and forgets it when told that the region will be destroyed. Memory that
+// isn't here may be unmapped at any time, so such a device copies it. Nothing here costs anything on the data path of
+// other transports.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace byteps_like {
 
-inline constexpr size_t kLeastRegistered = 64u << 10;  // what is smaller is copied sooner than registered
+inline constexpr size_t kLeastRegistered = 64u << 10;  // smaller regions are cheaper to copy than to register
 
 // Memory of another device (a GPU), as its driver lends it to devices that map it themselves. The processor can't read
 // it at its address.
@@ -25,7 +26,7 @@ struct MemoryRegion {
   std::byte* data = nullptr;
   size_t bytes = 0;
   uint64_t id = 0;   // never used again
-  int dma_buf = -1;  // of memory of another device; open as long as the region is there
+  int dma_buf = -1;  // of memory of another device; open as long as the region exists
   uint64_t dma_buf_offset = 0;
 };
 
@@ -35,8 +36,8 @@ class RegisteredMemory {
   RegisteredMemory() = default;
   // The memory must stay mapped until this is destroyed. It may overlap no other region; nothing if `bytes` is 0.
   RegisteredMemory(std::byte* data, size_t bytes);
-  // The same of another device's memory. Links don't send from it, nor is it offered to peers: they would copy what is
-  // short, or has to be kept.
+  // The same for another device's memory. Links don't send from it, and it is not offered to peers, because links copy
+  // short payloads and those that must be kept.
   RegisteredMemory(std::byte* data, size_t bytes, DmaBuf dma_buf);
   // Blocks until all watchers have let go of it. No link may be reading or writing it any more.
   ~RegisteredMemory();
@@ -56,8 +57,8 @@ std::optional<MemoryRegion> FindMemory(const std::byte* data, size_t bytes);
 // Grows whenever a region comes or goes. Any thread; one load.
 uint64_t MemoryGeneration();
 
-// Whoever keeps something about regions. Told on the thread that destroys the region, before it can be unmapped;
-// FindMemory does not find it any more. Must not block for long, nor call what is declared here.
+// For objects that keep something per region. Called on the thread that destroys the region, before it is unmapped and
+// when FindMemory no longer finds it. Must not block for long, and must not call functions of this header.
 class MemoryWatcher {
  public:
   MemoryWatcher() = default;

@@ -15,7 +15,7 @@ namespace byteps_like {
 struct RingDirection {
   alignas(64) std::atomic<uint64_t> head;          // bytes ever written
   alignas(64) std::atomic<uint64_t> tail;          // bytes ever read
-  alignas(64) std::atomic<uint32_t> reader_waits;  // set by the reader, cleared by whoever rings
+  alignas(64) std::atomic<uint32_t> reader_waits;  // set by the reader, cleared by the end that rings
   alignas(64) std::atomic<uint32_t> writer_waits;
 };
 
@@ -42,7 +42,7 @@ constexpr size_t kWakeWriterBytes = kRingBytes / 4;
 
 size_t RingMemoryBytes() { return kPageBytes + 2 * kRingBytes; }
 
-// Sparse: who asks for it has proved nothing yet.
+// Sparse, because the peer that asks for it has proved nothing yet.
 Result<std::shared_ptr<SharedBuffer>> MakeRingMemory() { return SharedBuffer::CreateSparse(RingMemoryBytes()); }
 
 Result<Doorbell> MakeDoorbell() {
@@ -204,7 +204,7 @@ void RingStream::TakeRings() {
 void RingStream::Shutdown() {
   if (shut_.exchange(true)) return;
   page_->closed[end_.side].store(1);
-  ::shutdown(end_.peer_doorbell.get(), SHUT_RDWR);  // wakes whoever watches its inside
+  ::shutdown(end_.peer_doorbell.get(), SHUT_RDWR);  // wakes the end that watches its inside
   ::shutdown(end_.doorbell.get(), SHUT_RDWR);
 }
 

@@ -1,11 +1,11 @@
 // A stream through shared memory: two single-producer single-consumer byte rings, one per direction, and a doorbell per
 // end. Carries inproc (both ends in this process) and shm (the ends in two processes).
 //
-// A doorbell is a socket pair: whoever rings writes to an open file of its own, without waiting, so that nothing the
-// other end does to its descriptors can hold it up (an eventfd's O_NONBLOCK is the other end's as well).
+// A doorbell is a socket pair: an end that rings writes to an open file of its own, without waiting, so nothing that
+// the other end does to its descriptors can block it (an eventfd's O_NONBLOCK would be shared with the other end).
 //
-// A doorbell is rung only when the other end has said that it waits. What the other end writes into the shared page is
-// not trusted: its index is bounded before it is used, and what is wrong closes the stream with kCorrupt.
+// A doorbell is rung only when the other end has said that it waits. The other end's writes to the shared page are not
+// trusted: its index is checked before it is used, and a wrong value closes the stream with kCorrupt.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace byteps_like {
 // 1 MiB no more.
 inline constexpr size_t kRingBytes = 1u << 20;
 
-// What the rings can't carry: descriptors, and the news that the other end died without a word.
+// Carries what the rings can't: descriptors, and the news that the other end died without a goodbye.
 class PeerChannel {
  public:
   virtual ~PeerChannel() = default;
@@ -35,7 +35,7 @@ class PeerChannel {
 
 struct RingPage;  // the shared indices and flags of both directions
 
-struct RingEnd {                         // what one end of a ring stream is made of
+struct RingEnd {                         // the parts of one end of a ring stream
   std::shared_ptr<SharedBuffer> memory;  // RingMemoryBytes() of them
   int side = 0;                          // 0 or 1: which of the two ends
   Fd doorbell;                           // the inside of ours

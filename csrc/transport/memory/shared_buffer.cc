@@ -41,7 +41,7 @@ Status TakePages(const SharedBuffer& buffer) {
   int error = errno;
   if (error == EINVAL) error = ::posix_fallocate(buffer.fd(), 0, static_cast<off_t>(buffer.size()));
   if (error == 0) return {};
-  // EFAULT: whoever touched that page would get a SIGBUS.
+  // EFAULT: touching that page would raise SIGBUS.
   return SystemError("shared memory of " + std::to_string(buffer.size()) + " bytes", error == EFAULT ? ENOMEM : error);
 }
 

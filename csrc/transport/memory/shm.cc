@@ -21,7 +21,8 @@ constexpr std::string_view kScheme = "shm://";
 constexpr std::string_view kPrefix = "byteps_like/";
 constexpr int kBacklog = 1024;
 
-// The one message before the rings: what the descriptors beside it are. In the byte order of the host both live on.
+// The only message before the rings: it describes the descriptors that come with it. In the byte order of the host,
+// which both ends share.
 struct Offer {
   uint32_t magic = 0x534C5042;  // "BPLS"
   uint32_t layout = 2;          // of the shared page and the descriptors

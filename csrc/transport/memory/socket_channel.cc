@@ -26,7 +26,7 @@ std::vector<Fd> TakeFds(msghdr* message) {
   return fds;
 }
 
-// Root may do anything to us as it is; we, as root, admit nobody else.
+// Root may do anything to us anyway; as root, we admit only root.
 bool MayTalk(uid_t peer) { return peer == ::geteuid() || peer == 0; }
 
 }  // namespace
@@ -47,7 +47,7 @@ Status SendWithFds(int socket, const void* data, size_t size, std::initializer_l
   const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(size)) return {};
   if (errno == EPIPE || errno == ECONNRESET) return Status(Code::kPeerLost, "pass a descriptor: the peer died");
-  // The peer has not taken those before: as few as net.unix.max_dgram_qlen fit.
+  // The peer has not yet received the previous ones: only net.unix.max_dgram_qlen fit.
   if (errno == EAGAIN || errno == ETOOMANYREFS) return Status(Code::kCapacity, "pass a descriptor: try again");
   return SystemError("pass a descriptor", errno);
 }

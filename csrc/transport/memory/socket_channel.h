@@ -18,8 +18,8 @@ struct Received {
   size_t bytes = 0;
   std::vector<Fd> fds;
 };
-// kClosed at the end of the stream; 0 bytes and no fds when nothing is there; kCorrupt if the message was cut,
-// kCapacity if this process may have no more descriptors: what was passed is lost.
+// kClosed at the end of the stream; 0 bytes and no fds if there is no message; kCorrupt if the message was cut;
+// kCapacity if this process may have no more descriptors: those that were passed are lost.
 Result<Received> ReceiveWithFds(int socket, void* data, size_t size);
 
 class SocketChannel final : public PeerChannel {

@@ -65,9 +65,9 @@ class Connector {
     return {};
   }
 
-  // The listener gives memory only to those who bring back what it has answered to a first request. That has the
-  // number of the queue pair that will be connected: kernels take another connection of the same number for a stale
-  // one.
+  // The listener spends memory only on peers that return its answer to a first request. That request already carries
+  // the number of the queue pair that will be connected, because kernels take another connection with the same number
+  // for a stale one.
   Status Knock(const std::string& what) {
     auto id = Route(0, what);
     if (!id.ok()) return id.status();
@@ -92,7 +92,7 @@ class Connector {
     }
     const bool ours = answer.magic == asked.magic && answer.layout == asked.layout && answer.index == asked.index;
     come_again_ = ours && (*event)->event == verbs::kRejected;
-    // Where nobody listens, the refusal is the kernel's.
+    // If no process listens, the kernel refuses.
     const bool refused = (*event)->event == verbs::kRejected && !come_again_;
     if ((*event)->event != expected || refused) return Unexpected(**event, what);
     if (!ours) return Stranger(what);

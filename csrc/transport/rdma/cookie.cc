@@ -24,7 +24,7 @@ Cookie CookieJar::Of(std::string_view source, const uint64_t (&connection)[2]) c
        text.size(), mac, nullptr);
   Cookie cookie;
   std::memcpy(cookie.data(), mac, sizeof(cookie));
-  cookie[0] |= 1;  // zero is what those bring that have none
+  cookie[0] |= 1;  // peers that have none send zero
   return cookie;
 }
 

@@ -1,5 +1,5 @@
-// What a listener gives to whoever asks for a connection, to be brought back with the next request: so only peers that
-// get the answers sent to their address cost memory. Nothing is remembered of those that never come back.
+// A listener's answer to a first connection request, which the peer must return with its next request. So only peers
+// that receive answers at their address cost memory; nothing is kept for those that never come back.
 #pragma once
 
 #include <array>

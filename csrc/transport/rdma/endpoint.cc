@@ -165,7 +165,7 @@ size_t Endpoint::Poll() {
       all += static_cast<size_t>(std::max(count, 0));
     }
   }
-  // What the peer sent before it went has completed before the news that it did.
+  // Everything that the peer sent before it disconnected has completed before the disconnect event.
   if (disconnected_ && failure_.ok()) {
     Break(Code::kPeerLost, "it closed the connection, or died");
     ++all;
@@ -219,7 +219,7 @@ void Endpoint::OnReceived(const verbs::Wc& done) {
   if (eager) Heed(*reinterpret_cast<const Envelope*>(BufferOf(came)));
 }
 
-// Of several queue pairs a later envelope may come first.
+// With several queue pairs, a later envelope may come first.
 void Endpoint::Heed(const Envelope& envelope) {
   if (static_cast<int32_t>(envelope.consumed - taken_) > 0) taken_ = envelope.consumed;
   if (static_cast<int32_t>(envelope.freed - slots_freed_) > 0) slots_freed_ = envelope.freed;

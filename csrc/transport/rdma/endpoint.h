@@ -19,7 +19,7 @@ namespace byteps_like::rdma {
 // A message that came, the next one in order.
 struct Arrival {
   const Envelope* envelope = nullptr;  // nullptr: a piece
-  std::byte* content = nullptr;        // behind the envelope; of a piece nullptr: whoever sent for it knows where it is
+  std::byte* content = nullptr;        // behind the envelope; nullptr for a piece, whose place the user knows
   uint32_t bytes = 0;                  // of content, or of the piece
 };
 
@@ -33,7 +33,7 @@ struct Piece {
 };
 
 inline constexpr uint32_t kNoTag = ~0u;
-// What a completion belongs to: a receive (lane and buffer), a probe (lane) or a send (its number).
+// Tells what a completion belongs to: a receive (lane and buffer), a probe (lane) or a send (its number).
 inline constexpr uint64_t kReceive = 1ull << 32, kProbe = 1ull << 33;
 
 class Endpoint {
@@ -50,11 +50,12 @@ class Endpoint {
   static Result<std::unique_ptr<Endpoint>> Make(std::string peer, uint32_t queue_pairs);
   ~Endpoint();
 
-  // Beginning: each queue pair in turn, Add, then Connect with what the peer said.
+  // To begin: for each queue pair in turn, Add, then Connect with the peer's reply.
   Status Add(CmId id, const Options& options);  // takes receives from here on
   Status Connect(uint32_t index, const Greeting& peer);
   Greeting GreetingOf(uint32_t index) const;  // `connection` is the caller's
-  // Once the peer has shown who it is: it may write from here on. What it is to be told: where its pieces land.
+  // Called once the peer has proven its identity: it may write from here on. Returns what to tell it: where its pieces
+  // land.
   Result<PlaceOffer> Open();
   void OnOpen(const PlaceOffer& slots);  // the peer's word: before it there is no place for pieces
   QueuePair& queue_pair(uint32_t index) const { return *lanes_[index].pair; }
@@ -70,8 +71,8 @@ class Endpoint {
   bool Sleep();
   void Await(Deadline until);  // blocks, asleep, until there may be something to Poll for
 
-  // Takes up what has completed; the number of completions. What has failed is in failure() from then on, once and for
-  // ever; what came before is still to be taken.
+  // Processes completions and returns their number. A failure stays in failure() from then on; messages that came
+  // before it must still be taken.
   size_t Poll();
   const Status& failure() const { return failure_; }
 
@@ -89,12 +90,12 @@ class Endpoint {
   Status Send(const Piece& piece, uint32_t tag);
   Status GiveCredit();  // if it is due and there is room
   Status SendFin();
-  // Writes nothing at all by each queue pair that has nothing under way: if its path is gone, it fails as with a
-  // message. The peer's process has no part in it.
+  // Writes zero bytes over each idle queue pair: if its path is gone, that fails as a message would. The peer's process
+  // is not involved.
   void Probe();
   uint32_t under_way() const { return under_way_; }  // messages sent and not acknowledged
   uint64_t bytes_under_way() const { return bytes_under_way_; }
-  void SetUser(User* user) { user_ = user; }  // nullptr: nobody
+  void SetUser(User* user) { user_ = user; }  // nullptr: none
 
   void Break(Code code, const std::string& why);  // failure() from here on, if there was none
 
@@ -102,7 +103,7 @@ class Endpoint {
   void Fail();
 
  private:
-  struct Port {  // what belongs to one device
+  struct Port {  // the resources of one device
     Device* device;
     std::unique_ptr<Completions> completions;
     Registration eager, slots, copies;

@@ -172,19 +172,19 @@ bool LinkReceiver::Redirect(std::byte* place) {
 bool LinkReceiver::Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<Notice>* told) {
   const OfferId id = OfferIdOf(about);
   const bool encoded = (about.flags & kEncoded) != 0;
-  // What is shorter comes in eager messages, which nobody places; what comes by slots is copied.
+  // Shorter payloads come in eager messages, which have no place; payloads in slots are copied.
   const PlaceKeys known = place == nullptr || bytes <= kEagerPayload ? PlaceKeys() : keys_.Find(place, bytes);
   const DeviceKeys* const keys = known.foreign ? nullptr : known.keys;
   const auto found = offered_.find(id);
   if (found != offered_.end()) {
     const Offered& old = found->second;
     if (old.withdrawn) return false;
-    // Other keys: that memory has gone, and what was mapped there next is meant.
+    // Other keys: the old memory is gone, and the offer means the memory that was mapped there next.
     const bool same = keys != nullptr && old.place == place && old.bytes == bytes && old.encoded == encoded;
     if (same && old.keys == *keys) return true;
     offered_.erase(found);
   } else if (keys == nullptr ||
-             offered_.size() >= kMostOffers / 2) {  // what is withdrawn the peer knows a while longer
+             offered_.size() >= kMostOffers / 2) {  // the peer still knows a withdrawn offer for a while
     return false;
   }
   PlaceOffer& offer = told->emplace(Notice{Kind::kOffer, {}}).place;

@@ -29,17 +29,17 @@ class LinkReceiver {
   LinkReceiver(Link& link, Endpoint& endpoint, MemoryKeys& keys, LinkHandler& handler)
       : link_(link), endpoint_(endpoint), keys_(keys), handler_(handler) {}
 
-  // Handles about `budget` bytes at most. True: there may be more right now; false: nothing is there. A failure is
-  // final; `stop` turned true ends the call after the frame at hand. What the peer says of places is put into
+  // Handles about `budget` bytes at most. True: there may be more right now; false: there is nothing more. A failure is
+  // final. Setting `stop` to true ends the call after the current frame. The peer's notices about places are put into
   // `notices`.
   Result<bool> Receive(size_t budget, const bool& stop, std::vector<Notice>* notices);
 
   bool Redirect(std::byte* place);
-  // True if the place may be offered; `told`: what the peer is to hear of it, if anything.
+  // True if the place may be offered; `told`: the notice for the peer, if any.
   bool Offer(const Header& about, std::byte* place, uint64_t bytes, std::optional<Notice>* told);
   bool Withdraw(const OfferId& what, std::optional<Notice>* told);  // likewise
   Status OnWithdrawn(const PlaceOffer& offer);                      // the peer's answer
-  // What the peer is to hear since Receive: of offers that have ended without its knowing.
+  // Notices for the peer since Receive: offers that have ended without its knowledge.
   std::vector<Notice>& lapsed() { return lapsed_; }
 
   bool saw_goodbye() const { return saw_goodbye_; }

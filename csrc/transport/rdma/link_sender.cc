@@ -6,8 +6,8 @@
 namespace byteps_like::rdma {
 namespace {
 
-// What may be under way when the next frame is asked for: the bytes of a line of 400 Gb/s in 20 us. What waits in the
-// device's queue can't be overtaken.
+// The most bytes that may be under way when the next frame is asked for: those of a 400 Gb/s line in 20 us. Messages in
+// the device's queue can't be overtaken.
 constexpr uint64_t kUnderWay = 1u << 20;
 constexpr uint32_t kLeastPiece = 64u << 10;  // smaller ones are not spread over queue pairs
 constexpr uint32_t kMostPiece = 1u << 20;
@@ -188,7 +188,7 @@ void LinkSender::Report(const bool& stop) {
   }
 }
 
-// Of the frame at hand, what is not sent. False: it can't be copied.
+// Copies the unsent part of the current frame. False: it can't be copied.
 bool LinkSender::CopyRest() {
   Frame& frame = current();
   const uint32_t left = next_.header.length - (in_pieces_ ? at_ : 0);

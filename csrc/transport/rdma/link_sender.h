@@ -31,7 +31,7 @@ class LinkSender final : private Endpoint::User {
   // It is answered once no piece goes by it any more.
   Status Withdraw(const PlaceOffer& offer) { return peer_offers_.Withdraw(offer); }
 
-  // Copies what of payloads is not sent, and waits a little for what the device reads right now; false if that takes
+  // Copies the unsent parts of payloads, and waits briefly for those that the device is reading; false if that takes
   // too long.
   [[nodiscard]] bool Keep();
 
@@ -73,7 +73,7 @@ class LinkSender final : private Endpoint::User {
   LinkHandler& handler_;
 
   std::array<Frame, kFrames> frames_;
-  uint32_t begun_ = 0, reported_ = 0;  // frames; what lies between them is under way
+  uint32_t begun_ = 0, reported_ = 0;  // frames; those between the two are under way
   Outgoing next_;                      // the frame at hand
   bool has_header_ = false;            // its header is not sent
   uint32_t at_ = 0;                    // bytes of its payload that are sent, if it goes in pieces

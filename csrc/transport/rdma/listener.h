@@ -26,7 +26,7 @@ class RdmaListener final : public Listener {
   void Close() override;
 
  private:
-  struct Pending {  // a connection of which not all queue pairs are there
+  struct Pending {  // a connection whose queue pairs have not all arrived
     std::string source;
     Greeting first;
     std::unique_ptr<Endpoint> endpoint;
@@ -54,7 +54,7 @@ class RdmaListener final : public Listener {
   Options options_;
   Fd stop_, watch_;
   CmChannel channel_;
-  std::mutex mutex_;  // guards what follows: Close comes from any thread
+  std::mutex mutex_;  // guards the members below: Close comes from any thread
   std::vector<CmId> listening_;
   std::list<Pending> pending_;
   std::atomic<bool> closed_{false};

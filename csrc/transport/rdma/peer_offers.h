@@ -1,5 +1,6 @@
-// Where the peer of an RdmaLink has offered to have payloads written, and what it has taken back of that and is to be
-// told once no piece goes there any more. Both are bounded, whatever the peer says. Knows nothing of devices.
+// The places where the peer of an RdmaLink has offered to receive payloads, and the offers it has withdrawn, which are
+// to be acknowledged once no piece goes there any more. Both are bounded, whatever the peer says. Knows nothing of
+// devices.
 #pragma once
 
 #include <string>
@@ -23,7 +24,7 @@ class PeerOffers {
   void Forget(const OfferId& id) { offers_.erase(id); }
 
   bool owes() const { return !answers_.empty(); }
-  // What is owed, to be sent behind the payload at hand; Answered once for each when it is.
+  // Answers that are owed, to be sent after the current payload. Call Answered once for each that was sent.
   std::vector<Notice> TakeAnswers() { return std::exchange(answers_, {}); }
   void Answered() { --due_; }
 

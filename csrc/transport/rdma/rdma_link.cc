@@ -10,7 +10,7 @@
 namespace byteps_like::rdma {
 namespace {
 
-// How often a link that has nothing under way sees whether its paths are there.
+// How often an idle link checks that its paths still work.
 constexpr auto kProbeEvery = std::chrono::seconds(2);
 
 class RdmaLink final : public LoopLink {
@@ -151,7 +151,7 @@ class RdmaLink final : public LoopLink {
     if (!wants_to_send_ && !sender_.unfinished()) return false;
     wants_to_send_ = false;  // a Kick from inside the handler sets it again
     auto more = sender_.Send(kTurnBytes, stopping_);
-    if (!more.ok()) return true;  // the endpoint has failed: what it had received comes first
+    if (!more.ok()) return true;  // the endpoint has failed: messages that it had received come first
     wants_to_send_ = wants_to_send_ || *more || sender_.blocked();
     return *more;
   }

@@ -1,5 +1,5 @@
-// Bytes over eager messages: what the handshake is spoken over, and what chaos wraps. A link takes the endpoint over
-// afterwards (RdmaLink).
+// A byte stream over eager messages, for the handshake and for chaos to wrap. A link takes the endpoint over afterwards
+// (RdmaLink).
 #pragma once
 
 #include <memory>
@@ -35,13 +35,13 @@ class RdmaStream final : public Stream {
 
   std::mutex mutex_;  // Shutdown may come from any thread
   std::unique_ptr<Endpoint> endpoint_;
-  const Fd doorbell_;  // for what a call in one direction finds for the other, whose event it has taken
+  const Fd doorbell_;  // for completions that a call in one direction finds for the other, whose event it has taken
   const std::string peer_;
   uint32_t read_of_front_ = 0;  // bytes
   bool reader_waits_ = false, writer_waits_ = false;
   bool shut_ = false;    // by us
   bool ended_ = false;   // by the peer
-  bool spoilt_ = false;  // the peer sent what is no bytes
+  bool spoilt_ = false;  // the peer sent a message that is not bytes
 };
 
 Result<std::unique_ptr<Stream>> MakeStream(std::unique_ptr<Endpoint> endpoint);

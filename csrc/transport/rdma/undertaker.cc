@@ -23,7 +23,7 @@ constexpr size_t kMostGraves = 64;  // only connections that are no links yet li
 
 struct Grave {
   std::unique_ptr<Endpoint> endpoint;
-  Deadline until;  // for what is under way to arrive
+  Deadline until;  // for messages under way to arrive
 };
 
 bool Lingers(const Grave& grave) {
@@ -38,7 +38,8 @@ class Undertaker {
  public:
   static Undertaker& Get() {
     static auto* const only = [] {
-      // The libraries close their devices then: nobody may be inside, and what lingers should still arrive.
+      // The libraries close their devices at exit: no thread may be inside them then, and lingering messages should
+      // still arrive.
       std::atexit([] { Get().AwaitNone(); });
       return new Undertaker;
     }();
@@ -86,7 +87,7 @@ class Undertaker {
     for (size_t i = kMostGraves; i < graves_.size(); ++i) graves_[i].until = {};
   }
 
-  // Ends what is over; true if an event follows once there is more to do.
+  // Ends the connections that are over; true if an event follows once there is more to do.
   bool Look() {
     polled_.assign(1, {bell_.get(), POLLIN, 0});
     bool asleep = true;
@@ -120,7 +121,7 @@ class Undertaker {
   bool begun_ = false;
 
   Fd bell_;
-  std::vector<Grave> graves_;  // of the thread, as what follows
+  std::vector<Grave> graves_;  // of the thread, like the members below
   std::vector<pollfd> polled_;
 };
 

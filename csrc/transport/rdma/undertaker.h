@@ -1,4 +1,5 @@
-// The end of an endpoint, off the loop: system calls that wait for the device, and for what was sent to arrive.
+// The end of an endpoint, off the loop: system calls that wait for the device, and the wait for sent messages to
+// arrive.
 #pragma once
 
 #include <memory>
@@ -7,8 +8,8 @@
 
 namespace byteps_like::rdma {
 
-// Returns at once. With `linger`, what is under way is given a few seconds to be acknowledged before the connection is
-// closed; without it the endpoint has failed or was made to fail.
+// Returns at once. With `linger`, messages under way get a few seconds to be acknowledged before the connection is
+// closed. Without it, the endpoint has failed or was made to fail.
 void Bury(std::unique_ptr<Endpoint> endpoint, bool linger);
 
 }  // namespace byteps_like::rdma

@@ -15,7 +15,7 @@ namespace {
 
 using verbs::Lib;
 
-constexpr size_t kProbeBytes = 4u << 20;  // what a link pins, and more
+constexpr size_t kProbeBytes = 4u << 20;  // more than a link pins
 
 bool MayHaveDevice(const ifaddrs& interface) {
   if (interface.ifa_addr == nullptr || (interface.ifa_flags & IFF_UP) == 0) return false;
@@ -67,7 +67,7 @@ Status IsUsable(const std::string& name) {
   return registered;
 }
 
-// Whether one of the devices can be used; else what is wrong with the first.
+// Whether one of the devices can be used; otherwise the reason why the first can't.
 Status IsOneUsable() {
   int count = 0;
   verbs::Device** const list = Lib().get_device_list(&count);

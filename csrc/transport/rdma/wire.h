@@ -1,16 +1,17 @@
-// What crosses an rdma connection. Both ends are little-endian.
+// The messages of an rdma connection. Both ends are little-endian.
 //
 // A message is one work request that the receiver sees complete: an eager one (SEND with immediate: an envelope and up
 // to 4 KiB) or a piece of a payload (RDMA WRITE with immediate into a landing slot, or to a place that was offered).
 // The immediate is the message's number, which puts those of several queue pairs in order.
 //
-// Nothing is sent that has no place to land. Of messages, the receiver has kDepth receives posted on every queue pair;
-// a sender is at most kWindow ahead of what it knows to be consumed, the rest is for kCredit and kFin, which must never
-// wait. (A credit is sent per half a window or half the slots: of one end at most 5 of these are under way.) Slots are
-// used in turn, and at most kSlots ahead of what the receiver has freed. Both counts come back in every envelope.
+// Nothing is sent that has no place to land. The receiver keeps kDepth receives posted on every queue pair. A sender is
+// at most kWindow messages ahead of those that it knows to be consumed; the other receives are for kCredit and kFin,
+// which must never wait. (An end sends a credit per half a window or half the slots, so it has at most 5 of these under
+// way.) Slots are used in turn, at most kSlots ahead of those that the receiver has freed. Both counts come back in
+// every envelope.
 //
-// Until the handshake has been spoken, by eager messages, a queue pair refuses all writes of its peer: a key that was
-// guessed opens nothing. A link lets its peer write, and then sends kOpen; the other end writes nothing before that.
+// Until the handshake, by eager messages, is over, a queue pair refuses all writes of its peer, so a guessed key is
+// useless. A link then lets its peer write and sends kOpen; the other end writes nothing before that.
 #pragma once
 
 #include <bit>
@@ -34,7 +35,7 @@ inline constexpr uint32_t kMessageBytes = kEagerBytes - kEagerSkip;
 enum class Kind : uint8_t {
   kBytes = 1,   // of a stream
   kFin = 2,     // of a stream: no more follow
-  kCredit = 3,  // only what every envelope says
+  kCredit = 3,  // only the fields of every envelope
   kFrame = 4,   // frames, PackedSize each: header and payload; if `pieces`, only the header of the last one
   kOpen = 5,    // a link's first: where its landing slots are, struct PlaceOffer
   kOffer = 6,   // a place where payloads may be written: struct PlaceOffer
@@ -57,7 +58,7 @@ inline constexpr size_t kMostOffers = 1u << 17;  // that a peer may make: some 1
 
 inline constexpr uint32_t kMaxQueuePairs = 8;  // of one connection, all rails together
 
-// Content of kOpen and what follows it. bytes 0: there is no such offer any more.
+// Content of kOpen and later notices. bytes 0: the offer no longer exists.
 struct PlaceOffer {
   FrameType type{};
   uint8_t encoded = 0;
@@ -74,7 +75,8 @@ static_assert(sizeof(PlaceOffer) == 72);
 inline constexpr uint32_t kContentBytes = kMessageBytes - sizeof(Envelope);  // of an eager message
 inline constexpr uint32_t kEagerPayload = kContentBytes - kHeaderBytes;      // of a frame that fits into one
 
-// What a frame takes in an eager message: the next one's header, and so its payload, is aligned again.
+// The room that a frame takes in an eager message, padded so that the next frame's header and payload are aligned
+// again.
 constexpr uint32_t PackedSize(uint32_t length) { return (static_cast<uint32_t>(kHeaderBytes) + length + 63) & ~63u; }
 static_assert(PackedSize(kEagerPayload) == kContentBytes);
 
@@ -85,10 +87,10 @@ struct Greeting {
   uint8_t index = 0;            // of the queue pair
   uint8_t count = 0;            // of queue pairs of the connection
   uint64_t connection[2] = {};  // drawn by the connecting end: which requests belong together
-  uint32_t mtu = 0;             // bytes; at most what the sender's side carries
+  uint32_t mtu = 0;             // bytes; at most as many as the sender's side carries
   uint32_t reserved = 0;
   Cookie cookie{};  // of the listener, which refuses the first request without one, and says it then
 };
-static_assert(sizeof(Greeting) == 48);  // 56 bytes are what fits
+static_assert(sizeof(Greeting) == 48);  // at most 56 bytes fit
 
 }  // namespace byteps_like::rdma

@@ -1,4 +1,4 @@
-// A listening socket whose Accept has a deadline and can be ended from another thread. tcp and shm stand on it.
+// A listening socket whose Accept has a deadline and can be ended from another thread. tcp and shm are built on it.
 #pragma once
 
 #include <atomic>

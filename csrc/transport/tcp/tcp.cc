@@ -1,5 +1,5 @@
-// tcp: between hosts. Socket buffers are left to the kernel's own tuning; what is not yet sent is kept short, so that
-// a higher priority waits behind little.
+// tcp: between hosts. Socket buffers are left to the kernel's own tuning; the unsent part is kept short, so that a
+// higher priority waits behind few bytes.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -95,7 +95,8 @@ class TcpStream final : public Stream {
     return MeansPeerLost(error) ? Status(Code::kPeerLost, status.message()) : status;
   }
 
-  // Closing with bytes unread would send a reset, which can overtake our last bytes: throw away what is here.
+  // Closing with bytes unread would send a reset, which can overtake our last bytes: throw away the bytes that are
+  // here.
   void Drain() {
     std::array<std::byte, 64u << 10> nowhere;  // MSG_TRUNC would need none, but thread checkers take it for a write
     for (int i = 0; i < 256 && ::recv(fd_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT) > 0; ++i) {

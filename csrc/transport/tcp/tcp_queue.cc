@@ -12,8 +12,8 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kShortUnsentBytes = 64u << 10;
-// Of the rate; the rest is for the other connections. Less while a queue stands all the same: the rate was too high, or
-// more than one connection was measured alone.
+// Fractions of the rate; the rest is for other connections. Less if a queue stands all the same: then the rate was too
+// high, or was measured for more than one connection.
 constexpr double kMostOfRate = 0.9, kLeastOfRate = 0.7, kSlower = 0.03, kFaster = 0.002;
 constexpr uint32_t kQueueMicroseconds = 1000;  // of waiting: a queue stands
 constexpr double kAgree = 0.25;
@@ -36,9 +36,9 @@ void TcpQueue::Limit(uint32_t unsent_bytes) {
   Set(fd_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsent_);
 }
 
-// The kernel's rate is that of the last round trip. Where a queue stands it is the path's; otherwise it is that of
-// single bursts, which token buckets let through at any speed, or of whoever gives us the bytes. While one stands, what
-// is under way takes a round trip to go through: a rate that does not agree with that is an accident.
+// The kernel's rate is that of the last round trip. While a queue stands, it is the rate of the path. Otherwise it is
+// the rate of single bursts, which token buckets let through at any speed, or of our own source of bytes. While a queue
+// stands, the bytes under way take one round trip to pass, so a rate that does not agree with that is accidental.
 void TcpQueue::Measure() {
   tcp_info info{};
   socklen_t size = sizeof(info);

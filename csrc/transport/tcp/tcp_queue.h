@@ -9,14 +9,14 @@ namespace byteps_like {
 
 class TcpQueue {
  public:
-  explicit TcpQueue(int fd);  // kDefaultKernelQueue unsent at most, what is under way is left to the kernel
+  explicit TcpQueue(int fd);  // kDefaultKernelQueue unsent at most; bytes under way are left to the kernel
 
   void Limit(uint32_t unsent_bytes);  // Stream::LimitQueue
 
   // True: the connection is paced below the rate of its path, so that the queue before the narrowest line stays empty
-  // for other connections, and less lies unsent. The rate is that at which bytes went through while that queue stood,
-  // so this must be called every 20 ms or so. Returns whether it is paced now: not where no queue was seen, nor where
-  // the rate is beyond what matters.
+  // for other connections, and fewer bytes lie unsent. The rate is the one at which bytes passed while that queue
+  // stood, so call this about every 20 ms. Returns whether the connection is paced now: not if no queue was seen, and
+  // not if the rate is too high to matter.
   bool KeepShort(bool on);
 
  private:

@@ -1,4 +1,4 @@
-// Page-aligned zeroed memory of its own mapping, for registration: never shared with what the allocator hands out.
+// Page-aligned zeroed memory of its own mapping, for registration: never shared with memory from the allocator.
 #pragma once
 
 #include <sys/mman.h>

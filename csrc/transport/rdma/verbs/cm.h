@@ -30,9 +30,9 @@ using CmEvent =
 Result<CmChannel> MakeCmChannel();  // non-blocking
 Result<CmId> MakeCmId(const CmChannel& channel);
 
-// What an event that should not have come means: kSystem, "connection refused" for a rejection; kTimeout.
+// The error that an unexpected event stands for: kSystem, "connection refused" for a rejection; kTimeout.
 Status Unexpected(const verbs::CmEvent& event, const std::string& what);
-CmEvent NextCmEvent(const CmChannel& channel);  // nullptr: none is there
+CmEvent NextCmEvent(const CmChannel& channel);  // nullptr: there is none
 // Waits for the next event of a channel with one identifier; kTimeout after the deadline.
 Result<CmEvent> AwaitCmEvent(const CmChannel& channel, const std::string& what, Deadline deadline);
 // Likewise, and any but `expected` is an error, as Unexpected says.

@@ -14,12 +14,12 @@ class Completions {
   ~Completions();
 
   verbs::Cq* cq() const { return cq_; }
-  int fd() const { return channel_->fd; }  // readable when an event is there; non-blocking
+  int fd() const { return channel_->fd; }  // readable when there is an event; non-blocking
 
   int Poll(verbs::Wc* to, int most) { return verbs::PollCq(cq_, most, to); }
 
-  // Asks for one event at the next completion, unless that is asked for already. Poll again afterwards: what came
-  // before makes no event.
+  // Asks for one event at the next completion, unless one is requested already. Poll again afterwards: earlier
+  // completions cause no event.
   void Arm();
   void TakeEvents();  // after fd() was readable
 

@@ -24,7 +24,7 @@ struct KeyPair {  // of registered memory
 };
 using DeviceKeys = std::array<KeyPair, kMaxQueuePairs>;  // by device of a connection
 
-// Maps another device's memory into this one by ibv_reg_dmabuf_mr: GPUDirect. kSystem, with what is missing: the
+// Maps another device's memory into this one by ibv_reg_dmabuf_mr: GPUDirect. kSystem, naming the missing part: the
 // library (rdma-core 34), the kernel (5.12) or the device's driver.
 Result<verbs::Mr*> RegisterDmaBuf(const verbs::Library& library, verbs::Pd* pd, const MemoryRegion& region, int access);
 
@@ -33,7 +33,7 @@ bool SameHost(const sockaddr& a, const sockaddr& b);
 
 class Device {
  public:
-  // The device of this name ("mlx5_0"), opened when first asked for. Any thread. kSystem says what is wrong: no such
+  // The device of this name ("mlx5_0"), opened when first asked for. Any thread. kSystem names the cause: no such
   // device, no permission on /dev/infiniband/uverbs*.
   static Result<Device*> Open(const std::string& name);
 
@@ -41,7 +41,7 @@ class Device {
   verbs::Context* context() const { return context_; }
   verbs::Pd* pd() const { return pd_; }
 
-  // Pins `size` bytes and lets the device read them, write them (verbs::kLocalWrite), and peers who are told the key
+  // Pins `size` bytes and lets the device read them, write them (verbs::kLocalWrite), and peers that are told the key
   // write them (kRemoteWrite). Any thread. kSystem names the limit of locked memory where that is the cause.
   Result<Registration> Register(void* data, size_t size, int access) const;
 
@@ -50,7 +50,7 @@ class Device {
 
   // The GID at `index` of the port, as a socket address without a port; kInvalid if it is none of IP.
   Result<TcpAddress> AddressOfGid(uint8_t port, int index) const;
-  // The indices of an address in the port's table, with what they are: "0 (RoCE v1), 1 (RoCE v2)", "none"; "" if the
+  // The indices of an address in the port's table, with their types: "0 (RoCE v1), 1 (RoCE v2)", "none"; "" if the
   // library can't say.
   std::string GidsOf(uint8_t port, const sockaddr& address) const;
 

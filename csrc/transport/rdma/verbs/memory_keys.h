@@ -1,5 +1,6 @@
 // Keys of long-lived memory: each region of registered_memory.h is registered once per device, whole, when it is first
-// used, and deregistered when it goes. Memory that is not there has no key: it is copied (docs/decisions/0034).
+// used, and deregistered when it is destroyed. Memory outside these regions has no key and is copied
+// (docs/decisions/0034).
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@
 
 namespace byteps_like::rdma {
 
-// Of one device. Any thread.
+// The registrations of one device. Any thread.
 class Registrations final : private MemoryWatcher {
  public:
   static Registrations& Of(const Device& device);  // for ever
@@ -31,7 +32,7 @@ class Registrations final : private MemoryWatcher {
   std::map<uint64_t, Registration> by_id_;
 };
 
-// What a link may do with a place.
+// How a link may use a place.
 struct PlaceKeys {
   const DeviceKeys* keys = nullptr;  // nullptr: some of it is not in registered memory, or a device can't register it
   bool foreign = false;              // memory of another device (a GPU): the processor must not touch it

@@ -20,7 +20,7 @@ class Patience {
   void OnSleep() { in_vain_ = std::min(in_vain_ + 1, kMostHalvings); }
 
  private:
-  static constexpr std::chrono::nanoseconds kMost{20'000};  // about what a sleep and a wake-up cost
+  static constexpr std::chrono::nanoseconds kMost{20'000};  // about the cost of a sleep and a wake-up
   static constexpr int kMostHalvings = 6;
 
   Deadline busy_at_{};

@@ -11,7 +11,7 @@ namespace {
 using verbs::Lib;
 
 constexpr uint32_t kWishedInline = 188;  // a header and an envelope; beyond it, fetching costs the device less
-constexpr uint8_t kRetries = 6;          // 7 is what it may be at most, but "for ever" to rdma_rxe
+constexpr uint8_t kRetries = 6;          // the maximum is 7, but rdma_rxe takes that as "for ever"
 // No receive is ever missing (wire.h), so this is about a peer that breaks the rules: 6 times 10 ms.
 constexpr uint8_t kReceiverRetries = 6;
 constexpr uint8_t kReceiverTimer = 20;
@@ -24,7 +24,7 @@ verbs::Qp* Create(const Device& device, const Completions& completions, uint32_t
   verbs::QpInitAttr attr{};
   attr.send_cq = attr.recv_cq = completions.cq();
   attr.qp_type = verbs::kReliableConnection;
-  for (const uint32_t wished : {kWishedInline, 0u}) {  // some devices refuse what they can't give
+  for (const uint32_t wished : {kWishedInline, 0u}) {  // some devices refuse amounts that they can't give
     attr.cap = {depth + 1, depth, 1, 1, wished};
     if (verbs::Qp* const qp = Lib().create_qp(device.pd(), &attr); qp != nullptr) {
       *inline_bytes = attr.cap.max_inline_data;

@@ -20,19 +20,20 @@ class QueuePair {
   verbs::CmId* id() const { return id_.get(); }
   uint32_t number() const { return qp_->qp_num; }
   uint32_t inline_bytes() const { return inline_bytes_; }
-  uint32_t mtu() const { return mtu_; }  // bytes: what this side carries at most; after Connect: what is used
+  uint32_t mtu() const { return mtu_; }  // bytes: the most that this side carries; after Connect: the size in use
 
   Status PostReceive(uint64_t id, std::byte* data, uint32_t size, uint32_t key);
   Status PostSend(verbs::SendWr& request);
 
-  // To the state in which it sends and receives; packets carry `peer_mtu` bytes at most. When the peer's number is
-  // known to rdma_cm: after a connection request or its answer.
+  // Moves it to the state in which it sends and receives; packets carry `peer_mtu` bytes at most. Call it when rdma_cm
+  // knows the peer's number: after a connection request or its answer.
   Status Connect(uint32_t peer_mtu);
-  // From here on the peer may write where it has a key for; before, whatever it knows, the device refuses.
+  // From here on the peer may write to memory for which it has a key; before, the device refuses all writes, even with
+  // a valid key.
   Status AllowWrites();
   // Nothing is sent, and nothing from the peer lands in memory, once this has returned: the queue pair is gone. (In the
   // state of error a device may still be busy with the packet or the work request at hand.) Nothing may be posted, and
-  // what was posted and not polled for never completes.
+  // work requests that were not polled for never complete.
   void End();
 
  private:

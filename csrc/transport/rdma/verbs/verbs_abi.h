@@ -34,7 +34,7 @@ struct Device {  // ibv_device
   char ibdev_path[256];
 };
 
-struct ContextOps {  // ibv_context_ops: what is called most goes through it, not through an exported function
+struct ContextOps {  // ibv_context_ops: the most frequent calls go through it, not through exported functions
   void* compat_first[7];
   void* alloc_mw;
   void* bind_mw;
@@ -311,7 +311,7 @@ union CmAddress {
   sockaddr_storage storage;
 };
 
-struct CmId {  // rdma_cm_id, up to what we read
+struct CmId {  // rdma_cm_id, up to the last field that we read
   Context* verbs;
   CmChannel* channel;
   void* context;
