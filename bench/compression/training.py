@@ -71,7 +71,7 @@ def gpt(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, Losses]:
 def cnn(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, Losses]:
     """Model, optimizer, losses."""
     torch.manual_seed(seed)
-    images, _, labels, _ = digits.data()
+    images, _, labels, _ = (part.float() if part.is_floating_point() else part for part in digits.data())
     model = digits.network()
     own = torch.Generator().manual_seed(1000 * seed + bps.rank())
 

@@ -104,3 +104,13 @@ def test_a_benchmark_runs_again_with_its_own_arguments(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "argv", ["rdma.py", "--turns", "2"])
     words = processes.again("--rows")
     assert words[words.index("-m") :] == ["-m", "bench.internals.rdma", "--turns", "2", "--rows"]
+
+
+@pytest.mark.parametrize("task", ["gpt", "cnn"])
+def test_the_tasks_that_codecs_train_have_a_loss(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    training = importlib.import_module("bench.compression.training")
+    monkeypatch.setattr(training.bps, "rank", lambda: 0)
+    _, _, loss = getattr(training, task)(0)
+    assert loss().isfinite()
