@@ -134,12 +134,14 @@ TEST_CASE("tcp queue: a line's queue is found, emptied and left empty, and the c
     connection->Fill([&](bool now) { return !(paced = now); }, queue);
     REQUIRE(paced);
     REQUIRE(Pace(fd));
-    CHECK(*Pace(fd) < 0.95 * rate / 8);
     CHECK(*Pace(fd) > 0.7 * rate / 8);
     CHECK(Unsent(fd) == kShortUnsent);
+    // Where other programs take the processor, the rate may be measured too high: then a queue stands, and corrects it.
     int calls = 0;
-    connection->Fill([&](bool now) { return (paced = now) && ++calls < 15; }, queue);
-    CHECK(paced);
+    const auto too_fast = [&] { return *Pace(fd) >= 0.95 * rate / 8; };
+    connection->Fill([&](bool now) { return (paced = now) && (++calls < 15 || too_fast()); }, queue);
+    REQUIRE(paced);
+    CHECK_FALSE(too_fast());
     CHECK(connection->Info().tcpi_rtt < 10'000);  // where TCP by itself fills 20 ms
     CHECK_FALSE(queue.KeepShort(false));
     CHECK_FALSE(Pace(fd));
