@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,8 +39,11 @@ class Standing:
         return tuple(self.members[rank] for rank in ranks)
 
     def ranks_of(self, members: Sequence[int]) -> tuple[int, ...]:
-        """The ranks of those of `members` that are there, ascending."""
-        return tuple(sorted(self._by_member[member] for member in members if member in self._by_member))
+        """The ranks of those of `members` that are there, ascending. Sorted once: every operation asks."""
+        asked = tuple(members)
+        if asked not in self._ranks_of:
+            self._ranks_of[asked] = tuple(sorted(self._by_member[one] for one in asked if one in self._by_member))
+        return self._ranks_of[asked]
 
     def among(self, members: Sequence[int]) -> Standing:
         """The same worker's place among those of `members` that are there. Raises ValueError if it is none of them."""
@@ -55,6 +59,10 @@ class Standing:
         )
 
     @cached_property
+    def _ranks_of(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        return {}
+
+    @cached_property
     def _by_member(self) -> dict[int, int]:
         return {member: rank for rank, member in enumerate(self.members)}
 
@@ -63,13 +71,13 @@ ALONE = Standing(0, (1,))
 """Of a world of one."""
 
 
-class Stands:
+class Stands(ABC):
     """Who stands somewhere among the workers: rank and sizes are those of `standing`, which each view replaces."""
 
     @property
+    @abstractmethod
     def standing(self) -> Standing:
         """In the view in force."""
-        raise NotImplementedError
 
     @property
     def rank(self) -> int:
