@@ -168,3 +168,12 @@ def test_ranks_that_wait_for_each_other_are_those_of_the_view() -> None:
     assert not any(late), "answers of the view before prove nothing"
     now = [meetings.report(rank, blocked("xy"[rank]), Answer(question.number, begun[rank])) for rank in range(2)]
     assert [one.ranks for one in now[1]] == [(0, 1)]
+
+
+def test_barriers_of_workers_who_are_all_gone_are_forgotten() -> None:
+    barriers = Barriers()
+    for number, members in enumerate([(1, 2), (3, 4)], 1):
+        barriers.follow(view_of(members, number=number))
+        assert not barriers._completed
+        for call in range(3):
+            assert [barriers.arrive(f"of view {number}", call, member) for member in members] == [False, True]

@@ -23,6 +23,8 @@ class Barriers:
     def follow(self, view: View) -> list[str]:
         """`view` is in force from now on. Returns the names whose barriers waited only for members that left."""
         members = view.ranks.keys()
+        if members.isdisjoint(self._before):
+            self._completed.clear()  # nobody is there any more who counts them
         self._before = {
             member: self._before[member] if member in self._before else dict(self._completed) for member in members
         }
