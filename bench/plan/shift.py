@@ -32,6 +32,7 @@ from byteps_like.planner.shift.plan import Arc, PeriodicJob, ShiftPlan, plan_shi
 
 JOBS = "AB"
 LEAD = 15.0  # seconds in which all processes have started
+LEAST_STEPS = 13
 
 
 @dataclass(frozen=True)
@@ -184,13 +185,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rate", default="200mbit", help="speed of the links of the lab")
     parser.add_argument("--compute", type=float, default=0.5, help="seconds of a step, and of its communication")
-    parser.add_argument("--steps", type=int, default=104)
+    parser.add_argument("--steps", type=int, default=104, help="with shifts; without, two fifths of them")
     parser.add_argument(
         "--keep-window", action="store_true", help="TCP doesn't begin anew after each pause, as hosts are often set"
     )
     parser.add_argument("--json", type=Path, default=report.OUT / "shift.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "shift.png")
     arguments = parser.parse_args()
+    if arguments.steps < LEAST_STEPS:
+        parser.error(f"--steps {arguments.steps}: at least {LEAST_STEPS}, as the first of each kind don't count")
     rows, times = measure(arguments)
     show(arguments, rows)
     report.write_json_lines(arguments.json, {name: str(value) for name, value in vars(arguments).items()}, rows)
