@@ -24,15 +24,15 @@ settings.load_profile("no deadlines")
 
 TOGETHER = {
     "c10d pool": (
-        "multiprocess/test_c10d_suite_like.py",
-        "multiprocess/test_fsdp_compression.py",
-        "multiprocess/test_parallel_examples.py",
+        "multiprocess/c10d/test_c10d_suite_like.py",
+        "multiprocess/c10d/test_fsdp_compression.py",
+        "multiprocess/c10d/test_parallel_examples.py",
     ),
     "lab": ("lab/",),  # each lab removes what dead ones have left, of which there is a test
 }
 """Group -> what the names of its files below tests/ begin with."""
 
-FIRST = ("multiprocess/test_examples.py", "c10d pool", "multiprocess/test_torch_world.py")
+FIRST = ("multiprocess/jobs/test_examples.py", "c10d pool", "multiprocess/jobs/test_torch_world.py")
 """The longest groups: none of them is left to one process alone at the end."""
 
 

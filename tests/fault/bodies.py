@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from byteps_like.errors import BytePSLikeError
-from tests.scenarios.crossing_models import OPTIMIZERS, Run
+from tests.scenarios.crossing.models import OPTIMIZERS, Run
 from tests.scenarios.models import mlp
 
 Seen = tuple[str, str, float]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.multiprocess.c10d_world import GroupPool
+from tests.multiprocess.c10d.world import GroupPool
 
 RANKS, VICTIM = 3, 2
 ELEMENTS = 4 << 20

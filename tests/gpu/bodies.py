@@ -12,7 +12,7 @@ import torch
 
 from byteps_like.errors import BytePSLikeError
 from byteps_like.torch.device import inflight
-from tests.scenarios.device_training import sgd
+from tests.scenarios.devices.training import sgd
 from tests.scenarios.models import mlp
 
 DEADLINE = 10.0

@@ -10,7 +10,7 @@ import torch
 
 from byteps_like import cuda
 from tests.fakes.native_job import run_native_job
-from tests.scenarios import native_staging as scenarios
+from tests.scenarios.devices import native_staging as scenarios
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 PARTITION = 4096

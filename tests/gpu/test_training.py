@@ -17,7 +17,7 @@ from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import device_training as scenarios
+from tests.scenarios.devices import training as scenarios
 
 CUDA = torch.device("cuda", 0)
 needs_triton = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from torch import nn
 import byteps_like.torch as bps
 from byteps_like.torch.job import runtime
 from tests.fakes.held_worker import HeldHandle, HeldWorker
-from tests.scenarios.crossing_models import OPTIMIZERS
+from tests.scenarios.crossing.models import OPTIMIZERS
 from tests.scenarios.models import fill, flat
 
 LAYERS = 5

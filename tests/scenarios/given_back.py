@@ -17,7 +17,7 @@ from byteps_like.torch.device import inflight
 from byteps_like.torch.job import runtime
 from byteps_like.worker.api import TensorSpec
 from tests.scenarios.models import mlp
-from tests.scenarios.optimizers import backward
+from tests.scenarios.optimizers.updates import backward
 
 Held = tuple[int, int]
 """Descriptors and mappings of shared memory."""

@@ -17,7 +17,7 @@ from byteps_like.torch.c10d.futures import Callbacks, Future
 from byteps_like.torch.c10d.process_group import ProcessGroup
 from byteps_like.torch.device.tensors import WIRE_DTYPES
 from tests.fakes.thread_process_groups import run_groups
-from tests.scenarios import c10d
+from tests.scenarios.c10d import calls as c10d
 
 
 @pytest.mark.parametrize("scenario", c10d.SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -1,4 +1,4 @@
-"""The tests of tests/gpu/test_kernels.py on a device that the host plays: that they pass where kernels are right.
+"""The tests of tests/gpu/test_codec_kernels.py on a device that the host plays: that they pass where kernels are right.
 
 All sizes and numbers are tests/native's; here what a device will be asked goes through the binding once a codec.
 """
@@ -9,7 +9,7 @@ from byteps_like import _core
 from byteps_like.cuda import sources
 from byteps_like.cuda.recipes import Workbench
 from tests.fakes.software_driver import DRIVER, needs_software_driver
-from tests.scenarios.kernels import KINDS, SPECS, same_mean, same_payload
+from tests.scenarios.devices.kernels import KINDS, SPECS, same_mean, same_payload
 
 pytestmark = needs_software_driver
 

@@ -21,7 +21,7 @@ from tests.fakes.software_device import DEADLINE, software_device
 from tests.fakes.software_driver import needs_software_driver
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import device_training as scenarios
+from tests.scenarios.devices import training as scenarios
 from tests.scenarios.models import batch, loss_of, mlp
 
 CPU = torch.device("cpu")

@@ -20,8 +20,11 @@ from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.software_device import DEADLINE, SoftwareDevice, software_device
 from tests.fakes.thread_process_groups import run_groups
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import c10d, operations, optimizers, replicas
+from tests.scenarios.c10d import calls as c10d
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp, share
+from tests.scenarios.operations import calls as operations
+from tests.scenarios.optimizers import replicas
+from tests.scenarios.optimizers import updates as optimizers
 
 ON_HOSTS = {
     "every_class",  # it is long, and which classes of optimizers there are is no matter of devices

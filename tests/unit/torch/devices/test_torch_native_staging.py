@@ -19,8 +19,8 @@ from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_driver import needs_software_driver
+from tests.scenarios.devices.native_staging import reduced
 from tests.scenarios.models import batch, fill, flat, loss_of, share
-from tests.scenarios.native_staging import reduced
 
 pytestmark = needs_software_driver
 DEADLINE = 20.0

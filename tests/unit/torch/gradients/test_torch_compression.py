@@ -13,8 +13,8 @@ from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import compression as scenario
 from tests.scenarios.models import batch, distance, loss_of, mlp, share
+from tests.scenarios.optimizers import compression as scenario
 
 SIZE = 3
 NAMED = {"w": "onebit:block=64"}

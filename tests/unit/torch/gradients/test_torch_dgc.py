@@ -9,7 +9,7 @@ import torch
 import byteps_like.torch as bps
 from byteps_like.compression.sparse.topk import TopK
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import compression as scenario
+from tests.scenarios.optimizers import compression as scenario
 
 SIZE, NUMEL, SHAPE = 3, 160, (8, 20)
 MU, RATIO = 0.9, 0.1

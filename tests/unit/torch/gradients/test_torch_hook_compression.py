@@ -18,7 +18,7 @@ from byteps_like.worker.local import CompletedHandle, LocalWorker
 from tests.fakes.codec_rounds import by_reference
 from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.thread_world import run_world
-from tests.scenarios import compression as scenario
+from tests.scenarios.optimizers import compression as scenario
 
 CODEC = codec_of("onebit:block=64")
 

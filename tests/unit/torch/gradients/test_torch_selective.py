@@ -33,8 +33,8 @@ from byteps_like.tuner.setting import Setting
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios.compression import Given
 from tests.scenarios.models import distance
+from tests.scenarios.optimizers.compression import Given
 
 SHAPE = (64, 40)
 LIMIT = 1 + PACE.trials * (PACE.discard + PACE.measure)

@@ -17,7 +17,7 @@ from byteps_like.worker.local import LocalWorker
 from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp
-from tests.scenarios.tuned import GRID, PACE, STEPS
+from tests.scenarios.optimizers.tuned import GRID, PACE, STEPS
 
 
 def make(bps, model, grid=None, momentum=0.9, **options):

@@ -9,7 +9,7 @@ import torch
 
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios.joins import SCENARIOS
+from tests.scenarios.operations.joins import SCENARIOS
 
 
 @pytest.mark.parametrize("servers", [True, False], ids=["servers", "collectives"])

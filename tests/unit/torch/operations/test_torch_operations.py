@@ -13,7 +13,7 @@ from byteps_like.torch.job import runtime
 from byteps_like.torch.job.naming import KEPT, LANES
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios.operations import SCENARIOS
+from tests.scenarios.operations.calls import SCENARIOS
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

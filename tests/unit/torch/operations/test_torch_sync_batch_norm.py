@@ -8,7 +8,7 @@ import byteps_like.torch as bps
 from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import run_world
-from tests.scenarios.normalization import SCENARIOS
+from tests.scenarios.operations.normalization import SCENARIOS
 
 
 @pytest.mark.parametrize("servers", [True, False], ids=["servers", "collectives"])

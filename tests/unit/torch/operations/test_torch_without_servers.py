@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import membership, misuse, operations, optimizers, replicas
+from tests.scenarios.operations import calls as operations
+from tests.scenarios.optimizers import membership, misuse, replicas
+from tests.scenarios.optimizers import updates as optimizers
 
 SCENARIOS = [*operations.SCENARIOS, *optimizers.SCENARIOS, *membership.SCENARIOS, *replicas.SCENARIOS]
 

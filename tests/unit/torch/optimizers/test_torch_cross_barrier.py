@@ -6,8 +6,10 @@ import pytest
 
 from byteps_like.errors import PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import crossing, crossing_misuse, crossing_rows
-from tests.scenarios.crossing_models import OPTIMIZERS, Run, plain_loss
+from tests.scenarios.crossing import misuse as crossing_misuse
+from tests.scenarios.crossing import rows as crossing_rows
+from tests.scenarios.crossing import updates as crossing
+from tests.scenarios.crossing.models import OPTIMIZERS, Run, plain_loss
 from tests.scenarios.models import batch, mlp
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from byteps_like.torch.factors.choice import FactorExchange, FactorLink, by_factors, next_rows
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import factors
 from tests.scenarios.models import distance, fill
+from tests.scenarios.optimizers import factors
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, False), (2, True), (3, False)])

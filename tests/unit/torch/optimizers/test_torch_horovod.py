@@ -8,7 +8,8 @@ import byteps_like.torch as bps
 from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.thread_world import run_world
-from tests.scenarios import horovod, routes
+from tests.scenarios.operations import horovod
+from tests.scenarios.optimizers import routes
 
 SCENARIOS = [*horovod.SCENARIOS, *routes.SCENARIOS]
 

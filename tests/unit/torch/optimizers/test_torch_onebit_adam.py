@@ -11,7 +11,7 @@ from byteps_like.compression.quantised.onebit import Onebit
 from byteps_like.torch.job import runtime
 from tests.fakes.settings import configure
 from tests.fakes.thread_world import run_world
-from tests.scenarios import compression as scenario
+from tests.scenarios.optimizers import compression as scenario
 
 SIZE, FREEZE, STEPS = 3, 4, 10
 SHAPE = (8, 20)

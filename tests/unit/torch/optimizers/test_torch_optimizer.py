@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import membership, optimizers
+from tests.scenarios.optimizers import membership
+from tests.scenarios.optimizers import updates as optimizers
 
 SCENARIOS = [*optimizers.SCENARIOS, *membership.SCENARIOS]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import misuse, replicas
+from tests.scenarios.optimizers import misuse, replicas
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -13,8 +13,8 @@ from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.local_group import LocalOperation
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import sharded
 from tests.scenarios.models import fill, flat
+from tests.scenarios.optimizers import sharded
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, False), (2, True), (3, False)])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios import training
 from tests.scenarios.models import distance
+from tests.scenarios.optimizers import training
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 

@@ -1,0 +1,131 @@
+"""Every example runs, with short arguments: most of them in one job of two workers, the demo as `make demo` does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples"
+DRIVER = Path(__file__).with_name("examples_driver.py")
+DEADLINE = 100.0
+
+IN_ONE_JOB = {
+    "from_byteps.py": ("--epochs 2 --fp16-pushpull", r"epoch 2: training accuracy [6-9]\d"),
+    "from_horovod.py": ("--epochs 2", r"epoch 2: training accuracy [6-9]\d[^~]*points per rank; rank \d was the last"),
+    "ddp_style.py": ("--steps 20", r"rank [01]: same weights on all 2 ranks"),
+    "cross_barrier.py": ("--steps 30", r"rank [01]: same weights with and without the barrier"),
+    "compression.py": (
+        "--steps 20",
+        r"rank [01]: thc4: 0\.[1-4]\d of the bytes, training accuracy [2-9]\d",
+    ),
+    "clipping_amp.py": ("--steps 20", r"rank [01]: same gradients on all 2 ranks"),
+    "sharded_optimizer.py": ("--steps 20", r"rank [01] of 2: \d+ of \d+ bytes of state"),
+    "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),
+    "portable.py": ("", r"rank [01] of 2: \d+ bytes sent, all ranks agree"),
+    "collectives_numpy.py": ("--elements 5000", r"rank [01] of 2: sums, parts and messages are right"),
+}
+"""Example -> short arguments, what must stand in its output."""
+
+IN_THE_DEMO = {"digits.py", "demo.py"}
+
+
+def run(*command: str) -> str:
+    """The output of a command, which must end well."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_", "COLUMNS"))}
+    environment = clean | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def drive(workers: int, commands: list[str], servers: int = 1) -> dict[str, str]:
+    """Runs examples in one job; example -> its output."""
+    counts = ["-n", str(workers), "-s", str(servers)]
+    launcher = [sys.executable, "-m", "byteps_like", "run", "-q", *counts, "--"] if workers else []
+    out = run(*launcher, sys.executable, str(DRIVER), *commands)
+    parts: dict[str, str] = {}
+    for rank in range(max(workers, 1)):
+        own = "\n".join(line.partition("│ ")[2] for line in out.splitlines() if line.startswith(f"worker {rank} "))
+        for part in re.split(r"^== ", own if workers else out, flags=re.MULTILINE)[1:]:
+            name, _, text = part.partition("\n")
+            parts[name] = parts.get(name, "") + text
+    return parts
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, str]:
+    return drive(2, [f"{script} {arguments}" for script, (arguments, _) in IN_ONE_JOB.items()])
+
+
+def test_every_example_is_run_here() -> None:
+    scripts = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("_")}
+    assert scripts == IN_ONE_JOB.keys() | IN_THE_DEMO
+
+
+@pytest.mark.parametrize("script", IN_ONE_JOB)
+def test_example_with_two_workers(outputs: dict[str, str], script: str) -> None:
+    assert re.search(IN_ONE_JOB[script][1], outputs[script]), outputs[script]
+
+
+def test_the_same_examples_without_servers() -> None:
+    scripts = [script for script in IN_ONE_JOB if script != "portable.py"]
+    found = drive(2, [f"{script} {IN_ONE_JOB[script][0]}" for script in scripts], servers=0)
+    for script in scripts:
+        assert re.search(IN_ONE_JOB[script][1], found[script]), found[script]
+
+
+def test_every_example_explains_itself() -> None:
+    scripts = sorted((IN_ONE_JOB.keys() | IN_THE_DEMO) - {"portable.py"})
+    for script, text in drive(0, [f"{script} --help" for script in scripts]).items():
+        assert "byteps-like run" in text or "make demo" in text, script
+        assert "options:" in text, script
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    out = tmp_path_factory.mktemp("demo")
+    return run(sys.executable, str(EXAMPLES / "demo.py"), "--out", str(out)), out
+
+
+def test_demo_trains_to_the_same_losses_in_one_process_and_in_four(demo: tuple[str, Path]) -> None:
+    _, out = demo
+    one, many = (json.loads((out / f"{name}.json").read_text()) for name in ("one", "distributed"))
+    assert (one["workers"], many["workers"]) == (1, 2)
+    assert len(one["loss"]) == len(many["loss"]) == 330
+    assert max(abs(a - b) for a, b in zip(one["loss"], many["loss"], strict=True)) < 1e-6
+    assert one["accuracy"] >= 0.97
+    assert many["accuracy"] >= 0.97
+
+
+def test_demo_counts_each_gradient_once_each_way(demo: tuple[str, Path]) -> None:
+    _, out = demo
+    many = json.loads((out / "distributed.json").read_text())
+    gradients = 8 * (160 + 4640 + 65664 + 1290)  # float64; of the layers, in order
+    expected = many["steps"] * many["workers"] * gradients
+    # Above it: padding and control elements of the arena, the first broadcast, the accuracy.
+    assert expected < many["payload_sent"] < 1.01 * expected
+    assert expected < many["payload_received"] < 1.01 * expected
+
+
+def test_demo_ends_with_a_summary_and_a_plot(demo: tuple[str, Path]) -> None:
+    text, out = demo
+    shown = text[text.index("byteps_like demo") :]
+    for row in (
+        "test accuracy",
+        "largest difference in loss",
+        "steps per second",
+        "share of communication",
+        "GB",
+        "plot",
+    ):
+        assert row in shown
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,125 @@
+"""The torch API between real processes, over real servers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from byteps_like.timeline.merge import merge
+from byteps_like.timeline.recorder import recorder
+from tests.multiprocess.real_world import Pool, job
+from tests.scenarios import traced
+from tests.scenarios.crossing import misuse as crossing_misuse
+from tests.scenarios.crossing import rows as crossing_rows
+from tests.scenarios.crossing import updates as crossing
+from tests.scenarios.operations import calls as operations
+from tests.scenarios.optimizers import compression, factors, membership, misuse, replicas, sharded, training, tuned
+from tests.scenarios.optimizers import updates as optimizers
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_training_equals_one_process(pool: Pool, ranks: int, servers: int) -> None:
+    for dtype, tolerance in TOLERANCE.items():
+        with job(ranks, servers, force_distributed=True, partition_bytes=2048) as cluster:
+            results = pool.run(cluster, training.fifty_steps, dtype)
+        expected = torch.tensor(training.fifty_losses(dtype))
+        for worst, losses in results:
+            assert worst < tolerance
+            assert losses == results[0][1]
+            assert (torch.tensor(losses) - expected).abs().max() < tolerance * expected.abs().max()
+
+
+SCENARIOS = [
+    operations.every_type_and_op,
+    operations.wider_types,
+    operations.integer_average_truncates,
+    operations.bool_is_any_or_all,
+    operations.out_of_place_leaves_input,
+    operations.empty_and_scalar,
+    operations.many_in_flight,
+    operations.rounds_of_one_name,
+    operations.broadcasts,
+    operations.compressed,
+    operations.objects,
+    optimizers.every_class,
+    optimizers.accumulation,
+    optimizers.lbfgs,
+    optimizers.state_dict_both_ways,
+    membership.unused_everywhere,
+    membership.unused_on_some_ranks,
+    membership.shared,
+    membership.mixed_types_and_sparse,
+    membership.groups_come_and_go,
+    membership.two_optimizers,
+    misuse.too_many_backwards,
+    crossing.finer_towards_the_input,
+    crossing.shared_reused_and_read,
+    crossing.states_in_flight,
+    crossing.the_model_outlives_the_optimizer,
+    crossing_misuse.cleared_against_step,
+    crossing_rows.sparse_gradients,
+    crossing_rows.dense_by_rows,
+    crossing_rows.rows_of_a_step_thrown_away,
+    replicas.parameters_in_every_form,
+    replicas.buffers_and_batch_norm,
+    replicas.optimizer_state,
+    replicas.wrapped_training,
+    replicas.wrapped_unused,
+    tuned.weights_stay,
+    sharded.equal_to_the_unsharded,
+    sharded.saved_by_others,
+    factors.equal_to_the_dense,
+    factors.thrown_away,
+    factors.groups_are_added,
+    compression.telescopes,
+    compression.trains_by,
+    compression.left_out_at_times,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenario(pool: Pool, scenario: Callable[..., None]) -> None:
+    """Over shared memory and TCP; the same processes again and again, so also init() after shutdown()."""
+    for transport in ("shm", "tcp"):
+        with job(2, 2, transport=transport, partition_bytes=1024) as cluster:
+            pool.run(cluster, scenario, together=True)
+
+
+@pytest.mark.parametrize("servers", [2, 0])
+def test_updates_that_cross_the_barrier_have_the_same_bits(pool: Pool, servers: int) -> None:
+    with job(2, servers, transport="tcp", partition_bytes=512) as cluster:
+        pool.run(cluster, crossing.fifty_steps, together=True)
+    with job(3 if servers == 0 else 2, servers, partition_bytes=1024) as cluster:
+        pool.run(cluster, crossing.leaves_at_once)
+
+
+def test_what_rank_0_has_recorded_shows_all_ranks_and_the_server(pool: Pool, tmp_path: Path) -> None:
+    with job(2, 1) as cluster:
+        pool.run(cluster, traced.by_rank_0, str(tmp_path), 3, together=True)
+    recorder.stop()  # the server's, in this process
+    events = merge(tmp_path)["traceEvents"]
+    steps = Counter(event["pid"] for event in events if event["cat"] == "step")
+    assert steps == {0: 3, 1: 3}
+    assert {event["pid"] for event in events} == {0, 1, 1000}
+    updated = Counter(event["pid"] for event in events if event["cat"] == "partition" and event["name"] == "updated")
+    assert min(updated[rank] for rank in (0, 1)) >= 3
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_timeline_is_started_and_stopped(pool: Pool, tmp_path: Path, servers: int) -> None:
+    with job(2, servers) as cluster:
+        pool.run(cluster, traced.from_start_to_stop, str(tmp_path), together=True)
