@@ -75,7 +75,7 @@ class Codec(ABC):
 
     name: ClassVar[str]
     id: ClassVar[int]
-    """As in proto/byteps_like/v1/codec.proto."""
+    """In the header of every encoded payload; never reused. docs/how-to/compression.md lists all of them."""
     trait: ClassVar[Trait]
     biased: ClassVar[bool] = True
     """Whether the expectation of what comes out differs from what went in: error feedback helps such codecs."""

@@ -66,7 +66,7 @@ class Codec {
   // each other.
   const std::string& spec() const { return spec_; }
   uint32_t world() const { return world_; }  // contributions to a full round
-  virtual uint8_t id() const = 0;            // proto/byteps_like/v1/codec.proto
+  virtual uint8_t id() const = 0;            // in the header of every encoded payload; never reused
   virtual Trait trait() const = 0;
   virtual CodecPlan Plan(uint32_t numel) const = 0;  // numel >= 1
 
