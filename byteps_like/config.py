@@ -95,8 +95,8 @@ class Config:
     peer_grace: float = _setting(0.7, "Time that a member has to reconnect after its connection broke.")
     transport: str = _setting(
         "auto",
-        "Transport of data links: auto (shm on one host, rdma where both ends support it, else tcp), tcp, shm, rdma, or"
-        " a chaos://… template.",
+        "Transport of data links: auto (the best that both ends can use: shm within a host, then rdma, then tcp), the"
+        " name of one, or a chaos://… template. docs/reference/protocol.md lists them.",
     )
     rdma: str = _setting(
         "auto", "RDMA between hosts: auto (if both ends support it), off, or require (raise an error without it)."

@@ -22,7 +22,7 @@
 #include "csrc/kernels/kernels.h"
 #include "csrc/transport/links/link.h"
 #include "tests/native/collectives/schedules.h"
-#include "tests/native/transport/link_world.h"
+#include "tests/native/transport/links/link_world.h"
 
 namespace byteps_like::testing {
 namespace {

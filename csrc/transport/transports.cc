@@ -1,6 +1,8 @@
 #include "csrc/transport/transports.h"
 
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "csrc/transport/chaos/chaos.h"
 #include "csrc/transport/links/link.h"
@@ -8,6 +10,22 @@
 #include "csrc/transport/url.h"
 
 namespace byteps_like {
+
+// Each transport's file defines a pair of these, and says by a Status why it can't run on this host if it may be so.
+Result<std::unique_ptr<Stream>> ConnectInproc(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenInproc(const std::string& url);
+
+Result<std::unique_ptr<Stream>> ConnectTcp(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenTcp(const std::string& url);
+
+Status ShmIsViable();
+Result<std::unique_ptr<Stream>> ConnectShm(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenShm(const std::string& url);
+
+Status RdmaIsViable();
+Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenRdma(const std::string& url);
+
 namespace {
 
 Status Always() { return {}; }

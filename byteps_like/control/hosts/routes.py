@@ -1,16 +1,51 @@
-"""Which way to which peer: shared memory on the same host, RDMA, else TCP, or what the setting `transport` says."""
+"""Which transport to which peer: the first of a table that both ends can use, or what the setting `transport` says."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from byteps_like.errors import ConfigError
 
-_TRANSPORTS = ("auto", "tcp", "shm", "rdma")
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """What the addresses of a process that listens are made of."""
+
+    host: str
+    port: int
+    unique: str
+    """A name that no other process on the host has."""
+    rdma: str
+    """The address of `rdma_listen_url`; "": none."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A row of the table of transports. The native core has a table of the same schemes."""
+
+    scheme: str
+    address: Callable[[Whereabouts], str]
+    """Where a process listens; "": it doesn't."""
+    within_host: bool = False
+    """Whether both ends must be on one host."""
+    by_choice: bool = True
+    """Whether members may be told to use it by the setting, and may be told not to."""
+
+
+TRANSPORTS = (
+    Transport("shm", lambda at: f"shm://{at.unique}", within_host=True),
+    Transport("rdma", lambda at: at.rdma),
+    Transport("tcp", lambda at: f"tcp://[{at.host}]:{at.port}" if ":" in at.host else f"tcp://{at.host}:{at.port}"),
+    Transport("inproc", lambda at: f"inproc://{at.unique}", within_host=True, by_choice=False),
+)
+"""The best one first. By inproc, a server's portable door reaches the server that it belongs to."""
+
+_CHOICES = ("auto", *(transport.scheme for transport in TRANSPORTS if transport.by_choice))
 
 
 def host_id() -> str:
@@ -21,16 +56,14 @@ def host_id() -> str:
 
 
 def listen_urls(transport: str, host: str, port: int, unique: str, rdma: str = "") -> list[str]:
-    """Where a server listens: TCP for everybody, shared memory for its own host, inproc for its portable door.
+    """Where a process listens, best first: by all transports, or by TCP alone if `transport` says so, and for itself.
 
-    Between the first two comes `rdma`, the address of `rdma_listen_url`; "": none.
+    `rdma`: the address of `rdma_listen_url`; "": none.
     """
-    urls = [f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"]
-    if rdma:
-        urls.insert(0, rdma)
-    if scheme_of(transport) != "tcp":
-        urls.insert(0, f"shm://{unique}")
-    return [*urls, f"inproc://{unique}"]
+    at = Whereabouts(host, port, unique, rdma)
+    only_tcp = scheme_of(transport) == "tcp"
+    urls = [row.address(at) for row in TRANSPORTS if not (only_tcp and row.by_choice and row.scheme != "tcp")]
+    return [url for url in urls if url]
 
 
 def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -> list[str]:
@@ -39,12 +72,12 @@ def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -
     Raises ConfigError, calling the peer `whom`, when the setting `transport` leaves none.
     """
     wanted = scheme_of(transport)
-    urls = [
-        url
-        for url in offered
-        if (url.startswith(("rdma://", "tcp://")) or (url.startswith("shm://") and near))
-        and wanted in ("auto", urlsplit(url).scheme)
-    ]
+    usable = {
+        row.scheme
+        for row in TRANSPORTS
+        if row.by_choice and wanted in ("auto", row.scheme) and (near or not row.within_host)
+    }
+    urls = [url for url in offered if urlsplit(url).scheme in usable]
     if not urls:
         raise ConfigError(
             f"transport={transport!r} leaves no way to {whom}, which offers {', '.join(offered) or 'nothing'}"
@@ -61,8 +94,8 @@ def scheme_of(transport: str) -> str:
     if transport.startswith("chaos"):
         parts = urlsplit(transport)
         scheme = parts.netloc or parts.scheme.partition("+")[2] or "auto"
-    if scheme not in _TRANSPORTS:
-        raise ConfigError(f"transport={transport!r} is none of {', '.join(_TRANSPORTS)}, chaos://<one of them>?seed=…")
+    if scheme not in _CHOICES:
+        raise ConfigError(f"transport={transport!r} is none of {', '.join(_CHOICES)}, chaos://<one of them>?seed=…")
     return scheme
 
 

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "csrc/transport/memory/ring_stream.h"
-#include "csrc/transport/transports.h"
+#include "csrc/transport/stream.h"
 
 namespace byteps_like {
 namespace {

@@ -11,8 +11,8 @@
 #include "csrc/base/log.h"
 #include "csrc/transport/memory/ring_stream.h"
 #include "csrc/transport/memory/socket_channel.h"
+#include "csrc/transport/stream.h"
 #include "csrc/transport/tcp/listen_socket.h"
-#include "csrc/transport/transports.h"
 
 namespace byteps_like {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "csrc/transport/rdma/rdma_stream.h"
-#include "csrc/transport/transports.h"
+#include "csrc/transport/stream.h"
 
 namespace byteps_like::rdma {
 namespace {

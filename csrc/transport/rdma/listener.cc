@@ -12,8 +12,8 @@
 #include "csrc/transport/entrance/unproven.h"
 #include "csrc/transport/rdma/rdma_stream.h"
 #include "csrc/transport/rdma/undertaker.h"
+#include "csrc/transport/stream.h"
 #include "csrc/transport/tcp/listen_socket.h"
-#include "csrc/transport/transports.h"
 
 namespace byteps_like::rdma {
 namespace {

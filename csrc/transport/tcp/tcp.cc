@@ -10,10 +10,10 @@
 #include <cerrno>
 
 #include "csrc/base/fd.h"
+#include "csrc/transport/stream.h"
 #include "csrc/transport/tcp/listen_socket.h"
 #include "csrc/transport/tcp/tcp_address.h"
 #include "csrc/transport/tcp/tcp_queue.h"
-#include "csrc/transport/transports.h"
 
 namespace byteps_like {
 namespace {

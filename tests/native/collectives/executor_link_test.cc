@@ -1,6 +1,6 @@
 // Programs over real links, the mild faults of chaos included.
 #include "tests/native/collectives/executor_fixture.h"
-#include "tests/native/transport/link_world.h"
+#include "tests/native/transport/links/link_world.h"
 
 namespace byteps_like::testing {
 namespace {

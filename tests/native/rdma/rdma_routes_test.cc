@@ -2,7 +2,7 @@
 #include "tests/native/collectives/executor_fixture.h"
 #include "tests/native/rdma/rdma_fixture.h"
 #include "tests/native/server/cluster_fixture.h"
-#include "tests/native/transport/link_world.h"
+#include "tests/native/transport/links/link_world.h"
 
 namespace byteps_like::testing {
 namespace {

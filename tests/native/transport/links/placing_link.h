@@ -16,7 +16,7 @@
 
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/memory/registered_memory.h"
-#include "csrc/transport/transports.h"
+#include "tests/native/transport/links/inproc.h"
 
 namespace byteps_like::testing {
 
@@ -195,7 +195,7 @@ class PlacingStream final : public Stream {
 
 // The connecting end makes the cable and hands the other one its share, as the first bytes of the stream.
 inline Result<std::unique_ptr<Stream>> ConnectPlacing(const std::string& url, Deadline deadline) {
-  auto stream = ConnectInproc(url, deadline);
+  auto stream = Inproc().connect(url, deadline);
   if (!stream.ok()) return stream;
   auto cable = std::make_shared<PlacingCable>();
   auto* const share = new std::shared_ptr<PlacingCable>(cable);
@@ -224,7 +224,7 @@ class PlacingListener final : public Listener {
 };
 
 inline Result<std::unique_ptr<Listener>> ListenPlacing(const std::string& url) {
-  auto listener = ListenInproc(url);
+  auto listener = Inproc().listen(url);
   if (!listener.ok()) return listener;
   return std::unique_ptr<Listener>(std::make_unique<PlacingListener>(std::move(*listener)));
 }

@@ -8,7 +8,7 @@
 #include "server/policy/policies.h"
 #include "server/rounds/dense_round.h"
 #include "tests/native/compression/coded_fixture.h"
-#include "tests/native/transport/placing_link.h"
+#include "tests/native/transport/links/placing_link.h"
 
 namespace byteps_like::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "csrc/transport/links/link.h"
-#include "csrc/transport/transports.h"
+#include "tests/native/transport/links/inproc.h"
 
 namespace byteps_like::testing {
 
@@ -97,11 +97,11 @@ class LateListener final : public Listener {
 // Before its first address. Links of the accepting end are late.
 inline void UseLate() {
   const auto listen = [](const std::string& url) -> Result<std::unique_ptr<Listener>> {
-    auto listener = ListenInproc(url);
+    auto listener = Inproc().listen(url);
     if (!listener.ok()) return listener;
     return std::unique_ptr<Listener>(std::make_unique<LateListener>(std::move(*listener)));
   };
-  static const Transport transport{"late", [] { return Status(); }, ConnectInproc, +listen};
+  static const Transport transport{"late", [] { return Status(); }, Inproc().connect, +listen};
   AddTransport(transport);
 }
 

@@ -1,5 +1,5 @@
 // A server whose device is told late that its results have arrived.
-#include "tests/native/transport/late_link.h"
+#include "tests/native/transport/links/late_link.h"
 
 #include <doctest/doctest.h>
 
