@@ -19,8 +19,8 @@ _ROLES = ("worker", "server", "scheduler")
 _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
-def _setting(default: Any, doc: str, *, job_wide: bool = False, secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"doc": doc, "job_wide": job_wide})
+def _setting(default: Any, doc: str, *, job_wide: bool = False, secret: bool = False, told: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"doc": doc, "job_wide": job_wide, "told": told})
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Config:
     )
     secret: str = _setting("", "Secret of the job; never given on a command line. Overrides secret_file.", secret=True)
     secret_file: str = _setting("", "File that contains the job's secret, readable only by its owner.")
-    rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler assigns it.")
+    rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler assigns it.", told=True)
     world_size: int = _setting(1, "Number of workers in the job.")
     local_rank: int = _setting(-1, "Rank among the workers of this host; -1: detected when the world forms.")
     local_size: int = _setting(0, "Number of workers on this host; 0: detected when the world forms.")
@@ -216,6 +216,10 @@ class Config:
         """With the job's settings as the scheduler has them, whatever was the default here."""
         known = {name: value for name, value in settings.items() if name in self.job_settings()}
         return replace(self, **{name: type(getattr(self, name))(value) for name, value in known.items()})
+
+    def told(self) -> dict[str, Any]:
+        """What the scheduler is told of this process as fields of `Member` of the same names."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.metadata.get("told")}
 
     def job_settings(self, *, explicit_only: bool = False) -> dict[str, str]:
         """The settings in which all members of a job must agree, as text; with `explicit_only`, those somebody set."""

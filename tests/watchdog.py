@@ -89,7 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def watch(pid: int) -> None:
     """The watcher: returns when the process has ended, or has been killed."""
-    ended, expected = os.pidfd_open(pid), sys.stdin.fileno()
+    try:
+        ended, expected = os.pidfd_open(pid), sys.stdin.fileno()
+    except ProcessLookupError:  # it has ended before it was watched
+        return None
     watched = selectors.DefaultSelector()
     watched.register(ended, selectors.EVENT_READ)
     watched.register(expected, selectors.EVENT_READ)

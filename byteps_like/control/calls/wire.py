@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.control import bounds
@@ -16,6 +17,7 @@ from byteps_like.worker.api import Declared, Meeting, MeetingPlace, Partition, Q
 
 _ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
 _ROLE_OF = {value: role for role, value in _ROLES.items()}
+_AS_THEY_ARE = tuple(item.name for item in fields(Member) if item.name not in ("role", "urls", "native"))
 _KINDS = {
     EventKind.FAILED: pb.Event.KIND_FAILED,
     EventKind.WARNING: pb.Event.KIND_WARNING,
@@ -50,40 +52,16 @@ def error_from_wire(message: types.Error) -> BytePSLikeError:
 
 def member_to_wire(member: Member) -> types.Member:
     """One member."""
-    return types.Member(
-        role=_ROLES[member.role],
-        rank=member.rank,
-        host_id=member.host_id,
-        host=member.host,
-        pid=member.pid,
-        urls=member.urls,
-        shards=member.shards,
-        door=member.door,
-        admin=member.admin,
-        portable=not member.native,
-        gbps=member.gbps,
-        number=member.number,
-    )
+    plain = {name: getattr(member, name) for name in _AS_THEY_ARE}
+    return types.Member(role=_ROLES[member.role], urls=member.urls, portable=not member.native, **plain)
 
 
 def member_from_wire(message: types.Member) -> Member:
     """One member. Raises InvalidArgumentError for a role that is unknown here."""
     if message.role not in _ROLE_OF:
         raise InvalidArgumentError(f"unknown role {message.role} of a member on host {message.host}")
-    return Member(
-        role=_ROLE_OF[message.role],
-        rank=message.rank,
-        host_id=message.host_id,
-        host=message.host,
-        pid=message.pid,
-        urls=tuple(message.urls),
-        shards=message.shards,
-        door=message.door,
-        admin=message.admin,
-        native=not message.portable,
-        gbps=message.gbps,
-        number=message.number,
-    )
+    plain = {name: getattr(message, name) for name in _AS_THEY_ARE}
+    return Member(role=_ROLE_OF[message.role], urls=tuple(message.urls), native=not message.portable, **plain)
 
 
 def view_from_wire(message: types.World) -> View:

@@ -18,7 +18,7 @@ def own_member(config: Config, role: MemberRole, **more: Any) -> Member:
 
     Raises ConfigError for an unknown interface, or a scheduler whose name has no address, unless `gbps` is given.
     """
-    own: dict[str, Any] = {"role": role, "rank": config.rank, "pid": os.getpid()} | more
+    own: dict[str, Any] = {"role": role, "pid": os.getpid()} | config.told() | more
     own.setdefault("host", config.host or socket.gethostname())
     if "host_id" not in own:
         own["host_id"] = host_id()
