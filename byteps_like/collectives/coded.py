@@ -44,9 +44,13 @@ class CodedPartition(ABC):
         self._plans = [self._codec.plan(chunk.numel) for chunk in chunks]
         self._largest = max(self._plans, key=lambda plan: int(plan["payload"]))
         self._prelude = _aligned(sum(plan["prelude"] for plan in self._plans))
-        self._slot = _padded(self._largest["payload"])
+        self._slot = _padded(self._most("payload"))
         self._payloads = _aligned(self._slot * group.size)
         self._round = 0
+
+    def _most(self, what: str) -> int:
+        """Bytes that any chunk needs: of two with equal payloads one may have the larger accumulator."""
+        return max(int(plan[what]) for plan in self._plans)
 
     def exchange(self, x: Floats, op: Op, feedback: Compensation, options: CallOptions) -> Steps:
         """Replaces `x`, the partition, by its sum or average over the group. Each yield is to be waited for."""
@@ -100,31 +104,21 @@ class SummedPartition(CodedPartition):
         self._decode(self._payloads[: sizes[0]], self._chunks[0], agreed[0], factor, x)
 
 
-class TwoHopPartition(CodedPartition):
-    """Of any other codec that can be summed."""
+class OwnersPartition(CodedPartition):
+    """Of any other codec that can be summed: payloads go to the ranks that their chunks belong to, which sum them."""
 
     def __init__(self, group: Group, coding: Coding, chunks: Sequence[ChunkRange]) -> None:
         super().__init__(group, coding, chunks)
         self._variable = coding.variable
-        self._result_slot = _padded(self._largest["result"])
         self._received = _aligned(self._slot * group.size)
-        self._results = _aligned(self._result_slot * group.size)
-        self._accumulator = _aligned(self._largest["accumulator"])
+        self._accumulator = _aligned(self._most("accumulator"))
         self._sizes = np.zeros((3, group.size), np.uint32)  # of what is sent, of what comes, of all results
-        own = chunks[group.rank].numel if group.rank < len(chunks) else 0
-        self._kept = np.zeros(own if coding.two_way else 0, np.float32)
+        self._own = next((number for number, chunk in enumerate(chunks) if chunk.index == group.rank), None)
+        """Which of the chunks is this rank's; None: none."""
 
-    def _reduce(self, sizes: list[int], agreed: list[Bytes], x: Floats, op: Op, options: CallOptions) -> Steps:
-        self._sizes[0, : len(sizes)] = sizes
-        yield from self._scatter(options)
-        self._sum()
-        yield from self._gather(options)
-        factor = 1.0 / self._group.size if op is Op.AVERAGE else 1.0
-        for chunk, prelude in zip(self._chunks, agreed, strict=True):
-            result = self._results[chunk.index * self._result_slot :][: int(self._sizes[2, chunk.index])]
-            self._decode(result, chunk, prelude, factor, x[chunk.slice])
-
-    def _scatter(self, options: CallOptions) -> Steps:
+    def _scatter(self, sizes: list[int], options: CallOptions) -> Steps:
+        for chunk, nbytes in zip(self._chunks, sizes, strict=True):
+            self._sizes[0, chunk.index] = nbytes
         source, target, size = self._payloads.ctypes.data, self._received.ctypes.data, self._group.size
         if not self._variable:
             yield self._group.all_to_all(source, target, self._slot, self._slot, DType.UINT8, options)
@@ -133,30 +127,56 @@ class TwoHopPartition(CodedPartition):
         out, came = self._sizes[0], self._sizes[1]
         yield self._group.all_to_all(out.ctypes.data, came.ctypes.data, 1, 1, DType.UINT32, options)
         from_, to = ([base + rank * self._slot for rank in range(size)] for base in (source, target))
-        send, receive = ([self._grain(int(one), self._slot) for one in side] for side in (out, came))
+        send, receive = ([grain(int(one), self._slot) for one in side] for side in (out, came))
         yield self._group.all_to_all(from_, to, send, receive, DType.UINT8, options)
 
-    def _sum(self) -> None:
-        rank, size = self._group.rank, self._group.size
-        if rank >= len(self._chunks):
-            self._sizes[2, rank] = 0
-            return
-        chunk = self._chunks[rank]
-        accumulator = self._accumulator[: self._plans[rank]["accumulator"]]
-        self._codec.reset(chunk.numel, accumulator)
-        for sender in range(size):
+    def _sum(self, own: int) -> Bytes:
+        """The codec's accumulator for this rank's chunk, number `own`, with all ranks' payloads."""
+        numel = self._chunks[own].numel
+        accumulator = self._accumulator[: self._plans[own]["accumulator"]]
+        self._codec.reset(numel, accumulator)
+        for sender in range(self._group.size):
             payload = self._received[sender * self._slot :][: int(self._sizes[1, sender])]
-            self._codec.accumulate(chunk.numel, payload, accumulator)
+            self._codec.accumulate(numel, payload, accumulator)
+        return accumulator
+
+    def _emit(self, chunk: ChunkRange, accumulator: Bytes, result: Bytes) -> int:
+        draw = self._draw(chunk, SERVER_RANK)
+        return int(self._codec.emit(chunk.numel, self._group.size, draw, accumulator, result))
+
+
+class TwoHopPartition(OwnersPartition):
+    """The owners hand the sums to all, encoded once more."""
+
+    def __init__(self, group: Group, coding: Coding, chunks: Sequence[ChunkRange]) -> None:
+        super().__init__(group, coding, chunks)
+        self._result_slot = _padded(self._most("result"))
+        self._results = _aligned(self._result_slot * group.size)
+        own = 0 if self._own is None else chunks[self._own].numel
+        self._kept = np.zeros(own if coding.two_way else 0, np.float32)
+
+    def _reduce(self, sizes: list[int], agreed: list[Bytes], x: Floats, op: Op, options: CallOptions) -> Steps:
+        yield from self._scatter(sizes, options)
+        self._sizes[2, self._group.rank] = 0 if self._own is None else self._result(self._own)
+        yield from self._gather(options)
+        factor = 1.0 / self._group.size if op is Op.AVERAGE else 1.0
+        for chunk, prelude in zip(self._chunks, agreed, strict=True):
+            result = self._results[chunk.index * self._result_slot :][: int(self._sizes[2, chunk.index])]
+            self._decode(result, chunk, prelude, factor, x[chunk.slice])
+
+    def _result(self, own: int) -> int:
+        """Puts the encoded sum of this rank's chunk into its slot; its bytes."""
+        chunk, accumulator = self._chunks[own], self._sum(own)
         if self._kept.size:
             accumulator.view(np.float32)[: chunk.numel] += self._kept
             self._kept[:] = accumulator.view(np.float32)[: chunk.numel]
-        result = self._results[rank * self._result_slot :][: self._result_slot]
-        written = self._codec.emit(chunk.numel, size, self._draw(chunk, SERVER_RANK), accumulator, result)
-        self._sizes[2, rank] = written
+        result = self._results[self._group.rank * self._result_slot :][: self._result_slot]
+        written = self._emit(chunk, accumulator, result)
         if self._kept.size:
             said = np.empty_like(self._kept)
             self._decode(result[:written], chunk, _NOTHING, 1.0, said)
             self._kept -= said
+        return written
 
     def _gather(self, options: CallOptions) -> Steps:
         rank, size, sizes = self._group.rank, self._group.size, self._sizes[2]
@@ -169,13 +189,8 @@ class TwoHopPartition(CodedPartition):
         start = sizes.ctypes.data
         yield self._group.all_gather(start + 4 * rank, start, [1] * size, DType.UINT32, options)
         places = [base + number * self._result_slot for number in range(size)]
-        counts = [self._grain(int(one), self._result_slot) for one in sizes]
+        counts = [grain(int(one), self._result_slot) for one in sizes]
         yield self._group.all_gather(own, places, counts, DType.UINT8, options)
-
-    @staticmethod
-    def _grain(size: int, most: int) -> int:
-        grain = _padded(-(-most // _GRAINS))
-        return min(-(-size // grain) * grain, most)
 
 
 _NOTHING = np.zeros(0, np.uint8)
@@ -186,6 +201,12 @@ def coded_partition(group: Group, coding: Coding, key: int, numel: int) -> Coded
     dense = coding.trait is Trait.DENSE
     chunks = cut(numel, 1 if dense else group.size, key)
     return (SummedPartition if dense else TwoHopPartition)(group, coding, chunks)
+
+
+def grain(size: int, most: int) -> int:
+    """The bytes that travel for `size`, of sizes that vary up to `most`."""
+    step = _padded(-(-most // _GRAINS))
+    return min(-(-size // step) * step, most)
 
 
 def _padded(nbytes: int) -> int:

@@ -15,6 +15,7 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.attach import follow
+from byteps_like.torch.adapt.tuning import OFF
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
 from byteps_like.torch.crossing.optimizer import check_crossing, crossing
@@ -28,9 +29,10 @@ from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
 from byteps_like.torch.optimizer.outsider import OutsiderMixin
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, twin_of
+from byteps_like.torch.reduction.api import Adaptable
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
-from byteps_like.torch.sharded.optimizer import sharded
+from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
 
 
 def DistributedOptimizer(
@@ -86,7 +88,7 @@ def DistributedOptimizer(
     del num_groups, groups
     check_plain(optimizer)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    whole = op is Adasum or bool(shard or sufficient_factors)
+    whole = op is Adasum or bool(sufficient_factors)
     rules = _rules(optimizer, compression, whole)
     asked = Asked(op, gradient_predivide_factor, backward_passes_per_step, sparse_as_dense, process_set)
     choices = Choices(asked, route, model, cross_barrier, shard, tune, sufficient_factors, rules)
@@ -119,7 +121,10 @@ def _by_gradients(
 ) -> DistributedTwin:  # fmt: skip
     passes = choices.asked.backward_passes_per_step
     if choices.shard:
-        twin: DistributedTwin = sharded(optimizer, names, options, passes)
+        shares = shard_reducer(optimizer, names, options)
+        shares.passes_per_step = passes
+        _follow(shares, names, options, choices)
+        twin: DistributedTwin = sharded(optimizer, names, shares, choices.asked.process_set)
         return twin
     if choices.cross_barrier:
         model = check_crossing(optimizer, choices.model)
@@ -134,12 +139,17 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
     if choices.sufficient_factors:
         reducer = factor_reducer(names, options, choices.model, choices.sufficient_factors)
     else:
-        options.rules.check_names(name for name, _ in names())
         reducer = GradientReducer(names, options)
+    _follow(reducer, names, options, choices)
+    return reducer
+
+
+def _follow(reducer: Adaptable, names: ParameterNames, options: ReducerOptions, choices: Choices) -> None:
+    if not choices.sufficient_factors:
+        options.rules.check_names(name for name, _ in names())
     if options.transform is None:
         reducer.codecs.take_rates(names.rates)
-    follow(reducer, choices.tune)
-    return reducer
+    follow(reducer, OFF if choices.shard else choices.tune)
 
 
 def _rules(optimizer: object, compression: object, whole: bool) -> Rules:

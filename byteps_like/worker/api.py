@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Protocol, runtime_checkable
 
-from byteps_like.collectives.api import Group
+from byteps_like.collectives.api import DEFAULT, CallOptions, CollectiveOperation, Group
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError
 from byteps_like.worker.standing import Standing
@@ -198,6 +198,31 @@ class Tunable(Protocol):
 
     def retire(self, declared: Declared) -> None:
         """No rank will use this name again, and nothing of it is in flight here: what is held for it may be freed."""
+
+
+class Scatter(Protocol):
+    """The encoded reduce-scatters of one group, one at a time. What is fed back is as long as all parts together."""
+
+    def reduce_scatter(
+        self, source: int, target: int, counts: Sequence[int], dtype: DType, op: Op, options: CallOptions = DEFAULT
+    ) -> CollectiveOperation:  # fmt: skip
+        """As Group.reduce_scatter, for sums and averages of fp32; `counts` are the same each time. Overwrites
+        `source`."""
+
+    def compensate(self, feedback: Feedback | None, numel: int) -> None:
+        """From the next call on `numel` elements have this. See Worker.compensate."""
+
+    def rescale(self, factor: float) -> None:
+        """See Worker.rescale."""
+
+
+@runtime_checkable
+class Scatters(Protocol):
+    """A worker that encodes what its groups reduce and scatter."""
+
+    def coded_scatter(self, group: Group, codec: str) -> Scatter:
+        """Of `group`, in whose place it makes calls, as TensorSpec has `codec`. Raises InvalidArgumentError for a codec
+        whose payloads can't be summed."""
 
 
 @dataclass(frozen=True)

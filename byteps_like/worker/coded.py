@@ -11,6 +11,7 @@ import numpy as np
 from byteps_like.collectives.api import DEFAULT, CallOptions, Group
 from byteps_like.collectives.coded import CodedPartition, Steps, coded_partition
 from byteps_like.collectives.coded_hosts import HostsPartition, MakeGroup, suits
+from byteps_like.collectives.coded_scatter import CodedScatter
 from byteps_like.collectives.planning.stepper import Flight, Stepper
 from byteps_like.compression.codec import Floats
 from byteps_like.compression.feedback import Compensation
@@ -75,13 +76,7 @@ class CodedLanes:
 
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """See worker.api.Worker.compensate."""
-        nbytes = declared.spec.nbytes
-        whole = Compensation()
-        if feedback is not None:
-            residual, momentum = (
-                _floats(address, nbytes) if address else None for address in (feedback.residual, feedback.momentum)
-            )
-            whole = Compensation(residual, momentum, feedback.mu, feedback.nesterov, feedback.masked)
+        whole = _compensation(feedback, declared.spec.nbytes)
         with self._lock:
             for part in declared.partitions:
                 self._feedback[part.key] = whole.part(slice(part.offset // 4, (part.offset + part.nbytes) // 4))
@@ -100,9 +95,38 @@ class CodedLanes:
                 self._partitions.pop(part.key, None)
                 self._feedback.pop(part.key, None)
 
+    def scatter(self, group: Group, codec: str) -> Scattering:
+        """See worker.api.Scatters."""
+        return Scattering(CodedScatter(group, codec, self._stepper))
+
     def close(self) -> None:
         """What is under way fails with ShutdownError."""
         self._stepper.close()
+
+
+class Scattering:
+    """See worker.api.Scatter."""
+
+    def __init__(self, scatter: CodedScatter) -> None:
+        self._scatter = scatter
+        self.reduce_scatter = scatter.reduce_scatter
+
+    def compensate(self, feedback: Feedback | None, numel: int) -> None:
+        """See worker.api.Scatter."""
+        self._scatter.feedback = _compensation(feedback, 4 * numel)
+
+    def rescale(self, factor: float) -> None:
+        """See worker.api.Scatter."""
+        self._scatter.feedback.scale *= factor
+
+
+def _compensation(feedback: Feedback | None, nbytes: int) -> Compensation:
+    if feedback is None:
+        return Compensation()
+    residual, momentum = (
+        _floats(address, nbytes) if address else None for address in (feedback.residual, feedback.momentum)
+    )
+    return Compensation(residual, momentum, feedback.mu, feedback.nesterov, feedback.masked)
 
 
 def _floats(address: int, nbytes: int) -> Floats:

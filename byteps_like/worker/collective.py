@@ -28,6 +28,7 @@ from byteps_like.worker.api import (
     Meets,
     Partition,
     Places,
+    Scatter,
     SharedMemory,
     TensorSpec,
 )
@@ -212,6 +213,10 @@ class CollectiveWorker(Stands):
     def rescale(self, declared: Declared, factor: float) -> None:
         """See worker.api.Worker.rescale."""
         self._coded.rescale(declared, factor)
+
+    def coded_scatter(self, group: Group, codec: str) -> Scatter:
+        """See worker.api.Scatters."""
+        return self._coded.scatter(group, codec)
 
     def use(self, links: Links) -> None:
         """See worker.api.Tunable. There is no credit here: a rank can't run ahead in a collective."""

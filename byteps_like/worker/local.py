@@ -13,7 +13,7 @@ from byteps_like.collectives.api import Group
 from byteps_like.compression.registry import Coding
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, ShutdownError
-from byteps_like.worker.api import Declared, Feedback, Partition, TensorSpec
+from byteps_like.worker.api import Declared, Feedback, Partition, Scatter, TensorSpec
 from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.local_group import LocalGroup
 from byteps_like.worker.standing import ALONE, Stands
@@ -151,6 +151,10 @@ class LocalWorker(Stands):
     def rescale(self, declared: Declared, factor: float) -> None:
         """See worker.api.Worker.rescale."""
         self._coding().rescale(declared, factor)
+
+    def coded_scatter(self, group: Group, codec: str) -> Scatter:
+        """See worker.api.Scatters."""
+        return self._coding().scatter(group, codec)
 
     def forget(self, declared: Declared) -> None:
         """See worker.api.Forgets."""

@@ -177,7 +177,6 @@ REMEMBERS = {
         "NativeGroup", "NativeOperation", "Planner", "HostsPartition", "Lanes", "_Ended", "InnerBackends", "GroupPeers",
         "IpcPeers", "LocalShares",
     },
-    "parameters and their optimizer's state are cut over the ranks of one view": {"ShardArena"},
     "a link of one view": {"DoorSession"},
     "what the user gave": {"ProcessSet"},
     "made anew for each view": {"Epoch", "CardRates"},

@@ -6,34 +6,42 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from byteps_like.collectives.api import CollectiveOperation
+from byteps_like.collectives.ending import Ending
 from byteps_like.errors import BytePSLikeError, DeadlineError, ShutdownError, timed_out
 
 logger = logging.getLogger(__name__)
 
 
 class Flight:
-    """One exchange under way. Thread-safe."""
+    """One exchange under way: a CollectiveOperation. Thread-safe."""
+
+    source = -1
 
     def __init__(self, steps: Generator[CollectiveOperation, None, None], what: str) -> None:
         self.steps = steps
         self.waits_for: CollectiveOperation | None = None
         self._what = what
-        self._ended = threading.Event()
-        self._error: BytePSLikeError | None = None
+        self._ending: Ending[BytePSLikeError] = Ending()
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        return self._ended.is_set()
+        return self._ending.has_come()
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until it has ended; raises what made it fail, DeadlineError after `timeout`: then it goes on."""
-        if not self._ended.wait(timeout):
+        if not self._ending.wait(timeout):
             raise DeadlineError(f"{self._what} {timed_out(timeout or 0.0)}", operation=self._what)
-        if self._error is not None:
-            raise self._error
+
+    def error(self) -> BytePSLikeError | None:
+        """See collectives.api.CollectiveOperation."""
+        return self._ending.error()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls back once when it has ended, on the stepper's thread, which is not to be kept; at once if it has."""
+        self._ending.on_come(callback)
 
     def give_up(self, error: BytePSLikeError) -> None:
         """See collectives.api.CollectiveOperation. Some operation of the exchange waits for ranks that won't come."""
@@ -43,8 +51,7 @@ class Flight:
 
     def end(self, error: BytePSLikeError | None = None) -> None:
         """It is over."""
-        self._error = error
-        self._ended.set()
+        self._ending.come(error)
 
 
 class Stepper:

@@ -40,4 +40,9 @@ def cut(numel: int, ranks: int, key: int) -> list[ChunkRange]:
         block //= 2
     length = -(-numel // (block * ranks)) * block
     bounds = [(begin, min(begin + length, numel)) for begin in range(0, numel, length)]
-    return [ChunkRange(index, *bound, (key + (index + 1) * _GOLDEN) & _MASK) for index, bound in enumerate(bounds)]
+    return [keyed(index, *bound, key) for index, bound in enumerate(bounds)]
+
+
+def keyed(index: int, begin: int, end: int, key: int) -> ChunkRange:
+    """The chunk of rank `index`, whose draws are its own among those of the partition with `key`."""
+    return ChunkRange(index, begin, end, (key + (index + 1) * _GOLDEN) & _MASK)

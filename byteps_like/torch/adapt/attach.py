@@ -9,10 +9,10 @@ from byteps_like.torch.adapt.codec_trial import probe
 from byteps_like.torch.adapt.tuning import Tune, attach
 
 if TYPE_CHECKING:
-    from byteps_like.torch.reduction.reducer import GradientReducer
+    from byteps_like.torch.reduction.api import Adaptable
 
 
-def follow(reducer: GradientReducer, tune: Tune | None) -> None:
+def follow(reducer: Adaptable, tune: Tune | None) -> None:
     """Attaches them. Where it is tuned, the tuner finds out whether codecs pay. Watching comes last: what it samples is
     laid out as the others leave it."""
     runtime = reducer.runtime

@@ -19,7 +19,7 @@ import torch
 
 from byteps_like.compression.feedback import Compensation
 from byteps_like.dtypes import DType, Op
-from byteps_like.torch.gradients.bucket import Bucket
+from byteps_like.torch.gradients.bucket import Coded
 from byteps_like.torch.gradients.coding import MOMENTUM, RESIDUAL, CodedSample
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.reduction.api import Reducer
@@ -27,7 +27,7 @@ from byteps_like.worker.api import TWOWAY, TensorSpec
 
 if TYPE_CHECKING:
     from byteps_like.compression.figures import Encoding, Figures, Usual
-    from byteps_like.torch.reduction.reducer import GradientReducer
+    from byteps_like.torch.reduction.api import Adaptable
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class CodecReport:
 class _Watched:
     """An arena, and what was seen of it."""
 
-    arena: Bucket
+    arena: Coded
     window: range
     seen: list[Figures]
     suspected: bool = False
@@ -68,14 +68,14 @@ class _Watched:
 class Watching:
     """Looks at the codecs of `reducer` every so many rounds. See Watcher for the calls."""
 
-    def __init__(self, reducer: GradientReducer, every: int) -> None:
+    def __init__(self, reducer: Adaptable, every: int) -> None:
         self._every = every
         self._reference = weakref.ref(reducer)  # which holds this
         self._begin(reducer)
         reducer.watching = self
         reducer.watchers.add(self)
 
-    def _begin(self, reducer: GradientReducer) -> None:
+    def _begin(self, reducer: Adaptable) -> None:
         self._runtime = reducer.runtime
         self._generation = self._runtime.generation
         self._left = self._every
@@ -110,12 +110,12 @@ class Watching:
             self._looks += 1
         self._arm(reducer)
 
-    def figures(self, arena: Bucket) -> Figures | None:
+    def figures(self, arena: Coded) -> Figures | None:
         """Those of the last look at it."""
         known = self._known.get(arena.label)
         return known.seen[-1] if known and known.arena is arena and known.seen else None
 
-    def _arm(self, reducer: GradientReducer) -> None:
+    def _arm(self, reducer: Adaptable) -> None:
         """Has samples taken in the next round, if it is time: another partition each time, but of suspects."""
         if self._left != 1:
             return
@@ -133,7 +133,7 @@ class Watching:
             arena.coding.wanted, arena.coding.sample = known.window, None
             self._armed.append(known)
 
-    def _look(self, reducer: GradientReducer) -> bool:
+    def _look(self, reducer: Adaptable) -> bool:
         """Whether there is a suspect, who is looked at again at once. Collective."""
         armed = [item for item in self._armed if item.arena.is_coded]
         if not armed:
@@ -143,7 +143,7 @@ class Watching:
         self._publish(reducer)
         return any(item.suspected for item in armed)
 
-    def _judge(self, reducer: GradientReducer, item: _Watched, figures: Figures, like: Usual) -> None:
+    def _judge(self, reducer: Adaptable, item: _Watched, figures: Figures, like: Usual) -> None:
         from byteps_like.compression.figures import RISES, alarm
 
         coding = item.arena.coding
@@ -158,7 +158,7 @@ class Watching:
         else:
             item.suspected = bool(found)
 
-    def _fall_back(self, reducer: GradientReducer, arena: Bucket, found: str) -> None:
+    def _fall_back(self, reducer: Adaptable, arena: Coded, found: str) -> None:
         names, codec = [slot.name for slot in arena.slots], arena.codec
         assert arena.coding is not None
         arena.coding.fallen = found
@@ -170,7 +170,7 @@ class Watching:
                 reducer.label, codec, len(names), ", ".join(names[:3]), found,
             )  # fmt: skip
 
-    def _publish(self, reducer: GradientReducer) -> None:
+    def _publish(self, reducer: Adaptable) -> None:
         seen = [item.seen[-1] for item in self._known.values() if item.seen]
         self._runtime.gauges[reducer.label] = {
             "compression_nmse": max((one.nmse for one in seen), default=0.0),
@@ -182,7 +182,7 @@ class Watching:
         }
 
 
-def _exchange(reducer: GradientReducer, items: Sequence[_Watched], look: int) -> list[tuple[Figures, Usual]]:
+def _exchange(reducer: Adaptable, items: Sequence[_Watched], look: int) -> list[tuple[Figures, Usual]]:
     """The figures of all ranks together, and what rank 0 finds usual, since machines differ in the last bits of exp;
     first they agree on preludes."""
     from byteps_like.compression.figures import COUNT, Figures, Usual, usual
@@ -229,7 +229,7 @@ def _encodings(route: Route, items: Sequence[_Watched], look: int) -> list[Encod
     return found
 
 
-def _made_up(arena: Bucket, sample: CodedSample) -> tuple[Any, Any, Any]:
+def _made_up(arena: Coded, sample: CodedSample) -> tuple[Any, Any, Any]:
     """What was encoded, and what it was made of: the gradient with its momentum, and the residual."""
     assert arena.coding is not None
     way, gradient = arena.coding.way, sample.gradient.cpu().numpy().copy()
@@ -240,7 +240,7 @@ def _made_up(arena: Bucket, sample: CodedSample) -> tuple[Any, Any, Any]:
     return gradient if residual is None else gradient + residual, gradient, residual
 
 
-def watch(reducer: GradientReducer, every: int) -> None:
+def watch(reducer: Adaptable, every: int) -> None:
     """Watches its codecs, if it has any that can be left out, in this world or another."""
     if every and reducer.codecs.may_encode:
         Watching(reducer, every)

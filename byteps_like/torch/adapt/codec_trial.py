@@ -13,7 +13,7 @@ from byteps_like.tuner.search import Search
 from byteps_like.tuner.setting import Setting
 
 if TYPE_CHECKING:
-    from byteps_like.torch.reduction.reducer import GradientReducer
+    from byteps_like.torch.reduction.api import Adaptable
     from byteps_like.tuner.rounds import TrialPace
 
 logger = logging.getLogger(__name__)
@@ -27,14 +27,14 @@ class Probing(Tuning):
 
     ending = f".codecs{TUNE}"
 
-    def __init__(self, reducer: GradientReducer, pace: TrialPace = PACE, search: Search | None = None) -> None:
+    def __init__(self, reducer: Adaptable, pace: TrialPace = PACE, search: Search | None = None) -> None:
         super().__init__(reducer, pace=pace, search=search)
 
-    def _enter(self, reducer: GradientReducer) -> None:
+    def _enter(self, reducer: Adaptable) -> None:
         reducer.probing = self
         reducer.watchers.add(self)
 
-    def _decide(self, reducer: GradientReducer, last: bool) -> None:
+    def _decide(self, reducer: Adaptable, last: bool) -> None:
         """Whether there is anything to time is asked after the first round, when all ranks have the same arenas."""
         check = reducer.runtime.config.compression_check
         asked = check == "on" or (check == "auto" and reducer.codecs.selects)
@@ -46,13 +46,13 @@ class Probing(Tuning):
     def _new_search(self) -> Search:
         return Probe(Setting(*self._cut, credit_bytes=0))
 
-    def _routes_of(self, reducer: GradientReducer) -> list[Route]:
+    def _routes_of(self, reducer: Adaptable) -> list[Route]:
         return [reducer.route]
 
     def _use(self, route: Route, setting: Setting) -> None:
         """Links stay as they are."""
 
-    def _report(self, reducer: GradientReducer) -> None:
+    def _report(self, reducer: Adaptable) -> None:
         coded, raw = medians(self.log.trials)
         stays = self.setting is None or self.setting.coded
         logger.log(
@@ -63,7 +63,7 @@ class Probing(Tuning):
         )  # fmt: skip
 
 
-def probe(reducer: GradientReducer) -> None:
+def probe(reducer: Adaptable) -> None:
     """Times its codecs if `compression_check` says so, in this world or another."""
     if reducer.codecs.may_encode:
         Probing(reducer)

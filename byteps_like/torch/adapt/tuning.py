@@ -21,7 +21,7 @@ from byteps_like.tuner.setting import Setting, Space, load, pack, unpack
 from byteps_like.worker.api import Links, TensorSpec, Tunable
 
 if TYPE_CHECKING:
-    from byteps_like.torch.reduction.reducer import GradientReducer
+    from byteps_like.torch.reduction.api import Adaptable
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Tuning:
     """
 
     def __init__(
-        self, reducer: GradientReducer, tune: Tune = ON, pace: TrialPace = PACE, search: Search | None = None
+        self, reducer: Adaptable, tune: Tune = ON, pace: TrialPace = PACE, search: Search | None = None
     ) -> None:
         self.log = Log()
         self.setting: Setting | None = None
@@ -60,11 +60,11 @@ class Tuning:
     ending = TUNE
     """Of the name under which decisions are handed out."""
 
-    def _enter(self, reducer: GradientReducer) -> None:
+    def _enter(self, reducer: Adaptable) -> None:
         reducer.tuning = self
         reducer.watchers.add(self)
 
-    def _begin(self, reducer: GradientReducer, search: Search | None = None) -> None:
+    def _begin(self, reducer: Adaptable, search: Search | None = None) -> None:
         runtime = self._runtime = reducer.runtime
         self._routes = self._routes_of(reducer)
         self._route = self._routes[0]
@@ -88,7 +88,7 @@ class Tuning:
     def _new_search(self) -> Search:
         return ParzenSearch(self._space, Setting(*self._cut))
 
-    def _routes_of(self, reducer: GradientReducer) -> list[Route]:
+    def _routes_of(self, reducer: Adaptable) -> list[Route]:
         """Where gradients may go; servers or not is tuned if both are there and nobody has chosen."""
         runtime = reducer.runtime
         if not reducer.free or runtime.route.name != "server" or runtime.joiner is None:
@@ -130,7 +130,7 @@ class Tuning:
                 now = reducer.runtime.clock()
         self._last = now
 
-    def _decide(self, reducer: GradientReducer, last: bool) -> None:
+    def _decide(self, reducer: Adaptable, last: bool) -> None:
         message = torch.zeros(_NUMBERS, dtype=torch.int64, device="cpu")
         if self._route.worker.rank == 0:
             setting, last = self._next(last)
@@ -155,7 +155,7 @@ class Tuning:
             return self._search.ask(), False
         return self._search.keep(self.log.trials) if self.log.trials else Setting(*self._cut), True
 
-    def _apply(self, reducer: GradientReducer, setting: Setting) -> None:
+    def _apply(self, reducer: Adaptable, setting: Setting) -> None:
         route = self._routes[self._space.routes.index(setting.route)]
         self._use(route, setting)
         cut = (setting.route, setting.partition_bytes)
@@ -171,13 +171,13 @@ class Tuning:
         worker: Any = route.worker
         worker.use(Links(setting.credit_bytes, setting.segment_bytes, setting.algorithm))
 
-    def _report(self, reducer: GradientReducer) -> None:  # noqa: ARG002 - for those who see it otherwise
+    def _report(self, reducer: Adaptable) -> None:  # noqa: ARG002 - for those who see it otherwise
         logger.info("tuned: %s\n%s", self.setting, self.log.text())
         if self._path is not None and self.setting is not None:
             self.log.save(self._path, self.setting)
 
 
-def attach(reducer: GradientReducer, tune: Tune | None) -> bool:
+def attach(reducer: Adaptable, tune: Tune | None) -> bool:
     """Tunes `reducer`, if that is asked for. One optimizer of a process is tuned: links are common to all."""
     runtime = reducer.runtime
     wanted = runtime.config.tune if tune is None else tune

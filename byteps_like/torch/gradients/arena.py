@@ -266,7 +266,7 @@ class Arena:
 
     def _send(self, parts: Sequence[int]) -> None:
         if not self._began and self.coding is not None and self.rates is not None:
-            self.coding.rescale(self._worker, self._parts.pieces, self.slots, self.rates)
+            self._rescale(self.coding.rescale(self.slots, self.rates))
         self._began = True
         for piece in self._parts.pieces:
             for run in runs([part for part in self._memory.in_turn(parts, self._sent) if part in piece.parts]):
@@ -280,10 +280,15 @@ class Arena:
                 self._flights.add(run, self._route.push_pull(piece.declared, address, self._terms.op, request))
                 self._sent[run.start : run.stop] = [True] * len(run)
 
+    def _rescale(self, factor: float) -> None:
+        for piece in self._parts.pieces if factor != 1.0 else ():
+            if piece.declared.spec.codec:
+                self._worker.rescale(piece.declared, factor)
+
     def _encoded_next(self, coding: ArenaCoding, run: range) -> None:
         span = self._parts.elements(run, coding.total)
         if span:
-            coding.before(self.data, span.start, span.stop)
+            coding.before(self.data[span.start : span.stop], span.start)
 
     def priority(self, run: range) -> int:
         """Where the next forward waits for its own layers only, those nearest to the input go first: later partitions.

@@ -15,11 +15,8 @@ from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Route
 
 
-class Bucket(Protocol):
-    """Gradients that are sent, and land, together. One round takes it from `ready` over `finish` and `wait` to `land`.
-
-    All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
-    """
+class Coded(Protocol):
+    """Gradients that travel together, encoded or not, whoever they land at."""
 
     label: str
     longest: int
@@ -35,56 +32,13 @@ class Bucket(Protocol):
     def partitions(self) -> int:
         """How many there are."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether all ranks took part in the round that has landed; the same on all that did."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether its layout is final, so that a round may `depart`."""
-
-    # A round
-
-    def ready(self, slot: Slot) -> None:
-        """The gradient of `slot`, one of its own, is complete on this rank: sends what was waiting for it only."""
-
-    def reached(self, slot: Slot) -> None:
+    def reached(self, slot: Any) -> None:
         """Backward has come to the layer of `slot`. The gradient may follow later."""
-
-    def finish(self, discard: bool) -> None:
-        """Sends what was not sent yet. `discard`: this rank throws the round away."""
-
-    def wait(self) -> None:
-        """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""
-
-    def check_agreed(self) -> None:
-        """Raises MismatchError if some ranks threw the round away and others did not."""
-
-    def land(self) -> None:
-        """Hands the landed gradients to their parameters."""
-
-    def settle(self) -> None:
-        """After the first round that has landed: lays the gradients out in the order in which they became ready."""
-
-    def sparse(self) -> list[Slot]:
-        """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""
-
-    def reset(self) -> None:
-        """A new round begins; the one before has landed, or has departed."""
-
-    def depart(self) -> Departed:
-        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight. Only if `settled`."""
-
-    def landed(self) -> None:
-        """The round that departed has landed, and all its gradients were read. Idempotent."""
 
     def abandon(self) -> None:
         """Forgets the bucket, whose names are not used again, once what is in flight has landed."""
 
     # Between rounds, on all ranks alike
-
-    def recut(self, route: Route, partition_bytes: int) -> None:
-        """Goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size). Blocks."""
 
     def recode(self, rounds: int) -> None:
         """The codec that is due after so many rounds, if it is another."""
@@ -122,6 +76,58 @@ class Bucket(Protocol):
 
     def forget(self) -> None:
         """As at the beginning."""
+
+
+class Bucket(Coded, Protocol):
+    """Gradients that are sent, and land, together. One round takes it from `ready` over `finish` and `wait` to `land`.
+
+    All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
+    """
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks took part in the round that has landed; the same on all that did."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether its layout is final, so that a round may `depart`."""
+
+    # A round
+
+    def ready(self, slot: Slot) -> None:
+        """The gradient of `slot`, one of its own, is complete on this rank: sends what was waiting for it only."""
+
+    def finish(self, discard: bool) -> None:
+        """Sends what was not sent yet. `discard`: this rank throws the round away."""
+
+    def wait(self) -> None:
+        """Blocks until all that was sent has landed. Raises the first error, after waiting for all."""
+
+    def check_agreed(self) -> None:
+        """Raises MismatchError if some ranks threw the round away and others did not."""
+
+    def land(self) -> None:
+        """Hands the landed gradients to their parameters."""
+
+    def settle(self) -> None:
+        """After the first round that has landed: lays the gradients out in the order in which they became ready."""
+
+    def sparse(self) -> list[Slot]:
+        """Those whose gradients were sparse on any rank; the same on all ranks. For a round that has landed."""
+
+    def reset(self) -> None:
+        """A new round begins; the one before has landed, or has departed."""
+
+    def depart(self) -> Departed:
+        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight. Only if `settled`."""
+
+    def landed(self) -> None:
+        """The round that departed has landed, and all its gradients were read. Idempotent."""
+
+    # Between rounds, on all ranks alike
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size). Blocks."""
 
 
 class Place(Protocol):

@@ -72,6 +72,11 @@ class ArenaCoding:
         """Whether there is anything to remember."""
         return bool(self._buffers)
 
+    @property
+    def nbytes(self) -> int:
+        """Of what it remembers."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
     def place(self, slots: Sequence[Slot], offsets: Sequence[int]) -> None:
         """The gradients lie at these elements from now on. What is remembered goes with them."""
         before = self.recall(slots) if self._offsets else {}
@@ -88,6 +93,12 @@ class ArenaCoding:
         """Zeros between the gradients: what was decoded there would be sent again."""
         self._gaps = self._gaps.to(data.device)
         data.index_fill_(0, self._gaps, 0.0)
+
+    def forget_gaps(self) -> None:
+        """Between rounds: what was left out of zeros between the gradients isn't saved with these, so it must not
+        count either."""
+        for buffer in self._buffers.values():
+            buffer.index_fill_(0, self._gaps, 0.0)
 
     def recall(self, slots: Sequence[Slot]) -> dict[str, Memory]:
         """Copies of what is remembered, by the parameters' names."""
@@ -125,15 +136,16 @@ class ArenaCoding:
         self._owes = self._owes or not (on or self.off)
         self.off = not on
 
-    def before(self, data: torch.Tensor, first: int, last: int) -> None:
-        """Elements `first` to `last` of `data` are about to be sent: sampled, and made what travels if that is raw."""
-        part = slice(first, last)
+    def before(self, x: torch.Tensor, first: int) -> None:
+        """The gradients `x`, those from element `first` on, are about to be sent: sampled, and made what travels if
+        that is raw."""
+        last = first + x.numel()
         if self.off:
-            self._carry(data[part], part)
+            self._carry(x, slice(first, last))
         elif self.wanted is not None and first <= self.wanted.start and self.wanted.stop <= last:
             window = slice(self.wanted.start, self.wanted.stop)
             memory = {kind: buffer[window].clone() for kind, buffer in self._buffers.items()}
-            self.sample = CodedSample(data[window].clone(), memory)
+            self.sample = CodedSample(x[window.start - first : window.stop - first].clone(), memory)
 
     def _carry(self, x: torch.Tensor, part: slice) -> None:
         """What the worker does to elements that it encodes, and nothing is left out of them. On a device the host waits
@@ -164,7 +176,7 @@ class ArenaCoding:
         if self.keeps and coded:
             self._follow(near if near is not None and _encode_on_gpu(worker, coded) else None)
             for piece in coded:
-                worker.compensate(piece.declared, self._feedback(piece.offset))
+                worker.compensate(piece.declared, self.feedback(piece.offset))
 
     def _follow(self, near: torch.Tensor | None) -> None:
         """The buffers move to the device of `near`, or to this host's memory."""
@@ -183,28 +195,28 @@ class ArenaCoding:
             if piece.declared.spec.codec and self.keeps:
                 worker.compensate(piece.declared, None)
 
-    def _feedback(self, offset: int) -> Feedback:
+    def feedback(self, offset: int) -> Feedback:
+        """What is fed back into gradients that are encoded from byte `offset` on."""
         way, device = self.way, self._device
         address = torch.Tensor.data_ptr if device is None else device.address
         addresses = {kind: address(buffer) + offset for kind, buffer in self._buffers.items()}
         residual, momentum = addresses.get(RESIDUAL, 0), addresses.get(MOMENTUM, 0)
         return Feedback(residual, momentum, way.momentum, way.nesterov, way.masked, on_gpu=device is not None)
 
-    def rescale(self, worker: Worker, pieces: Sequence[HasPlace], slots: Sequence[Slot], rates: Rates) -> None:
-        """Before a round: the residual in terms of the learning rates that its updates will be made with."""
+    def rescale(self, slots: Sequence[Slot], rates: Rates) -> float:
+        """Before a round: the residual in terms of the learning rates that its updates will be made with. Returns a
+        factor for all of it that is left to who encodes, who reads it anyway."""
         if RESIDUAL not in self._buffers:
-            return
+            return 1.0
         factors = self._rescaling.factors(slots, rates)
         if self.off and not self._owes:
-            return
+            return 1.0
         if len(set(factors.values())) == 1 and not self.off:
-            for piece in pieces if factors[0] != 1.0 else ():
-                if piece.declared.spec.codec:
-                    worker.rescale(piece.declared, factors[0])
-            return
+            return factors[0]
         for slot in slots:
             if factors[slot.index] != 1.0:
                 self._views(slot)[RESIDUAL].mul_(factors[slot.index])
+        return 1.0
 
 
 def _encode_on_gpu(worker: object, pieces: Sequence[HasPlace]) -> bool:

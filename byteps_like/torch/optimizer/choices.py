@@ -20,7 +20,8 @@ CONFLICTS = (
     ("shard", "op=Adasum", "Adasum reduces whole steps"),
     ("shard", "sufficient_factors", "factors are not summed by shares"),
     ("shard", "tune", "shares stay as they are cut"),
-    ("shard", "compression", "shares are cut of plain elements; bf16 parameters halve the bytes"),
+    ("shard", "powersgd", "its factors are sums over rows and columns of whole matrices, of which no rank has a share"),
+    ("shard", "rows", "which rows a gradient has differs from step to step, and shares are cut once"),
     ("shard", "route='server'", "shares go by collectives among the workers, beside servers if there are any"),
     ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
     ("sufficient_factors", "compression", "factors are what travels, and no codec takes them"),
@@ -71,6 +72,7 @@ class Choices:
             "compression": not self.rules.none,
             "a codec": self.rules.codecs,
             "powersgd": any(way.low_rank for way in ways),
+            "rows": any(way.by_rows for way in ways),
             "momentum before a codec": any(way.momentum for way in ways),
             "the optimizer's momentum": any(group.get("momentum") for group in optimizer.param_groups),
         }

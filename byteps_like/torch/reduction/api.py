@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from byteps_like.torch.job.routes import Route
+from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.reduction.codec_memory import CodecMemory
+from byteps_like.torch.reduction.round_hooks import Watchers
 
 
 class Reducer(Protocol):
@@ -40,3 +42,29 @@ class Reducer(Protocol):
 
     def close(self) -> None:
         """Removes the hooks and forgets the buckets; gradients stay where they are. Idempotent."""
+
+
+class Adaptable(Reducer, Protocol):
+    """A reducer whose rounds are looked at, and whose way of sending changes between them (see adapt)."""
+
+    watchers: Watchers
+
+    @property
+    def runtime(self) -> Runtime:
+        """The membership that it reduces by."""
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody has said which way gradients go."""
+
+    @property
+    def partition_bytes(self) -> int:
+        """Of its buckets."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks took part in the round that has landed: none has joined."""
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Between rounds, on all ranks alike: goes by `route` from now on, in partitions of so many bytes (0: of the
+        job's size)."""

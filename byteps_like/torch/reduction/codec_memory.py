@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from byteps_like.torch.gradients.bucket import Bucket
+from byteps_like.torch.gradients.bucket import Coded
 from byteps_like.torch.gradients.coding import Memory
 from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.reduction.parameter_set import level
@@ -20,7 +20,7 @@ class CodecMemory:
     may be none that can.
     """
 
-    def __init__(self, buckets: Sequence[Bucket], asked: bool | None) -> None:
+    def __init__(self, buckets: Sequence[Coded], asked: bool | None) -> None:
         self.rounds = 0
         """How many all ranks took part in: ranks that have joined don't count them, nor do the others then."""
         self.selects = False
@@ -32,7 +32,7 @@ class CodecMemory:
         self._left: dict[str, Memory] = {}
 
     @property
-    def buckets(self) -> list[Bucket]:
+    def buckets(self) -> list[Coded]:
         """Those whose gradients are encoded, at some time or always."""
         return [bucket for bucket in self._buckets if bucket.remembers]
 
@@ -57,7 +57,7 @@ class CodecMemory:
         for bucket in self.buckets:
             bucket.rates = rates
 
-    def begin(self, bucket: Bucket) -> None:
+    def begin(self, bucket: Coded) -> None:
         """A new bucket goes on where others have left its parameters."""
         bucket.rates = self._rates
         bucket.remember(self._left)

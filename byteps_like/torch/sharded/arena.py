@@ -7,28 +7,40 @@ their way (CoCoNet, ASPLOS'22; ZeRO, SC'20).
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from byteps_like.collectives.api import CallOptions, CollectiveOperation, Keeper, Traffic
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import MismatchError
+from byteps_like.errors import MismatchError, ShutdownError
+from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import mark_changed, tensor_over, wire_dtype
-from byteps_like.torch.gradients.parts import Named, Scaling, signature
+from byteps_like.torch.gradients.coding import ArenaCoding, Memory
+from byteps_like.torch.gradients.parts import Named, RoundTerms, Scaling, signature
+from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.sharded.chunk import ShardChunk, Staging
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.layout import UNIT, ShardLayout, lay_out_shards
+from byteps_like.torch.sharded.wire import ShardWire
 from byteps_like.worker.api import TensorSpec
 
 Arrivals = queue.PriorityQueue[tuple[int, int]]
 """(-priority, number) of the chunks whose reduced gradients have come."""
 
 
+def lost_shares() -> ShutdownError:
+    """The error for shares of ranks that are gone."""
+    return ShutdownError(
+        "the world in which this optimizer was sharded has ended, and with it the other ranks' shares of its"
+        " state; keep state_dict() before shutdown() or suspend(), and wrap a plain optimizer again"
+    )
+
+
 class ShardArena:
-    """The parameters of `named`, all of one element type, and their gradients' way through a round.
+    """The parameters of `named`, all of one element type and `way`, and their gradients' way through a round.
 
     A chunk's gradients are copied to a staging buffer when backward has made them, which frees them; when all of a
     chunk are there its reduce-scatter starts. `finish` sends the rest, and a control vector: one element per
@@ -39,51 +51,96 @@ class ShardArena:
     equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
 
-    def __init__(self, route: Route, label: str, named: Sequence[Named], scaling: Scaling) -> None:
-        self.slots = [ShardSlot(name, parameter, index) for index, (name, parameter) in enumerate(named)]
-        self._route, self.label = route, label
-        self.rank, self.size = route.worker.rank, route.worker.size
-        self._terms = scaling.terms(self.size)
+    complete = True
+    """Whether all ranks took part in the round that has landed: nobody joins beside a sharded optimizer."""
+
+    def __init__(
+        self,
+        route: Route,
+        label: str,
+        named: Sequence[Named],
+        way: Compress,
+        scaling: Scaling,
+        partition_bytes: int = 0,
+    ) -> None:
         dtype = named[0][1].dtype
+        wire = way.wire_dtype(dtype)
+        self.slots = [ShardSlot(name, parameter, index, wire) for index, (name, parameter) in enumerate(named)]
+        self._route, self.label = route, label
+        self._clip, self._scaling = way.clip, scaling
+        self._view = route.worker.standing
+        self._terms: RoundTerms | None = None
+        """Of the round under way, if one is."""
+        self.rates: Rates | None = None
+        """Learning rates of its parameters; for error feedback."""
         self.code = wire_dtype(dtype)
-        self.layout = self._lay_out()
+        self.layout = self._lay_out(way, partition_bytes)
+        self.wire = ShardWire(way, dtype, self.layout.total)
         self.data = tensor_over(route.worker.empty_shared(max(self.layout.total * self.code.itemsize, UNIT)), dtype)
         for slot, offset in zip(self.slots, self.layout.offsets, strict=True):
             slot.move(self.data, offset)
-            slot.parts = self.layout.chunks_of(slot.index)
-        self.chunks = [ShardChunk(self.layout, chunk, self.data, self.rank) for chunk in self.layout.chunks]
-        self.lanes = [route.worker.group(f"{label}/{number}") for number in range(len(self.chunks))]
+        if self.wire.coding is not None:
+            self.wire.coding.place(self.slots, self.layout.offsets)
         self.control_lane = route.worker.group(f"{label}/control")
         self.control = torch.zeros(len(self.slots) + 2, device="cpu")
-        self.staging = Staging(route, max((chunk.end - chunk.begin for chunk in self.layout.chunks), default=0), dtype)
         self._gathers: list[CollectiveOperation] = []
         self.longest = 0
         """Chunks of the longest arena beside this one."""
-        self.arrivals: Arrivals = queue.PriorityQueue()
+        self._discarded = False
+        self._cut()
         self.reset()
 
-    def _lay_out(self) -> ShardLayout:
+    def _lay_out(self, way: Compress, partition_bytes: int) -> ShardLayout:
         """Asks the ranks whether they have the same parameters, and the job for the size of its partitions."""
         sizes = [slot.parameter.numel() for slot in self.slots]
-        total = lay_out_shards(sizes, self.code.itemsize, 1 << 62, self.size).total
-        same = signature(self.label, [(slot.name, slot.parameter.shape) for slot in self.slots])
-        declared, cut = self._route.declare([same, TensorSpec(self.label, self.code, (total,))])
+        total = lay_out_shards(sizes, self.code.itemsize, 1 << 62, self._view.size).total
+        known: list[tuple[str, Sequence[int]]] = [(slot.name, slot.parameter.shape) for slot in self.slots]
+        same = signature(self.label, [(way.text(0), ()), *known] if way.is_coded else known)
+        spec = TensorSpec(self.label, self.code, (total,), partition_bytes=partition_bytes)
+        declared, cut = self._route.declare([same, spec])
         self._route.push_pull(declared, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
         chunk_bytes = cut.partitions[0].nbytes if cut.partitions else 1
-        return lay_out_shards(sizes, self.code.itemsize, chunk_bytes, self.size)
+        return lay_out_shards(sizes, self.code.itemsize, chunk_bytes, self._view.size)
+
+    def _cut(self) -> None:
+        """Chunks and their lanes, by the layout."""
+        layout, wire, worker = self.layout, self.wire.dtype, self._route.worker
+        for slot in self.slots:
+            slot.parts = layout.chunks_of(slot.index)
+        self.chunks = [ShardChunk(layout, chunk, self.data, self._view.rank, wire) for chunk in layout.chunks]
+        self.lanes = [worker.group(f"{self.label}/{number}") for number in range(len(self.chunks))]
+        longest = max((chunk.end - chunk.begin for chunk in layout.chunks), default=0)
+        self.staging = Staging(self._route, longest, wire)
+        self.wire.connect(worker, self.lanes, self.chunks)
 
     def reset(self) -> None:
         """A new round begins."""
+        if self._terms is not None:
+            self.wire.end(self._discarded)
+        self._terms, self._discarded = None, False
         for slot in self.slots:
             slot.reset()
         for chunk in self.chunks:
             chunk.staging, chunk.flight, chunk.waiting = None, None, set(chunk.pieces)
-        self.arrivals = queue.PriorityQueue()
+        self.arrivals: Arrivals = queue.PriorityQueue()
+
+    def _enter(self) -> RoundTerms:
+        """A round begins, if none has. Raises ShutdownError if the shares are of other ranks than there are now."""
+        if self._terms is None:
+            now = self._route.worker.standing
+            if (now.rank, now.members) != (self._view.rank, self._view.members):
+                raise lost_shares()
+            self._terms = self._scaling.terms(now.size)
+            for slot in self.slots:
+                slot.limit = self._clip / now.size**0.5
+            self.wire.begin(self.slots, self.rates)
+        return self._terms
 
     # Backward
 
     def ready(self, slot: ShardSlot) -> None:
         """The gradient of `slot` is complete on this rank: stages it, and sends the chunks that waited for it only."""
+        self._enter()
         self._stage(slot, slot.take())
 
     def reached(self, slot: ShardSlot) -> None:
@@ -93,7 +150,7 @@ class ShardArena:
         for number in slot.parts:
             chunk = self.chunks[number]
             piece = chunk.pieces[slot.index]
-            staging = self._staging(chunk)
+            staging = chunk.staged(self.staging)
             target = staging[piece.begin - chunk.place.begin : piece.end - chunk.place.begin]
             if flat is None:
                 target.zero_()
@@ -103,26 +160,22 @@ class ShardArena:
             if not chunk.waiting:
                 self._reduce(number, chunk, staging)
 
-    def _staging(self, chunk: ShardChunk) -> torch.Tensor:
-        if chunk.staging is None:
-            chunk.staging = self.staging.take()
-        return chunk.staging
-
     def _reduce(self, number: int, chunk: ShardChunk, staging: torch.Tensor) -> None:
-        if self._terms.before != 1.0:
-            staging.mul_(self._terms.before)
-        arrivals, pool, reduced = self.arrivals, self.staging, chunk.reduced
-        held = Keeper(reduced)  # as staging by `arrived`: an optimizer may be dropped in the middle of a round
+        terms, filled = self._enter(), staging[: chunk.place.end - chunk.place.begin]
+        if terms.before != 1.0:
+            filled.mul_(terms.before)
+        self.wire.before(filled, chunk)
+        arrivals, pool, landing = self.arrivals, self.staging, chunk.landing
+        held = Keeper(landing, self.wire.coding)  # as staging: an optimizer may be dropped in the middle of a round
 
         def arrived() -> None:
             held()
             pool.give(staging)
             arrivals.put((-number, number))
 
-        lane, source, target = self.lanes[number], staging.data_ptr(), reduced.data_ptr()
-        chunk.flight = lane.reduce_scatter(
-            source, target, chunk.place.counts, self.code, self._terms.op, self._urgency(number)
-        )
+        scatter, counts, urgency = self.wire.scatters[number], chunk.place.counts, self._urgency(number)
+        source, target, code = staging.data_ptr(), landing.data_ptr(), self.wire.code
+        chunk.flight = scatter.reduce_scatter(source, target, counts, code, terms.op, urgency)
         chunk.staging = None
         chunk.flight.on_done(arrived)
 
@@ -130,6 +183,8 @@ class ShardArena:
 
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
+        self._enter()
+        self._discarded = discard
         for slot in self.slots:
             slot.check_place()
         present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
@@ -145,7 +200,7 @@ class ShardArena:
             raise MismatchError(
                 "some ranks cleared their gradients after backward() while others went on to step();"
                 " all ranks must make the same calls in the same order",
-                rank=self.rank,
+                rank=self._view.rank,
                 key=self.label,
             )
 
@@ -171,8 +226,7 @@ class ShardArena:
             return
         chunk.flight.wait()
         chunk.flight = None
-        if self._terms.after != 1.0:
-            chunk.reduced.mul_(self._terms.after)
+        chunk.land(self._enter().after)
         for slot, piece in chunk.slices.items():
             piece.grad = chunk.gradients[slot] if self.present(slot) else None
 
@@ -207,6 +261,64 @@ class ShardArena:
         """Forgets the arena. What is still in flight keeps the memory until it has landed."""
         if self._gathers:
             park(list(self._gathers), self.data)
+
+    @property
+    def landing_bytes(self) -> int:
+        """Of buffers that sums land in, where the wire has another element type than the parameters."""
+        return sum(chunk.landing.nbytes for chunk in self.chunks if chunk.landing is not chunk.reduced)
+
+    # What its codec remembers. See Bucket
+
+    @property
+    def coding(self) -> ArenaCoding | None:
+        """See Bucket."""
+        return self.wire.coding
+
+    @property
+    def remembers(self) -> bool:
+        """See Bucket."""
+        return self.coding is not None
+
+    @property
+    def codec(self) -> str:
+        """See Bucket."""
+        return self.wire.codec
+
+    @property
+    def is_coded(self) -> bool:
+        """See Bucket."""
+        return bool(self.codec)
+
+    @property
+    def windows(self) -> list[range]:
+        """See Bucket."""
+        return [range(chunk.place.begin, chunk.place.end) for chunk in self.chunks] if self.remembers else []
+
+    def recode(self, rounds: int) -> None:
+        """See Bucket."""
+        if self.coding is not None and self.codec != (text := self.coding.text(rounds)):
+            self.wire.codec = text
+            self.wire.connect(self._route.worker, self.lanes, self.chunks)
+
+    def switch(self, coded: bool, rounds: int) -> None:
+        """See Bucket."""
+        if self.coding is not None:
+            self.coding.switch(coded)
+            self.recode(rounds)
+
+    def recall(self) -> dict[str, Memory]:
+        """See Bucket."""
+        return {} if self.coding is None else self.coding.recall(self.slots)
+
+    def remember(self, memories: Mapping[str, Memory]) -> None:
+        """See Bucket."""
+        if self.coding is not None:
+            self.coding.remember(self.slots, memories)
+
+    def forget(self) -> None:
+        """See Bucket."""
+        if self.coding is not None:
+            self.coding.forget()
 
     @property
     def partitions(self) -> int:

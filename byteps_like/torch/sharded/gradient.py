@@ -50,9 +50,10 @@ class FreedGradient(torch.Tensor):
 class ShardSlot(Slot):
     """A parameter whose memory is a part of a sharded arena, and the state of its gradient in a round."""
 
-    def __init__(self, name: str, parameter: torch.Tensor, index: int) -> None:
-        super().__init__(name, parameter, index, parameter.dtype)
+    def __init__(self, name: str, parameter: torch.Tensor, index: int, wire: torch.dtype) -> None:
+        super().__init__(name, parameter, index, wire)
         self.warns_sparse = False
+        self._wire = wire
         self._marker = FreedGradient(parameter.detach(), name)
 
     def move(self, data: torch.Tensor, offset: int) -> None:
@@ -85,7 +86,13 @@ class ShardSlot(Slot):
         strides = dense_strides(self.parameter)
         if grad.stride() != strides:
             grad = torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device="cpu").copy_(grad)
-        return grad.as_strided((grad.numel(),), (1,))
+        return self._clipped(grad.as_strided((grad.numel(),), (1,)))
+
+    def _clipped(self, flat: torch.Tensor) -> torch.Tensor:
+        if not self.limit:
+            return flat
+        norm = torch.linalg.vector_norm(flat, dtype=torch.float64)
+        return flat.to(self._wire) * float(self.limit / norm) if norm > self.limit else flat
 
     def reset(self) -> None:
         """A new round begins; what is left of the gradient of the last one goes."""

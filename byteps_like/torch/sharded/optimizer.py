@@ -33,7 +33,9 @@ class ShardMemory:
     """Reduced gradients: this rank's share of each chunk."""
     state: int
     staging: int
-    """Gradients on their way to the network, and free buffers for them."""
+    """Gradients on their way to the network, and free buffers for them; shares as they land, where they are cast."""
+    remembered: int
+    """What error feedback and momentum before a codec keep: of all gradients that this rank encodes, not of a share."""
 
 
 class _Sharding(Distribution):
@@ -119,7 +121,8 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
             parameters=sum(arena.data.nbytes for arena in arenas),
             gradients=sum(chunk.reduced.nbytes for arena in arenas for chunk in arena.chunks),
             state=state_bytes(own.slices.state),
-            staging=sum(arena.staging.nbytes for arena in arenas),
+            staging=sum(arena.staging.nbytes + arena.landing_bytes for arena in arenas),
+            remembered=sum(arena.coding.nbytes for arena in arenas if arena.coding is not None),
         )
 
     @property
@@ -132,12 +135,18 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         self.__dict__["_step_supports_amp_scaling"] = value
 
 
-def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, passes: int) -> Any:
-    """The sharded twin of `optimizer`, which hands its state over. Blocks for a round trip. InvalidArgumentError."""
+def shard_reducer(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions) -> ShardReducer:
+    """Reduces the gradients of `optimizer` to shares. Blocks for a round trip. Raises InvalidArgumentError for an
+    optimizer that can't be sharded."""
     check_elementwise(optimizer)
-    reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))
-    reducer.passes_per_step = passes
+    return ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))
+
+
+def sharded(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, reducer: ShardReducer, process_set: object
+) -> Any:  # fmt: skip
+    """The sharded twin of `optimizer`, which hands its state over."""
     slices = SliceOptimizer(type(optimizer), optimizer.__dict__)
-    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, options.process_set), names)
+    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, process_set), names)
     twin._keep_shares()
     return twin

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.gradients.selecting import selected
 from byteps_like.torch.gradients.slot import too_many_passes
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.routes import Route
 from byteps_like.torch.job.tracing import follow_recorder
 from byteps_like.torch.reduction.codec_memory import CodecMemory
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.parameter_set import ParameterSet
 from byteps_like.torch.reduction.reducer import chosen_route
-from byteps_like.torch.sharded.arena import ShardArena
+from byteps_like.torch.reduction.round_hooks import Watchers
+from byteps_like.torch.sharded.arena import ShardArena, lost_shares
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.update import Pair
 
@@ -33,8 +37,6 @@ class ShardReducer:
     runtime, since the other ranks' shares of the state do. Every rank must see the same changes between the same calls.
     """
 
-    tuning = probing = watching = None
-
     def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
         self.passes_per_step = 1
         self._options = options
@@ -43,9 +45,12 @@ class ShardReducer:
         scope = self._runtime.scope(options.process_set)
         self.route = chosen_route(self._runtime, scope, options.route)
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
-        self.codecs = CodecMemory([], None)
-        """There are none."""
+        self.tuning: Any = None
+        self.probing: Any = None
+        self.watching: Any = None
+        self.watchers = Watchers()
         self._parameters: ParameterSet[ShardArena] = ParameterSet(source, self._accumulated, _ON_HOST_ONLY)
+        self.codecs = CodecMemory(self._parameters.buckets, options.switches)
         self._parameters.enter(self._runtime, self.label)
         self.route.report(self.label)
         self.refresh()
@@ -60,10 +65,7 @@ class ShardReducer:
         if recorder.changed:
             follow_recorder()
         if self._runtime.closed:
-            raise ShutdownError(
-                "the world in which this optimizer was sharded has ended, and with it the other ranks' shares of its"
-                " state; keep state_dict() before shutdown() or suspend(), and wrap a plain optimizer again"
-            )
+            raise lost_shares()
         named = list(self._parameters.source())
         fresh = [item for item in named if item[1].requires_grad and item[1] not in self._parameters]
         if fresh:
@@ -72,14 +74,44 @@ class ShardReducer:
             if parameter in self._parameters:
                 self._parameters.hook(parameter)
 
-    def _make_arena(self, label: str, named: list[Named], way: Compress) -> ShardArena:  # noqa: ARG002 - no codec here
-        return ShardArena(self.route, label, named, self._options.scaling)
+    def _make_arena(self, label: str, named: list[Named], way: Compress) -> ShardArena:
+        size = 0
+        if way.auto is not None:
+            way, size = selected(self._runtime, self.route, self.label, way, [item for _, item in named])
+            self.codecs.selects = self.codecs.selects or way.is_coded
+        arena = ShardArena(self.route, label, named, way, self._options.scaling, size)
+        self.codecs.begin(arena)
+        return arena
 
     def close(self) -> None:
         """Removes the hooks and forgets the arenas. Idempotent."""
         self._parameters.close()
 
     # Rounds
+
+    @property
+    def runtime(self) -> _runtime.Runtime:
+        """See Reducer."""
+        return self._runtime
+
+    @property
+    def free(self) -> bool:
+        """See Reducer: shares go by collectives."""
+        return False
+
+    @property
+    def partition_bytes(self) -> int:
+        """See Reducer."""
+        return self._runtime.partition_bytes
+
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Never called, as shards are not tuned: codecs are switched, and shares stay as they are cut."""
+        raise NotImplementedError
+
+    @property
+    def complete(self) -> bool:
+        """See Reducer."""
+        return all(arena.complete for arena in self.arenas)
 
     @property
     def active(self) -> bool:
@@ -149,15 +181,17 @@ class ShardReducer:
         Blocks until all parameters are new. Chunks are taken as they come; of several that are here, the one with
         layers nearest to the input first.
         """
-        try:
-            with torch.no_grad():
+        with torch.no_grad():
+            try:
                 self._finish(discard=False)
                 for arena in self.arenas:
                     self._update(arena, update)
                 for arena in self.arenas:
                     arena.wait_gathered()
-        finally:
-            self._reset()
+            finally:
+                self._reset()
+            self.codecs.recode(self.codecs.rounds + self.complete)
+            self.watchers.tell()
 
     def _update(self, arena: ShardArena, update: Callable[[list[Pair]], None]) -> None:
         for _ in arena.chunks:

@@ -23,6 +23,7 @@ REFUSED = {
     "SOAP": "its preconditioners take whole matrices",
     "LARS": "its step depends on the norms of a whole layer",
     "LAMB": "its step depends on the norms of a whole layer",
+    "OnebitAdam": "each rank makes the next momentum of the whole last one",
     "SparseAdam": "it takes sparse gradients only, and shards are dense",
 }
 """Optimizers by name (of the class or a base, in any case of letters), and why they can't be sharded."""

@@ -11,6 +11,7 @@ from torch import nn
 from byteps_like.compression.codec import Codec
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.job import runtime as _runtime
 from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
@@ -127,7 +128,7 @@ def trains_by(bps: Any, rank: int, size: int) -> None:
 def left_out_at_times(bps: Any, rank: int, size: int) -> None:
     """Gradients whose codec is left out for some rounds, and watched: what was applied and what is left adds up."""
     shape, steps = (32, 40), 10
-    runtime = bps.job.runtime.current()
+    runtime = _runtime.current()
     usual = runtime.config.compression_monitor
     configure(runtime, compression_monitor=2)
     model = Given({"w": shape})

@@ -198,7 +198,7 @@ def refusals(bps: Any, rank: int, size: int) -> None:
         raises(bps.InvalidArgumentError, functools.partial(bps.DistributedOptimizer, inner, **SHARDED), words)
     inner = CLASSES["Adam"](model.parameters())
     wrong: list[dict[str, Any]] = [
-        {"shard": "all"}, {"op": bps.Adasum, **SHARDED}, {"compression": bps.Compression.fp16, **SHARDED},
+        {"shard": "all"}, {"op": bps.Adasum, **SHARDED}, {"compression": "powersgd", **SHARDED},
         {"route": "server", **SHARDED}, {"cross_barrier": True, "model": model, **SHARDED},
     ]  # fmt: skip
     for options in wrong:
@@ -340,7 +340,7 @@ def state_is_broadcast(bps: Any, rank: int, size: int) -> None:
     same_state(optimizer.state_dict(), before)
 
 
-def _as_sharded(body: Any) -> Any:
+def as_sharded(body: Any) -> Any:
     """A scenario of the unsharded optimizer, with every optimizer sharded."""
 
     def run(bps: Any, rank: int, size: int) -> None:
@@ -364,7 +364,7 @@ SCENARIOS = [
     equal_to_the_unsharded, custom_optimizer, bytes_of_a_rank, clipped, gradients_are_not_to_be_touched, refusals,
     bfloat16, mixed_types_strides_and_sparse, no_gradient_on_some, accumulation, groups_are_added, saved_by_others,
     state_is_broadcast, names_of_parameters,
-    *(_as_sharded(body) for body in (
+    *(as_sharded(body) for body in (
         optimizers.closures, optimizers.float_loss_closure, optimizers.state_dict_both_ways,
         optimizers.schedulers, optimizers.zeroed_in_place, membership.no_gradient_at_all, membership.shared,
         membership.groups_come_and_go, membership.freezing, membership.two_optimizers, membership.cleared_before_step,

@@ -155,7 +155,7 @@ def test_the_setting_is_for_who_says_nothing():
     model = torch.nn.Linear(9, 9)
     with runtime.bound(LocalWorker()) as bound:
         configure(bound, compression=config.compression, min_compress_bytes=config.min_compress_bytes)
-        for given, wanted in (({}, True), ({"compression": "none"}, False), ({"shard": "optimizer"}, False)):
+        for given, wanted in (({}, True), ({"compression": "none"}, False), ({"shard": "optimizer"}, True)):
             optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), **given)
             assert bool(optimizer._distribution.reducer.codecs.buckets) is wanted
             optimizer.close()

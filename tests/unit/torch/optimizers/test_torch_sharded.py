@@ -14,11 +14,11 @@ from byteps_like.worker.local_group import LocalOperation
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import fill, flat
-from tests.scenarios.optimizers import sharded
+from tests.scenarios.optimizers import sharded, sharded_wire
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, False), (2, True), (3, False)])
-@pytest.mark.parametrize("body", sharded.SCENARIOS, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", [*sharded.SCENARIOS, *sharded_wire.SCENARIOS], ids=lambda body: body.__name__)
 def test_scenario(body, size, servers):
     run_world(size, body, world=ThreadWorld(size, partition_bytes=1024), servers=servers)
 
@@ -53,6 +53,19 @@ def test_bytes_are_those_of_an_all_reduce(size):
     plain, ours = (torch.tensor([result[2] for result in results]) for results in runs)
     assert torch.equal(ours, ours[:1].expand_as(ours))
     torch.testing.assert_close(ours, plain, rtol=0 if size == 2 else 1e-5, atol=0 if size == 2 else 1e-7)
+
+
+@pytest.mark.parametrize(("way", "wire"), [("bf16", 0.5), ({"*": "int8"}, 0.25), ({"*": "fixed16"}, 0.5)])
+def test_what_is_cast_or_encoded_saves_its_bytes_on_the_way_to_the_shares(way, wire):
+    """(n-1)/n M each way for the parameters, and as much times what is left of a gradient; the rest is scales."""
+    size = 2
+    model_bytes = 4 * 2 * 256 * 64 * size
+    expected = (size - 1) * model_bytes / size * (1 + wire)
+    results = run_native_world(size, moved, {"compression": way, **sharded.SHARDED}, partition_bytes=256 << 10)
+    for sent, received, _ in results:
+        assert expected <= sent < expected * 1.02 + 2048 and expected <= received < expected * 1.02 + 2048
+    weights = torch.tensor([result[2] for result in results])
+    assert torch.equal(weights, weights[:1].expand_as(weights))
 
 
 class LateLane:
@@ -93,6 +106,7 @@ def ordered_events(late: int) -> list[str]:
         (arena,) = optimizer._distribution.reducer.arenas
         held: list[Any] = []
         arena.lanes = [LateLane(number, events, number == late, held) for number in range(2)]
+        arena.wire.scatters = arena.lanes
         update = optimizer._distribution.slices.update
 
         def noted(pairs: Any) -> None:
