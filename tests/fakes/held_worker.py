@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from byteps_like.worker.api import Declared
 from byteps_like.worker.local import CompletedHandle, LocalWorker
 
+DEADLINE = 20.0
+
 
 class HeldHandle:
-    """Lands when `land` is called; waiting for it before that is an error, or calls `on_wait` if there is one."""
+    """Lands when `land` is called; waiting for it before that is an error, or calls `on_wait` if there is one.
+
+    `comes` blocks another thread until then: an `on_wait` for what is waited for in the background.
+    """
 
     def __init__(self, name: str, parts: range, priority: int, worker: HeldWorker) -> None:
         self.name, self.parts, self.priority, self._worker = name, parts, priority, worker
-        self.landed = False
         self.error: Exception | None = None
+        self._landed = threading.Event()
+
+    @property
+    def landed(self) -> bool:
+        return self._landed.is_set()
 
     def land(self, error: Exception | None = None) -> None:
-        self.landed, self.error = True, error
+        self.error = error
+        self._landed.set()
+
+    def comes(self) -> None:
+        self._landed.wait(DEADLINE)
 
     def done(self) -> bool:
         return self.landed

@@ -236,12 +236,16 @@ class Arena:
         self._memory.follow_stream(self.label)
         slot.stage(self._terms.before)
         self.reached(slot)
+        self._send(self._complete_with(slot.parts))
+
+    def _complete_with(self, parts: range) -> list[int]:
+        """Those of `parts` that have waited for one thing only, which is there now."""
         complete = []
-        for part in slot.parts:
+        for part in parts:
             self._pending[part] -= 1
             if not self._pending[part]:
                 complete.append(part)
-        self._send(complete)
+        return complete
 
     def reached(self, slot: Slot) -> None:
         """Backward has come to the layer of `slot`: that makes the arena's order. The gradient may follow later."""
@@ -261,8 +265,20 @@ class Arena:
                 slot.leave()
             else:
                 slot.stage(self._terms.before)
-        self._controls.fill(self.slots, discard)
+        present = [slot.parameter.grad is not None and not discard for slot in self.slots]
+        self._controls.fill(present, [slot.was_sparse and not discard for slot in self.slots], discard)
         self._send([part for part, sent in enumerate(self._sent) if not sent])
+
+    def foretell(self, present: Sequence[bool]) -> None:
+        """A round begins that this rank won't throw away, with the gradients that are `present`, none of them sparse.
+
+        Instead of `finish`: each partition is sent as soon as its gradients are `ready`, with control elements or not.
+        """
+        self._catch_up()
+        self._enter()
+        self._controls.fill(present, [False] * len(present), discard=False)
+        self._complete_with(self._control_parts)
+        self._send([part for part, pending in enumerate(self._pending) if not pending])
 
     def _send(self, parts: Sequence[int]) -> None:
         if not self._began and self.coding is not None and self.rates is not None:
@@ -336,7 +352,7 @@ class Arena:
         self._is_new = False
 
     def depart(self) -> Departed:
-        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.
+        """Instead of `wait`: hands over what is in flight, and was not handed over yet; all of it, if it is `finish`ed.
 
         `landed` must be called before any gradient of another round is `ready`.
         """

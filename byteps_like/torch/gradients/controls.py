@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from byteps_like.errors import MismatchError
-from byteps_like.torch.gradients.slot import Slot
 from byteps_like.worker.layout import CONTROLS, FLAGS
 
 
@@ -20,11 +19,10 @@ class Controls:
         self._count = count
         self._elements = tail[: FLAGS * count + CONTROLS]
 
-    def fill(self, slots: Sequence[Slot], discard: bool) -> None:
-        """What this rank has to say."""
-        present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in slots]
-        sparse = [float(slot.was_sparse and not discard) for slot in slots]
-        self._elements.copy_(torch.tensor([*present, *sparse, float(discard), 1.0], device="cpu"))
+    def fill(self, present: Sequence[bool], sparse: Sequence[bool], discard: bool) -> None:
+        """What this rank has to say: of each gradient whether it has one, and whether that was sparse."""
+        flags = [float(flag) for flag in (*present, *sparse, discard, True)]
+        self._elements.copy_(torch.tensor(flags, device="cpu"))
 
     def present(self) -> list[bool]:
         """Of each gradient, whether any rank had one."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
 from byteps_like.compression.low_rank import multiply_factors, orthonormalize
 from byteps_like.torch.compression.policy import RAW, Compress
+from byteps_like.torch.device.inflight import park
 from byteps_like.torch.gradients.arena import Arena
 from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import RESIDUAL, Memory
 from byteps_like.torch.gradients.parts import Named, Scaling
+from byteps_like.torch.gradients.relay import Promised, Relay
 from byteps_like.torch.gradients.rescaling import Rates, Rescaling
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Route
+from byteps_like.worker.api import Handle
 
 FACTOR = "factor"
 """Q: a kind of memory, the same on all ranks."""
@@ -40,6 +44,8 @@ class MatrixSlot(Slot):
         """M, while a round is under way; None if there is no gradient here."""
         self.basis = torch.empty(0, device="cpu")
         """P, once it has landed."""
+        self.own: torch.Tensor | None = None
+        """M^T P: what this rank contributes to Q; None if there is no gradient here."""
 
     def _fresh(self) -> torch.Tensor:
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()))
@@ -59,24 +65,24 @@ class MatrixSlot(Slot):
         if self.residual is not None:
             self.matrix = self.residual.mul_(factor).add_(self.matrix)
 
-    def take_basis(self, mean: torch.Tensor) -> torch.Tensor | None:
-        """Takes the mean of M Q; this rank's M^T P, if it has a gradient."""
+    def take_basis(self, mean: torch.Tensor) -> None:
+        """Takes the mean of M Q, and makes M^T P."""
         self.basis = mean.clone(memory_format=torch.contiguous_format)
         if bool(mean.isfinite().all()):
             orthonormalize(self.basis.numpy())
-        return None if self.matrix is None else self.matrix.T @ self.basis
+        self.own = None if self.matrix is None else self.matrix.T @ self.basis
 
-    def take_factor(self, own: torch.Tensor | None, mean: torch.Tensor) -> None:
-        """Takes the mean of M^T P: the gradient is here. `own`: what this rank has contributed to it."""
+    def take_factor(self, mean: torch.Tensor) -> None:
+        """Takes the mean of M^T P: the gradient is here."""
         grad = self.parameter.grad
         if grad is None:
             self.parameter.grad = grad = torch.empty_like(self.parameter)
         product = torch.empty(self.rows, self.columns, dtype=self.wide, device="cpu")
         multiply_factors(self.basis.numpy(), mean.contiguous().numpy(), product.numpy())
         grad.detach().copy_(product.reshape(self.parameter.shape))
-        if self.residual is not None and own is not None:
-            self.residual.addmm_(self.basis, own.T, alpha=-1.0)
-            if not bool(own.isfinite().all()):
+        if self.residual is not None and self.own is not None:
+            self.residual.addmm_(self.basis, self.own.T, alpha=-1.0)
+            if not bool(self.own.isfinite().all()):
                 self.residual.zero_()
         # A direction in which there was nothing would stay empty for ever.
         norms = mean.norm(dim=0)
@@ -93,6 +99,10 @@ class MatrixSlot(Slot):
             if kind in memory and memory[kind].shape == own.shape:
                 own.copy_(memory[kind])
 
+    def let_go(self) -> None:
+        """The round is over."""
+        self.matrix = self.own = None
+
     def forget(self) -> None:
         """As at the beginning."""
         self.factor = self._fresh()
@@ -103,10 +113,21 @@ class MatrixSlot(Slot):
 class LowRankArena:
     """The gradients of `named` by two factors each; see Arena for the calls. Each factor's arena holds all of its kind.
 
-    P's are sent from within backward; Q's when all P's have landed. On the wire, per gradient, 4 r (n + m) bytes.
+    P's are sent from within backward. In a round that waits, Q's are sent when all P's have landed. In one that has
+    departed, `relay` sends each partition of Q's when the P's that it is made of have landed. On the wire, per
+    gradient, 4 r (n + m) bytes.
     """
 
-    def __init__(self, route: Route, label: str, named: Sequence[Named], way: Compress, scaling: Scaling) -> None:
+    def __init__(
+        self,
+        route: Route,
+        label: str,
+        named: Sequence[Named],
+        way: Compress,
+        scaling: Scaling,
+        relay: Relay,
+        crossing: bool = False,
+    ) -> None:
         assert way.low_rank is not None
         rank, feedback = way.low_rank.rank, bool(way.feedback)
         self.label = label
@@ -114,14 +135,17 @@ class LowRankArena:
             MatrixSlot(name, parameter, index, rank, feedback) for index, (name, parameter) in enumerate(named)
         ]
         self.rates: Rates | None = None
-        self.longest, self.settled, self.remembers = 0, False, True
+        self.remembers = True
+        self._relay = relay
         self._rescaling = Rescaling()
         self._factors: dict[int, float] | None = None
         self._discarded = False
+        self._promised: list[Promised] = []
+        """Of the round that has departed: its partitions of Q's."""
         bases = [(slot.name, torch.empty(slot.rows, rank, dtype=slot.wide, device="cpu")) for slot in self.slots]
         factors = [(slot.name, torch.empty(slot.columns, rank, dtype=slot.wide, device="cpu")) for slot in self.slots]
-        self._bases = Arena(route, f"{label}.p", bases, RAW, scaling)
-        self._means = Arena(route, f"{label}.q", factors, RAW, scaling)
+        self._bases = Arena(route, f"{label}.p", bases, RAW, scaling, crossing)
+        self._means = Arena(route, f"{label}.q", factors, RAW, scaling, crossing)
         self.parts = [self._bases, self._means]
         """What it is made of."""
 
@@ -132,8 +156,23 @@ class LowRankArena:
 
     @property
     def partitions(self) -> int:
+        """Of the longer of its arenas."""
+        return max(part.partitions for part in self.parts)
+
+    @property
+    def longest(self) -> int:
         """See Arena."""
-        return self._bases.partitions + self._means.partitions
+        return self._bases.longest
+
+    @longest.setter
+    def longest(self, partitions: int) -> None:
+        for part in self.parts:
+            part.longest = partitions
+
+    @property
+    def settled(self) -> bool:
+        """See Arena."""
+        return all(part.settled for part in self.parts)
 
     def recut(self, route: Route, partition_bytes: int) -> None:
         """See Arena."""
@@ -152,23 +191,32 @@ class LowRankArena:
 
     def reset(self) -> None:
         """See Arena."""
+        for slot in self.slots:
+            slot.reset()
+        self._factors = None
+        self._bases.reset()
+        if not self._promised:
+            self._means.reset()
+            self._let_go()
+
+    def _let_go(self) -> None:
         for part in self.parts:
-            part.reset()
             for inner in part.slots:
                 inner.parameter.grad = None
         for slot in self.slots:
-            slot.reset()
-            slot.matrix = None
+            slot.let_go()
             if self._discarded:
                 slot.forget()
-        self._factors, self._discarded = None, False
+        self._discarded = False
 
     def reached(self, slot: Slot) -> None:
         """See Arena."""
-        self._bases.reached(self._bases.slots[slot.index])
+        for part in self.parts:
+            part.reached(part.slots[slot.index])
 
     def ready(self, slot: Slot) -> None:
         """See Arena."""
+        self.reached(slot)
         self._stage(self.slots[slot.index])
         self._bases.ready(self._bases.slots[slot.index])
 
@@ -192,26 +240,37 @@ class LowRankArena:
         self._bases.wait()
 
     def check_agreed(self) -> None:
-        """See Arena."""
-        self._bases.check_agreed()
+        """See Arena. Of a round that has departed, which is asked when its Q's have landed, they tell: they were only
+        sent because the P's had told so."""
+        (self._means if self._promised else self._bases).check_agreed()
 
     def land(self) -> None:
         """Makes the P's orthonormal, has the Q's reduced, and makes the gradients of both. Blocks for a round."""
-        self._bases.land()
-        own: list[torch.Tensor | None] = []
-        for slot, basis, mean in zip(self.slots, self._bases.slots, self._means.slots, strict=True):
-            landed = basis.parameter.grad
-            own.append(None if landed is None else slot.take_basis(landed))
-            if own[-1] is not None:
-                mean.parameter.grad = own[-1].clone()
-            self._means.ready(mean)
+        present = self._bases.present()
+        for slot in self.slots:
+            self._turn(slot, present[slot.index])
         self._means.finish(discard=False)
         self._means.wait()
         self._means.check_agreed()
-        self._means.land()
-        for slot, sent, mean in zip(self.slots, own, self._means.slots, strict=True):
-            if mean.parameter.grad is not None:
-                slot.take_factor(sent, mean.parameter.grad)
+        present = self.present()
+        for slot in self.slots:
+            self.land_one(slot, present[slot.index])
+
+    def _turn(self, slot: MatrixSlot, present: bool) -> None:
+        """P of `slot` has landed: Q is sent, with what else its partition has been waiting for."""
+        basis, mean = self._bases.slots[slot.index], self._means.slots[slot.index]
+        self._bases.land_one(basis, present)
+        if basis.parameter.grad is not None:
+            slot.take_basis(basis.parameter.grad)
+            mean.parameter.grad = slot.own
+        self._means.ready(mean)
+
+    def land_one(self, slot: MatrixSlot, present: bool) -> None:
+        """Q of `slot` has landed: its gradient is handed over."""
+        mean = self._means.slots[slot.index]
+        self._means.land_one(mean, present)
+        if mean.parameter.grad is not None:
+            slot.take_factor(mean.parameter.grad)
 
     def sparse(self) -> list[Slot]:
         """None: they are made dense."""
@@ -223,16 +282,72 @@ class LowRankArena:
             part.settle()
 
     def abandon(self) -> None:
-        """See Arena."""
+        """See Arena. What has departed goes on."""
+        park(list(self._promised), self, self._abandon)
+
+    def _abandon(self) -> None:
         for part in self.parts:
             part.abandon()
 
     def depart(self) -> Departed:
-        """Never called, as it is never `settled`: the second round waits for the first."""
-        raise NotImplementedError
+        """See Arena. `relay` has the Q's sent."""
+        first = self._bases.depart()
+        self._means.depart()
+        self._promised = [Promised() for _ in range(self._means.partitions)]
+        for slot, mean in zip(self.slots, self._means.slots, strict=True):
+            slot.parts = mean.parts
+        bases = {part: handle for run, handle in first.flown for part in run}
+        self._relay.put(partial(self._pass_on, bases, self._promised))
+        return Departed(self, [(range(part, part + 1), promise) for part, promise in enumerate(self._promised)])
+
+    def _pass_on(self, bases: Mapping[int, Handle], promised: Sequence[Promised]) -> None:
+        """On the relay's thread: sends the Q's as the P's of `bases`, by partitions, land; most urgent first."""
+        try:
+            with torch.no_grad():
+                _wait_for(bases, self._bases.commits)
+                self._bases.check_agreed()
+                present = self._bases.present()
+                self._means.foretell([slot.matrix is not None for slot in self.slots])
+                for slot in sorted(self.slots, key=self._place_of, reverse=True):
+                    _wait_for(bases, self._bases.slots[slot.index].parts)
+                    self._turn(slot, present[slot.index])
+                    for run, handle in self._means.depart().flown:
+                        for part in run:
+                            promised[part].keep(handle)
+        except Exception as error:  # noqa: BLE001 - raised by who waits for them
+            for promise in promised:
+                promise.fail(error)
+
+    def _place_of(self, slot: MatrixSlot) -> int:
+        return self._means.slots[slot.index].parts.start
+
+    # Of the round that has departed: see Landing. Its partitions are those of the Q's.
+
+    @property
+    def data(self) -> LowRankArena:
+        """All that it reads and writes."""
+        return self
+
+    @property
+    def commits(self) -> range:
+        """See Landing."""
+        return self._means.commits
+
+    def priority(self, run: range) -> int:
+        """See Landing."""
+        return self._means.priority(run)
+
+    def present(self) -> list[bool]:
+        """See Landing."""
+        return self._means.present()
 
     def landed(self) -> None:
         """See Arena."""
+        if self._promised:
+            self._promised = []
+            for part in self.parts:
+                part.landed()
+            self._let_go()
 
     def calm_down(self) -> None:
         """Nothing: it is in this host's memory."""
@@ -250,3 +365,8 @@ class LowRankArena:
         """See Arena."""
         for slot in self.slots:
             slot.forget()
+
+
+def _wait_for(handles: Mapping[int, Handle], parts: range) -> None:
+    for part in parts:
+        handles[part].wait()

@@ -26,7 +26,6 @@ CONFLICTS = (
     ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
     ("sufficient_factors", "compression", "factors are what travels, and no codec takes them"),
     ("a codec", "op=Adasum", "Adasum needs whole steps"),
-    ("powersgd", "cross_barrier", "its second factor is made when the first has landed, so step() has to wait"),
     ("momentum before a codec", "the optimizer's momentum", "it would count twice: set the optimizer's to 0"),
     ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
     ("gradient_predivide_factor", "op=Adasum", "Adasum is no sum that could be scaled"),

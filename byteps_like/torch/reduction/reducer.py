@@ -15,6 +15,7 @@ from byteps_like.torch.gradients.arena import Arena
 from byteps_like.torch.gradients.bucket import Bucket, Departed
 from byteps_like.torch.gradients.low_rank import LowRankArena
 from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.gradients.relay import Relay
 from byteps_like.torch.gradients.selecting import selected
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.routes import Route, Scope
@@ -123,6 +124,7 @@ class GradientReducer:
         self.sparse.keep(self.parameters.source)
         added, some_left = self.parameters.newcomers(self._dense())
         if some_left and not self.active:
+            self._land_departed()
             added = [item for item in self._dense() if item[1].requires_grad or item[1] in self.parameters]
             self.codecs.leave()
             self.parameters.drop()
@@ -130,6 +132,12 @@ class GradientReducer:
             self.parameters.add(added, self._way_of, self._make_bucket)
         for parameter in (*self.sparse.parameters, *(self.beside.parameters if self.beside is not None else ())):
             self.parameters.hook(parameter)
+
+    def _land_departed(self) -> None:
+        """Blocks until nothing is in flight: by then buckets remember what new ones are to go on from."""
+        if self._rounds.departed:
+            self._runtime.finish_updates()
+            self.landed()
 
     def _adopt_beside(self) -> None:
         if self.beside is not None:
@@ -162,7 +170,8 @@ class GradientReducer:
         return bucket
 
     def _low_rank(self, label: str, named: list[Named], way: Compress) -> Bucket:
-        bucket = LowRankArena(self.route, label, named, way, self.options.scaling)
+        options, relay = self.options, self._runtime.of(Relay)
+        bucket = LowRankArena(self.route, label, named, way, options.scaling, relay, options.crossing)
         self._runtime.arenas.update((part.label, part) for part in bucket.parts)
         return bucket
 

@@ -61,6 +61,11 @@ class Rounds:
         return self.phase is Phase.SENDING or any(item.active for item in self._beside)
 
     @property
+    def departed(self) -> bool:
+        """Whether the last round is still on its way, for somebody else to wait for."""
+        return self.phase is Phase.DEPARTED
+
+    @property
     def touched(self) -> bool:
         """Whether a backward has reached any parameter since the last round."""
         return self.phase in (Phase.COUNTING, Phase.SENDING) or any(item.touched for item in self._beside)

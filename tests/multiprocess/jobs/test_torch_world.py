@@ -13,6 +13,7 @@ from byteps_like.timeline.merge import merge
 from byteps_like.timeline.recorder import recorder
 from tests.multiprocess.real_world import Pool, job
 from tests.scenarios import traced
+from tests.scenarios.crossing import low_rank as crossing_low_rank
 from tests.scenarios.crossing import misuse as crossing_misuse
 from tests.scenarios.crossing import rows as crossing_rows
 from tests.scenarios.crossing import updates as crossing
@@ -70,6 +71,10 @@ SCENARIOS = [
     crossing.shared_reused_and_read,
     crossing.states_in_flight,
     crossing.the_model_outlives_the_optimizer,
+    crossing_low_rank.by_factors,
+    crossing_low_rank.large_enough_to_be_cut,
+    crossing_low_rank.a_rank_drops_all,
+    crossing_low_rank.cleared_against_step,
     crossing_misuse.cleared_against_step,
     crossing_rows.sparse_gradients,
     crossing_rows.dense_by_rows,
@@ -105,6 +110,23 @@ def test_updates_that_cross_the_barrier_have_the_same_bits(pool: Pool, servers: 
         pool.run(cluster, crossing.fifty_steps, together=True)
     with job(3 if servers == 0 else 2, servers, partition_bytes=1024) as cluster:
         pool.run(cluster, crossing.leaves_at_once)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        crossing_low_rank.by_factors,
+        crossing_low_rank.unused,
+        crossing_low_rank.in_an_order_of_their_own,
+        crossing_low_rank.while_others_wait_for_something_else,
+        crossing_low_rank.uneven_batches,
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_powersgd_across_the_barrier_among_three(pool: Pool, scenario: Callable[..., None]) -> None:
+    """Without servers, which add in the order in which gradients arrive."""
+    with job(3, 0, transport="tcp", partition_bytes=512) as cluster:
+        pool.run(cluster, scenario, together=True)
 
 
 def test_what_rank_0_has_recorded_shows_all_ranks_and_the_server(pool: Pool, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from byteps_like.errors import PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios.crossing import low_rank as crossing_low_rank
 from tests.scenarios.crossing import misuse as crossing_misuse
 from tests.scenarios.crossing import rows as crossing_rows
 from tests.scenarios.crossing import updates as crossing
@@ -31,10 +32,18 @@ def test_scenario(body, size, servers):
 
 @pytest.mark.parametrize("servers", [True, False])
 @pytest.mark.parametrize(
-    "body", [*crossing_misuse.MANY, crossing_rows.rows_of_a_step_thrown_away], ids=lambda body: body.__name__
+    "body",
+    [*crossing_misuse.MANY, crossing_rows.rows_of_a_step_thrown_away, crossing_low_rank.cleared_against_step],
+    ids=lambda body: body.__name__,
 )
 def test_misuse(body, servers):
     run_world(2, body, world=ThreadWorld(2, partition_bytes=1024), servers=servers)
+
+
+@pytest.mark.parametrize(("size", "servers"), [(1, True), (2, True), (3, True), (2, False), (3, False)])
+@pytest.mark.parametrize("body", crossing_low_rank.SCENARIOS, ids=lambda body: body.__name__)
+def test_powersgd(body, size, servers):
+    run_world(size, body, world=ThreadWorld(size, partition_bytes=512), servers=servers)
 
 
 @pytest.mark.parametrize("servers", [True, False])

@@ -47,6 +47,7 @@ def test_both_are_named_with_the_cause(one, other, why):
         ("cross_barrier", "gradient_predivide_factor"),
         ("cross_barrier", "a codec's warm-up"),
         ("cross_barrier", "rows"),
+        ("cross_barrier", "powersgd"),
     ],
 )
 def test_what_goes_together_is_made(names):
