@@ -31,7 +31,7 @@ Result<std::unique_ptr<HostArea>> HostArea::Attach(HostOptions options) {
     return Status(Code::kInvalid, "host area: rank " + std::to_string(options.index) + " of " + std::to_string(ranks));
   }
   if (HostGroupsIn(options.area->size(), ranks) == 0)
-    return Status(Code::kCorrupt, "host area: shared memory too small");
+    return Status(Code::kCorrupt, "host area: the shared memory is too small");
   return std::unique_ptr<HostArea>(std::make_unique<AttachedArea>(std::move(options)));
 }
 

@@ -128,10 +128,10 @@ Result<uint32_t> LocalArea::SlotFor(uint64_t lane, uint64_t members) {
     if (taken == 0 && free == groups) free = i;
     if (taken != key) continue;
     if (layout_.slot(i).members.load() == members) return i;
-    return Status(Code::kInvalid, "host area: this lane belongs to a group of other ranks");
+    return Status(Code::kInvalid, "host area: this lane belongs to a group with other ranks");
   }
   if (free == groups) {
-    return Status(Code::kCapacity, "host area: all " + std::to_string(groups) + " groups are taken");
+    return Status(Code::kCapacity, "host area: all " + std::to_string(groups) + " groups are in use");
   }
   layout_.slot(free).members.store(members);
   layout_.lane(free).store(key);
@@ -140,10 +140,10 @@ Result<uint32_t> LocalArea::SlotFor(uint64_t lane, uint64_t members) {
 
 Result<std::shared_ptr<LocalHostGroup>> LocalArea::Group(uint64_t lane, std::vector<uint32_t> members) {
   const auto mine = std::find(members.begin(), members.end(), index());
-  if (mine == members.end()) return Status(Code::kInvalid, "host area: a group without this rank");
+  if (mine == members.end()) return Status(Code::kInvalid, "host area: the group does not include this rank");
   if (members.size() > ranks() ||
       std::any_of(members.begin(), members.end(), [&](uint32_t m) { return m >= ranks(); })) {
-    return Status(Code::kInvalid, "host area: a group of ranks that are not on this host");
+    return Status(Code::kInvalid, "host area: the group has ranks that are not on this host");
   }
   const auto me = static_cast<uint32_t>(mine - members.begin());
   std::lock_guard lock(groups_mutex_);
@@ -197,7 +197,7 @@ Status LocalArea::Adopt(std::shared_ptr<LocalHostGroup> group) {
   std::lock_guard lock(mutex_);
   if (stop_.load()) return Status(Code::kClosed, name(index()) + " has left");
   if (!thread_.joinable()) {
-    auto thread = StartThread("for calls that nobody waits for", [this] { Progress(); });
+    auto thread = StartThread("for calls that no thread waits for", [this] { Progress(); });
     if (!thread.ok()) return thread.status();
     thread_ = std::move(*thread);
   }

@@ -75,30 +75,30 @@ bool HostMachine::Begin(HostTask& task) {
 
 Status HostMachine::Check(const HostCall& call) const {
   const auto refuse = [](const std::string& what) { return Status(Code::kInvalid, "host collective: " + what); };
-  if (static_cast<int>(call.kind) >= kHostKindCount) return refuse("no such kind");
+  if (static_cast<int>(call.kind) >= kHostKindCount) return refuse("unknown kind of call");
   if (HasRoot(call.kind) && call.root >= size())
-    return refuse("root " + std::to_string(call.root) + " of a group of " + std::to_string(size()));
+    return refuse("root " + std::to_string(call.root) + " is not in a group of " + std::to_string(size()));
   if (static_cast<int>(call.dtype) >= kDTypeCount || static_cast<int>(call.op) >= kOpCount) {
-    return refuse("no such type or operation");
+    return refuse("unknown dtype or operation");
   }
   if (Reduces(call.kind) && !Supports(call.op, call.dtype)) {
     return refuse(std::string(NameOf(call.op)) + " of " + NameOf(call.dtype));
   }
-  if (call.divisor == 0) return refuse("a divisor of 0");
+  if (call.divisor == 0) return refuse("the divisor is 0");
   const bool at_root = !HasRoot(call.kind) || call.root == me_;
   const bool takes_inputs = Sectioned(call.kind) && at_root;
   const bool takes_outputs = call.kind == HostKind::kAllToAll || call.kind == HostKind::kAllGather ||
                              (call.kind == HostKind::kGather && at_root);
-  if (takes_inputs && call.input_chunks.size() != size()) return refuse("not one input section for each rank");
-  if (takes_outputs && call.output_chunks.size() != size()) return refuse("not one output section for each rank");
+  if (takes_inputs && call.input_chunks.size() != size()) return refuse("the input needs one section per rank");
+  if (takes_outputs && call.output_chunks.size() != size()) return refuse("the output needs one section per rank");
   if (takes_outputs && call.kind != HostKind::kAllToAll && call.output_chunks[me_].bytes != call.bytes) {
-    return refuse("the own section has another length in the output");
+    return refuse("this rank's section has a different length in the output");
   }
   if (takes_inputs && call.kind != HostKind::kAllToAll && call.input_chunks[me_].bytes != call.bytes) {
-    return refuse("the own section has another length in the input");
+    return refuse("this rank's section has a different length in the input");
   }
   if (call.kind == HostKind::kAllToAll && call.input_chunks[me_].bytes != call.output_chunks[me_].bytes) {
-    return refuse("the own section has two lengths");
+    return refuse("this rank's section has different lengths in input and output");
   }
   return {};
 }
@@ -226,7 +226,8 @@ Status HostMachine::Compare(const HostTask& task, uint32_t j) const {
   const HostPost& mine = post(me_, task.number);
   const Brought& theirs = brought_[j];
   if (theirs.call != task.number) {
-    return Status(Code::kTimeout, name(j) + " has given up a call that this rank begins only now: " + Describe(mine));
+    return Status(Code::kTimeout,
+                  name(j) + " has given up a call that this rank has only now begun: " + Describe(mine));
   }
   if (theirs.fingerprint == mine.fingerprint) return CompareLengths(task, j);
   return Status(Code::kMismatch, name(me_) + " called " + Describe(mine) + ", but " + name(j) + " called " +

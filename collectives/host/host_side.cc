@@ -80,8 +80,8 @@ Status HostSide::AwaitArea(std::unique_lock<std::mutex>& lock, Deadline deadline
   if (!failed_.ok()) return failed_;
   if (area_ != nullptr) return {};
   if (locals_.size() > kMostHostRanks) {
-    return Status(Code::kCapacity, "host group: shared memory is for " + std::to_string(kMostHostRanks) +
-                                       " ranks of one host, there are " + std::to_string(locals_.size()));
+    return Status(Code::kCapacity, "host group: shared memory supports at most " + std::to_string(kMostHostRanks) +
+                                       " ranks per host, but there are " + std::to_string(locals_.size()));
   }
   if (rank_ == locals_.front()) {
     MakeArea();
@@ -92,7 +92,8 @@ Status HostSide::AwaitArea(std::unique_lock<std::mutex>& lock, Deadline deadline
   }
   const auto ended = [this] { return area_ != nullptr || !failed_.ok(); };
   if (!changed_.wait_until(lock, deadline, ended)) {
-    return Status(Code::kTimeout, "host group: " + names_.front() + " has not passed on the host's shared memory");
+    return Status(Code::kTimeout,
+                  "host group: " + names_.front() + " did not pass on the host's shared memory in time");
   }
   return failed_;
 }
@@ -160,7 +161,7 @@ void HostSide::OnNoRegion(uint32_t peer, uint32_t id, bool refused) {
       if (area_ != nullptr || peer != locals_.front() || !failed_.ok()) return;
       failed_ = Status(Code::kSystem,
                        "host group: " + names_.front() + " can't share memory with " + names_[*LocalOf(rank_)] +
-                           (refused ? ": their link has none, or no descriptor is free" : ": it got none"));
+                           (refused ? ": their link can't pass it, or no file descriptor is free" : ": none arrived"));
       changed_.notify_all();
     } else if (refused) {
       known_[*local] += refused_.emplace(*local, id).second ? 1 : 0;

@@ -34,7 +34,8 @@ Result<TcpAddress> SourceOn(const std::string& device_name, int gid, sa_family_t
     auto addresses = ResolveTcp(local.host + ":0", false);
     if (addresses.ok() && addresses->front().storage.ss_family == family) return addresses->front();
   }
-  return Status(Code::kInvalid, "device=" + device_name + ": no such RDMA device has an address of this kind here");
+  return Status(Code::kInvalid,
+                "device=" + device_name + ": no RDMA device of that name has an address of this family on this host");
 }
 
 class Connector {
@@ -166,13 +167,13 @@ class Connector {
       const auto limit = std::min(Clock::now() + patience, deadline_);
       sockaddr* const source = from.size == 0 ? nullptr : from.get();
       if (Lib().cm_resolve_addr(id->get(), source, to.get(), MillisecondsUntil(limit)) != 0) {
-        return SystemError(what + ": no RDMA device leads there", errno);
+        return SystemError(what + ": no RDMA device has a route to it", errno);
       }
       // The kernel's own timeout comes first.
       auto event = AwaitCmEvent(endpoint_->channel(), verbs::kAddrResolved, what, limit + kFirstResolve);
       if (event.ok()) return id;
       if (Clock::now() >= deadline_)
-        return Status(Code::kTimeout, what + ": its hardware address was not found in time");
+        return Status(Code::kTimeout, what + ": its hardware address was not resolved in time");
       if (event.status().code() != Code::kTimeout) return event.status();
     }
   }
@@ -186,7 +187,7 @@ class Connector {
   }
 
   static Status Stranger(const std::string& what) {
-    return Status(Code::kCorrupt, what + ": who answers there is not of this release");
+    return Status(Code::kCorrupt, what + ": the process that answered is of another release");
   }
 
   const Options& options_;

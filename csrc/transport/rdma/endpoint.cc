@@ -87,7 +87,8 @@ Greeting Endpoint::GreetingOf(uint32_t index) const {
 
 Status Endpoint::Connect(uint32_t index, const Greeting& peer) {
   if (!std::has_single_bit(peer.mtu) || peer.mtu < 256 || peer.mtu > 4096) {
-    return Status(Code::kCorrupt, peer_ + ": packets of " + std::to_string(peer.mtu) + " bytes, which no device sends");
+    return Status(Code::kCorrupt,
+                  peer_ + ": it claims packets of " + std::to_string(peer.mtu) + " bytes, which is no valid MTU");
   }
   return lanes_[index].pair->Connect(peer.mtu);
 }
@@ -112,7 +113,7 @@ Result<PlaceOffer> Endpoint::Open() {
 
 void Endpoint::OnOpen(const PlaceOffer& slots) {
   if (peer_slots_ != 0 || slots.address == 0 || slots.bytes != size_t{kSlots} * kSlotBytes) {
-    return Break(Code::kCorrupt, "it has slots that make no sense");
+    return Break(Code::kCorrupt, "its slots are invalid");
   }
   peer_slots_ = slots.address;
   for (uint32_t i = 0; i < lanes_.size(); ++i) lanes_[i].peer_slots_key = slots.keys[i];
@@ -209,7 +210,7 @@ void Endpoint::OnReceived(const verbs::Wc& done) {
   const bool eager = done.opcode == verbs::kWcRecv;
   if (number - next_ >= kDepth || came.here || (eager && done.byte_len < sizeof(Envelope))) {
     return Break(Code::kCorrupt,
-                 "message " + std::to_string(number) + " makes no sense after " + std::to_string(next_));
+                 "message " + std::to_string(number) + " is out of sequence after " + std::to_string(next_));
   }
   came.here = true;
   came.eager = eager;
@@ -224,7 +225,7 @@ void Endpoint::Heed(const Envelope& envelope) {
   if (static_cast<int32_t>(envelope.consumed - taken_) > 0) taken_ = envelope.consumed;
   if (static_cast<int32_t>(envelope.freed - slots_freed_) > 0) slots_freed_ = envelope.freed;
   if (sent_ - taken_ > kDepth || slots_used_ - slots_freed_ > kSlots) {
-    Break(Code::kCorrupt, "it gives credit for what was never sent");
+    Break(Code::kCorrupt, "it gives credit for messages that were never sent");
   }
 }
 

@@ -132,7 +132,7 @@ Status Endpoint::GiveCredit() {
 }
 
 Status Endpoint::SendFin() {
-  if (!has_room()) return Status(Code::kCapacity, peer_ + ": no room for the end of the stream");
+  if (!has_room()) return Status(Code::kCapacity, peer_ + ": no room to send the end of the stream");
   return SendEager({.kind = Kind::kFin}, 0, kNoTag);
 }
 

@@ -31,7 +31,7 @@ Status LinkReceiver::OnMessage(const Arrival& arrival, const bool& stop, std::ve
     case Kind::kOffer:
     case Kind::kWithdraw:
     case Kind::kWithdrawn:
-      if (arrival.bytes != sizeof(PlaceOffer)) return Corrupt("an offer of another size");
+      if (arrival.bytes != sizeof(PlaceOffer)) return Corrupt("an offer of the wrong size");
       notices->push_back({arrival.envelope->kind, {}});
       std::memcpy(&notices->back().place, arrival.content, sizeof(PlaceOffer));
       return {};
@@ -46,7 +46,7 @@ Status LinkReceiver::Corrupt(const std::string& what) const {
 
 Status LinkReceiver::OnFrames(const Arrival& arrival, const bool& stop) {
   for (uint32_t at = 0; at < arrival.bytes && !stop; at += PackedSize(in_payload_ ? 0 : header_.length)) {
-    if (in_payload_ || arrival.bytes - at < kHeaderBytes) return Corrupt("a header where none can be");
+    if (in_payload_ || arrival.bytes - at < kHeaderBytes) return Corrupt("a header in an invalid position");
     Status handled = OnFrame(arrival.content + at, arrival.bytes - at, *arrival.envelope);
     if (!handled.ok()) return handled;
   }
@@ -66,7 +66,7 @@ Status LinkReceiver::OnFrame(std::byte* start, uint32_t bytes, const Envelope& e
     return envelope.generation == 0 ? Status() : Locate(envelope.generation);
   }
   if (bytes < PackedSize(header_.length) || header_.length > kEagerPayload) {
-    return Corrupt("a frame of another length than it says");
+    return Corrupt("a frame whose length differs from its header");
   }
   traffic_.bytes.Add(header_.length);
   if (header_.length > 0) return Whole(start + kHeaderBytes);
@@ -90,7 +90,7 @@ Status LinkReceiver::OnPiece(const Arrival& arrival) {
     return Corrupt("a payload that belongs to no header");
   traffic_.bytes.Add(arrival.bytes);
   if (written_ == nullptr) {
-    if (arrival.bytes > kSlotBytes) return Corrupt("more than a slot holds");
+    if (arrival.bytes > kSlotBytes) return Corrupt("a payload larger than a slot");
     Status landed = OnSlot(endpoint_.TakeSlot(), arrival.bytes);
     endpoint_.FreeSlot();
     return landed;
@@ -219,7 +219,7 @@ Status LinkReceiver::OnWithdrawn(const PlaceOffer& offer) {
   const OfferId id{offer.type, offer.key, offer.which};
   const auto found = offered_.find(id);
   if (found == offered_.end() || !found->second.withdrawn || found->second.generation != offer.generation) {
-    return Corrupt("an answer to what nobody asked");
+    return Corrupt("an answer to an offer that was not withdrawn");
   }
   offered_.erase(found);
   handler_.OnWithdrawn(link_, id);

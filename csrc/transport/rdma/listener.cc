@@ -101,7 +101,8 @@ Status RdmaListener::CheckDevice(const verbs::CmId& id, const std::string& what)
   const auto& wanted = options_.devices;
   const std::string name = id.verbs->device->name;
   if (wanted.empty() || std::find(wanted.begin(), wanted.end(), name) != wanted.end()) return {};
-  return Status(Code::kInvalid, what + ": this address is of device " + name + ", which was not asked for");
+  return Status(Code::kInvalid,
+                what + ": this address belongs to device " + name + ", which the option device does not name");
 }
 
 Result<std::unique_ptr<Stream>> RdmaListener::Accept(Deadline deadline) {

@@ -63,7 +63,7 @@ Status ParsePlace(const Reader& reader, const std::string& place, Options* optio
     const bool bracketed = host.starts_with('[') && host.ends_with(']');
     if (host.empty()) return reader.Wrong("a host is empty");
     if (!bracketed && host.find(':') != std::string::npos) {
-      return reader.Wrong("an IPv6 host goes in brackets, [fd00::1]:4711");
+      return reader.Wrong("an IPv6 host must be in brackets, as in [fd00::1]:4711");
     }
   }
   return {};
@@ -85,7 +85,7 @@ Result<Options> ParseOptions(const std::string& text) {
         reader.Number("ack_timeout", 1, 31, &options.ack_timeout)}) {
     if (!status.ok()) return status;
   }
-  if (options.mtu != 0 && !IsMtu(options.mtu)) return reader.Wrong("mtu is none of 256, 512, 1024, 2048, 4096");
+  if (options.mtu != 0 && !IsMtu(options.mtu)) return reader.Wrong("mtu must be one of 256, 512, 1024, 2048, 4096");
   if (options.queue_pairs() > kMaxQueuePairs) {
     return reader.Wrong("more than " + std::to_string(kMaxQueuePairs) + " queue pairs");
   }

@@ -18,7 +18,7 @@ Status PeerOffers::Take(const PlaceOffer& offer) {
 // An honest peer waits for the answer before it makes another offer of that name: no more are due than it may offer.
 Status PeerOffers::Withdraw(const PlaceOffer& offer) {
   if (++due_ > kMostOffers / 2) {
-    return Status(Code::kCorrupt, peer_ + ": it takes back more than it can have offered");
+    return Status(Code::kCorrupt, peer_ + ": it withdraws more offers than it can have made");
   }
   const PlaceOffer* const found = Find({offer.type, offer.key, offer.which});
   if (found != nullptr && found->generation == offer.generation) Forget({offer.type, offer.key, offer.which});

@@ -50,7 +50,7 @@ class RdmaLink final : public LoopLink {
   void Keep() override {
     if (stopping_) return;
     if (!sender_.Keep()) {
-      return Close(Status(Code::kPeerLost, peer_ + ": what was sent is not acknowledged, and its memory is needed"));
+      return Close(Status(Code::kPeerLost, peer_ + ": sent messages are not acknowledged, and their memory is needed"));
     }
     Kick();  // completions were taken
   }

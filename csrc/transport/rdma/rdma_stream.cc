@@ -42,7 +42,7 @@ void RdmaStream::Ring() const {
 Status RdmaStream::State() const {
   if (shut_) return Status(Code::kClosed, "the link to " + peer_ + " is closed");
   if (ended_) return Status(Code::kClosed, peer_ + " closed the link");
-  if (spoilt_) return Status(Code::kCorrupt, peer_ + ": it sent what is no part of a stream");
+  if (spoilt_) return Status(Code::kCorrupt, peer_ + ": it sent a message that is not part of a stream");
   return endpoint_->failure();
 }
 

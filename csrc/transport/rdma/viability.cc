@@ -61,7 +61,7 @@ Status IsUsable(const std::string& name) {
   auto device = Device::Open(name);
   if (!device.ok()) return device.status();
   void* const memory = ::mmap(nullptr, kProbeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return SystemError("memory to try " + name + " with", errno);
+  if (memory == MAP_FAILED) return SystemError("allocate memory to test " + name + " with", errno);
   Status registered = (*device)->Register(memory, kProbeBytes, verbs::kLocalWrite).status();
   ::munmap(memory, kProbeBytes);
   return registered;

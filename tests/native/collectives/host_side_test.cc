@@ -174,7 +174,7 @@ TEST_CASE("host side: a host with more ranks than its shared memory is for has n
     CHECK(group.ok() == (more == 0));
     if (more == 0) continue;
     CHECK(group.status().code() == Code::kCapacity);
-    CHECK(group.status().message().find("for 128 ranks of one host, there are 129") != std::string::npos);
+    CHECK(group.status().message().find("at most 128 ranks per host, but there are 129") != std::string::npos);
   }
 }
 

@@ -80,7 +80,7 @@ TEST_CASE("gpu direct: whoever can't do it says so, and what it takes") {
   refusal = EOPNOTSUPP;
   const auto no_driver = rdma::RegisterDmaBuf(FakeLibrary(), nullptr, region, 0);
   CHECK(no_driver.status().code() == Code::kSystem);
-  CHECK(Says(no_driver.status(), "a device whose driver maps dma-bufs"));
+  CHECK(Says(no_driver.status(), "a driver that maps dma-bufs"));
   refusal = 0;
 }
 

@@ -228,7 +228,7 @@ TEST_CASE("rdma link: device and GID are as asked for, or it is said why not") {
   CHECK(accepted->peer().starts_with("rdma " + devices[0].host));
   CHECK(Connect((*listener)->url() + "?device=nothing0", In(1)).status().code() == Code::kInvalid);
   const Status other = Connect((*listener)->url() + "?gid=0", In(5)).status();
-  CHECK(other.message().find("not the address of this end; GIDs of that: 1 (RoCE v2)") != std::string::npos);
+  CHECK(other.message().find("not the address of this end; GIDs of that address: 1 (RoCE v2)") != std::string::npos);
   const Status wrong = Listen("rdma://" + devices[1].host + ":0?device=" + devices[2].device).status();
   CHECK(wrong.message().find(devices[1].device) != std::string::npos);
 }

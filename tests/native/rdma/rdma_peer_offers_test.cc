@@ -30,7 +30,7 @@ TEST_CASE("rdma peer offers: a peer that takes back and takes no answers is cut 
   CHECK(owed == kMostOffers / 2);
   const Status told = offers.Withdraw(OfferOf(0));
   CHECK(told.code() == Code::kCorrupt);
-  CHECK(told.message() == "rdma peer: it takes back more than it can have offered");
+  CHECK(told.message() == "rdma peer: it withdraws more offers than it can have made");
   CHECK_FALSE(offers.owes());
 }
 

@@ -35,7 +35,7 @@ Result<CmChannel> MakeCmChannel() {
 Result<CmId> MakeCmId(const CmChannel& channel) {
   verbs::CmId* id = nullptr;
   if (Lib().cm_create_id(channel.get(), &id, nullptr, verbs::kPortSpaceTcp) != 0) {
-    return SystemError("make an rdma_cm identifier", errno);
+    return SystemError("create an rdma_cm identifier", errno);
   }
   return CmId(id);
 }

@@ -59,12 +59,12 @@ Result<Device*> Device::Open(const std::string& name) {
   const DeviceList list;
   verbs::Device* const device = list.Find(name);
   if (device == nullptr) {
-    return Status(Code::kSystem, "no RDMA device \"" + name + "\" here; there are: " + list.names());
+    return Status(Code::kSystem, "no RDMA device \"" + name + "\" on this host; available: " + list.names());
   }
   if (device->transport_type != verbs::kTransportIb) {
     return Status(Code::kSystem, "RDMA device " + name +
-                                     " is neither InfiniBand nor RoCE: it has no writes that the "
-                                     "peer is told of (iWARP)");
+                                     " is neither InfiniBand nor RoCE: it lacks RDMA writes with "
+                                     "immediate data (iWARP)");
   }
   errno = 0;
   verbs::Context* const context = Lib().open_device(device);
@@ -108,7 +108,7 @@ Result<verbs::Mr*> RegisterDmaBuf(const verbs::Library& library, verbs::Pd* pd, 
   if (mr != nullptr) return mr;
   const bool lacking = errno == EOPNOTSUPP || errno == ENOSYS || errno == EPROTONOSUPPORT;
   return SystemError("ibv_reg_dmabuf_mr of " + std::to_string(region.bytes >> 10) + " KiB" +
-                         (lacking ? " (it takes Linux 5.12 and a device whose driver maps dma-bufs)" : ""),
+                         (lacking ? " (this requires Linux 5.12 and a driver that maps dma-bufs)" : ""),
                      errno);
 }
 

@@ -68,7 +68,7 @@ Status QueuePair::CheckGid(const Device& device) const {
   const std::string those = device.GidsOf(id_->port_num, id_->route.local.any);
   return Status(Code::kInvalid, "gid=" + std::to_string(options_.gid) + " of " + device.name() + " is " +
                                     address->text() + ", which is not the address of this end" +
-                                    (those.empty() ? "" : "; GIDs of that: " + those));
+                                    (those.empty() ? "" : "; GIDs of that address: " + those));
 }
 
 Status QueuePair::PostReceive(uint64_t id, std::byte* data, uint32_t size, uint32_t key) {

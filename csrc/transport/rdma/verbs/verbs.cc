@@ -110,7 +110,7 @@ struct Wording {
 };
 
 constexpr char kGone[] = "the peer's device did not acknowledge: the peer is gone or the path is broken";
-constexpr char kOurs[] = "a work request of ours was wrong: a bug, or a device that can't do what it says";
+constexpr char kOurs[] = "one of our work requests was invalid: a bug, or a device that lacks a feature it reports";
 constexpr char kTheirs[] =
     "the peer's device refused the operation: its memory was withdrawn, or the queue pair is gone";
 
@@ -118,16 +118,16 @@ constexpr Wording kWordings[] = {{"IBV_WC_SUCCESS", "success"},
                                  {"IBV_WC_LOC_LEN_ERR", "a message is longer than the buffer for it"},
                                  {"IBV_WC_LOC_QP_OP_ERR", kOurs},
                                  {"IBV_WC_LOC_EEC_OP_ERR", kOurs},
-                                 {"IBV_WC_LOC_PROT_ERR", "memory of ours is not registered (any more)"},
+                                 {"IBV_WC_LOC_PROT_ERR", "our memory is not registered (any more)"},
                                  {"IBV_WC_WR_FLUSH_ERR", "the queue pair is in error, so what was queued is dropped"},
                                  {"IBV_WC_MW_BIND_ERR", kOurs},
-                                 {"IBV_WC_BAD_RESP_ERR", "the peer's device gave an answer that makes no sense"},
-                                 {"IBV_WC_LOC_ACCESS_ERR", "the peer wrote where it may not"},
+                                 {"IBV_WC_BAD_RESP_ERR", "the peer's device gave an invalid answer"},
+                                 {"IBV_WC_LOC_ACCESS_ERR", "the peer wrote to memory that it may not access"},
                                  {"IBV_WC_REM_INV_REQ_ERR", kTheirs},
-                                 {"IBV_WC_REM_ACCESS_ERR", "the peer's memory is not there for us (any more)"},
+                                 {"IBV_WC_REM_ACCESS_ERR", "the peer's memory is not accessible to us (any more)"},
                                  {"IBV_WC_REM_OP_ERR", kTheirs},
                                  {"IBV_WC_RETRY_EXC_ERR", kGone},
-                                 {"IBV_WC_RNR_RETRY_EXC_ERR", "the peer has posted no receive for too long"},
+                                 {"IBV_WC_RNR_RETRY_EXC_ERR", "the peer posted no receive for too long"},
                                  {"IBV_WC_LOC_RDD_VIOL_ERR", kOurs},
                                  {"IBV_WC_REM_INV_RD_REQ_ERR", kTheirs},
                                  {"IBV_WC_REM_ABORT_ERR", kTheirs},
@@ -135,7 +135,7 @@ constexpr Wording kWordings[] = {{"IBV_WC_SUCCESS", "success"},
                                  {"IBV_WC_INV_EEC_STATE_ERR", kOurs},
                                  {"IBV_WC_FATAL_ERR", "the device has failed"},
                                  {"IBV_WC_RESP_TIMEOUT_ERR", kGone},
-                                 {"IBV_WC_GENERAL_ERR", "the device says no more than that"}};
+                                 {"IBV_WC_GENERAL_ERR", "the device gives no further reason"}};
 
 constexpr const char* kCmEvents[] = {
     "RDMA_CM_EVENT_ADDR_RESOLVED",  "RDMA_CM_EVENT_ADDR_ERROR",      "RDMA_CM_EVENT_ROUTE_RESOLVED",
