@@ -19,6 +19,7 @@ import torch
 
 from byteps_like.compression.feedback import Compensation
 from byteps_like.dtypes import DType, Op
+from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.gradients.bucket import Coded
 from byteps_like.torch.gradients.coding import MOMENTUM, RESIDUAL, CodedSample
 from byteps_like.torch.job.routes import Request, Route
@@ -72,7 +73,6 @@ class Watching:
         self._every = every
         self._reference = weakref.ref(reducer)  # which holds this
         self._begin(reducer)
-        reducer.watching = self
         reducer.watchers.add(self)
 
     def _begin(self, reducer: Adaptable) -> None:
@@ -248,8 +248,8 @@ def watch(reducer: Adaptable, every: int) -> None:
 
 def report(reducer: Reducer) -> list[CodecReport]:
     """Of each arena that has a codec of the registry."""
-    watching: Watching | None = reducer.watching
-    timed = any(one is not None and not one.done for one in (reducer.tuning, reducer.probing))
+    watching = reducer.watchers.of(Watching)
+    timed = any(isinstance(one, Tuning) and not one.done for one in reducer.watchers)
     slower, found = "timed without it now" if timed else "steps are faster without it", []
     for arena in reducer.codecs.buckets:
         if arena.coding is not None:

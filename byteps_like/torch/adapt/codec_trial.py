@@ -30,10 +30,6 @@ class Probing(Tuning):
     def __init__(self, reducer: Adaptable, pace: TrialPace = PACE, search: Search | None = None) -> None:
         super().__init__(reducer, pace=pace, search=search)
 
-    def _enter(self, reducer: Adaptable) -> None:
-        reducer.probing = self
-        reducer.watchers.add(self)
-
     def _decide(self, reducer: Adaptable, last: bool) -> None:
         """Whether there is anything to time is asked after the first round, when all ranks have the same arenas."""
         check = reducer.runtime.config.compression_check

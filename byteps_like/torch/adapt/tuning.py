@@ -55,14 +55,10 @@ class Tuning:
         self._tune, self._pace = tune, pace
         self._reference = weakref.ref(reducer)  # which holds this
         self._begin(reducer, search)
-        self._enter(reducer)
+        reducer.watchers.add(self)
 
     ending = TUNE
     """Of the name under which decisions are handed out."""
-
-    def _enter(self, reducer: Adaptable) -> None:
-        reducer.tuning = self
-        reducer.watchers.add(self)
 
     def _begin(self, reducer: Adaptable, search: Search | None = None) -> None:
         runtime = self._runtime = reducer.runtime

@@ -13,6 +13,7 @@ import torch
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.codec_monitor import CodecReport, report
+from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.optimizer.twin import DistributedTwin
 from byteps_like.torch.reduction.api import Reducer
 from byteps_like.torch.reduction.feedback_state import MEMORY, restore, saved
@@ -164,7 +165,7 @@ class DistributedOptimizerMixin(DistributedTwin):
     @property
     def tuned(self) -> Setting | None:
         """How gradients travel as tuning has it: what is tried now, or what was kept; None without tuning."""
-        tuning = self._distribution.reducer.tuning
+        tuning = self._distribution.reducer.watchers.of(Tuning)
         return None if tuning is None else tuning.setting
 
     def compression_report(self) -> list[CodecReport]:

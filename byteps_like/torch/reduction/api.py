@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from byteps_like.torch.job.routes import Route
 from byteps_like.torch.job.runtime import Runtime
@@ -18,10 +18,8 @@ class Reducer(Protocol):
     label: str
     route: Route
     codecs: CodecMemory
-    tuning: Any
-    """What looks at its rounds and changes how gradients travel (see adapt); None: nothing does."""
-    probing: Any
-    watching: Any
+    watchers: Watchers
+    """What looks at its rounds and changes how gradients travel."""
 
     @property
     def active(self) -> bool:
@@ -46,8 +44,6 @@ class Reducer(Protocol):
 
 class Adaptable(Reducer, Protocol):
     """A reducer whose rounds are looked at, and whose way of sending changes between them (see adapt)."""
-
-    watchers: Watchers
 
     @property
     def runtime(self) -> Runtime:

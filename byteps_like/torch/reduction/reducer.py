@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -75,9 +75,6 @@ class GradientReducer:
         self.paused = False
         self.on_first: Callable[[], None] | None = None
         self.on_gradient: Callable[[torch.Tensor], None] | None = None
-        self.tuning: Any = None
-        self.probing: Any = None
-        self.watching: Any = None
         self.watchers = Watchers()
         self.options = options
         self.beside = beside

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 
 class Watcher(Protocol):
-    """Tuning, Probing, Watching."""
+    """Tuning, Probing, Watching (see adapt)."""
 
     @property
     def waits(self) -> bool:
@@ -14,6 +15,9 @@ class Watcher(Protocol):
 
     def after_round(self) -> None:
         """A round has ended, or has departed; none is under way but that. On all ranks alike."""
+
+
+W = TypeVar("W", bound=Watcher)
 
 
 class Watchers:
@@ -25,6 +29,13 @@ class Watchers:
     def add(self, watcher: Watcher) -> None:
         """One more, told after those before."""
         self._all.append(watcher)
+
+    def of(self, kind: type[W]) -> W | None:
+        """The one of this class, subclasses not counted; None: there is none."""
+        return next((watcher for watcher in self._all if type(watcher) is kind), None)
+
+    def __iter__(self) -> Iterator[Watcher]:
+        return iter(self._all)
 
     @property
     def wait(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
@@ -45,9 +44,6 @@ class ShardReducer:
         scope = self._runtime.scope(options.process_set)
         self.route = chosen_route(self._runtime, scope, options.route)
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
-        self.tuning: Any = None
-        self.probing: Any = None
-        self.watching: Any = None
         self.watchers = Watchers()
         self._parameters: ParameterSet[ShardArena] = ParameterSet(source, self._accumulated, _ON_HOST_ONLY)
         self.codecs = CodecMemory(self._parameters.buckets, options.switches)

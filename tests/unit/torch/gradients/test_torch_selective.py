@@ -18,6 +18,7 @@ from byteps_like.compression.registry import codec_of
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.codec_monitor import watch
+from byteps_like.torch.adapt.codec_trial import Probing
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.compression.policy import Auto, Compress
 from byteps_like.torch.compression.rules import Rules
@@ -123,7 +124,7 @@ def test_a_fast_codec_stays_and_names_are_given_back():
 @pytest.mark.parametrize(("check", "times"), [("on", True), ("auto", False), ("off", False)])
 def test_who_names_a_codec_is_not_timed_unless_asked(check, times):
     _, coded, optimizer = run(NAMED, 8, check=check)[0]
-    assert optimizer._distribution.reducer.probing.done is not times
+    assert optimizer._distribution.reducer.watchers.of(Probing).done is not times
     assert all(coded) is not times
 
 
@@ -148,7 +149,7 @@ def test_who_was_alone_and_who_comes_agree_that_nothing_is_left_to_time():
             optimizer.zero_grad()
             table(torch.arange(5)).sum().backward()
             optimizer.step()
-        return optimizer._distribution.reducer.probing.done
+        return optimizer._distribution.reducer.watchers.of(Probing).done
 
     assert run_world(2, body) == [True, True]
 

@@ -47,7 +47,7 @@ def run(size, grid, servers=True, **options):
         model, seen = mlp(), []
         optimizer = make(bps, model, grid, **options)
         weights = train(bps, rank, optimizer, model, STEPS, lambda _: seen.append(optimizer.tuned))
-        tuning = optimizer._distribution.reducer.tuning
+        tuning = optimizer._distribution.reducer.watchers.of(Tuning)
         return weights, seen, tuning.log if tuning else None
 
     return run_world(size, body, world=ThreadWorld(size), servers=servers)
@@ -67,7 +67,7 @@ def test_steps_that_overlap_are_tuned_too(servers):
         reducer.depart = lambda: waited.append((flight := depart()) is None) or flight
         train(bps, rank, optimizer, model, 3 * pace.trials + 5, lambda _: seen.append(optimizer.tuned))
         optimizer.synchronize()
-        return flat(model), seen, waited, len(reducer.tuning.log.trials)
+        return flat(model), seen, waited, len(reducer.watchers.of(Tuning).log.trials)
 
     (weights, seen, waited, trials), other = run_world(2, body, world=ThreadWorld(2), servers=servers)
     expected = run_world(2, plainly, 3 * pace.trials + 5, world=ThreadWorld(2), servers=servers)[0]
