@@ -19,7 +19,7 @@ from byteps_like.torch.adapt.tuning import OFF
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
 from byteps_like.torch.crossing.optimizer import check_crossing, crossing
-from byteps_like.torch.factors.beside import factor_reducer
+from byteps_like.torch.factors.router import factor_reducer
 from byteps_like.torch.gradients.parts import Scaling
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.optimizer.adasum import AdasumOptimizerMixin, StepReducer
@@ -88,8 +88,7 @@ def DistributedOptimizer(
     del num_groups, groups
     check_plain(optimizer)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    whole = op is Adasum or bool(sufficient_factors)
-    rules = _rules(optimizer, compression, whole)
+    rules = _rules(optimizer, compression, whole=op is Adasum)
     asked = Asked(op, gradient_predivide_factor, backward_passes_per_step, sparse_as_dense, process_set)
     choices = Choices(asked, route, model, cross_barrier, shard, tune, sufficient_factors, rules)
     choices.check(optimizer)
@@ -145,8 +144,7 @@ def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -
 
 
 def _follow(reducer: Adaptable, names: ParameterNames, options: ReducerOptions, choices: Choices) -> None:
-    if not choices.sufficient_factors:
-        options.rules.check_names(name for name, _ in names())
+    options.rules.check_names(name for name, _ in names())
     if options.transform is None:
         reducer.codecs.take_rates(names.rates)
     follow(reducer, OFF if choices.shard else choices.tune)

@@ -67,6 +67,13 @@ class Rules:
                 return RAW if spared and not isinstance(way.codec, type) else _fitting(way, parameter)
         return RAW
 
+    def asks_for(self, name: str, parameter: torch.Tensor) -> bool:
+        """Whether a rule for its name, not one for all, or an attribute asks for how the gradient is to be encoded."""
+        if from_attributes(parameter) is not None:
+            return True
+        found = next(((pattern, way) for pattern, way in self.ways if fnmatchcase(name, pattern)), (_ALL, RAW))
+        return found[0] != _ALL and found[1] != RAW
+
     def check_names(self, names: Iterable[str]) -> None:
         """Warns of patterns that match none of `names`: they may be misspelt."""
         known = list(names)

@@ -18,8 +18,16 @@ Rows = tuple[torch.Tensor, torch.Tensor]
 """Inputs and grad_outputs of some rows of a batch: K x N and K x M."""
 
 
+def product(parameter: torch.Tensor, rows: Iterable[Rows]) -> torch.Tensor:
+    """The sum of their outer products, in the type of `parameter`."""
+    total = torch.zeros_like(parameter)
+    for x, grad in rows:
+        total.addmm_(grad.to(total.dtype).T, x.to(total.dtype))
+    return total
+
+
 class Captured:
-    """What one weight's layers have seen in a round.
+    """What one weight's layers have seen since it was last handed on.
 
     `token` is a leaf that every use hangs on, so its gradient comes once per backward, after that of the last use.
     """
@@ -30,28 +38,38 @@ class Captured:
         """Whether forwards from now on keep factors."""
         self.token = torch.zeros((), requires_grad=True, device="cpu")
         self.rows: list[Rows] = []
-        self.forward_rows = self.kept_rows = self.left = 0
+        self.forward_rows = 0
+        """Rows that went through forward while no factors were kept."""
         self.dtype = parameter.dtype
+        self._complete = 0
 
     def keep(self, inputs: torch.Tensor, grads: torch.Tensor) -> None:
         """Rows of one use, in the type in which autograd would have multiplied them."""
         self.dtype = grads.dtype
-        self.kept_rows += grads.numel() // max(grads.shape[-1], 1)
         wide, narrow = inputs.shape[-1], grads.shape[-1]
         self.rows.append((inputs.to(grads.dtype).reshape(-1, wide), grads.reshape(-1, narrow)))
 
+    def complete(self) -> None:
+        """A backward has come to the last use."""
+        self._complete = len(self.rows)
+
+    def take(self) -> list[Rows]:
+        """Hands over what was kept."""
+        rows, self.rows, self._complete = self.rows, [], 0
+        return rows
+
+    def into_grad(self) -> None:
+        """Makes, or adds to, `p.grad` what autograd would have."""
+        found, old = product(self.parameter, self.take()), self.parameter.grad
+        self.parameter.grad = found if old is None else old + found
+
+    def drop(self) -> None:
+        """Forgets what backwards that have ended have kept: another one may be under way."""
+        self.rows, self._complete = self.rows[self._complete :], 0
+
     def forget(self) -> None:
-        """A new round begins."""
-        self.rows = []
-        self.forward_rows = self.kept_rows = self.left = 0
-
-    def leave(self, rows: list[Rows]) -> None:
-        """What was kept has been sent, all but `rows`."""
-        self.rows, self.left = rows, len(rows)
-
-    def fresh(self) -> list[Rows]:
-        """What was kept since then."""
-        return self.rows[self.left :]
+        """A new round begins, and no backward is under way."""
+        self.rows, self._complete, self.forward_rows = [], 0, 0
 
 
 class _Capture(torch.autograd.Function):
@@ -104,9 +122,10 @@ def _hooks(
             return
         weight = captured.parameter
         if module._parameters["weight"] is weight and weight.requires_grad:
-            captured.forward_rows += args[0].numel() // max(args[0].shape[-1], 1)
             if captured.captures:
                 module._parameters["weight"] = weight.detach()  # type: ignore[assignment]
+            else:
+                captured.forward_rows += args[0].numel() // max(args[0].shape[-1], 1)
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         captured = to()

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 class FactorLink:
     """What was measured, the slowest rank's: seconds at the start of an operation, and seconds per byte of it.
 
-    For a matrix these are bytes of the matrix, for factors bytes that a rank gets from the others. `multiply_add` is
-    seconds of one in a matrix product on this processor. All zeros leave the choice to the bytes.
+    For a matrix these are bytes of the matrix before a codec encodes it, for factors bytes that a rank gets from the
+    others. `multiply_add` is seconds of one in a matrix product on this processor. All zeros leave the choice to the
+    bytes.
     """
 
     dense_start: float = 0.0
@@ -25,6 +26,22 @@ class FactorLink:
 
 
 @dataclass(frozen=True)
+class MatrixCost:
+    """Bytes per element of a matrix: `item` as it is handed to the network, `up` and `down` as that carries it."""
+
+    item: float = 4.0
+    up: float = 4.0
+    down: float = 4.0
+    codec: str = ""
+    """What encodes it on its way, as TensorSpec.codec has it; "": nothing does."""
+
+    @classmethod
+    def plain(cls, item: float) -> MatrixCost:
+        """Of a matrix that travels as it is."""
+        return cls(item, item, item)
+
+
+@dataclass(frozen=True)
 class FactorExchange:
     """One weight of `outputs` x `inputs` in one step: `rows[r]` of batch on rank r; bytes per element either way."""
 
@@ -32,7 +49,7 @@ class FactorExchange:
     inputs: int
     rows: tuple[int, ...]
     route: str = "allreduce"
-    matrix_item: int = 4
+    matrix: MatrixCost = MatrixCost()
     factor_item: int = 4
 
     @property
@@ -52,11 +69,9 @@ class FactorExchange:
 
     @property
     def matrix_bytes(self) -> float:
-        """Sent and received by a rank: 4 (P-1)/P M N elements by an all-reduce, 2 M N by servers."""
-        elements = self.outputs * self.inputs
-        if self.route == "server":
-            return 2.0 * elements * self.matrix_item
-        return 4 * (self.ranks - 1) / self.ranks * elements * self.matrix_item
+        """Sent and received by a rank: 2 (P-1)/P M N (up + down) by an all-reduce, M N (up + down) by servers."""
+        nbytes = self.outputs * self.inputs * (self.matrix.up + self.matrix.down)
+        return nbytes if self.route == "server" else 2 * (self.ranks - 1) / self.ranks * nbytes
 
     def factor_seconds(self, link: FactorLink) -> float:
         """Seconds of the exchange, and of the products of the others' rows, which the matrix comes without."""
@@ -65,7 +80,7 @@ class FactorExchange:
 
     def matrix_seconds(self, link: FactorLink) -> float:
         """Seconds to exchange the matrix."""
-        return link.dense_start + self.outputs * self.inputs * self.matrix_item * link.dense_byte
+        return link.dense_start + self.outputs * self.inputs * self.matrix.item * link.dense_byte
 
 
 def by_factors(exchange: FactorExchange, link: FactorLink, wanted: bool | str) -> bool:

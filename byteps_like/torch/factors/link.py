@@ -10,6 +10,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Group
 from byteps_like.dtypes import DType, Op
+from byteps_like.torch.device.tensors import tensor_over
 from byteps_like.torch.factors.choice import FactorLink
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import TensorSpec
@@ -19,10 +20,35 @@ _REPEATS = 3
 _ROWS, _SIDE = 64, 512  # of a matrix product
 
 
-def measured(route: Route, lane: Group, label: str) -> FactorLink:
-    """The slowest rank's link, the same on all ranks. Blocks: some three times the time of an all-reduce of 1 MiB."""
+class FactorLinks:
+    """What is known of each route, and each codec of matrices on it. `wanted`: True leaves the choice to the sizes, so
+    nothing is measured."""
+
+    def __init__(self, wanted: bool | str, lane: Group, label: str) -> None:
+        self._measures, self._lane, self._label = wanted == "auto", lane, label
+        self._known: dict[tuple[str, str], FactorLink] = {}
+
+    def knows(self, route: Route, codec: str) -> bool:
+        """Whether `of` can be asked."""
+        return (route.name, codec) in self._known
+
+    def of(self, route: Route, codec: str) -> FactorLink:
+        """The slowest rank's link, for matrices that `codec` encodes."""
+        return self._known[route.name, codec]
+
+    def measure(self, route: Route, codec: str) -> None:
+        """Blocks, the first time: on all ranks alike, between rounds."""
+        if not self.knows(route, codec):
+            link = measured(route, self._lane, self._label, codec) if self._measures else FactorLink()
+            self._known[route.name, codec] = link
+
+
+def measured(route: Route, lane: Group, label: str, codec: str = "") -> FactorLink:
+    """The slowest rank's link, the same on all ranks, for matrices that `codec` encodes. Blocks: some three times the
+    time of an all-reduce of 1 MiB."""
     size = lane.size
-    dense = [_best(functools.partial(_reduce, route, label, nbytes)) for nbytes in (SMALL, LARGE)]
+    prefix = f"{label}.measured.{route.name}.{codec or 'raw'}"
+    dense = [_dense(route, f"{prefix}.{nbytes}", nbytes, codec) for nbytes in (SMALL, LARGE)]
     gathered = [_best(functools.partial(_gather, lane, nbytes)) for nbytes in (SMALL, LARGE)]
     pair = torch.ones(_ROWS, _SIDE, device="cpu")
     product = _best(lambda: pair.T @ pair) / (_ROWS * _SIDE * _SIDE)
@@ -43,10 +69,14 @@ def _best(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def _reduce(route: Route, label: str, nbytes: int) -> None:
-    buffer = torch.zeros(nbytes // 4, device="cpu")
-    (declared,) = route.declare([TensorSpec(f"{label}.measured.{route.name}.{nbytes}", DType.FLOAT32, (len(buffer),))])
-    route.push_pull(declared, buffer.data_ptr(), Op.SUM, Request(priority=0)).wait()
+def _dense(route: Route, name: str, nbytes: int, codec: str) -> float:
+    """Seconds of a reduction under `name`, of which nothing is left."""
+    (declared,) = route.declare([TensorSpec(name, DType.FLOAT32, (nbytes // 4,), codec=codec)])
+    buffer = tensor_over(route.worker.allocate(nbytes), torch.float32).zero_()
+    try:
+        return _best(lambda: route.push_pull(declared, buffer.data_ptr(), Op.SUM, Request(priority=0)).wait())
+    finally:
+        route.retire(name)
 
 
 def _gather(lane: Group, nbytes: int) -> None:

@@ -131,8 +131,6 @@ class Arena:
         if moves:
             self._memory.move(self._worker)
         self._place()
-        for slot in self.slots:
-            slot.rebind()
         self.reset()
 
     def recode(self, rounds: int) -> None:
@@ -431,7 +429,6 @@ class Arena:
         self._place()
         for slot, content in zip(self.slots, before, strict=True):
             slot.region.copy_(content)
-            slot.rebind()
 
     def abandon(self) -> None:
         """Forgets the arena, whose names are not used again: what is held for them is freed, once what is still in

@@ -52,9 +52,14 @@ class Slot:
         return parameter.dtype is self.dtype and parameter.device == self.device
 
     def place(self, data: torch.Tensor, offset: int) -> None:
-        """Takes the place at element `offset` of the arena's `data`, with the parameter's own strides if dense."""
+        """Takes the place at element `offset` of the arena's `data`, with the parameter's own strides if dense. A
+        `p.grad` that lies in the place before moves along."""
+        grad, was_placed = self.parameter.grad, self.region.numel() > 0
+        follows = was_placed and grad is not None and grad.layout is torch.strided and self._holds(grad)
         flat = data[offset : offset + self.parameter.numel()]
         self.region = flat.as_strided(self.parameter.shape, dense_strides(self.parameter))
+        if follows:
+            self.parameter.grad = self.view()
 
     def reset(self) -> None:
         """A new round begins."""
@@ -142,11 +147,6 @@ class Slot:
         grad.detach().copy_(self.region)
         if factor != 1.0:
             grad.detach().mul_(factor)
-
-    def rebind(self) -> None:
-        """After a move within the arena: `p.grad` follows."""
-        if self.is_view and self.parameter.grad is not None:
-            self.parameter.grad = self.view()
 
     def view(self) -> torch.Tensor:
         """A tensor over the slot's place, with a version counter of its own: `changed` needs one per gradient."""

@@ -11,6 +11,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.tuning import OFF, Tune, check_tune
 from byteps_like.torch.calls.reductions import Adasum
 from byteps_like.torch.compression.rules import Rules
+from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
 from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, check_passes
 
 CONFLICTS = (
@@ -24,7 +25,7 @@ CONFLICTS = (
     ("shard", "rows", "which rows a gradient has differs from step to step, and shares are cut once"),
     ("shard", "route='server'", "shares go by collectives among the workers, beside servers if there are any"),
     ("sufficient_factors", "op=Adasum", "Adasum reduces whole steps"),
-    ("sufficient_factors", "compression", "factors are what travels, and no codec takes them"),
+    ("sufficient_factors", "OnebitAdam", "it sends momenta, sums over many batches, which have no factors"),
     ("a codec", "op=Adasum", "Adasum needs whole steps"),
     ("momentum before a codec", "the optimizer's momentum", "it would count twice: set the optimizer's to 0"),
     ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
@@ -68,6 +69,7 @@ class Choices:
             "shard": bool(self.shard),
             "tune": self.tune is not None and os.fspath(self.tune) != OFF,
             "sufficient_factors": bool(self.sufficient_factors),
+            "OnebitAdam": isinstance(optimizer, OnebitAdam),
             "compression": not self.rules.none,
             "a codec": self.rules.codecs,
             "powersgd": any(way.low_rank for way in ways),

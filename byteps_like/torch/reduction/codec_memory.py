@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from byteps_like.torch.gradients.bucket import Coded
-from byteps_like.torch.gradients.coding import Memory
+from byteps_like.torch.gradients.coding import RESIDUAL, Memory
 from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.reduction.parameter_set import level
 
@@ -93,13 +95,24 @@ class CodecMemory:
             bucket.recode(rounds)
         level(self._buckets)
 
+    def pay(self, name: str) -> torch.Tensor | None:
+        """What a codec has left out of a gradient that has left its bucket, as fp32; it counts as sent from now on.
+        Scaled as what is sent is (Scaling.terms)."""
+        return self._left.get(name, {}).pop(RESIDUAL, None)
+
     def recall(self) -> dict[str, Memory]:
         """Copies of what codecs remember of each gradient, by the parameters' names. With no round under way."""
-        return {name: memory for bucket in self.buckets for name, memory in bucket.recall().items()}
+        in_buckets = {name: memory for bucket in self.buckets for name, memory in bucket.recall().items()}
+        return {**_copies(self._left), **in_buckets}
 
     def remember(self, memories: Mapping[str, Memory]) -> None:
         """Begins anew with `memories`, of parameters by name. With no round under way."""
-        self._left = dict(memories)
+        self._left = _copies(memories)
         for bucket in self.buckets:
             bucket.forget()
             bucket.remember(memories)
+
+
+def _copies(memories: Mapping[str, Memory]) -> dict[str, Memory]:
+    found = {name: {kind: value.clone() for kind, value in memory.items()} for name, memory in memories.items()}
+    return {name: memory for name, memory in found.items() if memory}

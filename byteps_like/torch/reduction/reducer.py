@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 
@@ -20,38 +19,17 @@ from byteps_like.torch.gradients.selecting import selected
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.routes import Route, Scope
 from byteps_like.torch.job.tracing import follow_recorder
+from byteps_like.torch.reduction.beside import Beside
 from byteps_like.torch.reduction.codec_memory import CodecMemory
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.parameter_set import ParameterSet, level
 from byteps_like.torch.reduction.round_hooks import Watchers
-from byteps_like.torch.reduction.rounds import Companion, Rounds
+from byteps_like.torch.reduction.rounds import Accumulated, Rounds, Taker
 from byteps_like.torch.reduction.sparse import SparseGradients
 from byteps_like.torch.reduction.sparse_router import SparseRouter
 
-
-class Beside(Companion, Protocol):
-    """Gradients that a reducer puts into no bucket, since they travel in another way (see factors)."""
-
-    def enter(self, reducer: GradientReducer) -> None:
-        """It is in a new world from now on. To be held weakly."""
-
-    def adopt(self, named: Iterable[Named]) -> Iterable[Named]:
-        """Takes those of `named` that are for it, and returns the new ones."""
-
-    def __contains__(self, parameter: torch.Tensor) -> bool: ...
-
-    @property
-    def parameters(self) -> Sequence[torch.Tensor]:
-        """Those that it has taken."""
-
-    def accumulated(self, parameter: torch.Tensor) -> None:
-        """Backward has made, or added to, the `p.grad` of one of them."""
-
-    def recut(self, route: Route, partition_bytes: int) -> None:
-        """Between rounds, on all ranks alike: see Bucket.recut."""
-
-    def close(self) -> None:
-        """Forgets them. Idempotent."""
+MakeBeside = Callable[["GradientReducer"], Beside]
+"""Made anew in each world; to hold the reducer weakly."""
 
 
 class GradientReducer:
@@ -64,12 +42,12 @@ class GradientReducer:
     first seen, and all buckets are rebuilt when some have gone. Every rank must see the same changes between the same
     calls. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
 
-    Its parts: who takes part (`parameters`), their codecs (`codecs`), who travels by rows (`sparse`), who travels in
-    another way (`beside`), and the rounds.
+    Its parts: who takes part (`parameters`), their codecs (`codecs`), who has left the buckets (`beside`; of them those
+    that travel by rows: `sparse`), and the rounds.
     """
 
     def __init__(
-        self, source: Callable[[], Iterable[Named]], options: ReducerOptions, beside: Beside | None = None
+        self, source: Callable[[], Iterable[Named]], options: ReducerOptions, besides: Sequence[MakeBeside] = ()
     ) -> None:
         self.passes_per_step = 1
         self.paused = False
@@ -77,7 +55,7 @@ class GradientReducer:
         self.on_gradient: Callable[[torch.Tensor], None] | None = None
         self.watchers = Watchers()
         self.options = options
-        self.beside = beside
+        self._besides = besides
         self.parameters: ParameterSet[Bucket] = ParameterSet(source, self._accumulated, options.only_on_host)
         self.codecs = CodecMemory(self.parameters.buckets, options.switches)
         self._start()
@@ -93,10 +71,9 @@ class GradientReducer:
         self.codecs.restart()
         self.parameters.enter(self._runtime, self.label)
         self.sparse = self._sparse_router()
-        self._rounds = Rounds(self.parameters, self.sparse, self.beside)
+        self.beside: list[Beside] = [self.sparse, *(make(self) for make in self._besides)]
+        self._rounds = Rounds(self.parameters, self.beside, self.sparse.came_sparse)
         self.route.report(self.label)
-        if self.beside is not None:
-            self.beside.enter(self)
 
     def _sparse_router(self) -> SparseRouter:
         options, able = self.options, self._runtime.has_collectives
@@ -116,9 +93,11 @@ class GradientReducer:
         if self._runtime.closed:
             self.codecs.leave()
             self.parameters.drop()
+            for item in self.beside:
+                item.close()
             self._start()
-        self._adopt_beside()
-        self.sparse.keep(self.parameters.source)
+        for item in self.beside:
+            item.keep(self.parameters.source)
         added, some_left = self.parameters.newcomers(self._dense())
         if some_left and not self.active:
             self._land_departed()
@@ -127,7 +106,7 @@ class GradientReducer:
             self.parameters.drop()
         if added:
             self.parameters.add(added, self._way_of, self._make_bucket)
-        for parameter in (*self.sparse.parameters, *(self.beside.parameters if self.beside is not None else ())):
+        for parameter in [parameter for item in self.beside for parameter in item.parameters]:
             self.parameters.hook(parameter)
 
     def _land_departed(self) -> None:
@@ -136,21 +115,21 @@ class GradientReducer:
             self._runtime.finish_updates()
             self.landed()
 
-    def _adopt_beside(self) -> None:
-        if self.beside is not None:
-            found = self.beside.adopt(item for item in self.parameters.source() if item[1] not in self.parameters)
-            for name, parameter in found:
-                self.parameters.claim(name, parameter)
-
-    def _dense(self) -> Iterable[Named]:
+    def _dense(self) -> list[Named]:
         """The parameters whose gradients go through buckets."""
-        named = self.sparse.dense(self.parameters.source())
-        return named if self.beside is None else [item for item in named if item[1] not in self.beside]
+        return [item for item in self.parameters.source() if not self._has_left(item[1])]
+
+    def _has_left(self, parameter: torch.Tensor) -> bool:
+        return any(parameter in item for item in self.beside)
+
+    def in_bucket(self, parameter: torch.Tensor) -> bool:
+        """Whether the gradient of `parameter` goes through a bucket in the round under way, or the next one."""
+        return parameter in self.parameters and not self._has_left(parameter)
 
     def _way_of(self, name: str, parameter: torch.Tensor) -> Compress:
         way = self.options.rules.of(name, parameter)
-        if way.by_rows:
-            self.sparse.consider(name, parameter)
+        for item in self.beside:
+            item.consider(name, parameter, way)
         return way
 
     def _make_bucket(self, label: str, named: list[Named], way: Compress) -> Bucket:
@@ -183,9 +162,8 @@ class GradientReducer:
     def close(self) -> None:
         """Removes the hooks and forgets the buckets; gradients stay where they are. Idempotent."""
         self.parameters.close()
-        self.sparse.close()
-        if self.beside is not None:
-            self.beside.close()
+        for item in self.beside:
+            item.close()
 
     # Rounds
 
@@ -215,10 +193,10 @@ class GradientReducer:
             for bucket in self.parameters.buckets:
                 bucket.recut(route, partition_bytes)
         level(self.parameters.buckets)
-        if self.beside is not None:
-            self.beside.recut(route, partition_bytes)
         self.route, self._partition_bytes = route, partition_bytes
-        self.sparse.recut(partition_bytes)
+        for item in self.beside:
+            item.recut(route, partition_bytes)
+        self.refresh()
 
     def note(self, flight: object) -> None:
         """`flight` (a Flight) is to be finished before this process leaves the job."""
@@ -237,16 +215,23 @@ class GradientReducer:
     def _accumulated(self, parameter: torch.Tensor) -> None:
         if self.paused:
             return
-        if self.beside is not None and parameter in self.beside:
-            self.beside.accumulated(parameter)
+        self._announce(parameter)
+        self._rounds.accumulated(parameter, self.passes_per_step)
+
+    def arrived(self, parameter: torch.Tensor, taker: Taker, slot: Accumulated) -> None:
+        """Backward has made what the gradient of `parameter` is made of, which has left its bucket. See Rounds."""
+        if self.paused:
             return
+        self._announce(parameter)
+        self._rounds.arrived(taker, slot, self.passes_per_step)
+
+    def _announce(self, parameter: torch.Tensor) -> None:
         if self._runtime.closed:
             self.refresh()
         if self.on_first is not None:
             self.on_first()
         if self.on_gradient is not None:
             self.on_gradient(parameter)
-        self._rounds.accumulated(parameter, self.passes_per_step)
 
     def synchronize(self) -> None:
         """Ends the round: sends what is missing, blocks until all has landed and makes it every `p.grad`.
@@ -258,8 +243,8 @@ class GradientReducer:
         with torch.no_grad():
             self.refresh()
             self._rounds.end(discard=False)
-            if self.complete:
-                self.sparse.reroute(self.codecs.rounds)
+            for item in self.beside if self.complete else ():
+                item.reroute(self.codecs.rounds)
             self.codecs.recode(self.codecs.rounds + self.complete)
             self.refresh()
             self.watchers.tell()
@@ -268,11 +253,12 @@ class GradientReducer:
         """Ends the round as `synchronize` does, but doesn't wait: what is in flight is the caller's to wait for.
 
         `landed` must be called before any gradient of another round comes. None, and nothing has been done, if it can't
-        be so: see Rounds.depart, and where another setting (see tuning) or codec may follow, or gradients may change
-        between rows and buckets. Raises InvalidArgumentError as `synchronize` does.
+        be so: see Rounds.depart, and where another setting (see tuning) or codec may follow, or gradients may leave
+        their buckets or return. Raises InvalidArgumentError as `synchronize` does.
         """
         self.refresh()
-        if self.watchers.wait or self.codecs.due or self.sparse.due(self.codecs.rounds):
+        moves = any(item.due(self.codecs.rounds) for item in self.beside)
+        if self.watchers.wait or self.codecs.due or moves:
             return None
         with torch.no_grad():
             departed = self._rounds.depart()

@@ -2,63 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from byteps_like.torch.gradients.bucket import Bucket, Departed
-from byteps_like.torch.gradients.slot import Slot, changed_in_flight, too_many_passes
+from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
+from byteps_like.torch.gradients.slot import changed_in_flight, too_many_passes
+from byteps_like.torch.reduction.beside import Beside
 from byteps_like.torch.reduction.parameter_set import ParameterSet
-from byteps_like.torch.reduction.sparse_router import SparseRouter
 
 
 class Phase(Enum):
     """Where a round is: IDLE -> COUNTING -> SENDING -> IDLE, or -> DEPARTED -> IDLE."""
 
     IDLE = "no backward has come by"
-    COUNTING = "backward has reached parameters, but no gradient in a bucket is ready"
+    COUNTING = "backward has reached parameters, but no gradient is ready"
     SENDING = "at least one is"
     DEPARTED = "all is sent, and somebody else waits for it"
 
 
-class Companion(Protocol):
-    """Gradients that are sent and land by themselves, in the rounds of the buckets."""
+class Accumulated(Protocol):
+    """A gradient that becomes ready when backward has come to it so many times: a Slot, or one that has left its
+    bucket."""
+
+    name: str
+    passes: int
 
     @property
-    def active(self) -> bool:
-        """Whether any has been sent."""
+    def ready(self) -> bool:
+        """Whether it was sent in this round."""
 
-    @property
-    def touched(self) -> bool:
-        """Whether a backward has reached any."""
+    def count(self) -> None:
+        """A backward pass has made it, or added to it."""
 
-    def finish(self, discard: bool) -> None:
-        """Sends what was not sent yet."""
 
-    def complete(self, discard: bool) -> None:
-        """Blocks until all have landed, and makes them every `p.grad` unless it is a discard."""
+class Taker(Protocol):
+    """Whoever sends such gradients: a Bucket, or gradients beside them."""
 
-    def reset(self) -> None:
-        """A new round begins."""
+    def ready(self, slot: Any) -> None:
+        """The gradient of `slot`, one of its own, is complete on this rank: sends what was waiting for it only."""
 
 
 class Rounds:
-    """Takes the gradients of `parameters`, and those that `sparse` and `beside` have, through round after round.
+    """Takes the gradients of `parameters`, and those `beside` their buckets, through round after round.
 
-    Owns the phase. All ranks must end rounds equally often.
+    Owns the phase. All ranks must end rounds equally often. `came_sparse` is told of gradients that have landed from a
+    bucket though they came sparse on some rank.
     """
 
-    def __init__(self, parameters: ParameterSet[Bucket], sparse: SparseRouter, beside: Companion | None = None) -> None:
+    def __init__(
+        self, parameters: ParameterSet[Bucket], beside: Sequence[Beside], came_sparse: Callable[[Place], None]
+    ) -> None:
         self.phase = Phase.IDLE
-        self._parameters, self._sparse = parameters, sparse
-        self._beside = [] if beside is None else [beside]
+        self._parameters, self._beside, self._came_sparse = parameters, beside, came_sparse
+
+    @property
+    def _all(self) -> list[Bucket | Beside]:
+        return [*self._parameters.buckets, *self._beside]
 
     @property
     def active(self) -> bool:
         """Whether a round is under way: at least one gradient was made ready."""
-        return self.phase is Phase.SENDING or any(item.active for item in self._beside)
+        return self.phase is Phase.SENDING
 
     @property
     def departed(self) -> bool:
@@ -68,18 +75,23 @@ class Rounds:
     @property
     def touched(self) -> bool:
         """Whether a backward has reached any parameter since the last round."""
-        return self.phase in (Phase.COUNTING, Phase.SENDING) or any(item.touched for item in self._beside)
+        return self.phase in (Phase.COUNTING, Phase.SENDING)
 
     def accumulated(self, parameter: torch.Tensor, passes: int) -> None:
-        """Backward has added to the gradient; the `passes`-th time makes it ready.
+        """Backward has added to `p.grad`; see `arrived` for one in a bucket."""
+        for item in self._beside:
+            if parameter in item:
+                item.accumulated(parameter)
+                self._touch()
+                return
+        self.arrived(*self._parameters[parameter], passes)
+
+    def arrived(self, taker: Taker, slot: Accumulated, passes: int) -> None:
+        """Backward has made, or added to, the gradient of `slot`; the `passes`-th time makes it ready.
 
         If it was sent already, its round is discarded, or InvalidArgumentError raised unless all that were sent have
         been cleared.
         """
-        if parameter in self._sparse:
-            self._touch()
-            return
-        bucket, slot = self._parameters[parameter]
         if slot.ready:
             self._repeated(slot, passes)
         slot.count()
@@ -87,7 +99,7 @@ class Rounds:
             self._touch()
             return
         try:
-            bucket.ready(slot)
+            taker.ready(slot)
         finally:  # a slot that isn't ready has no part in this round: the one before has failed
             if slot.ready:
                 self.phase = Phase.SENDING
@@ -98,8 +110,9 @@ class Rounds:
         if self.phase is Phase.IDLE:
             self.phase = Phase.COUNTING
 
-    def _repeated(self, slot: Slot, passes: int) -> None:
-        if not all(other.cleared() for other in self._parameters.slots() if other.ready):
+    def _repeated(self, slot: Accumulated, passes: int) -> None:
+        sent = [other for other in self._parameters.slots() if other.ready]
+        if not sent or not all(other.cleared() for other in sent):
             raise too_many_passes(slot, passes)
         self.end(discard=True)
 
@@ -109,32 +122,37 @@ class Rounds:
         Raises InvalidArgumentError if a gradient was changed after it was sent, MismatchError if some ranks discard
         the round and others don't, and the job's error.
         """
-        buckets = self._parameters.buckets
         try:
-            for item in self._beside:
-                item.finish(discard)
-            for bucket in buckets:
-                bucket.finish(discard)
-            self._sparse.start(discard)
-            for bucket in buckets:
-                bucket.wait()
-            self._sparse.wait()
-            for bucket in buckets:
-                bucket.check_agreed()
+            self._finish(discard)
+            self._wait()
+            for item in self._all:
+                item.check_agreed()
             if not discard:
                 self._land()
-            for item in self._beside:
-                item.complete(discard)
         finally:
             self.reset()
 
+    def _finish(self, discard: bool) -> None:
+        for bucket in self._parameters.buckets:
+            bucket.finish(discard)
+        for item in self._beside:
+            item.start(discard)
+
+    def _wait(self) -> None:
+        for item in self._all:
+            item.wait()
+
     def _land(self) -> None:
         self._check_unchanged()
-        for bucket in self._parameters.buckets:
+        buckets = self._parameters.buckets
+        for bucket in buckets:
             bucket.land()
-        for bucket in self._parameters.buckets:
+        for bucket in buckets:
             bucket.settle()
-        self._sparse.land(self._parameters.buckets)
+        for slot in [slot for bucket in buckets for slot in bucket.sparse()]:
+            self._came_sparse(slot)
+        for item in self._beside:
+            item.land()
 
     def _check_unchanged(self, before_raising: Callable[[], None] = lambda: None) -> None:
         for slot in self._parameters.slots():
@@ -152,34 +170,26 @@ class Rounds:
         if not all(bucket.settled for bucket in buckets):
             return None
         try:
-            for bucket in buckets:
-                bucket.finish(discard=False)
-            self._sparse.start(discard=False)
+            self._finish(discard=False)
             self._check_unchanged(self._wait)
-            departed = [*(bucket.depart() for bucket in buckets), *self._sparse.depart()]
+            departed = [bucket.depart() for bucket in buckets]
+            departed += [one for item in self._beside for one in item.depart()]
         finally:
             self.reset()
         self.phase = Phase.DEPARTED
         return departed
-
-    def _wait(self) -> None:
-        for bucket in self._parameters.buckets:
-            bucket.wait()
-        self._sparse.wait()
 
     def landed(self) -> bool:
         """The round that departed has landed, and all its gradients were read. False if there was none. Idempotent."""
         if self.phase is not Phase.DEPARTED:
             return False
         self.phase = Phase.IDLE
-        for bucket in self._parameters.buckets:
-            bucket.landed()
+        for item in self._all:
+            item.landed()
         return True
 
     def reset(self) -> None:
         """A new round begins: passes that were counted are forgotten. Nothing may be on its way but what departed."""
         self.phase = Phase.DEPARTED if self.phase is Phase.DEPARTED else Phase.IDLE
-        for bucket in self._parameters.buckets:
-            bucket.reset()
-        for item in self._beside:
+        for item in self._all:
             item.reset()

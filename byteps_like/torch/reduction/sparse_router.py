@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 
 import torch
 
-from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
+from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.gradients.bucket import Departed, Place
 from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.job.routes import Route
+from byteps_like.torch.reduction.beside import LOOK_EVERY
 from byteps_like.torch.reduction.sparse import SparseGradients, sparsify
-
-LOOK_EVERY = 8
-"""Rounds from one count of the rows in dense gradients to the next."""
 
 
 class SparseRouter:
-    """Decides between rounds, on all ranks alike, which gradients travel by rows.
+    """Decides between rounds, on all ranks alike, which gradients travel by rows. See Beside.
 
     Owns the gradients that do (`gradients`) and the dense ones that are candidates. `gathers`: gradients that come
     sparse leave their buckets; else they go as dense ones, to be made sparse again with `restores`. `counts`: dense
@@ -43,18 +43,18 @@ class SparseRouter:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Whose gradients these are."""
+        """See Beside."""
         return self._gradients.parameters()
 
     # Who takes part
 
-    def consider(self, name: str, parameter: torch.Tensor) -> None:
-        """A dense gradient that is to go by rows while these are few."""
-        if self._counts:
+    def consider(self, name: str, parameter: torch.Tensor, way: Compress) -> None:
+        """A dense gradient, maybe one that is to go by rows while these are few."""
+        if self._counts and way.by_rows:
             self._candidates[id(parameter)] = (name, parameter)
 
     def keep(self, source: Callable[[], Iterable[Named]]) -> None:
-        """Forgets all parameters but those that `source` lists."""
+        """See Beside."""
         if self._gradients or self._candidates or self._found:
             self._keep({id(parameter) for _, parameter in source()})
 
@@ -65,29 +65,34 @@ class SparseRouter:
             for known in (self._candidates, self._found)
         )
 
-    def dense(self, named: Iterable[Named]) -> Iterable[Named]:
-        """Those of `named` whose gradients go through buckets."""
-        return [item for item in named if item[1] not in self._gradients] if self._gradients else named
+    def recut(self, route: Route, partition_bytes: int) -> None:
+        """Those that go through servers, in partitions of that size; 0: of the job's."""
+        del route
+        self._gradients.partition_bytes = partition_bytes
 
     def close(self) -> None:
-        """Forgets all."""
+        """See Beside."""
         self._keep(frozenset())
 
-    # Rounds
+    # A round
+
+    def accumulated(self, parameter: torch.Tensor) -> None:
+        """Nothing: rows are found at the end of the round."""
 
     def start(self, discard: bool) -> None:
         """Sends the rows; nothing in their place if this rank throws the round away."""
         self._gradients.start(discard)
 
     def wait(self) -> None:
-        """Blocks until all are here."""
+        """See Beside."""
         self._gradients.wait()
 
-    def land(self, buckets: Sequence[Bucket]) -> None:
-        """Makes the rows every `p.grad`; takes those from `buckets` that have come sparse."""
+    def check_agreed(self) -> None:
+        """Nothing: the buckets of the round tell."""
+
+    def land(self) -> None:
+        """Makes the rows every `p.grad`; takes those from their buckets that have come sparse."""
         self._gradients.land()
-        for slot in [slot for bucket in buckets for slot in bucket.sparse()]:
-            self.came_sparse(slot)
         for name, parameter in self._found.values():
             self._gradients.adopt(name, parameter)
         self._found = {}
@@ -99,26 +104,29 @@ class SparseRouter:
         if self.gathers:
             self._found[id(slot.parameter)] = (slot.name, slot.parameter)
 
+    def reset(self) -> None:
+        """See Beside."""
+
     def depart(self) -> list[Departed]:
-        """Instead of `wait` and `land`: hands over the rows that are in flight, if there are any."""
+        """See Beside."""
         return self._gradients.depart()
 
+    def landed(self) -> None:
+        """See Beside."""
+
+    # Between rounds
+
     def due(self, rounds: int) -> bool:
-        """Whether gradients may change between rows and buckets after the round under way, before which there were so
-        many; the same on all ranks. It has to land, then."""
+        """See Beside."""
         if self._found or self._gradients.about_to_leave:
             return True
         return rounds % LOOK_EVERY == 0 and any(item not in self._gradients for _, item in self._candidates.values())
 
     def reroute(self, rounds: int) -> None:
-        """After so many rounds: to rows where these have become few, and back. Looks now and then."""
+        """To rows where these have become few, and back. Looks now and then."""
         if not self._candidates:
             return
         self._gradients.leave()
         for name, parameter in self._candidates.values() if rounds % LOOK_EVERY == 0 else ():
             if parameter not in self._gradients:
                 self._gradients.take(name, parameter)
-
-    def recut(self, partition_bytes: int) -> None:
-        """Those that go through servers, in partitions of that size; 0: of the job's."""
-        self._gradients.partition_bytes = partition_bytes

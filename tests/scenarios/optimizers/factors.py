@@ -85,8 +85,11 @@ def odd_model() -> nn.Module:
 
 def layers_of(optimizer: Any) -> dict[str, Any]:
     """Of the reducer: none in a world of one."""
-    factors = optimizer._distribution.reducer.beside.factors
-    return {} if factors is None else {layer.name: layer for layer in factors.layers}
+    return {layer.name: layer for layer in router_of(optimizer).layers}
+
+
+def router_of(optimizer: Any) -> Any:
+    return optimizer._distribution.reducer.beside[-1]
 
 
 def equal_to_the_dense(bps: Any, rank: int, size: int) -> None:
@@ -95,7 +98,7 @@ def equal_to_the_dense(bps: Any, rank: int, size: int) -> None:
     assert set(layers) == (set() if size == 1 else {"first.weight", "twice.weight", "one.weight", "last.weight"})
     if size > 1:
         # 16 x 16 has room for the 8 rows of two uses; the last layer, of 3 outputs, has more rows than rank.
-        assert layers["twice.weight"].by_factors and not layers["last.weight"].by_factors
+        assert layers["twice.weight"].left and not layers["last.weight"].left
 
 
 def accumulated_and_summed(bps: Any, rank: int, size: int) -> None:
@@ -109,7 +112,7 @@ def weight_gradients_are_not_computed(bps: Any, rank: int, size: int) -> None:
     optimizer.zero_grad()
     odd_loss(model, rank, size, 2).backward()
     for name, layer in layers_of(optimizer).items():
-        assert (layer.parameter.grad is None) == layer.by_factors, name
+        assert (layer.parameter.grad is None) == layer.left, name
     assert model.twice.bias.grad is not None
     copied = copy.deepcopy(model)  # its layers are its own, and give their gradients to themselves
     odd_loss(copied, rank, size, 2).backward()
@@ -215,6 +218,72 @@ def thrown_away(bps: Any, rank: int, size: int) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+class Sandwich(nn.Module):
+    """A layer that is used before and after another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.around, self.inner = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.around(self.inner(self.around(x).tanh()).tanh())
+
+
+def thrown_away_between_two_uses(bps: Any, rank: int, size: int) -> None:
+    """Backward finds gradients that were sent and cleared when it has come to a layer's second use, not to its first:
+    what it has kept of the second use stays."""
+
+    def loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+        return model(rows_of(rank, step)[:1]).square().mean()
+
+    model = fill(Sandwich().double())
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = bps.DistributedOptimizer(inner, model=model, sufficient_factors=True)
+    for step in range(3):
+        optimizer.zero_grad()
+        if step == 2:
+            assert size == 1 or all(layer.left for layer in layers_of(optimizer).values())
+            loss(model, rank, 9).backward()
+            model.zero_grad()
+        reference = copy.deepcopy(model)
+        reference.zero_grad()
+        loss(model, rank, step).backward()
+        for other in range(size):
+            (loss(reference, other, step) / size).backward()
+        optimizer.synchronize()
+        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            assert distance(ours.grad, theirs.grad) < TOLERANCE
+    optimizer.zero_grad()
+
+
+def closed_between_forward_and_backward(bps: Any, rank: int, size: int) -> None:
+    """Factors that were kept for an optimizer which is gone become plain gradients."""
+    model, optimizer = trained(bps, rank, size, odd_model, odd_loss, range(2))
+    reference = copy.deepcopy(model)
+    reference.zero_grad()
+    optimizer.zero_grad()
+    found = odd_loss(model, rank, size, 2)
+    optimizer.close()
+    found.backward()
+    odd_loss(reference, rank, size, 2).backward()
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert distance(ours.grad, theirs.grad) < TOLERANCE
+
+
+def element_types(bps: Any, rank: int, size: int) -> None:
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 5e-2), (torch.float16, 5e-3)):
+
+        def make(dtype: torch.dtype = dtype) -> nn.Module:
+            return fill(Odd().to(dtype))
+
+        def loss(model: nn.Module, rank: int, size: int, step: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return model(rows_of(rank, step).to(dtype)).square().mean()
+
+        _, optimizer = trained(bps, rank, size, make, loss, range(3), tolerance=tolerance)
+        assert all(layer.wire is dtype for layer in layers_of(optimizer).values())
+        optimizer.close()
+
+
 def groups_are_added(bps: Any, rank: int, size: int) -> None:
     model, reference = odd_model(), odd_model()
     results = []
@@ -242,7 +311,6 @@ def refusals(bps: Any, rank: int, size: int) -> None:
         {"sufficient_factors": True, "model": model, "shard": "optimizer"},
         {"sufficient_factors": True, "model": model, "cross_barrier": True},
         {"sufficient_factors": True, "model": model, "op": bps.Adasum},
-        {"sufficient_factors": True, "model": model, "compression": bps.Compression.fp16},
     ]  # fmt: skip
     for options in wrong:
         call = functools.partial(bps.DistributedOptimizer, inner, **options)
@@ -252,13 +320,14 @@ def refusals(bps: Any, rank: int, size: int) -> None:
 def measured_and_chosen(bps: Any, rank: int, size: int) -> None:
     _, optimizer = trained(bps, rank, size, odd_model, odd_loss, range(4), sufficient_factors="auto")
     if size > 1:
-        link = optimizer._distribution.reducer.beside.factors.link
+        link = router_of(optimizer)._links.of(optimizer._distribution.reducer.route, "")
         assert len(set(bps.allgather_object(repr(link)))) == 1 and link.multiply_add > 0.0
+        assert not [name for name in optimizer._distribution.reducer.route.names if "measured" in name]
 
 
 SCENARIOS = [
     equal_to_the_dense, accumulated_and_summed, weight_gradients_are_not_computed, autocast, frozen_and_unused,
-    nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away, groups_are_added, refusals,
-    measured_and_chosen,
+    nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away, thrown_away_between_two_uses,
+    closed_between_forward_and_backward, element_types, groups_are_added, refusals, measured_and_chosen,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

@@ -126,6 +126,20 @@ def test_layout_follows_backward(spy):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
 
 
+def test_gradients_survive_an_arena_that_is_made_anew_between_round_and_step(spy):
+    """The table's gradient leaves its arena after the first round. What is left gets another arena, which is cut as was
+    asked for before: the gradients of that round are for the step to come."""
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4, sparse=True), torch.nn.Linear(4, 3))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    reducer = optimizer._distribution.reducer
+    reducer.recut(reducer.route, 4096)
+    model(torch.arange(5)).square().sum().backward()
+    expected = model[1].weight.grad.clone()
+    optimizer.synchronize()
+    assert len(reducer.sparse) == 1 and expected.abs().sum() > 0
+    assert torch.equal(model[1].weight.grad, expected)
+
+
 def test_all_ranks_take_the_order_of_rank_0():
     def body(bps, rank, size):
         model = mlp(widths=(20, 30, 30, 5))

@@ -7,7 +7,7 @@ import torch
 
 from byteps_like.errors import ConfigError, InvalidArgumentError, PeerLostError
 from byteps_like.torch.adapt.tuning import Tuning
-from byteps_like.torch.factors import layers
+from byteps_like.torch.factors import link
 from byteps_like.torch.factors.choice import FactorLink
 from byteps_like.torch.job.runtime import bound
 from byteps_like.tuner.rounds import TrialPace
@@ -91,7 +91,7 @@ def test_weights_are_those_of_the_untuned_run_to_the_bit(size):
 @pytest.mark.parametrize("servers", [True, False])
 def test_factors_are_tuned_too(servers, monkeypatch):
     """Some layers of the model go as factors, the others as matrices, which follow every cut."""
-    monkeypatch.setattr(layers, "measured", lambda *_: FactorLink())  # the choice is by bytes alone
+    monkeypatch.setattr(link, "measured", lambda *_: FactorLink())  # the choice is by bytes alone
     grid = GRID if servers else [Setting("allreduce", size) for size in (1024, 512, 2048)] * 2
     tuned = run(2, grid, servers, sufficient_factors="auto")
     plain = run(2, None, servers, sufficient_factors="auto")
@@ -102,7 +102,7 @@ def test_factors_are_tuned_too(servers, monkeypatch):
 
 def test_each_route_has_its_own_choice_between_factors_and_matrix(monkeypatch):
     """Of 64 x 64 and 20 rows a rank: 10 KiB of factors, matrices of 11 KiB among three workers, of 8 KiB by servers."""
-    monkeypatch.setattr(layers, "measured", lambda *_: FactorLink())
+    monkeypatch.setattr(link, "measured", lambda *_: FactorLink())
     pace, steps = TrialPace(trials=4, discard=1, measure=2), 14
     grid = [Setting("allreduce", 1024), Setting("server", 1024), Setting("allreduce", 512), Setting("server", 512)]
 
@@ -119,7 +119,7 @@ def test_each_route_has_its_own_choice_between_factors_and_matrix(monkeypatch):
                 (loss_of(reference, x, y) / size).backward()
                 if other == rank:
                     loss_of(model, x, y).backward()
-            by_factors = [layer.by_factors for layer in reducer.beside.factors.layers]
+            by_factors = [layer.left for layer in reducer.beside[-1].layers]
             route = optimizer.tuned.route if optimizer.tuned else "none"
             optimizer.step(), plain.step()
             assert distance(flat(model), flat(reference)) < 1e-12

@@ -8,15 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from byteps_like.torch.factors.choice import FactorExchange, FactorLink, by_factors, next_rows
+from byteps_like.torch.compression.rules import way_of
+from byteps_like.torch.factors import link
+from byteps_like.torch.factors.choice import FactorExchange, FactorLink, MatrixCost, by_factors, next_rows
+from byteps_like.torch.factors.matrix import matrix_cost
+from byteps_like.torch.job import runtime
 from tests.fakes.native_world import run_native_world
+from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
-from tests.scenarios.models import distance, fill
-from tests.scenarios.optimizers import factors
+from tests.scenarios.models import batch, distance, fill, loss_of, mlp
+from tests.scenarios.optimizers import factors, factors_codecs
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, False), (2, True), (3, False)])
-@pytest.mark.parametrize("body", factors.SCENARIOS, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", [*factors.SCENARIOS, *factors_codecs.SCENARIOS], ids=lambda body: body.__name__)
 def test_scenario(body, size, servers):
     run_world(size, body, world=ThreadWorld(size, partition_bytes=4096), servers=servers)
 
@@ -83,6 +88,38 @@ def test_the_choice_turns_at_the_analytic_crossover():
     assert not by_factors(exchange(67, 32, route="server"), free, "auto")
     # Factors of half the width have room for twice the rows.
     assert by_factors(exchange(256, 32, factor_item=2), free, "auto")
+
+
+def test_a_matrix_counts_as_the_bytes_that_its_codec_makes_of_it():
+    weight = torch.empty(64, 64)
+    coded = {text: matrix_cost(way_of(text), text, weight, 2) for text in ("int8", "onebit", "topk:ratio=0.25")}
+    assert all(cost.item == 4.0 and cost.codec for cost in coded.values())
+    assert 1.0 <= coded["int8"].up < 1.1 and coded["onebit"].up < 0.2 and coded["topk:ratio=0.25"].up >= 2.0
+    assert matrix_cost(way_of("bf16"), "", weight, 2) == MatrixCost.plain(2)
+    assert matrix_cost(way_of("int8"), "", weight, 2) == MatrixCost.plain(4)  # it is switched off
+    assert matrix_cost(way_of("powersgd:rank=2"), "", weight, 2) == MatrixCost.plain(4 * 2 * 128 / 4096)
+    # 20 rows: 20 KiB of factors, beside 32 KiB, 8 KiB and 16 KiB.
+    choices = [by_factors(exchange(20, 2, 64, 64, matrix=cost), FactorLink(), "auto") for cost in
+               (MatrixCost(), coded["int8"], MatrixCost.plain(2))]  # fmt: skip
+    assert choices == [True, False, False]
+
+
+@pytest.mark.parametrize(("compression", "leaves"), [(None, True), ("int8", False), ("bf16", False)])
+def test_auto_asks_whether_factors_are_less_than_the_encoded_matrix(monkeypatch, compression, leaves):
+    monkeypatch.setattr(link, "measured", lambda *_: FactorLink())
+
+    def body(bps, rank, size):
+        configure(runtime.current(), min_compress_bytes=0)
+        model = mlp(torch.float32, widths=(64, 64))
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = bps.DistributedOptimizer(inner, compression=compression, model=model, sufficient_factors="auto")
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, *batch(100 * rank + step, rows=20, inputs=64, outputs=64)).backward()
+            optimizer.step()
+        return [layer.left for layer in optimizer._distribution.reducer.beside[-1].layers]
+
+    assert run_world(2, body, world=ThreadWorld(2), servers=False) == [[leaves], [leaves]]
 
 
 def test_more_rows_than_the_rank_of_the_matrix_never_go_as_factors():

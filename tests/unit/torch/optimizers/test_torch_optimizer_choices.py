@@ -21,6 +21,7 @@ OPTIONS = {
     "shard": {"shard": "optimizer"},
     "tune": {"tune": "on"},
     "sufficient_factors": {"sufficient_factors": "auto"},
+    "OnebitAdam": {},
     "compression": {"compression": "fp16"},
     "a codec": {"compression": "onebit"},
     "powersgd": {"compression": bps.Compression.powersgd()},
@@ -34,7 +35,9 @@ OPTIONS = {
 @pytest.mark.parametrize(("one", "other", "why"), CONFLICTS)
 def test_both_are_named_with_the_cause(one, other, why):
     model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if "OnebitAdam" in (one, other):
+        optimizer = bps.OnebitAdam(model.parameters())
     with runtime.bound(LocalWorker()), pytest.raises(InvalidArgumentError, match=re.escape(why)) as caught:
         bps.DistributedOptimizer(optimizer, model=model, **OPTIONS[one], **OPTIONS[other])
     assert one in str(caught.value) and other in str(caught.value)
@@ -48,6 +51,8 @@ def test_both_are_named_with_the_cause(one, other, why):
         ("cross_barrier", "a codec's warm-up"),
         ("cross_barrier", "rows"),
         ("cross_barrier", "powersgd"),
+        ("sufficient_factors", "compression"),
+        ("sufficient_factors", "powersgd"),
     ],
 )
 def test_what_goes_together_is_made(names):
