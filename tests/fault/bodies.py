@@ -103,9 +103,9 @@ def loop_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
         time.sleep(0.002)
 
 
-def cross_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
+def cross_until_error(bps: Any, rank: int, size: int, flag: str, compression: Any = None) -> Seen:
     """Trains with updates that cross the barrier, until the job fails in some forward, backward or step."""
-    run = Run(bps, True, OPTIMIZERS["Adam"], mlp())
+    run = Run(bps, True, OPTIMIZERS["Adam"], mlp(), compression=compression)
     for step in itertools.count():
         seen = watch(lambda step=step: run.train(rank, size, range(step, step + 1)))
         if seen[0]:
@@ -113,6 +113,11 @@ def cross_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
         if step == 5 and rank == 0:
             Path(flag).touch()
     raise AssertionError
+
+
+def cross_by_factors_until_error(bps: Any, rank: int, size: int, flag: str) -> Seen:
+    """As above, with PowerSGD, whose second factors may be in flight or still to be sent."""
+    return cross_until_error(bps, rank, size, flag, {"*weight": "powersgd:rank=1"})
 
 
 def sums(bps: Any, rank: int, size: int) -> float:

@@ -96,13 +96,14 @@ def test_a_server_or_the_scheduler_is_killed(tmp_path: Path, role: str) -> None:
         pool.close()
 
 
-def test_a_worker_is_killed_while_updates_cross_the_barrier(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", [bodies.cross_until_error, bodies.cross_by_factors_until_error])
+def test_a_worker_is_killed_while_updates_cross_the_barrier(tmp_path: Path, body: Callable[..., Any]) -> None:
     pool = Pool(2)
     try:
         with job(2, 1, partition_bytes=1024) as cluster:
             pid = pool.processes[1].pid
             assert pid is not None
-            answers, seconds = _run(pool, cluster, tmp_path / "running", _kill(pid), bodies.cross_until_error)
+            answers, seconds = _run(pool, cluster, tmp_path / "running", _kill(pid), body)
         ok, (name, text, _) = answers[0]
         assert ok and name == "PeerLostError", text
         assert "worker 1" in text and str(pid) in text
