@@ -15,7 +15,6 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.adapt.attach import follow
-from byteps_like.torch.adapt.tuning import OFF
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
 from byteps_like.torch.crossing.optimizer import check_crossing, crossing
@@ -32,7 +31,7 @@ from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, twin_of
 from byteps_like.torch.reduction.api import Adaptable
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
-from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
+from byteps_like.torch.sharded.optimizer import sharded
 
 
 def DistributedOptimizer(
@@ -120,10 +119,9 @@ def _by_gradients(
 ) -> DistributedTwin:  # fmt: skip
     passes = choices.asked.backward_passes_per_step
     if choices.shard:
-        shares = shard_reducer(optimizer, names, options)
-        shares.passes_per_step = passes
-        _follow(shares, names, options, choices)
-        twin: DistributedTwin = sharded(optimizer, names, shares, choices.asked.process_set)
+        twin: DistributedTwin = sharded(optimizer, names, options)
+        twin._distribution.reducer.passes_per_step = passes
+        _follow(twin._distribution.reducer, names, options, choices)
         return twin
     if choices.cross_barrier:
         model = check_crossing(optimizer, choices.model)
@@ -147,7 +145,7 @@ def _follow(reducer: Adaptable, names: ParameterNames, options: ReducerOptions, 
     options.rules.check_names(name for name, _ in names())
     if options.transform is None:
         reducer.codecs.take_rates(names.rates)
-    follow(reducer, OFF if choices.shard else choices.tune)
+    follow(reducer, choices.tune)
 
 
 def _rules(optimizer: object, compression: object, whole: bool) -> Rules:

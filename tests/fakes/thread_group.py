@@ -103,7 +103,7 @@ class GroupWorld:
         self._wanted: dict[tuple[str, int, int], list[tuple[int | None, int, int, ThreadOperation]]]
         self._wanted = defaultdict(list)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Everything in flight and to come fails with `error`."""
         failure = error if isinstance(error, BytePSLikeError) else BytePSLikeError(str(error))
         with self.changed:

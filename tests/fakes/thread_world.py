@@ -65,7 +65,7 @@ class ThreadWorld:
         """A clock: by how much a round of a partition moves it, `takes` says by its codec and bytes of fp32."""
         self.takes: Callable[[str, int], float] = lambda codec, nbytes: 0.0
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         with self.changed:
             self.failure = self.failure or error
             self.changed.notify_all()
@@ -283,7 +283,7 @@ def run_world(
 
     world = world or ThreadWorld(size)
     results: list[Any] = [None] * size
-    failures: list[tuple[int, Exception, str]] = []
+    failures: list[tuple[int, BaseException, str]] = []
 
     def main(rank: int) -> None:
         # The ranks are threads already; a pool of each of them would spin for longer than small tensors take.
@@ -292,7 +292,7 @@ def run_world(
             worker = ThreadWorker(world, rank)
             with runtime.bound(worker if servers else CollectiveWorker(worker, world.partition_bytes)):
                 results[rank] = body(bps, rank, size, *args)
-        except Exception as error:  # noqa: BLE001 - raised by run_world
+        except BaseException as error:  # noqa: BLE001 - raised by run_world; pytest's "did not raise" is no Exception
             failures.append((rank, error, traceback.format_exc()))
             world.fail(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byteps_like.torch.sharded.layout import UNIT, lay_out_shards
+from byteps_like.torch.sharded.layout import UNIT, Stretches, lay_out_shards
 
 
 @given(
@@ -42,3 +42,27 @@ def test_everything_is_dealt_out_once(sizes: list[int], itemsize: int, chunk_byt
             if slot in {p.slot for p in layout.pieces(chunk.begin, chunk.end)}
         ]
         assert list(layout.chunks_of(slot)) == holding and bool(holding) == bool(size)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 700), max_size=6),
+    chunk_bytes=st.tuples(st.integers(1, 5000), st.integers(1, 5000)),
+    ranks=st.integers(1, 5),
+)
+def test_what_changes_hands_is_what_one_had_and_another_gets(
+    sizes: list[int], chunk_bytes: tuple[int, int], ranks: int
+) -> None:
+    before, after = (lay_out_shards(sizes, 4, nbytes, ranks) for nbytes in chunk_bytes)
+
+    def elements(share: Stretches) -> list[int]:
+        return [element for begin, end in share.stretches for element in range(begin, end)]
+
+    moved: list[int] = []
+    for giver in range(ranks):
+        had = before.share(giver)
+        assert [had.place(element) for element in elements(had)] == list(range(had.numel))
+        for taker in range(ranks):
+            common = had.common(after.share(taker))
+            assert elements(common) == sorted({*elements(had)} & {*elements(after.share(taker))})
+            moved += elements(common)
+    assert sorted(moved) == list(range(before.total))

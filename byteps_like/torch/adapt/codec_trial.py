@@ -45,7 +45,7 @@ class Probing(Tuning):
     def _routes_of(self, reducer: Adaptable) -> list[Route]:
         return [reducer.route]
 
-    def _use(self, route: Route, setting: Setting) -> None:
+    def _use(self, reducer: Adaptable, route: Route, setting: Setting) -> None:
         """Links stay as they are."""
 
     def _report(self, reducer: Adaptable) -> None:

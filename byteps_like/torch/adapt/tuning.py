@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -65,7 +65,9 @@ class Tuning:
         self._routes = self._routes_of(reducer)
         self._route = self._routes[0]
         self._space = Space(
-            tuple(route.name for route in self._routes), codings=(True, False) if reducer.codecs.switchable else (True,)
+            tuple(route.name for route in self._routes),
+            algorithms=reducer.algorithms,
+            codings=(True, False) if reducer.codecs.switchable else (True,),
         )
         self._name = f"{reducer.label}{self.ending}"
         self._rounds = TrialRounds(self._pace)
@@ -153,7 +155,7 @@ class Tuning:
 
     def _apply(self, reducer: Adaptable, setting: Setting) -> None:
         route = self._routes[self._space.routes.index(setting.route)]
-        self._use(route, setting)
+        self._use(reducer, route, setting)
         cut = (setting.route, setting.partition_bytes)
         if cut != self._cut:
             as_usual = setting.partition_bytes == self._runtime.partition_bytes
@@ -163,9 +165,8 @@ class Tuning:
         self.setting = setting
         self._rounds.begin()
 
-    def _use(self, route: Route, setting: Setting) -> None:
-        worker: Any = route.worker
-        worker.use(Links(setting.credit_bytes, setting.segment_bytes, setting.algorithm))
+    def _use(self, reducer: Adaptable, route: Route, setting: Setting) -> None:
+        reducer.use(route, Links(setting.credit_bytes, setting.segment_bytes, setting.algorithm))
 
     def _report(self, reducer: Adaptable) -> None:  # noqa: ARG002 - for those who see it otherwise
         logger.info("tuned: %s\n%s", self.setting, self.log.text())

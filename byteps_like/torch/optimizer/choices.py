@@ -20,7 +20,6 @@ CONFLICTS = (
     ("cross_barrier", "sufficient_factors", "factors become gradients in a step() that waits"),
     ("shard", "op=Adasum", "Adasum reduces whole steps"),
     ("shard", "sufficient_factors", "factors are not summed by shares"),
-    ("shard", "tune", "shares stay as they are cut"),
     ("shard", "powersgd", "its factors are sums over rows and columns of whole matrices, of which no rank has a share"),
     ("shard", "rows", "which rows a gradient has differs from step to step, and shares are cut once"),
     ("shard", "route='server'", "shares go by collectives among the workers, beside servers if there are any"),

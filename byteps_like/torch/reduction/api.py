@@ -8,6 +8,7 @@ from byteps_like.torch.job.routes import Route
 from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.reduction.codec_memory import CodecMemory
 from byteps_like.torch.reduction.round_hooks import Watchers
+from byteps_like.worker.api import Links
 
 
 class Reducer(Protocol):
@@ -60,6 +61,13 @@ class Adaptable(Reducer, Protocol):
     @property
     def complete(self) -> bool:
         """Whether all ranks took part in the round that has landed: none has joined."""
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Of Links, which it may be told to take; "": by size."""
+
+    def use(self, route: Route, links: Links) -> None:
+        """From the next round on messages by `route` are sent so."""
 
     def recut(self, route: Route, partition_bytes: int) -> None:
         """Between rounds, on all ranks alike: goes by `route` from now on, in partitions of so many bytes (0: of the

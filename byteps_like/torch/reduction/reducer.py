@@ -27,6 +27,7 @@ from byteps_like.torch.reduction.round_hooks import Watchers
 from byteps_like.torch.reduction.rounds import Accumulated, Rounds, Taker
 from byteps_like.torch.reduction.sparse import SparseGradients
 from byteps_like.torch.reduction.sparse_router import SparseRouter
+from byteps_like.worker.api import Links, Tunable
 
 MakeBeside = Callable[["GradientReducer"], Beside]
 """Made anew in each world; to hold the reducer weakly."""
@@ -186,6 +187,14 @@ class GradientReducer:
     def complete(self) -> bool:
         """Whether all ranks took part in the round that has landed: none has joined."""
         return all(bucket.complete for bucket in self.parameters.buckets)
+
+    algorithms = ("", "ring", "halving_doubling")
+    """See Adaptable."""
+
+    def use(self, route: Route, links: Links) -> None:
+        """See Adaptable."""
+        if isinstance(route.worker, Tunable):
+            route.worker.use(links)
 
     def recut(self, route: Route, partition_bytes: int) -> None:
         """Between rounds, on all ranks alike: see Bucket.recut. Holds for buckets to come, too."""

@@ -18,14 +18,14 @@ from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import mark_changed, tensor_over, wire_dtype
 from byteps_like.torch.gradients.coding import ArenaCoding, Memory
-from byteps_like.torch.gradients.parts import Named, RoundTerms, Scaling, signature
+from byteps_like.torch.gradients.parts import Named, RoundTerms, Scaling, retire, signature
 from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.sharded.chunk import ShardChunk, Staging
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.layout import UNIT, ShardLayout, lay_out_shards
 from byteps_like.torch.sharded.wire import ShardWire
-from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.api import Declared, Links, TensorSpec
 
 Arrivals = queue.PriorityQueue[tuple[int, int]]
 """(-priority, number) of the chunks whose reduced gradients have come."""
@@ -86,7 +86,9 @@ class ShardArena:
         self._gathers: list[CollectiveOperation] = []
         self.longest = 0
         """Chunks of the longest arena beside this one."""
-        self._discarded = False
+        self.links = Links()
+        """How messages are cut, as tuning has it."""
+        self._discarded, self._version = False, 0
         self._cut()
         self.reset()
 
@@ -99,8 +101,28 @@ class ShardArena:
         spec = TensorSpec(self.label, self.code, (total,), partition_bytes=partition_bytes)
         declared, cut = self._route.declare([same, spec])
         self._route.push_pull(declared, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
-        chunk_bytes = cut.partitions[0].nbytes if cut.partitions else 1
+        return self._layout(cut)
+
+    def _layout(self, declared: Declared) -> ShardLayout:
+        sizes = [slot.parameter.numel() for slot in self.slots]
+        chunk_bytes = declared.partitions[0].nbytes if declared.partitions else 1
         return lay_out_shards(sizes, self.code.itemsize, chunk_bytes, self._view.size)
+
+    def recut(self, partition_bytes: int) -> None:
+        """Between rounds, on all ranks alike: chunks of so many bytes (0: as the job has partitions) from now on.
+
+        Parameters stay where they are, but other ranks update them: the state has to move (see state.moved).
+        """
+        self._version += 1
+        total = self.layout.total
+        spec = TensorSpec(f"{self.label}/{self._version}", self.code, (total,), partition_bytes=partition_bytes)
+        (cut,) = self._route.declare([spec])
+        self.layout = self._layout(cut)
+        retire(self._route.worker, [cut])
+        for lane in self.lanes:
+            lane.release()  # plans for the sizes that they had
+        self._cut()
+        self.reset()
 
     def _cut(self) -> None:
         """Chunks and their lanes, by the layout."""
@@ -174,6 +196,8 @@ class ShardArena:
             arrivals.put((-number, number))
 
         scatter, counts, urgency = self.wire.scatters[number], chunk.place.counts, self._urgency(number)
+        if self.is_coded:  # by calls of other kinds, which have other algorithms
+            urgency = urgency._replace(algorithm="")
         source, target, code = staging.data_ptr(), landing.data_ptr(), self.wire.code
         chunk.flight = scatter.reduce_scatter(source, target, counts, code, terms.op, urgency)
         chunk.staging = None
@@ -263,6 +287,11 @@ class ShardArena:
             park(list(self._gathers), self.data)
 
     @property
+    def rank(self) -> int:
+        """This rank's among those that its chunks are cut over."""
+        return self._view.rank
+
+    @property
     def landing_bytes(self) -> int:
         """Of buffers that sums land in, where the wire has another element type than the parameters."""
         return sum(chunk.landing.nbytes for chunk in self.chunks if chunk.landing is not chunk.reduced)
@@ -328,4 +357,7 @@ class ShardArena:
     def _urgency(self, number: int) -> CallOptions:
         # Later chunks hold layers nearer to the input, which the next forward needs first; the last ones of all arenas
         # are equally urgent.
-        return CallOptions(priority=number + max(self.longest - self.partitions, 0), traffic=Traffic.GRADIENT)
+        priority, links = number + max(self.longest - self.partitions, 0), self.links
+        return CallOptions(
+            algorithm=links.algorithm, traffic=Traffic.GRADIENT, priority=priority, segment_bytes=links.segment_bytes
+        )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
+from operator import itemgetter
 
 UNIT = 256
 """Bytes. Shares and parameters begin at multiples of it, so that no vector register of an update is cut."""
@@ -33,6 +36,32 @@ class ChunkLayout:
         return begin, begin + self.counts[rank]
 
 
+class Stretches:
+    """Ascending stretches of an arena, `(begin, end)` in elements, as if they lay one behind the other."""
+
+    def __init__(self, stretches: Sequence[tuple[int, int]]) -> None:
+        self.stretches = [stretch for stretch in stretches if stretch[0] < stretch[1]]
+        self._places = list(accumulate((end - begin for begin, end in self.stretches), initial=0))
+        self.numel = self._places[-1]
+
+    def place(self, element: int) -> int:
+        """Where an element of the arena is, which lies in one of them."""
+        number = bisect_right(self.stretches, element, key=itemgetter(0)) - 1
+        return self._places[number] + element - self.stretches[number][0]
+
+    def common(self, other: Stretches) -> Stretches:
+        """What lies in both."""
+        found, number = [], 0
+        for begin, end in self.stretches:
+            while number < len(other.stretches) and other.stretches[number][1] <= begin:
+                number += 1
+            for low, high in islice(other.stretches, number, None):
+                if low >= end:
+                    break
+                found.append((max(low, begin), min(high, end)))
+        return Stretches(found)
+
+
 @dataclass(frozen=True)
 class ShardLayout:
     """`[parameter | padding] ...`, cut into chunks, each cut into one share per rank. All sizes are in elements."""
@@ -41,6 +70,10 @@ class ShardLayout:
     offsets: tuple[int, ...]
     total: int
     chunks: tuple[ChunkLayout, ...]
+
+    def share(self, rank: int) -> Stretches:
+        """All that rank `rank` updates."""
+        return Stretches([chunk.share(rank) for chunk in self.chunks])
 
     def pieces(self, begin: int, end: int) -> list[ShardPiece]:
         """What of which parameters lies between elements `begin` and `end`."""

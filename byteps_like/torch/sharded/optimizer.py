@@ -135,18 +135,11 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         self.__dict__["_step_supports_amp_scaling"] = value
 
 
-def shard_reducer(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions) -> ShardReducer:
-    """Reduces the gradients of `optimizer` to shares. Blocks for a round trip. Raises InvalidArgumentError for an
-    optimizer that can't be sharded."""
+def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions) -> Any:
+    """The sharded twin of `optimizer`, which hands its state over. Blocks for a round trip. InvalidArgumentError."""
     check_elementwise(optimizer)
-    return ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True))
-
-
-def sharded(
-    optimizer: torch.optim.Optimizer, names: ParameterNames, reducer: ShardReducer, process_set: object
-) -> Any:  # fmt: skip
-    """The sharded twin of `optimizer`, which hands its state over."""
     slices = SliceOptimizer(type(optimizer), optimizer.__dict__)
-    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, process_set), names)
+    reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True), slices.state)
+    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, options.process_set), names)
     twin._keep_shares()
     return twin

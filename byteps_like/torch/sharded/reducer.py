@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 
@@ -16,14 +17,17 @@ from byteps_like.torch.gradients.slot import too_many_passes
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.routes import Route
 from byteps_like.torch.job.tracing import follow_recorder
+from byteps_like.torch.ops.objects import allgather_object
 from byteps_like.torch.reduction.codec_memory import CodecMemory
 from byteps_like.torch.reduction.options import ReducerOptions
-from byteps_like.torch.reduction.parameter_set import ParameterSet
+from byteps_like.torch.reduction.parameter_set import ParameterSet, level
 from byteps_like.torch.reduction.reducer import chosen_route
 from byteps_like.torch.reduction.round_hooks import Watchers
 from byteps_like.torch.sharded.arena import ShardArena, lost_shares
 from byteps_like.torch.sharded.gradient import ShardSlot
-from byteps_like.torch.sharded.update import Pair
+from byteps_like.torch.sharded.state import moved
+from byteps_like.torch.sharded.update import Pair, State
+from byteps_like.worker.api import Links, Tunable
 
 _ON_HOST_ONLY = "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/how-to/c10d.md)"
 
@@ -36,8 +40,11 @@ class ShardReducer:
     runtime, since the other ranks' shares of the state do. Every rank must see the same changes between the same calls.
     """
 
-    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions) -> None:
+    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions, state: State) -> None:
+        """`state`: what the optimizer keeps of the slices that it is given to update."""
         self.passes_per_step = 1
+        self._state, self._exchange = state, partial(allgather_object, process_set=options.process_set)
+        self._partition_bytes, self._links = 0, Links()
         self._options = options
         self._finished = False
         self._runtime = _runtime.current()
@@ -75,7 +82,9 @@ class ShardReducer:
         if way.auto is not None:
             way, size = selected(self._runtime, self.route, self.label, way, [item for _, item in named])
             self.codecs.selects = self.codecs.selects or way.is_coded
+        size = self._partition_bytes or size
         arena = ShardArena(self.route, label, named, way, self._options.scaling, size)
+        arena.links = self._links
         self.codecs.begin(arena)
         return arena
 
@@ -98,11 +107,30 @@ class ShardReducer:
     @property
     def partition_bytes(self) -> int:
         """See Reducer."""
-        return self._runtime.partition_bytes
+        return self._partition_bytes or self._runtime.partition_bytes
 
-    def recut(self, route: Route, partition_bytes: int) -> None:
-        """Never called, as shards are not tuned: codecs are switched, and shares stay as they are cut."""
-        raise NotImplementedError
+    algorithms = ("", "ring")
+    """See Adaptable: those that both a reduce-scatter and an all-gather have."""
+
+    def use(self, route: Route, links: Links) -> None:
+        """See Adaptable."""
+        self._links = links
+        for arena in self.arenas:
+            arena.links = links
+        if isinstance(route.worker, Tunable):
+            route.worker.use(links)
+
+    def recut(self, route: Route, partition_bytes: int) -> None:  # noqa: ARG002 - there is but one
+        """See Adaptable: state moves with its elements. On the wire: what of it changes hands."""
+        self._partition_bytes = partition_bytes
+        for arena in self.arenas:
+            before = arena.layout, arena.chunks
+            arena.recut(partition_bytes)
+            new = moved(arena, before, self._state, self._exchange)
+            for piece in (piece for chunk in before[1] for piece in chunk.slices.values()):
+                self._state.pop(piece, None)
+            self._state.update(new)
+        level(self.arenas)
 
     @property
     def complete(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from byteps_like.collectives.api import CallOptions, Traffic
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.sharded.arena import ShardArena
+from byteps_like.torch.sharded.chunk import ShardChunk
 from byteps_like.torch.sharded.gradient import ShardSlot
+from byteps_like.torch.sharded.layout import ShardLayout, Stretches
 from byteps_like.torch.sharded.update import State
 
 Exchange = Callable[[Any], list[Any]]
@@ -33,7 +36,7 @@ def gathered(arenas: Sequence[ShardArena], state: State, exchange: Exchange) -> 
     On the wire: the state's bytes, by one all-gather per chunk and key, and what `exchange` takes for the keys.
     Raises InvalidArgumentError for state that is neither a value per element nor one per parameter.
     """
-    own = [_described(arena, state) for arena in arenas]
+    own = [_described(arena.slots, arena.chunks, state) for arena in arenas]
     found: State = {}
     everyone = exchange(own)
     for number, arena in enumerate(arenas):
@@ -45,12 +48,14 @@ def gathered(arenas: Sequence[ShardArena], state: State, exchange: Exchange) -> 
     return found
 
 
-def _described(arena: ShardArena, state: State) -> dict[int, dict[str, _Entry]]:
+def _described(
+    slots: Sequence[ShardSlot], chunks: Sequence[ShardChunk], state: State
+) -> dict[int, dict[str, _Entry]]:  # fmt: skip
     found: dict[int, dict[str, _Entry]] = {}
-    for chunk in arena.chunks:
+    for chunk in chunks:
         for slot, piece in chunk.slices.items():
             if piece in state and slot not in found:
-                name = arena.slots[slot].name
+                name = slots[slot].name
                 found[slot] = {key: _entry(name, key, value, piece) for key, value in state[piece].items()}
     return found
 
@@ -104,6 +109,65 @@ def _gathered_field(arena: ShardArena, state: State, key: str, dtype: torch.dtyp
 def _whole(slot: ShardSlot, buffer: torch.Tensor, offset: int) -> torch.Tensor:
     flat = buffer[offset : offset + slot.parameter.numel()]
     return flat.as_strided(slot.region.shape, slot.region.stride()).clone()
+
+
+Cut = tuple[ShardLayout, list[ShardChunk]]
+"""How an arena is, or was, cut."""
+
+
+def moved(arena: ShardArena, before: Cut, state: State, exchange: Exchange) -> State:
+    """This rank's slices of an arena that is cut anew, from `state` of the slices `before`. All ranks must call it.
+
+    On the wire: what changes hands, by one all-to-all per key, and what `exchange` takes for the keys. Raises as
+    `gathered` does.
+    """
+    known: dict[int, dict[str, _Entry]] = {}
+    for theirs in exchange(_described(arena.slots, before[1], state)):
+        for slot, entries in theirs.items():
+            known.setdefault(slot, entries)
+    fields = {(key, value) for entries in known.values() for key, (by_element, value) in entries.items() if by_element}
+    own = arena.layout.share(arena.rank)
+    buffers = {field: _moved_field(arena, before, state, *field) for field in sorted(fields, key=repr)}
+    found: State = {}
+    for slot, piece in ((slot, piece) for chunk in arena.chunks for slot, piece in chunk.slices.items()):
+        if slot in known:
+            begin = own.place(int(piece.storage_offset()))
+            found[piece] = {
+                key: buffers[key, value][begin : begin + piece.numel()].clone() if by_element else copy.deepcopy(value)
+                for key, (by_element, value) in known[slot].items()
+            }
+    return found
+
+
+def _moved_field(arena: ShardArena, before: Cut, state: State, key: str, dtype: torch.dtype) -> torch.Tensor:
+    """The values of one key, of this rank's share as it is cut now."""
+    layout, chunks = before
+    ranks = range(len(arena.layout.chunks[0].counts))
+    had, has = layout.share(arena.rank), arena.layout.share(arena.rank)
+    old = torch.zeros(max(had.numel, 1), dtype=dtype, device="cpu")
+    for piece in (piece for chunk in chunks for piece in chunk.slices.values()):
+        value = state.get(piece, {}).get(key)
+        if isinstance(value, torch.Tensor) and value.dtype is dtype and value.shape == piece.shape:
+            begin = had.place(int(piece.storage_offset()))
+            old[begin : begin + piece.numel()] = value
+    out = [had.common(arena.layout.share(rank)) for rank in ranks]
+    into = [layout.share(rank).common(has) for rank in ranks]
+    sent = torch.cat([old[:0], *_stretches(old, had, out)])
+    came, size = torch.empty(max(has.numel, 1), dtype=dtype, device="cpu"), old.element_size()
+    gives, gets = ([share.numel * size for share in shares] for shares in (out, into))
+    source, target, options = sent.data_ptr(), came.data_ptr(), CallOptions(traffic=Traffic.BULK)
+    arena.control_lane.all_to_all(source, target, gives, gets, DType.UINT8, options).wait()
+    new, begin = torch.zeros(max(has.numel, 1), dtype=dtype, device="cpu"), 0
+    for stretch in _stretches(new, has, into):
+        stretch.copy_(came[begin : begin + stretch.numel()])
+        begin += stretch.numel()
+    return new
+
+
+def _stretches(flat: torch.Tensor, share: Stretches, parts: Sequence[Stretches]) -> list[torch.Tensor]:
+    """Views of `flat`, the elements of `share`, for what of it is in each of `parts`."""
+    places = [(share.place(begin), end - begin) for part in parts for begin, end in part.stretches]
+    return [flat[begin : begin + length] for begin, length in places]
 
 
 def scattered(arenas: Sequence[ShardArena], whole: State) -> State:

@@ -288,7 +288,6 @@ def test_a_rank_that_fails_ends_the_tuning_of_all():
     [
         ({"tune": ""}, "path"),
         ({"tune": "on", "op": "Adasum"}, "Adasum"),
-        ({"tune": "on", "shard": "optimizer"}, "shard"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(options, words):

@@ -53,6 +53,10 @@ def test_both_are_named_with_the_cause(one, other, why):
         ("cross_barrier", "powersgd"),
         ("sufficient_factors", "compression"),
         ("sufficient_factors", "powersgd"),
+        ("shard", "tune"),
+        ("shard", "compression"),
+        ("shard", "a codec's warm-up"),
+        ("shard", "gradient_predivide_factor"),
     ],
 )
 def test_what_goes_together_is_made(names):

@@ -14,11 +14,13 @@ from byteps_like.worker.local_group import LocalOperation
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import fill, flat
-from tests.scenarios.optimizers import sharded, sharded_wire
+from tests.scenarios.optimizers import sharded, sharded_tuned, sharded_wire
+
+BODIES = [*sharded.SCENARIOS, *sharded_wire.SCENARIOS, *sharded_tuned.SCENARIOS]
 
 
 @pytest.mark.parametrize(("size", "servers"), [(1, False), (2, True), (3, False)])
-@pytest.mark.parametrize("body", [*sharded.SCENARIOS, *sharded_wire.SCENARIOS], ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_scenario(body, size, servers):
     run_world(size, body, world=ThreadWorld(size, partition_bytes=1024), servers=servers)
 
@@ -66,6 +68,10 @@ def test_what_is_cast_or_encoded_saves_its_bytes_on_the_way_to_the_shares(way, w
         assert expected <= sent < expected * 1.02 + 2048 and expected <= received < expected * 1.02 + 2048
     weights = torch.tensor([result[2] for result in results])
     assert torch.equal(weights, weights[:1].expand_as(weights))
+
+
+def test_shares_are_cut_anew_over_real_links():
+    run_native_world(2, sharded_tuned.nothing_changes, partition_bytes=1024)
 
 
 class LateLane:
