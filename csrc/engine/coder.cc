@@ -7,7 +7,7 @@
 #include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/codec/payload.h"
-#include "csrc/engine/staging.h"
+#include "csrc/engine/staging/staging.h"
 
 namespace byteps_like {
 namespace {

@@ -8,7 +8,7 @@
 #include "csrc/base/trace.h"
 #include "csrc/engine/channel.h"
 #include "csrc/engine/coder.h"
-#include "csrc/engine/stager.h"
+#include "csrc/engine/staging/stager.h"
 #include "csrc/gpu/gate.h"
 
 namespace byteps_like {

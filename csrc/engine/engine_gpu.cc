@@ -6,7 +6,7 @@
 #include "csrc/base/trace.h"
 #include "csrc/engine/coder.h"
 #include "csrc/engine/engine.h"
-#include "csrc/engine/stager.h"
+#include "csrc/engine/staging/stager.h"
 #include "csrc/gpu/gate.h"
 
 namespace byteps_like {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "csrc/base/status.h"
-#include "csrc/engine/pinned_pool.h"
 #include "csrc/engine/scratch.h"
-#include "csrc/engine/staging.h"
+#include "csrc/engine/staging/pinned_pool.h"
+#include "csrc/engine/staging/staging.h"
 #include "csrc/gpu/feedback.h"
 #include "csrc/gpu/stream_launcher.h"
 

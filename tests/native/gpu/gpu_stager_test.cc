@@ -5,7 +5,7 @@
 
 #include "compression/gpu/registry.h"
 #include "csrc/base/trace.h"
-#include "csrc/engine/stager.h"
+#include "csrc/engine/staging/stager.h"
 #include "tests/native/compression/coded_fixture.h"
 #include "tests/native/gpu/gpu_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "csrc/engine/stager.h"
+#include "csrc/engine/staging/stager.h"
 
 #include <algorithm>
 #include <chrono>

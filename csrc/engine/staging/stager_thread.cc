@@ -2,7 +2,7 @@
 // it.
 #include <algorithm>
 
-#include "csrc/engine/stager.h"
+#include "csrc/engine/staging/stager.h"
 
 namespace byteps_like {
 namespace {

@@ -1,4 +1,4 @@
-#include "csrc/engine/pinned_pool.h"
+#include "csrc/engine/staging/pinned_pool.h"
 
 #include <algorithm>
 #include <string>

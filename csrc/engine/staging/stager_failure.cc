@@ -4,7 +4,7 @@
 #include <string>
 
 #include "csrc/base/log.h"
-#include "csrc/engine/stager.h"
+#include "csrc/engine/staging/stager.h"
 
 namespace byteps_like {
 namespace {
