@@ -20,7 +20,10 @@ constexpr double kPerRank = 0.01;  // seconds to connect to a shard, beyond the 
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : context_(std::move(options)) { StartWatching(); }
+Engine::Engine(EngineOptions options)
+    : context_(std::move(options)), silence_(context_, channels_, *this, [this] { return IsStaging(); }) {
+  StartWatching();
+}
 
 Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector<ShardAddress> shards) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
@@ -88,35 +91,9 @@ Engine::~Engine() {
   channels_.clear();
 }
 
-Engine::Tensor& Engine::Take(uint32_t* id) {
-  if (vacant_.empty()) {
-    *id = static_cast<uint32_t>(tensors_.size());
-    return tensors_.emplace_back();
-  }
-  *id = vacant_.back();
-  vacant_.pop_back();
-  return tensors_[*id];
-}
-
-uint32_t Engine::Add(DType dtype, const std::vector<PartitionSpec>& partitions) {
-  uint32_t id = 0;
-  Tensor& tensor = Take(&id);
-  for (const PartitionSpec& spec : partitions) {
-    auto part = std::make_unique<Part>();
-    part->key = spec.key;
-    part->offset = spec.offset;
-    part->bytes = part->total = part->weight = spec.bytes;
-    part->dtype = dtype;
-    part->channel = channels_.at(spec.channel).get();
-    part->absent = spec.absent;
-    tensor.parts.push_back(std::move(part));
-  }
-  return id;
-}
-
 uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitions) {
   std::lock_guard lock(mutex_);
-  const uint32_t tensor = Add(dtype, partitions);
+  const uint32_t tensor = tensors_.Add(dtype, partitions, channels_);
   Weigh(tensor);
   return tensor;
 }
@@ -138,49 +115,19 @@ void Engine::Retire(uint32_t tensor) {
       if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
     }
     ReleaseStaging(tensors_.at(tensor));
-    if (!IsIdle(tensors_.at(tensor))) return;
-    tensors_.at(tensor) = {};
-    vacant_.push_back(tensor);
+    if (tensors_.at(tensor).idle()) tensors_.Remove(tensor);
   });
-}
-
-// Nothing refers to its partitions any more: not a queue, which may still hold one that was given up, and not the
-// stager.
-bool Engine::IsIdle(const Tensor& tensor) {
-  return tensor.stagings.empty() && std::ranges::all_of(tensor.parts, [](const auto& part) {
-           const Part* const prelude = part->coding != nullptr ? part->coding->prelude.get() : nullptr;
-           return !part->operation && part->waiting == 0 && (prelude == nullptr || prelude->waiting == 0);
-         });
 }
 
 size_t Engine::tensors() const {
   std::lock_guard lock(mutex_);
-  return tensors_.size() - vacant_.size();
+  return tensors_.size();
 }
 
-void Engine::Register(const std::shared_ptr<SharedBuffer>& buffer) {
-  std::lock_guard lock(regions_mutex_);
-  regions_.push_back({buffer->data(), buffer->size(), next_region_++, buffer});
-}
+void Engine::Register(const std::shared_ptr<SharedBuffer>& buffer) { regions_.Add(buffer); }
 
-SharedRegion Engine::RegionOf(const std::byte* at, size_t bytes) {
-  std::lock_guard lock(regions_mutex_);
-  for (const Registered& region : regions_) {
-    if (at < region.data || at + bytes > region.data + region.size) continue;
-    if (auto buffer = region.buffer.lock()) return {std::move(buffer), region.id};
-  }
-  return {};
-}
-
-// Servers may unmap buffers that nothing here owns any more.
 void Engine::OnMemoryGone(uint64_t) {
-  std::vector<uint32_t> gone;
-  {
-    std::lock_guard lock(regions_mutex_);
-    for (const Registered& region : regions_)
-      if (region.buffer.expired()) gone.push_back(region.id);
-    std::erase_if(regions_, [](const Registered& region) { return region.buffer.expired(); });
-  }
+  std::vector<uint32_t> gone = regions_.TakeGone();
   if (gone.empty()) return;
   context_.loop.Post([this, gone = std::move(gone)] {
     for (auto& channel : channels_)
@@ -188,7 +135,7 @@ void Engine::OnMemoryGone(uint64_t) {
   });
 }
 
-Status Engine::CheckRequest(const Request& request, const Tensor& tensor) const {
+Status Engine::CheckRequest(const Request& request, const DeclaredTensor& tensor) const {
   const auto& parts = tensor.parts;
   if (request.first_part > request.last_part || request.last_part > parts.size())
     return Status(Code::kInvalid, "no such partitions");
@@ -228,7 +175,7 @@ Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, Us
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
     if (closed_) return Status(Code::kClosed, "the engine is closed");
-    Tensor& tensor = tensors_.at(request.tensor);
+    DeclaredTensor& tensor = tensors_.at(request.tensor);
     auto& parts = tensor.parts;
     if (Status wrong = CheckRequest(request, tensor); !wrong.ok()) return wrong;
     operation->remaining = request.last_part - request.first_part;
@@ -279,7 +226,7 @@ void Engine::Drain() {
     part->order = order_++ | ((part->key & kPreludeKey) != 0 || part->absent ? 0 : uint64_t{1} << 63);
     part->channel->Enqueue(*part);
   }
-  ArmSilenceCheck();
+  silence_.Arm();
   Status failure;
   {
     std::lock_guard lock(mutex_);
@@ -337,43 +284,6 @@ void Engine::FailOnLoop(const Status& why) {
   }
   for (auto& channel : channels_) channel->Abort(failure);
   context_.options.on_event(failure.code(), failure.message(), true);
-}
-
-// A server that is stopped or cut off says nothing at all; one that waits for another rank keeps warning us.
-void Engine::ArmSilenceCheck() {
-  if (silence_check_armed_ || context_.options.stall_warning <= 0) return;
-  silence_check_armed_ = true;
-  const double period =
-      std::clamp(std::min(context_.options.stall_warning, context_.options.stall_timeout) / 5, 0.05, 1.0);
-  context_.loop.CallAt(
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(period)),
-      [this] { CheckSilence(); });
-}
-
-void Engine::CheckSilence() {
-  silence_check_armed_ = false;
-  Stager* stager = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    stager = stager_.get();
-  }
-  bool busy = stager != nullptr && stager->Watch();
-  for (auto& channel : channels_) {
-    if (!channel->busy()) continue;
-    busy = true;
-    const std::chrono::duration<double> silence = Clock::now() - channel->last_heard();
-    const std::string text = "rank " + std::to_string(context_.standing().rank) + " has heard nothing from " +
-                             channel->name() + " for " + std::to_string(static_cast<int>(silence.count())) + " s";
-    // Half a warning period of grace: the server's own, better informed, report comes first.
-    if (silence.count() >= context_.options.stall_timeout + context_.options.stall_warning / 2)
-      return FailOnLoop(Status(Code::kStalled, text));
-    const auto warnings = static_cast<uint32_t>(silence.count() / (1.5 * context_.options.stall_warning));
-    if (warnings > channel->warnings) {
-      channel->warnings = warnings;
-      context_.options.on_event(Code::kStalled, text, false);
-    }
-  }
-  if (busy) ArmSilenceCheck();
 }
 
 void Engine::Close() {

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +21,9 @@
 #include "csrc/engine/coding.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/operation.h"
+#include "csrc/engine/region_table.h"
+#include "csrc/engine/silence_watch.h"
+#include "csrc/engine/tensor_table.h"
 #include "csrc/gpu/kernel_table.h"
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/memory/registered_memory.h"
@@ -33,14 +35,6 @@ class Coder;
 class Gpu;
 class Stager;
 struct UserWork;
-
-struct PartitionSpec {
-  uint64_t key = 0;
-  uint64_t offset = 0;  // bytes from the start of the tensor
-  uint32_t bytes = 0;
-  uint32_t channel = 0;  // index of its ShardAddress
-  bool absent = false;   // other ranks bring it and get its result: this one only takes part, so that rounds are whole
-};
 
 struct CodedCounters {
   uint64_t bytes_in = 0, bytes_out = 0;  // of what was encoded here: before, after
@@ -131,13 +125,6 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   std::map<std::string, uint32_t> links() const;  // how many, by transport
 
  private:
-  struct Tensor {
-    std::vector<std::unique_ptr<Part>> parts;
-    std::vector<std::unique_ptr<Coding>> codings;    // of each part, or none
-    std::vector<std::unique_ptr<Staging>> stagings;  // of each part, once it has been on the GPU
-    bool reserved = false;                           // the stager has memory for its codings
-  };
-
   explicit Engine(EngineOptions options);
   Status ConnectAll();
   Clock::duration Patience() const;  // to connect to one shard
@@ -149,24 +136,19 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   Result<std::shared_ptr<Operation>> SubmitFrom(const Request& request, UserWork* start);
   Result<UserWork*> RecordStart(const Request& request);
   Status ReserveStaging(uint32_t tensor);
-  void ReleaseStaging(Tensor& tensor);  // under the mutex, as the next
-  void Stage(Tensor& tensor, const Request& request);
-  bool HasTwins(const Tensor& tensor) const;
+  void ReleaseStaging(DeclaredTensor& tensor);  // under the mutex, as the next
+  void Stage(DeclaredTensor& tensor, const Request& request);
+  bool IsStaging();  // copies from or to the GPU are under way
+  bool HasTwins(const DeclaredTensor& tensor) const;
   void BeginStaged(Part& part, UserWork* start);
-  Status CheckRequest(const Request& request, const Tensor& tensor) const;
-  uint32_t Add(DType dtype, const std::vector<PartitionSpec>& partitions);  // under the mutex, as the next two
-  Tensor& Take(uint32_t* id);
-  static bool IsIdle(const Tensor& tensor);
+  Status CheckRequest(const Request& request, const DeclaredTensor& tensor) const;
   void Weigh(uint32_t tensor);  // so that links keep step by it
   void BeginCoded(Part& part);
   void Hand(Part& part) override;
-  uint32_t NumberOf(const CodecUse& use);
   const std::string& CodecText(uint32_t number) override;
   void FailOnLoop(const Status& why) override;
-  void ArmSilenceCheck();
-  void CheckSilence();
   void OnMemoryGone(uint64_t id) override;
-  SharedRegion RegionOf(const std::byte* at, size_t bytes) override;
+  SharedRegion RegionOf(const std::byte* at, size_t bytes) override { return regions_.Find(at, bytes); }
   void CloseOnLoop(std::function<void()> done);
   void KeepForDevice();
   void OnChannelClosed() override;
@@ -175,23 +157,12 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   EngineContext context_;
   std::mutex reserving_;  // before mutex_
   std::vector<std::unique_ptr<Channel>> channels_;
-
-  struct Registered {
-    const std::byte* data;
-    size_t size;
-    uint32_t id;
-    std::weak_ptr<SharedBuffer> buffer;
-  };
-  std::mutex regions_mutex_;  // guards these two; no other is taken under it
-  std::vector<Registered> regions_;
-  uint32_t next_region_ = 0;
+  RegionTable regions_;
 
   mutable std::mutex mutex_;  // guards the members below; never held while bytes move
   std::condition_variable completed_;
-  std::deque<Tensor> tensors_;
-  std::vector<uint32_t> vacant_;  // ids of those that are held no more
+  TensorTable tensors_;
   std::vector<Part*> submitted_;  // for the I/O thread to take
-  std::deque<CodecUse> codecs_;   // by their numbers on every link
   std::unique_ptr<Coder> coder_;
   std::unique_ptr<Stager> stager_;  // set once, by UseGpu
   std::atomic<bool> told_of_waits_{false};
@@ -200,7 +171,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
 
   std::vector<Part*> taken_;  // the I/O thread's, like the members below
   uint64_t order_ = 0;
-  bool silence_check_armed_ = false;
+  SilenceWatch silence_;
   std::function<void()> on_closed_;
   std::thread thread_;
 };

@@ -13,10 +13,10 @@
 #include "csrc/base/status.h"
 #include "csrc/engine/in_step.h"
 #include "csrc/engine/operation.h"
+#include "csrc/engine/region_table.h"
 #include "csrc/transport/entrance/handshake.h"
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/loop/event_loop.h"
-#include "csrc/transport/memory/shared_buffer.h"
 
 namespace byteps_like {
 
@@ -48,11 +48,6 @@ struct ShardAddress {
   uint32_t shard = 0;
   std::vector<std::string> urls;
   uint32_t member = 0;  // the server's member number
-};
-
-struct SharedRegion {
-  std::shared_ptr<SharedBuffer> buffer;  // nullptr: there is none
-  uint32_t id = 0;
 };
 
 static_assert(std::atomic<Standing>::is_always_lock_free);

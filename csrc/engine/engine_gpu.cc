@@ -27,12 +27,21 @@ Status Engine::AddKernels(const KernelTable& kernels) {
   return Status();
 }
 
+bool Engine::IsStaging() {
+  Stager* stager = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    stager = stager_.get();
+  }
+  return stager != nullptr && stager->Watch();
+}
+
 bool Engine::EncodesOnGpu(uint32_t tensor) const {
   std::lock_guard lock(mutex_);
   return HasTwins(tensors_.at(tensor));
 }
 
-bool Engine::HasTwins(const Tensor& tensor) const {
+bool Engine::HasTwins(const DeclaredTensor& tensor) const {
   const auto has = [](const auto& coding) { return coding->twin != nullptr; };
   const auto& codings = tensor.codings;
   return stager_ && stager_->encodes() && !codings.empty() && std::all_of(codings.begin(), codings.end(), has);
@@ -49,7 +58,7 @@ Result<UserWork*> Engine::RecordStart(const Request& request) {
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
-    const Tensor& tensor = tensors_.at(request.tensor);
+    const DeclaredTensor& tensor = tensors_.at(request.tensor);
     reserved = tensor.reserved || !HasTwins(tensor);
   }
   const Status status = reserved ? Status() : ReserveStaging(request.tensor);
@@ -61,7 +70,7 @@ Result<UserWork*> Engine::RecordStart(const Request& request) {
 Status Engine::ReserveStaging(uint32_t id) {
   std::lock_guard reserving(reserving_);
   std::vector<const Coding*> codings;
-  Tensor* tensor = nullptr;
+  DeclaredTensor* tensor = nullptr;
   {
     std::lock_guard lock(mutex_);
     tensor = &tensors_.at(id);
@@ -74,14 +83,14 @@ Status Engine::ReserveStaging(uint32_t id) {
   return status;
 }
 
-void Engine::ReleaseStaging(Tensor& tensor) {
+void Engine::ReleaseStaging(DeclaredTensor& tensor) {
   if (!std::exchange(tensor.reserved, false)) return;
   std::vector<const Coding*> codings;
   for (const auto& coding : tensor.codings) codings.push_back(coding.get());
   stager_->Release(codings);
 }
 
-void Engine::Stage(Tensor& tensor, const Request& request) {
+void Engine::Stage(DeclaredTensor& tensor, const Request& request) {
   bool encodes = request.op != Op::kBroadcast && HasTwins(tensor);
   for (const auto& coding : tensor.codings) encodes = encodes && !coding->next.feedback.on_host();
   if (tensor.stagings.empty())
@@ -115,15 +124,13 @@ void Engine::BeginStaged(Part& part, UserWork* start) {
 void Engine::KeepForDevice() {
   struct Kept {
     std::unique_ptr<Stager> stager;
-    std::deque<Tensor> tensors;
+    TensorTable tensors;
     std::vector<std::shared_ptr<SharedBuffer>> regions;
   };
   static std::mutex mutex;
   static auto* const kept = new std::vector<Kept>();
-  std::vector<std::shared_ptr<SharedBuffer>> regions;
-  for (const Registered& region : regions_) regions.push_back(region.buffer.lock());
   std::lock_guard lock(mutex);
-  kept->push_back({std::move(stager_), std::move(tensors_), std::move(regions)});
+  kept->push_back({std::move(stager_), std::move(tensors_), regions_.buffers()});
 }
 
 void Engine::CameDown(Part& part) {
