@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 
 import torch
@@ -20,11 +21,22 @@ from byteps_like.torch.gradients.controls import Controls
 from byteps_like.torch.gradients.memory import ArenaMemory
 from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, retire, signature_of, specs_of
 from byteps_like.torch.gradients.rescaling import Rates
-from byteps_like.torch.gradients.sent import ArenaFlights
+from byteps_like.torch.gradients.sent import ArenaFlights, SentRange
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import Declared, TensorSpec, Worker
 from byteps_like.worker.layout import lay_out, runs
+
+
+class ArenaPhase(Enum):
+    """Where its round is: LANDED -> FILLING -> SENT -> LANDED, or SENT -> DEPARTED -> LANDED, or, in place of SENT,
+    DISCARDED."""
+
+    LANDED = "the round before is over, and none has begun"
+    FILLING = "gradients become ready, and are sent"
+    SENT = "all are sent"
+    DISCARDED = "all are sent, and this rank throws them away"
+    DEPARTED = "all are sent, and somebody else waits for them"
 
 
 class Arena:
@@ -59,7 +71,7 @@ class Arena:
         self._clip, self._scaling = way.clip, scaling
         self._terms = scaling.terms(1)
         """Of the round under way, by the view in which it began."""
-        self._entered = False
+        self._phase = ArenaPhase.LANDED
         self._order = list(range(len(named)))
         self._observed: list[int] | None = []
         self._flights = ArenaFlights()
@@ -79,14 +91,12 @@ class Arena:
         self._memory.follow(route, self.label)
         *declared, self._signature = route.declare([*self._specs, signature_of(label, self.slots)])
         route.push_pull(self._signature, 0, Op.SUM, Request(parts=range(0), priority=0)).wait()
-        self._departed = self._discarded = False
         self._version = 0
         self.longest = 0
         """Partitions of the longest arena beside this one: the last ones of all are equally urgent."""
         self._cut(declared)
         self._memory.allocate(route.worker)
         self._sent = [False] * len(self._parts)
-        self._began = False
         self._pending: list[int] = []
         self._place()
         self.reset()
@@ -173,22 +183,26 @@ class Arena:
 
     def reset(self) -> None:
         """A new round begins; the one before has landed, or has departed."""
-        if not self._departed:
-            if not self._flights.is_behind:
-                self._follow()
-            if self.coding is not None:
-                self.coding.clear_gaps(self.data)
-                self.coding.landed()
-                if self._discarded:
-                    self.coding.forget()
-        self._discarded = False
-        self._began = self._entered = False
+        if self._phase is not ArenaPhase.DEPARTED:
+            self._end()
         for slot in self.slots:
             slot.reset()
         if self._observed is not None:
             self._observed = []
         self._forget_flights()
         self._open()
+
+    def _end(self) -> None:
+        discarded = self._phase is ArenaPhase.DISCARDED
+        self._phase = ArenaPhase.LANDED
+        self._flights.arrived()
+        if not self._flights.is_behind:
+            self._follow()
+        if self.coding is not None:
+            self.coding.clear_gaps(self.data)
+            self.coding.landed()
+            if discarded:
+                self.coding.forget()
 
     def _open(self) -> None:
         self._sent = [False] * len(self._parts)
@@ -199,12 +213,15 @@ class Arena:
 
     def _enter(self) -> None:
         """A round begins, if none has: over as many ranks as the view in force has."""
-        if self._entered:
+        assert self._phase is not ArenaPhase.DEPARTED, f"{self.label}: `landed` was not called"
+        if self._phase is not ArenaPhase.LANDED:
             return
-        self._entered, self._terms = True, self._scaling.terms(self._worker.size)
+        self._phase, self._terms = ArenaPhase.FILLING, self._scaling.terms(self._worker.size)
         if self._clip:
             for slot in self.slots:
                 slot.limit = self._clip / self._terms.size**0.5
+        if self.coding is not None and self.rates is not None:
+            self._rescale(self.coding.rescale(self.slots, self.rates))
 
     def _follow(self) -> None:
         """The buffer may be cut in another way from this round on."""
@@ -254,7 +271,7 @@ class Arena:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
         self._catch_up()
         self._enter()
-        self._discarded = discard
+        self._phase = ArenaPhase.DISCARDED if discard else ArenaPhase.SENT
         self._memory.follow_stream(self.label)
         for slot in self.slots:
             if slot.ready:
@@ -271,6 +288,7 @@ class Arena:
         """A round begins that this rank won't throw away, with the gradients that are `present`, none of them sparse.
 
         Instead of `finish`: each partition is sent as soon as its gradients are `ready`, with control elements or not.
+        What is in flight is to be taken by `hand_over`.
         """
         self._catch_up()
         self._enter()
@@ -279,9 +297,6 @@ class Arena:
         self._send([part for part, pending in enumerate(self._pending) if not pending])
 
     def _send(self, parts: Sequence[int]) -> None:
-        if not self._began and self.coding is not None and self.rates is not None:
-            self._rescale(self.coding.rescale(self.slots, self.rates))
-        self._began = True
         for piece in self._parts.pieces:
             for run in runs([part for part in self._memory.in_turn(parts, self._sent) if part in piece.parts]):
                 if self.coding is not None:
@@ -346,21 +361,26 @@ class Arena:
         Where streams wait in place of the host, what then fails is raised when the next round begins.
         """
         # In the first round the host waits: kernels are loaded then, for which drivers may wait for all streams.
-        self._flights.wait(host=self.device is None or self._is_new or self._discarded)
+        self._flights.wait(host=self.device is None or self._is_new or self._phase is ArenaPhase.DISCARDED)
         self._is_new = False
 
     def depart(self) -> Departed:
-        """Instead of `wait`: hands over what is in flight, and was not handed over yet; all of it, if it is `finish`ed.
+        """Instead of `wait`, for a round that is `finish`ed: hands over what is in flight.
 
         `landed` must be called before any gradient of another round is `ready`.
         """
-        self._departed = True
-        return Departed(self, self._flights.depart())
+        assert self._phase is ArenaPhase.SENT, f"{self.label}: {self._phase.value}"
+        self._phase = ArenaPhase.DEPARTED
+        return Departed(self, self.hand_over())
+
+    def hand_over(self) -> list[SentRange]:
+        """What is in flight, and was not handed over yet: whoever takes it waits for it. `reset` must come after."""
+        return self._flights.hand_over()
 
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""
-        if self._departed:
-            self._departed = False
+        if self._phase is ArenaPhase.DEPARTED:
+            self._phase = ArenaPhase.LANDED
             self.reset()
 
     @property

@@ -292,7 +292,6 @@ class LowRankArena:
     def depart(self) -> Departed:
         """See Arena. `relay` has the Q's sent."""
         first = self._bases.depart()
-        self._means.depart()
         self._promised = [Promised() for _ in range(self._means.partitions)]
         for slot, mean in zip(self.slots, self._means.slots, strict=True):
             slot.parts = mean.parts
@@ -311,7 +310,7 @@ class LowRankArena:
                 for slot in sorted(self.slots, key=self._place_of, reverse=True):
                     _wait_for(bases, self._bases.slots[slot.index].parts)
                     self._turn(slot, present[slot.index])
-                    for run, handle in self._means.depart().flown:
+                    for run, handle in self._means.hand_over():
                         for part in run:
                             promised[part].keep(handle)
         except Exception as error:  # noqa: BLE001 - raised by who waits for them
@@ -345,8 +344,8 @@ class LowRankArena:
         """See Arena."""
         if self._promised:
             self._promised = []
-            for part in self.parts:
-                part.landed()
+            self._bases.landed()
+            self._means.reset()
             self._let_go()
 
     def calm_down(self) -> None:

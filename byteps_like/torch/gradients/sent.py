@@ -19,6 +19,7 @@ class ArenaFlights:
     def __init__(self) -> None:
         self.flown: list[SentRange] = []
         self._behind: list[Handle] = []
+        self._handed_over: list[Handle] = []
 
     @property
     def is_behind(self) -> bool:
@@ -52,15 +53,21 @@ class ArenaFlights:
             self._behind = [handle for handle in self._behind if not handle.done()]
             raise
 
-    def depart(self) -> list[SentRange]:
-        """Hands over what is in flight."""
+    def hand_over(self) -> list[SentRange]:
+        """Those of this round, for others to wait for."""
         flown, self.flown = self.flown, []
+        self._handed_over += [handle for _, handle in flown]
         return flown
 
+    def arrived(self) -> None:
+        """What was handed over has landed."""
+        self._handed_over = []
+
     def forget(self, memory: object, then: Callable[[], None] | None = None) -> None:
-        """Those of this round, and with `then` those before. What is still in flight keeps `memory` until it has
-        landed; `then` is called after that."""
-        handles = [handle for _, handle in self.flown] + (self._behind if then is not None else [])
+        """Those of this round, and with `then` those before and those that were handed over. What is still in flight
+        keeps `memory` until it has landed; `then` is called after that."""
+        handles = [handle for _, handle in self.flown]
+        handles += [*self._behind, *self._handed_over] if then is not None else []
         if then is not None or not all(handle.done() for handle in handles):
             park(handles, memory, then)
         self.flown = []

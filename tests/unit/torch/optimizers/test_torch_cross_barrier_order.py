@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from torch import nn
 
 import byteps_like.torch as bps
 from byteps_like.errors import MismatchError
+from byteps_like.torch.device import inflight
 from byteps_like.torch.job import runtime
 from byteps_like.torch.reduction import sparse
 from byteps_like.torch.reduction.sparse_landing import RowSum
@@ -342,11 +344,20 @@ def test_ctrl_c_loses_nothing(step):
     assert updated(step) == [True] * LAYERS
 
 
+def test_names_in_flight_outlive_model_and_optimizer(step, monkeypatch):
+    """Who retires a name says that nothing of it is in flight any more."""
+    retired: list[str] = []
+    monkeypatch.setattr(step.worker, "retire", lambda declared: retired.append(declared.spec.name), raising=False)
+    monkeypatch.setattr(step.worker, "use", lambda links: None, raising=False)
+    del step.model, step.optimizer
+    gc.collect()
+    assert not retired
+    step.worker.land_all()
+    inflight.release()
+    assert {flight.name for flight in step.worker.flights} <= set(retired)
+
+
 def test_memory_in_flight_outlives_model_and_optimizer(step):
-    import gc
-
-    from byteps_like.torch.device import inflight
-
     flights = step.worker.flights
     del step.model, step.optimizer
     gc.collect()
