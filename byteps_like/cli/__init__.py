@@ -1,1 +1,5 @@
-"""The command line."""
+"""The command line.
+
+Private: bench, config, doctor, lab, plan, plan_codecs, plan_shift, run, schedule, scheduler, server, status, timeline,
+tune, version.
+"""

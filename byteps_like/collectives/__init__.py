@@ -1,1 +1,4 @@
-"""Collectives among workers: schedules, their checker, and the groups that run them."""
+"""Collectives among workers: schedules, their checker, and the groups that run them.
+
+Private: group, operation.
+"""

@@ -1,1 +1,4 @@
-"""Starting jobs and laboratories of hosts on one machine."""
+"""Starting jobs and laboratories of hosts on one machine.
+
+Private: display, environment, failure, job, jobdir, lines, stopping.
+"""

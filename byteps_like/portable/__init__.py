@@ -5,6 +5,8 @@
     mean = bps.push_pull(gradient, name="gradient")
 
 It sums in one job with native workers, over the servers' portable doors.
+
+Private: channel, connect, dealer, flow, handle, join, pump, session, transfer, worker.
 """
 
 from byteps_like.portable.connect import connect

@@ -4,4 +4,6 @@ records.py   the records of the native core        recorder.py  switches, collec
 parts.py     the file that a process writes        clock.py     every process's clock against the scheduler's
 orders.py    from which step to which              merge.py     parts into one trace; perfetto.py writes it
 waits.py     whom a wait was for                   analysis.py, report.py, draw.py, page.py: where a step went
+
+Private: merge, waits.
 """

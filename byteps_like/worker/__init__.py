@@ -1,1 +1,4 @@
-"""What a worker process does below the framework: joins, declares, pushes and pulls."""
+"""What a worker process does below the framework: joins, declares, pushes and pulls.
+
+Private: coded, local_group, moves, native.
+"""

@@ -128,6 +128,44 @@ def test_a_room_says_what_lives_in_it(room: Path):
     )
 
 
+OPEN_ROOMS = {"byteps_like", "byteps_like.torch"}
+"""Where users import modules by their names."""
+
+
+def _room_of(module: str) -> str:
+    return module if _modules()[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _is_run(path: Path) -> bool:
+    return '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+
+
+@cache
+def _private() -> dict[str, set[str]]:
+    """Room -> its modules that nobody outside of it imports or runs."""
+    inside: dict[str, set[str]] = {}
+    for module, path in _modules().items():
+        if path.name != "__init__.py" and not _is_run(path):
+            inside.setdefault(_room_of(module), set()).add(module)
+    for module in _modules():
+        for target, *_ in _imports(module):
+            if target in _modules() and _room_of(target) != _room_of(module):
+                inside.get(_room_of(target), set()).discard(target)
+    return {room: {name.rpartition(".")[2] for name in names} for room, names in inside.items() if names}
+
+
+@pytest.mark.parametrize("room", sorted({_room_of(module) for module in _modules()} - OPEN_ROOMS))
+def test_a_room_says_which_of_its_modules_are_private(room: str):
+    path = _modules()[room]
+    said = re.search(r"^Private: (.*?)\.$", ast.get_docstring(_tree(path)) or "", flags=re.MULTILINE | re.DOTALL)
+    listed = set(re.split(r",\s+", said[1])) if said else set()
+    private = _private().get(room, set())
+    assert listed == private, (
+        f"{path.relative_to(ROOT)}: {sorted(listed - private)} are used outside of the room, or gone: import something"
+        f" else there, or take them off its line 'Private: '; {sorted(private - listed)} are used inside only: add them"
+    )
+
+
 def _functions() -> Iterator[tuple[str, int]]:
     for top in ("byteps_like", "bench", "examples", "scripts", "tests"):
         for path in (ROOT / top).rglob("*.py"):

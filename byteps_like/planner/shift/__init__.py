@@ -1,4 +1,6 @@
 """When jobs that share links begin their steps, so that their traffic falls apart. After CASSINI (NSDI'24).
 
 The command line imports it.
+
+Private: circle, search.
 """

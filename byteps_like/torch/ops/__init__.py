@@ -2,4 +2,6 @@
 
 In come tensors and BytePS's and Horovod's arguments; out go handles and results. The package itself and the rooms of
 optimizers and DDP import it; it imports calls, sparse and what is below.
+
+Private: gather_codec, gather_ops.
 """

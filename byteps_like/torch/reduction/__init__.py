@@ -3,4 +3,6 @@ travel by rows.
 
 In come parameters with hooks; out go averaged gradients. Rooms of optimizers and DDP import it; it imports gradients,
 sparse and what is below.
+
+Private: rounds, sparse, sparse_landing, sparse_router.
 """
