@@ -70,7 +70,6 @@ missing_packages() {
     ;;
   esac
   case " $* " in *" ci "*)
-    have clang-tidy || echo clang-tidy
     have aarch64-linux-gnu-g++ || [ "$(uname -m)" = aarch64 ] || echo g++-aarch64-linux-gnu
     if ! have clang++; then
       echo clang

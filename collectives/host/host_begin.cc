@@ -300,13 +300,13 @@ std::string HostMachine::Describe(const HostPost& post) const {
   text += std::string(" ") + NameOf(dtype);
   const bool lists = kind == HostKind::kAllGather || kind == HostKind::kReduceScatter;
   if (lists) {
-    text += "[";
+    text += '[';
     for (uint32_t d = 0; d < std::min(size(), 8u); ++d) {
       text += (d == 0 ? "" : ", ") + std::to_string(sections[d].bytes / SizeOf(dtype));
     }
     text += size() > 8 ? ", ...]" : "]";
   } else if (kind != HostKind::kAllToAll && kind != HostKind::kScatter && kind != HostKind::kGather) {
-    text += "[" + std::to_string(post.bytes / SizeOf(dtype)) + "]";
+    text += '[' + std::to_string(post.bytes / SizeOf(dtype)) + "]";
   }
   if (HasRoot(kind)) text += ", root " + std::to_string(post.root);
   return text;

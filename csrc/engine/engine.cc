@@ -350,6 +350,7 @@ std::map<std::string, uint32_t> Engine::links() const {
 
 std::vector<std::string> Engine::peers() const {
   std::vector<std::string> names;
+  names.reserve(channels_.size());
   for (const auto& channel : channels_) names.push_back(channel->name());
   return names;
 }

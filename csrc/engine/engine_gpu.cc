@@ -86,6 +86,7 @@ Status Engine::ReserveStaging(uint32_t id) {
 void Engine::ReleaseStaging(DeclaredTensor& tensor) {
   if (!std::exchange(tensor.reserved, false)) return;
   std::vector<const Coding*> codings;
+  codings.reserve(tensor.codings.size());
   for (const auto& coding : tensor.codings) codings.push_back(coding.get());
   stager_->Release(codings);
 }

@@ -32,6 +32,7 @@ std::vector<uint32_t> RegionTable::TakeGone() {
 std::vector<std::shared_ptr<SharedBuffer>> RegionTable::buffers() const {
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<SharedBuffer>> buffers;
+  buffers.reserve(regions_.size());
   for (const Region& region : regions_) buffers.push_back(region.buffer.lock());
   return buffers;
 }

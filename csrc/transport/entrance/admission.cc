@@ -60,6 +60,7 @@ Status Admission::Listen(const std::vector<std::string>& urls) {
 
 std::vector<std::string> Admission::urls() const {
   std::vector<std::string> urls;
+  urls.reserve(listeners_.size());
   for (const auto& listener : listeners_) urls.push_back(listener->url());
   return urls;
 }

@@ -121,6 +121,7 @@ void Endpoint::OnOpen(const PlaceOffer& slots) {
 
 std::vector<const Device*> Endpoint::devices() const {
   std::vector<const Device*> devices;
+  devices.reserve(ports_.size());
   for (const Port& port : ports_) devices.push_back(port.device);
   return devices;
 }
