@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.multiprocess.c10d.pool import BACKEND, EXAMPLES
@@ -13,10 +12,18 @@ ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 80.0
 
 
-def test_a_killed_rank_is_replaced_and_the_job_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+def test_a_killed_rank_is_replaced_and_the_job_goes_on(warm_python: list[str], tmp_path: Path) -> None:
+    command = [*warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += ["--max-restarts", "1", "--monitor-interval", "0.1"]
-    command += [str(EXAMPLES / "elastic_restart.py"), "--backend", BACKEND, "--dtype", "float64"]
+    command += [
+        "--no-python",
+        *warm_python,
+        str(EXAMPLES / "elastic_restart.py"),
+        "--backend",
+        BACKEND,
+        "--dtype",
+        "float64",
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

@@ -53,31 +53,31 @@ assert not hvd.is_initialized()
 """
 
 
-def run(script: Path, *arguments: str, servers: int) -> str:
+def run(python: list[str], script: Path, *arguments: str, servers: int) -> str:
     """What a job of two workers has printed."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "byteps_like", "run", "-n", "2", "-s", str(servers), "--"]
-    command += [sys.executable, "-m", "byteps_like.horovod", str(script), *arguments]
+    command += [*python, "-m", "byteps_like.horovod", str(script), *arguments]
     done = subprocess.run(command, env=environ, timeout=90, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_a_script_that_imports_horovod(tmp_path: Path, servers: int) -> None:
+def test_a_script_that_imports_horovod(warm_python: list[str], tmp_path: Path, servers: int) -> None:
     (tmp_path / "neighbour.py").write_text("NUMBER = 42\n")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    text = run(script, "--flag", "7", servers=servers)
+    text = run(warm_python, script, "--flag", "7", servers=servers)
     assert "rank 0 of 2: 42, False" in text and "rank 1 of 2: 42, False" in text
 
 
-def test_the_example_before_its_import_line_was_changed(tmp_path: Path) -> None:
+def test_the_example_before_its_import_line_was_changed(warm_python: list[str], tmp_path: Path) -> None:
     text = (ROOT / "examples" / "from_horovod.py").read_text(encoding="utf-8")
     assert text.count("import byteps_like.torch as hvd") == 1
     script = tmp_path / "from_horovod.py"
     script.write_text(text.replace("import byteps_like.torch as hvd", "import horovod.torch as hvd"))
-    assert "epoch 1: training accuracy" in run(script, "--epochs", "1", servers=0)
+    assert "epoch 1: training accuracy" in run(warm_python, script, "--epochs", "1", servers=0)
 
 
 def test_horovod_itself_stays_if_it_was_first(tmp_path: Path) -> None:

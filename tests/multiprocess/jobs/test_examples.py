@@ -47,11 +47,11 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def drive(workers: int, commands: list[str], servers: int = 1) -> dict[str, str]:
+def drive(python: list[str], workers: int, commands: list[str], servers: int = 1) -> dict[str, str]:
     """Runs examples in one job; example -> its output."""
     counts = ["-n", str(workers), "-s", str(servers)]
     launcher = [sys.executable, "-m", "byteps_like", "run", "-q", *counts, "--"] if workers else []
-    out = run(*launcher, sys.executable, str(DRIVER), *commands)
+    out = run(*launcher, *python, str(DRIVER), *commands)
     parts: dict[str, str] = {}
     for rank in range(max(workers, 1)):
         own = "\n".join(line.partition("│ ")[2] for line in out.splitlines() if line.startswith(f"worker {rank} "))
@@ -62,8 +62,8 @@ def drive(workers: int, commands: list[str], servers: int = 1) -> dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def outputs() -> dict[str, str]:
-    return drive(2, [f"{script} {arguments}" for script, (arguments, _) in IN_ONE_JOB.items()])
+def outputs(warm_python: list[str]) -> dict[str, str]:
+    return drive(warm_python, 2, [f"{script} {arguments}" for script, (arguments, _) in IN_ONE_JOB.items()])
 
 
 def test_every_example_is_run_here() -> None:
@@ -76,16 +76,16 @@ def test_example_with_two_workers(outputs: dict[str, str], script: str) -> None:
     assert re.search(IN_ONE_JOB[script][1], outputs[script]), outputs[script]
 
 
-def test_the_same_examples_without_servers() -> None:
+def test_the_same_examples_without_servers(warm_python: list[str]) -> None:
     scripts = [script for script in IN_ONE_JOB if script != "portable.py"]
-    found = drive(2, [f"{script} {IN_ONE_JOB[script][0]}" for script in scripts], servers=0)
+    found = drive(warm_python, 2, [f"{script} {IN_ONE_JOB[script][0]}" for script in scripts], servers=0)
     for script in scripts:
         assert re.search(IN_ONE_JOB[script][1], found[script]), found[script]
 
 
-def test_every_example_explains_itself() -> None:
+def test_every_example_explains_itself(warm_python: list[str]) -> None:
     scripts = sorted((IN_ONE_JOB.keys() | IN_THE_DEMO) - {"portable.py"})
-    for script, text in drive(0, [f"{script} --help" for script in scripts]).items():
+    for script, text in drive(warm_python, 0, [f"{script} --help" for script in scripts]).items():
         assert "byteps-like run" in text or "make demo" in text, script
         assert "options:" in text, script
 

@@ -26,7 +26,7 @@ print(bps.rank(), bps.size(), bps.local_rank(), bps.local_size(), total.item())
 
 
 @pytest.mark.parametrize("role", ["told by DMLC_ROLE", "told by the command"])
-def test_machines_are_counted_and_roles_are_told_apart(tmp_path: Path, role: str) -> None:
+def test_machines_are_counted_and_roles_are_told_apart(warm_python: list[str], tmp_path: Path, role: str) -> None:
     file = tmp_path / "secret"
     file.touch(0o600)
     file.write_text(secrets.token_hex(32))
@@ -38,9 +38,7 @@ def test_machines_are_counted_and_roles_are_told_apart(tmp_path: Path, role: str
 
     def start(command: list[str], **variables: object) -> subprocess.Popen[str]:
         environment = job | {name: str(value) for name, value in variables.items()}
-        process = subprocess.Popen(
-            [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         processes.append(process)
         return process
 
@@ -48,15 +46,16 @@ def test_machines_are_counted_and_roles_are_told_apart(tmp_path: Path, role: str
         return {"DMLC_ROLE": name} if role == "told by DMLC_ROLE" else {}
 
     try:
-        scheduler = start(["-m", "byteps_like", "scheduler"], DMLC_PS_ROOT_PORT=0, **told("scheduler"))
+        scheduler = start([sys.executable, "-m", "byteps_like", "scheduler"], DMLC_PS_ROOT_PORT=0, **told("scheduler"))
         assert scheduler.stdout is not None
         announced = re.search(r":(\d+) \(pid", scheduler.stdout.readline())
         assert announced is not None
         job["DMLC_PS_ROOT_PORT"] = announced[1]
-        start(["-m", "byteps_like", "server"], **told("server"))
+        start([sys.executable, "-m", "byteps_like", "server"], **told("server"))
         places = [(machine, local) for machine in range(2) for local in range(2)]
+        script = [*warm_python, "-c", WORKER]
         workers = [
-            start(["-c", WORKER], DMLC_ROLE="worker", DMLC_WORKER_ID=m, BYTEPS_LOCAL_RANK=n, BYTEPS_LOCAL_SIZE=2)
+            start(script, DMLC_ROLE="worker", DMLC_WORKER_ID=m, BYTEPS_LOCAL_RANK=n, BYTEPS_LOCAL_SIZE=2)
             for m, n in places
         ]
         answers = [worker.communicate(timeout=SECONDS) for worker in workers]

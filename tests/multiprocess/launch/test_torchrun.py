@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from threading import Thread
 
@@ -85,12 +84,13 @@ def test_a_secret_that_only_some_were_given_is_told_to_all():
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_torchrun(tmp_path, servers):
+def test_torchrun(warm_python, tmp_path, servers):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_"))}
     environment |= {"PYTHONPATH": str(ROOT), "BYTEPS_LIKE_SHARDS": "1", "BYTEPS_LIKE_NUM_SERVERS": str(servers)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
+    command = [*warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--no-python", *warm_python, script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     expected = [f"rank {rank} of 2 local {rank} sum 3.0 3.0" for rank in (0, 1) for _ in range(2)]
