@@ -1,6 +1,6 @@
 """Gradients of Linear weights that travel as their factors. After Poseidon (ATC'17).
 
-The factory imports it; it imports gradients and what is below.
+The factory imports it; it imports reduction and what is below.
 
 Private: capture, choice, layer, link, matrix, round.
 """

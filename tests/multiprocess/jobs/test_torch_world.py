@@ -13,12 +13,23 @@ from byteps_like.timeline.merge import merge
 from byteps_like.timeline.recorder import recorder
 from tests.multiprocess.real_world import Pool, job
 from tests.scenarios import traced
+from tests.scenarios.crossing import factors as crossing_factors
 from tests.scenarios.crossing import low_rank as crossing_low_rank
 from tests.scenarios.crossing import misuse as crossing_misuse
 from tests.scenarios.crossing import rows as crossing_rows
 from tests.scenarios.crossing import updates as crossing
 from tests.scenarios.operations import calls as operations
-from tests.scenarios.optimizers import compression, factors, membership, misuse, replicas, sharded, training, tuned
+from tests.scenarios.optimizers import (
+    compression,
+    factors,
+    factors_codecs,
+    membership,
+    misuse,
+    replicas,
+    sharded,
+    training,
+    tuned,
+)
 from tests.scenarios.optimizers import updates as optimizers
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -71,6 +82,8 @@ SCENARIOS = [
     crossing.shared_reused_and_read,
     crossing.states_in_flight,
     crossing.the_model_outlives_the_optimizer,
+    crossing_factors.as_if_it_waited,
+    crossing_factors.while_others_wait_elsewhere,
     crossing_low_rank.by_factors,
     crossing_low_rank.large_enough_to_be_cut,
     crossing_low_rank.a_rank_drops_all,
@@ -90,6 +103,7 @@ SCENARIOS = [
     factors.equal_to_the_dense,
     factors.thrown_away,
     factors.groups_are_added,
+    factors_codecs.nothing_is_lost_on_the_way_back,
     compression.telescopes,
     compression.trains_by,
     compression.left_out_at_times,

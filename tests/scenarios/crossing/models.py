@@ -63,7 +63,7 @@ class Run:
 
     def __init__(self, bps: Any, crosses: bool, make: Any, model: nn.Module, **options: Any) -> None:
         self.model = model
-        options |= {"cross_barrier": True, "model": model} if crosses else {}
+        options |= {"cross_barrier": crosses, "model": model}
         self.optimizer = bps.DistributedOptimizer(make(groups_of(model)), model.named_parameters(), **options)
 
     def train(self, rank: int, size: int, steps: range, loss: Loss = plain_loss, passes: int = 1) -> None:

@@ -309,7 +309,6 @@ def refusals(bps: Any, rank: int, size: int) -> None:
     wrong: list[dict[str, Any]] = [
         {"sufficient_factors": "auto"}, {"sufficient_factors": "never", "model": model},
         {"sufficient_factors": True, "model": model, "shard": "optimizer"},
-        {"sufficient_factors": True, "model": model, "cross_barrier": True},
         {"sufficient_factors": True, "model": model, "op": bps.Adasum},
     ]  # fmt: skip
     for options in wrong:

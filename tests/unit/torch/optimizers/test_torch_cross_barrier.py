@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from byteps_like.errors import PeerLostError
 from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios.crossing import factors as crossing_factors
 from tests.scenarios.crossing import low_rank as crossing_low_rank
 from tests.scenarios.crossing import misuse as crossing_misuse
 from tests.scenarios.crossing import rows as crossing_rows
@@ -33,7 +36,12 @@ def test_scenario(body, size, servers):
 @pytest.mark.parametrize("servers", [True, False])
 @pytest.mark.parametrize(
     "body",
-    [*crossing_misuse.MANY, crossing_rows.rows_of_a_step_thrown_away, crossing_low_rank.cleared_against_step],
+    [
+        *crossing_misuse.MANY,
+        crossing_rows.rows_of_a_step_thrown_away,
+        crossing_low_rank.cleared_against_step,
+        crossing_factors.thrown_away,
+    ],
     ids=lambda body: body.__name__,
 )
 def test_misuse(body, servers):
@@ -44,6 +52,16 @@ def test_misuse(body, servers):
 @pytest.mark.parametrize("body", crossing_low_rank.SCENARIOS, ids=lambda body: body.__name__)
 def test_powersgd(body, size, servers):
     run_world(size, body, world=ThreadWorld(size, partition_bytes=512), servers=servers)
+
+
+@pytest.mark.parametrize(("size", "servers"), [(1, True), (2, True), (3, True), (2, False), (3, False)])
+@pytest.mark.parametrize("body", crossing_factors.SCENARIOS, ids=lambda body: body.__name__)
+def test_factors(body, size, servers):
+    run_world(size, body, world=ThreadWorld(size, partition_bytes=512), servers=servers)
+
+
+def test_a_step_with_factors_returns_before_other_ranks_have_any():
+    run_world(3, crossing_factors.returns_at_once, threading.Event(), servers=False)
 
 
 @pytest.mark.parametrize("servers", [True, False])

@@ -51,6 +51,7 @@ def test_both_are_named_with_the_cause(one, other, why):
         ("cross_barrier", "a codec's warm-up"),
         ("cross_barrier", "rows"),
         ("cross_barrier", "powersgd"),
+        ("cross_barrier", "sufficient_factors"),
         ("sufficient_factors", "compression"),
         ("sufficient_factors", "powersgd"),
         ("shard", "tune"),
