@@ -54,13 +54,14 @@ def run(size, grid, servers=True, **options):
 
 
 @pytest.mark.parametrize("servers", [True, False])
-def test_steps_that_overlap_are_tuned_too(servers):
+@pytest.mark.parametrize("compression", [None, {"*weight": "powersgd:rank=2"}])
+def test_steps_that_overlap_are_tuned_too(servers, compression):
     grid = GRID if servers else [Setting("allreduce", size) for size in (1024, 512, 2048)] * 2
     pace = TrialPace(trials=len(grid), discard=1, measure=2)
 
     def body(bps, rank, size):
         model, seen, waited = mlp(), [], []
-        optimizer = make(bps, model, cross_barrier=True)
+        optimizer = make(bps, model, cross_barrier=True, compression=compression)
         reducer = optimizer._distribution.reducer
         Tuning(reducer, pace=pace, search=Listed(grid))
         depart = reducer.depart
@@ -70,15 +71,15 @@ def test_steps_that_overlap_are_tuned_too(servers):
         return flat(model), seen, waited, len(reducer.watchers.of(Tuning).log.trials)
 
     (weights, seen, waited, trials), other = run_world(2, body, world=ThreadWorld(2), servers=servers)
-    expected = run_world(2, plainly, 3 * pace.trials + 5, world=ThreadWorld(2), servers=servers)[0]
+    expected = run_world(2, plainly, 3 * pace.trials + 5, compression, world=ThreadWorld(2), servers=servers)[0]
     assert torch.equal(weights, expected) and seen == other[1] and trials == pace.trials
     assert seen[: 3 * pace.trials] == [setting for setting in grid for _ in range(3)]
     assert [step for step, blocked in enumerate(waited) if blocked] == list(range(0, 3 * pace.trials + 1, 3))
 
 
-def plainly(bps, rank, size, steps):
+def plainly(bps, rank, size, steps, compression=None):
     model = mlp()
-    return train(bps, rank, make(bps, model), model, steps)
+    return train(bps, rank, make(bps, model, compression=compression), model, steps)
 
 
 @pytest.mark.parametrize("size", [2, 3])
