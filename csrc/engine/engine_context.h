@@ -20,8 +20,8 @@
 
 namespace byteps_like {
 
-// This process among the workers, in one view.
-struct Standing {
+// This process among the workers, in one view. Aligned so that clang, too, reads both numbers by one instruction.
+struct alignas(2 * sizeof(uint32_t)) Standing {
   uint32_t rank = 0;
   uint32_t world_size = 1;
 };
