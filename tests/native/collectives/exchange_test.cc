@@ -1,5 +1,6 @@
 // Messages between ranks: matched, bounded, ordered by class, and failed on all ranks at once.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <future>
 #include <random>
@@ -451,6 +452,10 @@ TEST_CASE("exchange: lengths and offsets over 4 GiB") {
   flow.to = 1;
   flow.cleared = true;
   SendMessage message;
+  // Addresses without memory behind them: the outbox computes them and reads nothing.
+  void* const addresses = ::mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(addresses != MAP_FAILED);
+  message.data = static_cast<const std::byte*>(addresses);
   message.length = message.ready = length;
   message.segment_bytes = kMaxPayload;
   struct Owner : Sender {
@@ -469,12 +474,14 @@ TEST_CASE("exchange: lengths and offsets over 4 GiB") {
     auto header = DecodeHeader(bytes);
     REQUIRE(header.ok());
     CHECK(header->offset == sum);
+    CHECK(next.payload == message.data + sum);
     CHECK(MessageLength(*header) == length);
     sum += header->length;
     outbox.OnSent(next.header);
   }
   CHECK(sum == length);
   CHECK(message.sent == length);
+  ::munmap(addresses, length);
 }
 
 TEST_CASE("exchange: the calls that are over are remembered in little room") {
