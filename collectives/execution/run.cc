@@ -1,6 +1,7 @@
 #include "collectives/execution/run.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <new>
 #include <utility>
@@ -20,6 +21,11 @@ Clock::duration Seconds(double seconds) {
 }
 
 uint32_t SegmentOf(uint32_t bytes) { return std::clamp(bytes, kAlignment, kMaxPayload) / kAlignment * kAlignment; }
+
+// Of addresses, not of pointers: the chunks of a buffer may lie in memories of their own, an empty one at address 0.
+std::byte* At(const std::byte* base, int64_t offset) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(offset));
+}
 
 constexpr const char* kKinds[] = {"send to", "receive from", "receive and reduce from", "copy"};
 
@@ -89,13 +95,13 @@ void Run::PrepareSteps(std::byte* memory) {
   states_ = reinterpret_cast<State*>(memory);
   sends_ = reinterpret_cast<Send*>(states_ + plan_.steps.size());
   receives_ = reinterpret_cast<Receive*>(sends_ + plan_.sends);
-  std::byte* const bases[] = {const_cast<std::byte*>(options_.input), options_.output, scratch_.data};
+  const std::byte* const bases[] = {options_.input, options_.output, scratch_.data};
   const uint32_t segment = SegmentOf(options_.segment_bytes);
   for (uint32_t i = 0; i < plan_.steps.size(); ++i) {
     const PlanStep& step = plan_.steps[i];
     State& state = *new (&states_[i]) State();
-    state.source = bases[static_cast<int>(step.source_buffer)] + step.source;
-    state.target = bases[static_cast<int>(step.target_buffer)] + step.target;
+    state.source = At(bases[static_cast<int>(step.source_buffer)], step.source);
+    state.target = At(bases[static_cast<int>(step.target_buffer)], step.target);
     if (step.kind == StepKind::kSend) {
       Send& send = *new (&sends_[step.message]) Send();
       send.peer = step.peer;
