@@ -53,7 +53,7 @@ DEVICE u32 Nearest(float x, const Grid& grid, float inverse) { return BitsOf(x *
 
 DEVICE u32 Stochastic(float x, u32 place, const Grid& grid, float inverse) {
   const float offset = static_cast<float>(grid.levels), unit = ToUnit(RandomWord(grid.low, grid.high, place));
-  const i32 level = static_cast<i32>((x * inverse + offset) + unit), most = static_cast<i32>(2 * grid.levels);
+  const i32 level = __float2int_rz((x * inverse + offset) + unit), most = static_cast<i32>(2 * grid.levels);
   return static_cast<u32>(level < 0 ? 0 : level > most ? most : level);
 }
 

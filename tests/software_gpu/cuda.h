@@ -67,6 +67,12 @@ T Atomically(T* address, F change) {
 
 inline unsigned int Lane() { return thread_index.x % 32; }
 
+// As the device's conversions to int: kept within its range, 0 for NaN.
+inline int Saturated(double whole) {
+  if (whole != whole) return 0;
+  return whole >= 0x1p31 ? 0x7FFFFFFF : whole < -0x1p31 ? -0x7FFFFFFF - 1 : static_cast<int>(whole);
+}
+
 }  // namespace software_gpu
 
 #define threadIdx software_gpu::thread_index
@@ -190,12 +196,8 @@ inline unsigned int __byte_perm(unsigned int low, unsigned int high, unsigned in
     value |= static_cast<unsigned int>((bytes >> (8 * ((selector >> (4 * i)) & 7u))) & 0xFFu) << (8 * i);
   return value;
 }
-// To nearest even; kept within the type's range, 0 for NaN.
-inline int __float2int_rn(float value) {
-  const double rounded = std::nearbyint(static_cast<double>(value));
-  if (rounded != rounded) return 0;
-  return rounded >= 0x1p31 ? 0x7FFFFFFF : rounded < -0x1p31 ? -0x7FFFFFFF - 1 : static_cast<int>(rounded);
-}
+inline int __float2int_rn(float value) { return software_gpu::Saturated(std::nearbyint(static_cast<double>(value))); }
+inline int __float2int_rz(float value) { return software_gpu::Saturated(std::trunc(static_cast<double>(value))); }
 template <typename T>
 T __ldg(const T* address) {
   return *address;
