@@ -10,6 +10,8 @@
 #include <fstream>
 #include <functional>
 
+#include "tests/sanitizers.h"
+
 namespace byteps_like::testing {
 
 using Resource = decltype(RLIMIT_AS);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "tests/sanitizers.h"
+
 namespace byteps_like::testing {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

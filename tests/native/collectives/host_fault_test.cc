@@ -12,6 +12,7 @@
 #include "tests/native/collectives/host_fixture.h"
 #include "tests/native/resource_limits.h"
 #include "tests/native/slow.h"
+#include "tests/sanitizers.h"
 
 namespace byteps_like::testing {
 namespace {
