@@ -90,7 +90,8 @@ test-sanitizers: $(READY)  ## the native tests under address+undefined and threa
 	@JOBS=$(JOBS) bash scripts/test_sanitizers.sh
 
 build-sanitizers: $(READY)
-	@JOBS=$(JOBS) bash scripts/test_sanitizers.sh --build-only
+	@JOBS=$(JOBS) bash scripts/build_sanitized.sh thread native_tests
+	@JOBS=$(JOBS) bash scripts/build_sanitized.sh address native_tests
 
 test-python-versions: $(READY)  ## native core and torch-free tests with each Python 3.11-3.13 there is
 	@bash scripts/test_python_versions.sh
@@ -98,18 +99,16 @@ test-python-versions: $(READY)  ## native core and torch-free tests with each Py
 # Those of codecs begin with real encodings, those of shards and exchanges with whole rounds and calls, which the targets
 # write: formats may change.
 FUZZ_TARGETS := frame payload shard exchange
+FUZZ_BUILD := build/san-address-clang
 
 build-fuzz: $(READY)
-	@mkdir -p build
-	@$(CMAKE) -S . -B build/fuzz -G Ninja -DBYTEPS_LIKE_FUZZ=ON -DBYTEPS_LIKE_PYTHON=OFF \
-	  -DCMAKE_CXX_COMPILER=$$(command -v clang++ || command -v clang++-14) > build/configure-fuzz.log
-	@$(CMAKE) --build build/fuzz -j $(JOBS)
+	@JOBS=$(JOBS) bash scripts/build_sanitized.sh address $(FUZZ_TARGETS:%=%_fuzz)
 
 fuzz: build-fuzz  ## fuzzes the parser of frames, the codecs, a shard and an exchange for FUZZ_SECONDS (clang)
 	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
-	@for target in payload shard exchange; do build/fuzz/$${target}_fuzz --seeds=build/corpus/$$target; done
+	@for target in payload shard exchange; do $(FUZZ_BUILD)/$${target}_fuzz --seeds=build/corpus/$$target; done
 	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P $(JOBS) -I TARGET bash -c ' \
-	  build/fuzz/TARGET_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -artifact_prefix=build/TARGET- -print_final_stats=1 \
+	  $(FUZZ_BUILD)/TARGET_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -artifact_prefix=build/TARGET- -print_final_stats=1 \
 	    build/corpus/TARGET $$(ls -d tests/corpus/TARGET 2> /dev/null) > build/fuzz-TARGET.log 2>&1; \
 	  status=$$?; echo "== TARGET =="; tail -n $$((status ? 60 : 6)) build/fuzz-TARGET.log; exit $$status'
 

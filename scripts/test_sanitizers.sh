@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The native tests under the thread sanitizer, and under those for addresses and undefined behaviour. The second build
-# runs beside the first tests, which wait for one another more than they compute. With --build-only: both builds.
+# runs beside the first tests, which wait for one another more than they compute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Many bytes and nothing new: the thread sanitizer makes it ten times as slow. What has no threads of its own is not
@@ -9,25 +9,13 @@ cd "$(dirname "$0")/.."
 not_for_threads='host: a large tensor*,gpu driver: the software GPU notices*,host: a rank that changes its post*'
 not_for_threads+=',regions: memory that nobody owns any more*,host: under a limit of file sizes*'
 
-build() {
-  local folder=build/san-$1
-  cmake -S . -B "$folder" -G Ninja -DBYTEPS_LIKE_TESTS=ON -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_SANITIZE="$2" \
-    >build/configure-san.log
-  cmake --build "$folder" --target native_tests -j "${JOBS:-2}"
-}
-
-mkdir -p build
-build thread thread
-if [ "${1:-}" = --build-only ]; then
-  build address address,undefined
-  exit
-fi
+bash scripts/build_sanitized.sh thread native_tests
 bash scripts/with_deadline.sh 1500 build/san-thread/native_tests -tce="$not_for_threads" >build/san-thread.log 2>&1 &
 threads=$!
 trap 'kill $threads 2>/dev/null || true' EXIT
-build address address,undefined
+bash scripts/build_sanitized.sh address native_tests
 echo "== native tests, address and undefined-behaviour sanitizers =="
-bash scripts/with_deadline.sh 1500 build/san-address/native_tests
+bash scripts/with_deadline.sh 1500 build/san-address-clang/native_tests
 status=0
 wait $threads || status=$?
 trap - EXIT

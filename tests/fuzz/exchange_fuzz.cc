@@ -19,12 +19,6 @@
 #include "tests/fuzz/exchange_peers.h"
 
 namespace byteps_like {
-
-// All links are there from the beginning.
-Status MeshDialers::Start(std::shared_ptr<MeshDial>) { return Status(Code::kCapacity, "nobody dials here"); }
-void MeshDialers::Close() {}
-std::string TransportOf(const Link&) { return "fuzz"; }
-
 namespace {
 
 using namespace fuzzing;  // NOLINT
