@@ -118,16 +118,15 @@ def _by_gradients(
     optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, choices: Choices
 ) -> DistributedTwin:  # fmt: skip
     passes = choices.asked.backward_passes_per_step
+    model = check_crossing(optimizer, choices.model) if choices.cross_barrier else None
     if choices.shard:
-        twin: DistributedTwin = sharded(optimizer, names, options)
+        twin: DistributedTwin = sharded(optimizer, names, options, model)
         twin._distribution.reducer.passes_per_step = passes
         _follow(twin._distribution.reducer, names, options, choices)
         return twin
-    if choices.cross_barrier:
-        model = check_crossing(optimizer, choices.model)
     reducer = _reducer(names, options, choices)
     reducer.passes_per_step = passes
-    if choices.cross_barrier:
+    if model is not None:
         return crossing(optimizer, reducer, model, names)
     return twin_of(optimizer, DistributedOptimizerMixin, Distribution(reducer), names)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.crossing.flight import StepInFlight
+from byteps_like.torch.crossing.flight import Advance, StepInFlight
 from byteps_like.torch.crossing.guards import Guards
 from byteps_like.torch.crossing.step import PartialStep, check_class, check_hooks, checked
 from byteps_like.torch.optimizer.distributed import (
@@ -19,15 +19,15 @@ from byteps_like.torch.optimizer.distributed import (
 )
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import DistributedTwin, twin_of
-from byteps_like.torch.reduction.reducer import GradientReducer
+from byteps_like.torch.reduction.api import Departing
 
 
 class Crossing(Distribution):
     """What an optimizer that crosses the barrier has beside the plain one's own attributes."""
 
-    reducer: GradientReducer
+    reducer: Departing
 
-    def __init__(self, reducer: GradientReducer, guards: Guards) -> None:
+    def __init__(self, reducer: Departing, guards: Guards) -> None:
         super().__init__(reducer)
         self.guards = guards
         self.stepped = False
@@ -88,12 +88,15 @@ class CrossBarrierMixin(DistributedOptimizerMixin):
             self._step_at_once()
             own.guards.depart(None)
         else:
-            advance = PartialStep(self, super(DistributedOptimizerMixin, self).step)
-            flight = StepInFlight(departed, advance, own.reducer.sparse.came_sparse)
+            flight = StepInFlight(departed, self._advance(), own.reducer.came_sparse)
             own.reducer.note(flight)
             own.guards.depart(flight)
         own.restart()
         own.stepped = True
+
+    def _advance(self) -> Advance:
+        """What updates parameters as their gradients land, with the hyperparameters of now."""
+        return PartialStep(self, super(DistributedOptimizerMixin, self).step)
 
     def _step_at_once(self) -> None:
         with checked(self):
@@ -168,8 +171,12 @@ def check_crossing(optimizer: torch.optim.Optimizer, model: object) -> nn.Module
 
 
 def crossing(
-    optimizer: torch.optim.Optimizer, reducer: GradientReducer, model: nn.Module, names: ParameterNames
-) -> DistributedTwin:  # fmt: skip
+    optimizer: torch.optim.Optimizer,
+    reducer: Departing,
+    model: nn.Module,
+    names: ParameterNames,
+    methods: type[CrossBarrierMixin] = CrossBarrierMixin,
+) -> DistributedTwin:
     """The twin of `optimizer` that crosses the barrier."""
     guards = Guards(model, (item for group in optimizer.param_groups for item in group["params"]))
-    return twin_of(optimizer, CrossBarrierMixin, Crossing(reducer, guards), names)
+    return twin_of(optimizer, methods, Crossing(reducer, guards), names)

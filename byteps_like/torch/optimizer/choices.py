@@ -16,7 +16,6 @@ from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, check_passe
 
 CONFLICTS = (
     ("cross_barrier", "op=Adasum", "Adasum needs all gradients"),
-    ("cross_barrier", "shard", "shares are handed out by a step() that waits"),
     ("shard", "op=Adasum", "Adasum reduces whole steps"),
     ("shard", "sufficient_factors", "factors are not summed by shares"),
     ("shard", "powersgd", "its factors are sums over rows and columns of whole matrices, of which no rank has a share"),

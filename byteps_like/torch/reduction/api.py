@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+import torch
+
+from byteps_like.torch.gradients.bucket import Departed, Place
 from byteps_like.torch.job.routes import Route
 from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.reduction.codec_memory import CodecMemory
@@ -72,3 +76,23 @@ class Adaptable(Reducer, Protocol):
     def recut(self, route: Route, partition_bytes: int) -> None:
         """Between rounds, on all ranks alike: goes by `route` from now on, in partitions of so many bytes (0: of the
         job's size)."""
+
+
+class Departing(Reducer, Protocol):
+    """A reducer whose rounds may end without waiting (see crossing)."""
+
+    on_gradient: Callable[[torch.Tensor], None] | None
+    """Told of each new gradient, before anything is done with it."""
+
+    def depart(self) -> list[Departed] | None:
+        """Ends the round; what is in flight is the caller's to wait for. None, and nothing has been done, if this round
+        has to be waited for."""
+
+    def landed(self) -> None:
+        """The round that departed has landed, and all its gradients were read: before the next comes. Idempotent."""
+
+    def note(self, flight: object) -> None:
+        """`flight` (a Flight) is to be finished before this process leaves the job."""
+
+    def came_sparse(self, place: Place) -> None:
+        """A gradient has landed as a dense one, though it came sparse on some rank. May change its `p.grad`."""

@@ -11,7 +11,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.gradients.arena import Arena
-from byteps_like.torch.gradients.bucket import Bucket, Departed
+from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
 from byteps_like.torch.gradients.low_rank import LowRankArena
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.gradients.relay import Relay
@@ -274,6 +274,10 @@ class GradientReducer:
         if departed is not None:
             self.watchers.tell()
         return departed
+
+    def came_sparse(self, place: Place) -> None:
+        """See Departing."""
+        self.sparse.came_sparse(place)
 
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""

@@ -17,15 +17,18 @@ from byteps_like.errors import MismatchError, ShutdownError
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import mark_changed, tensor_over, wire_dtype
+from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.parts import Named, RoundTerms, Scaling, retire, signature
+from byteps_like.torch.gradients.relay import Promised
 from byteps_like.torch.gradients.rescaling import Rates
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.sharded.chunk import ShardChunk, Staging
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.layout import UNIT, ShardLayout, lay_out_shards
 from byteps_like.torch.sharded.wire import ShardWire
-from byteps_like.worker.api import Declared, Links, TensorSpec
+from byteps_like.worker.api import Declared, Handle, Links, TensorSpec
+from byteps_like.worker.local import CompletedHandle
 
 Arrivals = queue.PriorityQueue[tuple[int, int]]
 """(-priority, number) of the chunks whose reduced gradients have come."""
@@ -83,12 +86,16 @@ class ShardArena:
             self.wire.coding.place(self.slots, self.layout.offsets)
         self.control_lane = route.worker.group(f"{label}/control")
         self.control = torch.zeros(len(self.slots) + 2, device="cpu")
+        self._control: CollectiveOperation | None = None
         self._gathers: list[CollectiveOperation] = []
         self.longest = 0
         """Chunks of the longest arena beside this one."""
         self.links = Links()
         """How messages are cut, as tuning has it."""
-        self._discarded, self._version = False, 0
+        self.settled = False
+        """Whether a round has come to its end: that shows which parameters are read without a call of their module."""
+        self._discarded = self._departed = False
+        self._version = 0
         self._cut()
         self.reset()
 
@@ -136,12 +143,14 @@ class ShardArena:
         self.wire.connect(worker, self.lanes, self.chunks)
 
     def reset(self) -> None:
-        """A new round begins."""
+        """A new round begins; the one before is over, or has departed."""
+        for slot in self.slots:
+            slot.reset()
+        if self._departed:
+            return
         if self._terms is not None:
             self.wire.end(self._discarded)
         self._terms, self._discarded = None, False
-        for slot in self.slots:
-            slot.reset()
         for chunk in self.chunks:
             chunk.staging, chunk.flight, chunk.waiting = None, None, set(chunk.pieces)
         self.arrivals: Arrivals = queue.PriorityQueue()
@@ -219,7 +228,12 @@ class ShardArena:
         address, options = self.control.data_ptr(), CallOptions(traffic=Traffic.CONTROL)
         flight = self.control_lane.all_reduce(address, address, len(self.control), DType.FLOAT32, Op.SUM, options)
         flight.on_done(Keeper(self.control))
-        flight.wait()
+        self._control = flight
+
+    def check_agreed(self) -> None:
+        """See Bucket. Blocks until the control elements are here."""
+        assert self._control is not None
+        self._control.wait()
         if 0.0 < self.control[-2] < self.control[-1]:
             raise MismatchError(
                 "some ranks cleared their gradients after backward() while others went on to step();"
@@ -234,8 +248,8 @@ class ShardArena:
             if chunk.flight is not None:
                 chunk.flight.wait()
 
-    def present(self, slot: int) -> bool:
-        """Whether any rank had a gradient for that parameter; only after `finish`."""
+    def has(self, slot: int) -> bool:
+        """Whether any rank had a gradient for that parameter; only after `check_agreed`."""
         return bool(self.control[slot] > 0)
 
     def land(self) -> None:
@@ -252,18 +266,19 @@ class ShardArena:
         chunk.flight = None
         chunk.land(self._enter().after)
         for slot, piece in chunk.slices.items():
-            piece.grad = chunk.gradients[slot] if self.present(slot) else None
+            piece.grad = chunk.gradients[slot] if self.has(slot) else None
 
-    def gather(self, number: int) -> None:
+    def gather(self, number: int) -> Handle:
         """Starts handing this rank's updated share of a chunk to the others, and theirs to it."""
         chunk = self.chunks[number]
-        if not any(self.present(slot) for slot in chunk.pieces):
-            return
+        if not any(self.has(slot) for slot in chunk.pieces):
+            return CompletedHandle()
         itemsize = self.code.itemsize
         source = self.data.data_ptr() + chunk.begin * itemsize
         target = self.data.data_ptr() + chunk.place.begin * itemsize
         counts, options = chunk.place.counts, self._urgency(number)
         self._gathers.append(self.lanes[number].all_gather(source, target, counts, self.code, options))
+        return self._gathers[-1]
 
     def wait_gathered(self) -> None:
         """Blocks until all parameters are those of the new step. Raises the first error, after waiting for all."""
@@ -278,8 +293,51 @@ class ShardArena:
             park(list(flights), self.data)
             raise failure
         for slot in self.slots:
-            if self.present(slot.index):
-                mark_changed(slot.parameter)
+            self.land_one(slot, self.has(slot.index))
+        self.settled = True
+
+    # A round that departs. See Bucket, and Landing: its partitions are the chunks, and last the control elements
+
+    def depart(self) -> tuple[Departed, list[Promised]]:
+        """Instead of waiting, for a round that is `finish`ed: what is in flight, and for each chunk what is to be told
+        of its all-gather. `landed` must be called before any gradient of another round is `ready`."""
+        assert self._control is not None
+        self._departed = True
+        promised = [Promised() for _ in self.chunks]
+        flown: list[tuple[range, Handle]] = [
+            (range(number, number + 1), promise) for number, promise in enumerate(promised)
+        ]
+        return Departed(self, [*flown, (self.commits, self._control)]), promised
+
+    def landed(self) -> None:
+        """See Bucket."""
+        if self._departed:
+            self._departed = False
+            self._gathers.clear()
+            self.reset()
+
+    @property
+    def commits(self) -> range:
+        """See Landing."""
+        return range(self.partitions, self.partitions + 1)
+
+    def priority(self, run: range) -> int:
+        """See Landing."""
+        return self._urgency(run.start).priority
+
+    def present(self) -> list[bool]:
+        """See Landing."""
+        return [self.has(slot.index) for slot in self.slots]
+
+    def sparse(self) -> list[ShardSlot]:
+        """None: they are made dense."""
+        return []
+
+    def land_one(self, slot: ShardSlot, present: bool) -> None:
+        """The parameter has its new value, if it was `present`; its gradient has gone to the shares."""
+        slot.parameter.grad = None
+        if present:
+            mark_changed(slot.parameter)
 
     def abandon(self) -> None:
         """Forgets the arena. What is still in flight keeps the memory until it has landed."""

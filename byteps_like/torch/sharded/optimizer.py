@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.ops.objects import allgather_object
+from byteps_like.torch.crossing.optimizer import CrossBarrierMixin, crossing
 from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin, Distribution, averaged
 from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import twin_of
@@ -38,21 +37,13 @@ class ShardMemory:
     """What error feedback and momentum before a codec keep: of all gradients that this rank encodes, not of a share."""
 
 
-class _Sharding(Distribution):
-    """What a sharded optimizer has beside the plain one's own attributes."""
-
-    reducer: ShardReducer
-
-    def __init__(self, reducer: ShardReducer, slices: SliceOptimizer, process_set: object) -> None:
-        super().__init__(reducer)
-        self.slices = slices
-        self.exchange = partial(allgather_object, process_set=process_set)
-
-
 class ShardedOptimizerMixin(DistributedOptimizerMixin):
     """The methods that differ from those of a DistributedOptimizer whose state is whole on every rank."""
 
-    _distribution: _Sharding
+    @property
+    def _shares(self) -> ShardReducer:
+        reducer: Any = self._distribution.reducer
+        return reducer  # type: ignore[no-any-return]
 
     @torch.optim.Optimizer.profile_hook_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -65,12 +56,9 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        own = self._distribution
-        own.slices.begin()
-        own.reducer.step(own.slices.update)
-        own.slices.end()
-        own.restart()
-        return loss if closure is None else averaged(loss, own)
+        self._shares.step()
+        self._distribution.restart()
+        return loss if closure is None else averaged(loss, self._distribution)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clips the norm of all gradients as one vector, as torch.nn.utils.clip_grad_norm_; returns the norm.
@@ -81,10 +69,10 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         if norm_type <= 0:
             raise InvalidArgumentError(f"norm_type={norm_type} must be positive, or inf")
         self.synchronize()
-        norm = self._distribution.reducer.norm(float(norm_type))
+        norm = self._shares.norm(float(norm_type))
         factor = float(max_norm) / (norm + 1e-6)
         if factor < 1.0:
-            self._distribution.reducer.scale(factor)
+            self._shares.scale(factor)
         return torch.tensor(norm, device="cpu")
 
     def state_dict(self) -> dict[str, Any]:
@@ -92,9 +80,8 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
 
         All ranks must call it. Blocks; on the wire: the bytes of the whole state.
         """
-        own = self._distribution
-        plain = self.state
-        found = gathered(own.reducer.arenas, own.slices.state, own.exchange)
+        own, plain = self._shares, self.state
+        found = gathered(own.arenas, own.slices.state, own.exchange)
         ordered = (parameter for group in self.param_groups for parameter in group["params"])
         self.state = {parameter: found[parameter] for parameter in ordered if parameter in found}  # type: ignore[assignment]
         try:
@@ -108,19 +95,18 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         self._keep_shares()
 
     def _keep_shares(self) -> None:
-        own = self._distribution
+        own = self._shares
         own.slices.state.clear()
-        own.slices.state.update(scattered(own.reducer.arenas, self.state))
+        own.slices.state.update(scattered(own.arenas, self.state))
         self.state.clear()
 
     def shard_memory(self) -> ShardMemory:
         """Bytes of what is kept on this rank."""
-        own = self._distribution
-        arenas = own.reducer.arenas
+        arenas = self._shares.arenas
         return ShardMemory(
             parameters=sum(arena.data.nbytes for arena in arenas),
             gradients=sum(chunk.reduced.nbytes for arena in arenas for chunk in arena.chunks),
-            state=state_bytes(own.slices.state),
+            state=state_bytes(self._shares.slices.state),
             staging=sum(arena.staging.nbytes + arena.landing_bytes for arena in arenas),
             remembered=sum(arena.coding.nbytes for arena in arenas if arena.coding is not None),
         )
@@ -135,11 +121,37 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         self.__dict__["_step_supports_amp_scaling"] = value
 
 
-def sharded(optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions) -> Any:
-    """The sharded twin of `optimizer`, which hands its state over. Blocks for a round trip. InvalidArgumentError."""
+class ShardedCrossBarrierMixin(CrossBarrierMixin, ShardedOptimizerMixin):
+    """Of a sharded optimizer whose step() doesn't wait: the next forward waits for all-gathers, layer by layer."""
+
+    def _step_at_once(self) -> None:
+        self._shares.step()
+
+    def _advance(self) -> Callable[[list[torch.Tensor]], None]:
+        """Nothing: shares are updated before they are gathered, by the hyper-parameters that step() has taken."""
+        return _updated_already
+
+    def shard_memory(self) -> ShardMemory:
+        """As ShardedOptimizerMixin's, after the updates of the last step(). Blocks; raises as `synchronize`."""
+        self._distribution.guards.finish()
+        return super().shard_memory()
+
+
+def _updated_already(parameters: list[torch.Tensor]) -> None:
+    pass
+
+
+def sharded(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, model: torch.nn.Module | None
+) -> Any:  # fmt: skip
+    """The sharded twin of `optimizer`, which hands its state over. `model`: whose forward waits for its parameters in
+    place of step(), if that is to be. Blocks for a round trip. InvalidArgumentError."""
     check_elementwise(optimizer)
     slices = SliceOptimizer(type(optimizer), optimizer.__dict__)
-    reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True), slices.state)
-    twin: Any = twin_of(optimizer, ShardedOptimizerMixin, _Sharding(reducer, slices, options.process_set), names)
+    reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True), slices)
+    if model is None:
+        twin: Any = twin_of(optimizer, ShardedOptimizerMixin, Distribution(reducer), names)
+    else:
+        twin = crossing(optimizer, reducer, model, names, ShardedCrossBarrierMixin)
     twin._keep_shares()
     return twin

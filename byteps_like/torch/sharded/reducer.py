@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -11,7 +11,9 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.gradients.bucket import Departed, Place
 from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.gradients.relay import Promised, Relay
 from byteps_like.torch.gradients.selecting import selected
 from byteps_like.torch.gradients.slot import too_many_passes
 from byteps_like.torch.job import runtime as _runtime
@@ -26,8 +28,8 @@ from byteps_like.torch.reduction.round_hooks import Watchers
 from byteps_like.torch.sharded.arena import ShardArena, lost_shares
 from byteps_like.torch.sharded.gradient import ShardSlot
 from byteps_like.torch.sharded.state import moved
-from byteps_like.torch.sharded.update import Pair, State
-from byteps_like.worker.api import Links, Tunable
+from byteps_like.torch.sharded.update import SliceOptimizer, SliceStep
+from byteps_like.worker.api import Handle, Links, Tunable
 
 _ON_HOST_ONLY = "shares of the state are cut in this host's memory; leave shard out, or use FSDP2 (docs/how-to/c10d.md)"
 
@@ -40,13 +42,14 @@ class ShardReducer:
     runtime, since the other ranks' shares of the state do. Every rank must see the same changes between the same calls.
     """
 
-    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions, state: State) -> None:
-        """`state`: what the optimizer keeps of the slices that it is given to update."""
+    def __init__(self, source: Callable[[], Iterable[Named]], options: ReducerOptions, slices: SliceOptimizer) -> None:
+        """`slices` updates this rank's shares."""
         self.passes_per_step = 1
-        self._state, self._exchange = state, partial(allgather_object, process_set=options.process_set)
+        self.on_gradient: Callable[[torch.Tensor], None] | None = None
+        self.slices, self.exchange = slices, partial(allgather_object, process_set=options.process_set)
         self._partition_bytes, self._links = 0, Links()
         self._options = options
-        self._finished = False
+        self._finished = self._departed = False
         self._runtime = _runtime.current()
         scope = self._runtime.scope(options.process_set)
         self.route = chosen_route(self._runtime, scope, options.route)
@@ -126,10 +129,11 @@ class ShardReducer:
         for arena in self.arenas:
             before = arena.layout, arena.chunks
             arena.recut(partition_bytes)
-            new = moved(arena, before, self._state, self._exchange)
+            state = self.slices.state
+            new = moved(arena, before, state, self.exchange)
             for piece in (piece for chunk in before[1] for piece in chunk.slices.values()):
-                self._state.pop(piece, None)
-            self._state.update(new)
+                state.pop(piece, None)
+            state.update(new)
         level(self.arenas)
 
     @property
@@ -150,6 +154,8 @@ class ShardReducer:
     def _accumulated(self, parameter: torch.Tensor) -> None:
         if self._runtime.closed:
             self.refresh()
+        if self.on_gradient is not None:
+            self.on_gradient(parameter)
         arena, slot = self._parameters[parameter]
         if slot.ready:
             self._repeated(slot)
@@ -178,12 +184,13 @@ class ShardReducer:
         """
         with torch.no_grad():
             self._finish(discard=False)
+            self._agree()
             for arena in self.arenas:
                 arena.wait()
                 arena.land()
 
     def _finish(self, discard: bool) -> None:
-        """Once a round: sends what is missing, and agrees with the others on what there is."""
+        """Once a round: sends what is missing."""
         if self._finished:
             return
         self.refresh()
@@ -199,8 +206,13 @@ class ShardReducer:
         for arena in self.arenas:
             arena.finish(discard)
 
-    def step(self, update: Callable[[list[Pair]], None]) -> None:
-        """Hands each chunk's slices to `update` when their gradients are here, and starts their gathering at once.
+    def _agree(self) -> None:
+        """With the other ranks, on what gradients there are. Raises MismatchError."""
+        for arena in self.arenas:
+            arena.check_agreed()
+
+    def step(self) -> None:
+        """Has each chunk's slices updated when their gradients are here, and starts their gathering at once.
 
         Blocks until all parameters are new. Chunks are taken as they come; of several that are here, the one with
         layers nearest to the input first.
@@ -208,28 +220,63 @@ class ShardReducer:
         with torch.no_grad():
             try:
                 self._finish(discard=False)
+                self._agree()
+                step = self.slices.begin()
                 for arena in self.arenas:
-                    self._update(arena, update)
+                    for _ in updated(arena, step):
+                        pass
                 for arena in self.arenas:
                     arena.wait_gathered()
+                self.slices.end()
             finally:
                 self._reset()
             self.codecs.recode(self.codecs.rounds + self.complete)
             self.watchers.tell()
 
-    def _update(self, arena: ShardArena, update: Callable[[list[Pair]], None]) -> None:
-        for _ in arena.chunks:
-            _, number = arena.arrivals.get()
-            arena.land_chunk(number)
-            slices = arena.chunks[number].slices.items()
-            update([(arena.slots[slot].parameter, piece) for slot, piece in slices])
-            arena.gather(number)
+    def depart(self) -> list[Departed] | None:
+        """Does as `step`, but waits for nothing: a thread updates shares as their gradients come, and starts their
+        gathering. What is in flight is the caller's to wait for; `landed` must follow before the next gradient.
+
+        None, and nothing has been done, in the first round of an arena, and where another setting or codec may follow.
+        """
+        self.refresh()
+        if self.watchers.wait or self.codecs.due or not all(arena.settled for arena in self.arenas):
+            return None
+        with torch.no_grad():
+            try:
+                self._finish(discard=False)
+                departed = [(arena, *arena.depart()) for arena in self.arenas]
+                step = self.slices.begin()
+                self.slices.end()
+            finally:
+                self._reset()
+            self._departed = True
+            rounds = [(arena, promised) for arena, _, promised in departed]
+            self._runtime.of(Relay).put(partial(_pass_on, rounds, step))
+            self.watchers.tell()
+        return [item for _, item, _ in departed]
+
+    def landed(self) -> None:
+        """The round that departed has landed. Idempotent."""
+        if self._departed:
+            self._departed = False
+            for arena in self.arenas:
+                arena.landed()
+            self.codecs.rounds += self.complete
+
+    def note(self, flight: object) -> None:
+        """See Departing."""
+        self._runtime.flights.add(flight)
+
+    def came_sparse(self, place: Place) -> None:
+        """Never called: sparse gradients are made dense."""
 
     def _discard(self) -> None:
         """Ends a round that is thrown away."""
         try:
             with torch.no_grad():
                 self._finish(discard=True)
+                self._agree()
                 for arena in self.arenas:
                     arena.wait()
         finally:
@@ -266,6 +313,33 @@ class ShardReducer:
     def _gradients(self) -> list[torch.Tensor]:
         slices = (piece for arena in self.arenas for chunk in arena.chunks for piece in chunk.slices.values())
         return [piece.grad for piece in slices if piece.grad is not None]
+
+
+def updated(arena: ShardArena, step: SliceStep) -> Iterator[tuple[int, Handle]]:
+    """Updates this rank's shares of all chunks as their gradients come; yields chunks and their all-gathers."""
+    for _ in arena.chunks:
+        _, number = arena.arrivals.get()
+        arena.land_chunk(number)
+        slices = arena.chunks[number].slices.items()
+        step.update((arena.slots[slot].parameter, piece) for slot, piece in slices)
+        yield number, arena.gather(number)
+
+
+def _pass_on(rounds: Sequence[tuple[ShardArena, list[Promised]]], step: SliceStep) -> None:
+    """On the relay's thread: from reduced gradients to all-gathers, of rounds that have departed.
+
+    It waits for what all ranks have sent by the end of their step(), never for an all-gather.
+    """
+    try:
+        with torch.no_grad():
+            for arena, _ in rounds:
+                arena.check_agreed()
+            for arena, promised in rounds:
+                for number, gathered in updated(arena, step):
+                    promised[number].keep(gathered)
+    except Exception as error:  # noqa: BLE001 - raised by who waits for them
+        for promise in (promise for _, promised in rounds for promise in promised):
+            promise.fail(error)
 
 
 def _wide(grad: torch.Tensor) -> torch.dtype:

@@ -39,47 +39,64 @@ _SHAPE, _CUTS = (6, 11), (0, 7, 40, 66)  # of the trial: a matrix, and the flat 
 class SliceOptimizer:
     """Runs the class of a plain optimizer, whose `__dict__` is `attributes`, over slices of its parameters.
 
-    Hyper-parameters and other attributes are read from the plain optimizer for each slice, so schedulers work.
-    What a step changes of them (a counter of steps, say) is written back once a step, by `end`. Hooks aren't run.
+    Hyper-parameters and other attributes are read from the plain optimizer for each step, so schedulers work. What a
+    step changes of them (a counter of steps, say) is written back once a step, by `end`. Hooks aren't run.
     """
 
     def __init__(self, kind: type[torch.optim.Optimizer], attributes: dict[str, Any]) -> None:
         self.state: State = defaultdict(dict)
         self._kind, self._attributes = kind, attributes
-        self._step = _unhooked(kind)
-        self._groups: dict[torch.Tensor, int] = {}
 
-    def begin(self) -> None:
-        """Before the first slices of a step: looks up which parameter is in which group."""
-        groups = enumerate(self._attributes["param_groups"])
-        self._groups = {parameter: number for number, group in groups for parameter in group["params"]}
-
-    def update(self, pairs: Iterable[Pair]) -> None:
-        """One step of slices, of which those without gradients are left alone by the optimizer itself."""
-        by_group: dict[int, list[torch.nn.Parameter]] = {}
-        for parameter, piece in pairs:
-            if parameter in self._groups and piece.grad is not None:
-                by_group.setdefault(self._groups[parameter], []).append(piece)
-        if by_group:
-            self._run(by_group, self.state)
+    def begin(self) -> SliceStep:
+        """A step, of which no slice is updated yet."""
+        return SliceStep(self._kind, self._attributes, self.state)
 
     def end(self) -> None:
-        """After the last: a step without any parameters says what a step changes beside them."""
+        """Once a step, whether its slices are updated or not: a step without any parameters says what a step changes
+        beside them."""
         attributes = self._attributes
-        ran = self._run({number: [] for number in range(len(attributes["param_groups"]))}, defaultdict(dict))
+        ran = self.begin().run({number: [] for number in range(len(attributes["param_groups"]))}, defaultdict(dict))
         for group, after in zip(attributes["param_groups"], ran.param_groups, strict=True):
             group.update((key, value) for key, value in after.items() if key != "params")
         attributes.update((key, value) for key, value in ran.__dict__.items() if key not in _OWN)
 
-    def _run(self, params: Mapping[int, list[torch.nn.Parameter]], state: State) -> torch.optim.Optimizer:
+
+class SliceStep:
+    """One step of the slices, by hyper-parameters as they were when it began, whatever becomes of them meanwhile."""
+
+    def __init__(self, kind: type[torch.optim.Optimizer], attributes: Mapping[str, Any], state: State) -> None:
+        self._kind, self._step, self._state = kind, _unhooked(kind), state
+        self._attributes = {key: value for key, value in attributes.items() if key not in _OWN}
+        self._groups = [_captured(group) for group in attributes["param_groups"]]
+        groups = enumerate(attributes["param_groups"])
+        self._places = {parameter: number for number, group in groups for parameter in group["params"]}
+
+    def update(self, pairs: Iterable[Pair]) -> None:
+        """Updates slices, of which those without gradients are left alone by the optimizer itself."""
+        by_group: dict[int, list[torch.nn.Parameter]] = {}
+        for parameter, piece in pairs:
+            if parameter in self._places and piece.grad is not None:
+                by_group.setdefault(self._places[parameter], []).append(piece)
+        if by_group:
+            self.run(by_group, self._state)
+
+    def run(self, params: Mapping[int, list[torch.nn.Parameter]], state: State) -> torch.optim.Optimizer:
+        """One run of the optimizer's own step() over slices by the numbers of their groups; returns what ran."""
         runner = object.__new__(self._kind)
-        groups = self._attributes["param_groups"]
-        runner.__dict__ = {key: value for key, value in self._attributes.items() if key not in _OWN}
-        runner.__dict__ |= {hook: OrderedDict() for hook in _HOOKS}
+        runner.__dict__ = self._attributes | {hook: OrderedDict() for hook in _HOOKS}
         runner.state = state  # type: ignore[assignment]
-        runner.param_groups = [{**groups[number], "params": slices} for number, slices in params.items()]
+        runner.param_groups = [{**self._groups[number], "params": slices} for number, slices in params.items()]
         self._step(runner)
         return runner
+
+
+def _captured(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Without parameters. Learning rates may be tensors, which schedulers change in place."""
+    return {
+        key: value.clone() if isinstance(value, torch.Tensor) else value
+        for key, value in group.items()
+        if key != "params"
+    }
 
 
 def _unhooked(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], Any]:
@@ -135,7 +152,6 @@ def _tried(
         for gradients in values[1:]:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            trial.begin()
-            trial.update(zip(parameters, parameters, strict=True))
+            trial.begin().update(zip(parameters, parameters, strict=True))
             trial.end()
     return torch.cat([parameter.detach().flatten() for parameter in parameters])

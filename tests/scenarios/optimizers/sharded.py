@@ -140,7 +140,7 @@ def bytes_of_a_rank(bps: Any, rank: int, size: int) -> None:
     assert all(isinstance(p.grad, FreedGradient) for p in model.parameters())
     optimizer.step()
     memory = optimizer.shard_memory()
-    slices = len(optimizer._distribution.slices.state)
+    slices = len(optimizer._distribution.reducer.slices.state)
     assert memory.parameters == 4 * elements
     assert memory.gradients == 4 * elements // size
     assert memory.state == 8 * elements // size + 4 * slices  # one float32 `step` per slice
@@ -199,7 +199,7 @@ def refusals(bps: Any, rank: int, size: int) -> None:
     inner = CLASSES["Adam"](model.parameters())
     wrong: list[dict[str, Any]] = [
         {"shard": "all"}, {"op": bps.Adasum, **SHARDED}, {"compression": "powersgd", **SHARDED},
-        {"route": "server", **SHARDED}, {"cross_barrier": True, "model": model, **SHARDED},
+        {"route": "server", **SHARDED}, {"sufficient_factors": True, "model": model, **SHARDED},
     ]  # fmt: skip
     for options in wrong:
         raises(bps.InvalidArgumentError, functools.partial(bps.DistributedOptimizer, inner, **options), "shard")

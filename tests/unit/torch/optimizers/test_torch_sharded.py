@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from byteps_like.torch.job import runtime
+from byteps_like.torch.sharded.update import SliceStep
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.local_group import LocalOperation
 from tests.fakes.native_world import run_native_world
@@ -106,21 +107,21 @@ def ordered_events(late: int) -> list[str]:
     import byteps_like.torch as bps
 
     events: list[str] = []
-    with runtime.bound(LocalWorker(partition_bytes=4096)):
+    with runtime.bound(LocalWorker(partition_bytes=4096)), pytest.MonkeyPatch.context() as patch:
         model = nn.Sequential(nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False))
         optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), shard="optimizer")
         (arena,) = optimizer._distribution.reducer.arenas
         held: list[Any] = []
         arena.lanes = [LateLane(number, events, number == late, held) for number in range(2)]
         arena.wire.scatters = arena.lanes
-        update = optimizer._distribution.slices.update
+        update = SliceStep.update
 
-        def noted(pairs: Any) -> None:
+        def noted(step: SliceStep, pairs: Any) -> None:
             pairs = list(pairs)
             events.append(f"update {int(pairs[0][0] is model[0].weight)}")
-            update(pairs)
+            update(step, pairs)
 
-        optimizer._distribution.slices.update = noted
+        patch.setattr(SliceStep, "update", noted)
         model[0].weight.register_post_accumulate_grad_hook(lambda _: events.append("backward ends"))
         model(torch.ones(1, 32)).sum().backward()
         optimizer.step()
