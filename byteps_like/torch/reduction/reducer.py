@@ -116,16 +116,15 @@ class GradientReducer:
             self._runtime.finish_updates()
             self.landed()
 
-    def _dense(self) -> list[Named]:
+    def _dense(self) -> Iterable[Named]:
         """The parameters whose gradients go through buckets."""
-        return [item for item in self.parameters.source() if not self._has_left(item[1])]
-
-    def _has_left(self, parameter: torch.Tensor) -> bool:
-        return any(parameter in item for item in self.beside)
+        named = self.parameters.source()
+        left = {id(parameter) for item in self.beside for parameter in item.parameters}
+        return [item for item in named if id(item[1]) not in left] if left else named
 
     def in_bucket(self, parameter: torch.Tensor) -> bool:
         """Whether the gradient of `parameter` goes through a bucket in the round under way, or the next one."""
-        return parameter in self.parameters and not self._has_left(parameter)
+        return parameter in self.parameters and not any(parameter in item for item in self.beside)
 
     def _way_of(self, name: str, parameter: torch.Tensor) -> Compress:
         way = self.options.rules.of(name, parameter)
