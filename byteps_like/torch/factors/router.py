@@ -152,7 +152,7 @@ class FactorRouter:
             if layer.left:
                 layer.send(terms, discard)
                 if layer.sum is not None and not discard:
-                    layer.sum.close(reducer.codecs.pay(layer.name))
+                    layer.sum.close(reducer.codecs.pay(layer.name, layer.parameter))
         self._round = FactorRound(self.layers, self._lane, self._label, discard)
 
     def wait(self) -> None:

@@ -17,7 +17,7 @@ from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, check_passe
 CONFLICTS = (
     ("cross_barrier", "op=Adasum", "Adasum needs all gradients"),
     ("shard", "op=Adasum", "Adasum reduces whole steps"),
-    ("shard", "sufficient_factors", "factors are not summed by shares"),
+    ("shard", "sufficient_factors", "weights that travel as factors can't leave the chunks that shares are cut from"),
     ("shard", "powersgd", "its factors are sums over rows and columns of whole matrices, of which no rank has a share"),
     ("shard", "rows", "which rows a gradient has differs from step to step, and shares are cut once"),
     ("shard", "route='server'", "shares go by collectives among the workers, beside servers if there are any"),

@@ -32,6 +32,8 @@ class CodecMemory:
         self._on = True
         self._rates: Rates | None = None
         self._left: dict[str, Memory] = {}
+        self._left_at: dict[int, float] = {}
+        """The learning rates when buckets were given up last."""
 
     @property
     def buckets(self) -> list[Coded]:
@@ -69,6 +71,7 @@ class CodecMemory:
     def leave(self) -> None:
         """Keeps what is remembered: the buckets are about to be given up."""
         self._left.update(self.recall())
+        self._left_at = {} if self._rates is None else self._rates()
 
     def restart(self) -> None:
         """In another world: all codecs are in force again."""
@@ -95,10 +98,13 @@ class CodecMemory:
             bucket.recode(rounds)
         level(self._buckets)
 
-    def pay(self, name: str) -> torch.Tensor | None:
+    def pay(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
         """What a codec has left out of a gradient that has left its bucket, as fp32; it counts as sent from now on.
-        Scaled as what is sent is (Scaling.terms)."""
-        return self._left.get(name, {}).pop(RESIDUAL, None)
+        Scaled as what is sent is (Scaling.terms), and in terms of the learning rate that it is updated with."""
+        owed = self._left.get(name, {}).pop(RESIDUAL, None)
+        before = self._left_at.get(id(parameter), 0.0)
+        now = 0.0 if self._rates is None else self._rates().get(id(parameter), 0.0)
+        return owed.mul_(before / now) if owed is not None and before and now else owed
 
     def recall(self) -> dict[str, Memory]:
         """Copies of what codecs remember of each gradient, by the parameters' names. With no round under way."""

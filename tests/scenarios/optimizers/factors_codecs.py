@@ -214,7 +214,30 @@ def warm_up(bps: Any, rank: int, size: int) -> None:
     optimizer.close()
 
 
+def other_rates(bps: Any, rank: int, size: int) -> None:
+    """What is owed was left out of updates at the learning rate before: at another one, it counts by their ratio."""
+    model = odd_model()
+    optimizer = wrapped(bps, model, feedback(bps, "randomk:ratio=0.25"))
+    account = Account(bps, model)
+    for step, rate in enumerate((0.05, 0.02)):
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        found = true_gradients(model, small, size, [step])
+        small(model, rank, size, step).backward()
+        optimizer.synchronize()
+        for parameter in model.parameters():
+            parameter.grad *= rate
+        account.note([rate * one for one in found])
+        with optimizer.skip_synchronize():
+            torch.optim.SGD(model.parameters(), lr=1.0).step()
+    names = [name for name, layer in layers_of(optimizer).items() if layer.left]
+    assert size == 1 or "twice.weight" in names
+    account.balance(optimizer, names)
+    optimizer.close()
+
+
 SCENARIOS = [
-    nothing_is_lost, nothing_is_lost_on_the_way_back, casts, asked_for_by_name, saved_between, thrown_away, warm_up,
+    nothing_is_lost, other_rates, nothing_is_lost_on_the_way_back, casts, asked_for_by_name, saved_between,
+    thrown_away, warm_up,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
