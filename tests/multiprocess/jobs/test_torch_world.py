@@ -17,6 +17,7 @@ from tests.scenarios.crossing import factors as crossing_factors
 from tests.scenarios.crossing import low_rank as crossing_low_rank
 from tests.scenarios.crossing import misuse as crossing_misuse
 from tests.scenarios.crossing import rows as crossing_rows
+from tests.scenarios.crossing import shards as crossing_shards
 from tests.scenarios.crossing import updates as crossing
 from tests.scenarios.operations import calls as operations
 from tests.scenarios.optimizers import (
@@ -27,6 +28,7 @@ from tests.scenarios.optimizers import (
     misuse,
     replicas,
     sharded,
+    sharded_wire,
     training,
     tuned,
 )
@@ -100,6 +102,9 @@ SCENARIOS = [
     tuned.weights_stay,
     sharded.equal_to_the_unsharded,
     sharded.saved_by_others,
+    sharded_wire.what_is_left_out_comes_later,
+    crossing_shards.cast_and_encoded,
+    crossing_shards.ranks_go_different_ways,
     factors.equal_to_the_dense,
     factors.thrown_away,
     factors.groups_are_added,

@@ -12,6 +12,7 @@ from byteps_like.torch.job import runtime
 from byteps_like.torch.sharded.update import SliceStep
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.local_group import LocalOperation
+from byteps_like.worker.standing import Standing
 from tests.fakes.native_world import run_native_world
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.models import fill, flat
@@ -146,3 +147,17 @@ def test_a_world_that_has_ended_keeps_no_shares():
         optimizer = bps.DistributedOptimizer(torch.optim.Adam(layer.parameters()), shard="optimizer")
     with runtime.bound(LocalWorker()), pytest.raises(bps.ShutdownError, match="state_dict"):
         optimizer.step()
+
+
+def test_shares_are_of_the_ranks_that_they_were_cut_over():
+    import byteps_like.torch as bps
+
+    worker = LocalWorker()
+    with runtime.bound(worker):
+        layer = nn.Linear(3, 3)
+        optimizer = bps.DistributedOptimizer(torch.optim.Adam(layer.parameters()), shard="optimizer")
+        layer(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        worker.standing = Standing(0, (1, 2))  # another view: a second worker has joined
+        with pytest.raises(bps.ShutdownError, match="state_dict"):
+            layer(torch.ones(2, 3)).sum().backward()
