@@ -27,6 +27,8 @@ class CodecMemory:
         """How many all ranks took part in: ranks that have joined don't count them, nor do the others then."""
         self.selects = False
         """Whether some gradients are encoded because compression="auto" has found that to be faster."""
+        self.used = False
+        """Whether a codec was ever to remember anything: of gradients that may have left their buckets since."""
         self._buckets = buckets
         self._asked = asked
         self._on = True
@@ -63,6 +65,7 @@ class CodecMemory:
 
     def begin(self, bucket: Coded) -> None:
         """A new bucket goes on where others have left its parameters."""
+        self.used = self.used or bucket.remembers
         bucket.rates = self._rates
         bucket.remember(self._left)
         bucket.recode(self.rounds)

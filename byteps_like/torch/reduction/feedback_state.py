@@ -33,7 +33,7 @@ def restore(reducer: Reducer, memory: dict[str, Any] | None) -> None:
 
     What a rank has not sent yet is of no use to another rank, or among other ranks: it is dropped there.
     """
-    if not reducer.codecs.buckets:
+    if not reducer.codecs.used:
         return
     found = memory or {"rank": 0, "size": 0, "rounds": 0, "parameters": {}}
     if reducer.active:

@@ -17,7 +17,7 @@ from byteps_like.torch.job import runtime
 from byteps_like.torch.reduction.feedback_state import MEMORY
 from tests.fakes.settings import configure
 from tests.scenarios.checks import same_everywhere
-from tests.scenarios.models import distance, flat
+from tests.scenarios.models import distance, fill, flat
 from tests.scenarios.optimizers.factors import layers_of, odd_loss, odd_model
 
 CLOSE = 1e-5  # codecs take float32
@@ -186,6 +186,31 @@ def saved_between(bps: Any, rank: int, size: int) -> None:
     optimizer.close()
 
 
+def restored_when_all_have_left(bps: Any, rank: int, size: int) -> None:
+    """No bucket is encoded any more when the optimizer goes back to a state in which something is owed."""
+    for codec in (bps.Compress("topk:ratio=0.25", feedback=True), "powersgd:rank=1"):
+        model = fill(nn.Sequential(nn.Linear(6, 16, bias=False), nn.Linear(16, 16)).double())
+        optimizer = wrapped(bps, model, {"*.bias": None, "*": codec})
+
+        def train(steps: range, model: nn.Module = model, optimizer: Any = optimizer) -> None:
+            for step in steps:
+                optimizer.zero_grad()
+                small(model, rank, size, step).backward()
+                optimizer.step()
+
+        train(range(1))
+        kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        assert any("residual" in memory for memory in kept[1][MEMORY]["parameters"].values())
+        assert size == 1 or not optimizer._distribution.reducer.codecs.buckets
+        train(range(1, 3))
+        expected = flat(model).clone()
+        for load, state in zip((model.load_state_dict, optimizer.load_state_dict), kept, strict=True):
+            load(state)
+        train(range(1, 3))
+        assert torch.equal(flat(model), expected), codec
+        optimizer.close()
+
+
 def thrown_away(bps: Any, rank: int, size: int) -> None:
     """A round that is thrown away pays nothing of what is owed."""
     model = odd_model()
@@ -238,6 +263,6 @@ def other_rates(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     nothing_is_lost, other_rates, nothing_is_lost_on_the_way_back, casts, asked_for_by_name, saved_between,
-    thrown_away, warm_up,
+    restored_when_all_have_left, thrown_away, warm_up,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
