@@ -170,6 +170,12 @@ class ParameterSet(Generic[B]):
         register: Any = parameter.register_post_accumulate_grad_hook
         self._hooks[id(parameter)] = register(accumulated)
 
+    def unhook(self, parameter: torch.Tensor) -> None:
+        """Autograd tells no more of it. Idempotent."""
+        handle = self._hooks.pop(id(parameter), None)
+        if handle is not None:
+            handle.remove()
+
     def drop(self) -> None:
         """Removes the hooks, and abandons the buckets."""
         for handle in self._hooks.values():

@@ -97,8 +97,7 @@ class GradientReducer:
             for item in self.beside:
                 item.close()
             self._start()
-        for item in self.beside:
-            item.keep(self.parameters.source)
+        self._keep_beside()
         added, some_left = self.parameters.newcomers(self._dense())
         if some_left and not self.active:
             self._land_departed()
@@ -109,6 +108,15 @@ class GradientReducer:
             self.parameters.add(added, self._way_of, self._make_bucket)
         for parameter in [parameter for item in self.beside for parameter in item.parameters]:
             self.parameters.hook(parameter)
+
+    def _keep_beside(self) -> None:
+        """What has gone from `source` after its gradient had left the buckets is no longer listened to."""
+        for item in self.beside:
+            before = item.parameters
+            item.keep(self.parameters.source)
+            for parameter in before:
+                if parameter not in item:
+                    self.parameters.unhook(parameter)
 
     def _land_departed(self) -> None:
         """Blocks until nothing is in flight: by then buckets remember what new ones are to go on from."""

@@ -303,6 +303,30 @@ def groups_are_added(bps: Any, rank: int, size: int) -> None:
     assert distance(*results) < TOLERANCE
 
 
+def groups_are_taken_away(bps: Any, rank: int, size: int) -> None:
+    """Of weights that travel as factors, and of embeddings that travel by rows: from then on their gradients are each
+    rank's own."""
+    model = nn.ModuleList([nn.Embedding(16, 16, sparse=True), fill(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 3)))])
+    going = [model[0].weight, model[1][0].weight]  # type: ignore[index, union-attr]
+    known = {id(parameter) for parameter in going}
+    groups = [[parameter for parameter in model.parameters() if id(parameter) not in known], going]
+    inner = torch.optim.SGD([{"params": group} for group in groups], lr=0.05)
+    optimizer = bps.DistributedOptimizer(inner, model=model, sufficient_factors=True)
+    for step in range(4):
+        if step == 2:
+            assert size == 1 or all(any(item in beside for beside in optimizer._distribution.reducer.beside)
+                                    for item in going)  # fmt: skip
+            optimizer.param_groups.pop()
+        optimizer.zero_grad()
+        model.zero_grad()
+        model[1](model[0](torch.tensor([rank, 5]))).square().mean().backward()
+        optimizer.step()
+    for parameter in groups[0]:
+        same_everywhere(bps, parameter)
+    own = bps.allgather_object([parameter.grad.to_dense() for parameter in going])
+    assert size == 1 or not any(torch.equal(*pair) for pair in zip(own[0], own[1], strict=True))
+
+
 def refusals(bps: Any, rank: int, size: int) -> None:
     model = odd_model()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -327,6 +351,6 @@ def measured_and_chosen(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     equal_to_the_dense, accumulated_and_summed, weight_gradients_are_not_computed, autocast, frozen_and_unused,
     nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away, thrown_away_between_two_uses,
-    closed_between_forward_and_backward, element_types, groups_are_added, refusals, measured_and_chosen,
+    closed_between_forward_and_backward, element_types, groups_are_added, groups_are_taken_away, refusals, measured_and_chosen,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
