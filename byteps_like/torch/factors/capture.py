@@ -39,7 +39,8 @@ class Captured:
         self.token = torch.zeros((), requires_grad=True, device="cpu")
         self.rows: list[Rows] = []
         self.forward_rows = 0
-        """Rows that went through forward while no factors were kept."""
+        """Rows that went through forward while no factors were kept, and no round has counted. Gradients may be cleared
+        between forward and backward, so that doesn't clear it."""
         self.dtype = parameter.dtype
         self._complete = 0
 
@@ -69,7 +70,12 @@ class Captured:
 
     def forget(self) -> None:
         """A new round begins, and no backward is under way."""
-        self.rows, self._complete, self.forward_rows = [], 0, 0
+        self.rows, self._complete = [], 0
+
+    def count_forward_rows(self) -> int:
+        """Those of this round, which ends."""
+        found, self.forward_rows = self.forward_rows, 0
+        return found
 
 
 class _Capture(torch.autograd.Function):

@@ -99,7 +99,7 @@ class FactorLayer:
         code, flags = int(wire_dtype(self.captured.dtype)), PRESENT * grad | DISCARDS * discard
         if self.sum is None:
             # Forwards are counted twice by checkpoints, and where no backward follows; for want of better.
-            return self.captured.forward_rows, code, flags
+            return self.captured.count_forward_rows(), code, flags
         left = self.sum.rest is not None
         return self.sum.seen, code, flags | PRESENT * (left or self.passes > 0) | LEFT * left
 
@@ -108,7 +108,6 @@ class FactorLayer:
         if self.sum is None:
             self.captured.forget()
         self.sum = None
-        self.captured.forward_rows = 0
         self.passes, self.touched = 0, False
 
 

@@ -327,6 +327,19 @@ def groups_are_taken_away(bps: Any, rank: int, size: int) -> None:
     assert size == 1 or not any(torch.equal(*pair) for pair in zip(own[0], own[1], strict=True))
 
 
+def cleared_between_forward_and_backward(bps: Any, rank: int, size: int) -> None:
+    """As in torch's tutorials. The rows of the forward before count all the same."""
+    model = odd_model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), model=model, sufficient_factors=True)
+    for step in range(2):
+        loss = odd_loss(model, rank, size, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert size == 1 or layers_of(optimizer)["twice.weight"].left
+
+
 def refusals(bps: Any, rank: int, size: int) -> None:
     model = odd_model()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -351,6 +364,7 @@ def measured_and_chosen(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     equal_to_the_dense, accumulated_and_summed, weight_gradients_are_not_computed, autocast, frozen_and_unused,
     nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away, thrown_away_between_two_uses,
-    closed_between_forward_and_backward, element_types, groups_are_added, groups_are_taken_away, refusals, measured_and_chosen,
+    closed_between_forward_and_backward, element_types, groups_are_added, groups_are_taken_away,
+    cleared_between_forward_and_backward, refusals, measured_and_chosen,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
