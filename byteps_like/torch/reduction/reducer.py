@@ -92,6 +92,7 @@ class GradientReducer:
         if recorder.changed:
             follow_recorder()
         if self._runtime.closed:
+            self.landed()  # shutdown() has waited for it
             self.codecs.leave()
             self.parameters.drop()
             for item in self.beside:

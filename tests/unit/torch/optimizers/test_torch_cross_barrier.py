@@ -7,13 +7,15 @@ import threading
 import pytest
 
 from byteps_like.errors import PeerLostError
+from byteps_like.torch.job import runtime
+from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
 from tests.scenarios.crossing import factors as crossing_factors
 from tests.scenarios.crossing import low_rank as crossing_low_rank
 from tests.scenarios.crossing import misuse as crossing_misuse
 from tests.scenarios.crossing import rows as crossing_rows
 from tests.scenarios.crossing import updates as crossing
-from tests.scenarios.crossing.models import OPTIMIZERS, Run, plain_loss
+from tests.scenarios.crossing.models import OPTIMIZERS, Run, plain_loss, same
 from tests.scenarios.models import batch, mlp
 
 
@@ -82,3 +84,23 @@ def test_the_next_forward_raises_what_ended_the_job(servers):
             run.model(batch(0)[0])
 
     run_world(2, body, world=world, servers=servers)
+
+
+@pytest.mark.parametrize("rules", [{"*weight": "powersgd:rank=2"}, {"*": "onebit"}], ids=["powersgd", "onebit"])
+def test_a_step_in_flight_when_the_job_ends_counts_in_the_next_one(rules):
+    kept: dict[int, list[Run]] = {}
+
+    def first(bps, rank, size):
+        configure(runtime.current(), min_compress_bytes=0)
+        kept[rank] = [Run(bps, crosses, OPTIMIZERS["SGD"], mlp(), compression=rules) for crosses in (True, False)]
+        for run in kept[rank]:
+            run.train(rank, size, range(3))
+
+    def second(bps, rank, size):
+        configure(runtime.current(), min_compress_bytes=0)
+        for run in kept[rank]:
+            run.train(rank, size, range(3, 6))
+        same(*kept[rank])
+
+    for body in (first, second):
+        run_world(2, body, world=ThreadWorld(2, partition_bytes=1024))
