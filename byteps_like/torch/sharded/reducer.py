@@ -129,11 +129,7 @@ class ShardReducer:
         for arena in self.arenas:
             before = arena.layout, arena.chunks
             arena.recut(partition_bytes)
-            state = self.slices.state
-            new = moved(arena, before, state, self.exchange)
-            for piece in (piece for chunk in before[1] for piece in chunk.slices.values()):
-                state.pop(piece, None)
-            state.update(new)
+            self.slices.state.update(moved(arena, before, self.slices.state, self.exchange))
         level(self.arenas)
 
     @property

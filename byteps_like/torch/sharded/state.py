@@ -116,44 +116,52 @@ Cut = tuple[ShardLayout, list[ShardChunk]]
 
 
 def moved(arena: ShardArena, before: Cut, state: State, exchange: Exchange) -> State:
-    """This rank's slices of an arena that is cut anew, from `state` of the slices `before`. All ranks must call it.
+    """This rank's slices of an arena that is cut anew, from `state` of the slices `before`, which are taken out of it.
+    All ranks must call it.
 
-    On the wire: what changes hands, by one all-to-all per key, and what `exchange` takes for the keys. Raises as
-    `gathered` does.
+    One key moves after the other, so that only its values are there twice. On the wire: what changes hands, by one
+    all-to-all per key, and what `exchange` takes for the keys. Raises as `gathered` does.
     """
     known: dict[int, dict[str, _Entry]] = {}
     for theirs in exchange(_described(arena.slots, before[1], state)):
         for slot, entries in theirs.items():
             known.setdefault(slot, entries)
     fields = {(key, value) for entries in known.values() for key, (by_element, value) in entries.items() if by_element}
+    pieces = [(piece, known[slot]) for chunk in arena.chunks for slot, piece in chunk.slices.items() if slot in known]
+    found: State = {piece: _per_parameter(entries) for piece, entries in pieces}
     own = arena.layout.share(arena.rank)
-    buffers = {field: _moved_field(arena, before, state, *field) for field in sorted(fields, key=repr)}
-    found: State = {}
-    for slot, piece in ((slot, piece) for chunk in arena.chunks for slot, piece in chunk.slices.items()):
-        if slot in known:
-            begin = own.place(int(piece.storage_offset()))
-            found[piece] = {
-                key: buffers[key, value][begin : begin + piece.numel()].clone() if by_element else copy.deepcopy(value)
-                for key, (by_element, value) in known[slot].items()
-            }
+    for key, dtype in sorted(fields, key=repr):
+        values = _moved_field(arena, before, state, key, dtype)
+        for piece, entries in pieces:
+            if entries.get(key) == (True, dtype):
+                begin = own.place(int(piece.storage_offset()))
+                found[piece][key] = values[begin : begin + piece.numel()].clone()
+    for piece in _slices(before[1]):
+        state.pop(piece, None)
     return found
 
 
+def _per_parameter(entries: dict[str, _Entry]) -> dict[str, Any]:
+    """What isn't by element, copied, and a place for what is: in the keys' order."""
+    return {key: None if by_element else copy.deepcopy(value) for key, (by_element, value) in entries.items()}
+
+
+def _slices(chunks: Sequence[ShardChunk]) -> list[torch.nn.Parameter]:
+    return [piece for chunk in chunks for piece in chunk.slices.values()]
+
+
 def _moved_field(arena: ShardArena, before: Cut, state: State, key: str, dtype: torch.dtype) -> torch.Tensor:
-    """The values of one key, of this rank's share as it is cut now."""
+    """The values of one key, of this rank's share as it is cut now. What they were before is taken out of `state`."""
     layout, chunks = before
     ranks = range(len(arena.layout.chunks[0].counts))
     had, has = layout.share(arena.rank), arena.layout.share(arena.rank)
-    old = torch.zeros(max(had.numel, 1), dtype=dtype, device="cpu")
-    for piece in (piece for chunk in chunks for piece in chunk.slices.values()):
-        value = state.get(piece, {}).get(key)
-        if isinstance(value, torch.Tensor) and value.dtype is dtype and value.shape == piece.shape:
-            begin = had.place(int(piece.storage_offset()))
-            old[begin : begin + piece.numel()] = value
     out = [had.common(arena.layout.share(rank)) for rank in ranks]
     into = [layout.share(rank).common(has) for rank in ranks]
+    old = _taken(had, chunks, state, key, dtype)
     sent = torch.cat([old[:0], *_stretches(old, had, out)])
-    came, size = torch.empty(max(has.numel, 1), dtype=dtype, device="cpu"), old.element_size()
+    size = old.element_size()
+    del old  # is the largest thing here, and not needed while others are
+    came = torch.empty(max(has.numel, 1), dtype=dtype, device="cpu")
     gives, gets = ([share.numel * size for share in shares] for shares in (out, into))
     source, target, options = sent.data_ptr(), came.data_ptr(), CallOptions(traffic=Traffic.BULK)
     arena.control_lane.all_to_all(source, target, gives, gets, DType.UINT8, options).wait()
@@ -162,6 +170,20 @@ def _moved_field(arena: ShardArena, before: Cut, state: State, key: str, dtype: 
         stretch.copy_(came[begin : begin + stretch.numel()])
         begin += stretch.numel()
     return new
+
+
+def _taken(
+    had: Stretches, chunks: Sequence[ShardChunk], state: State, key: str, dtype: torch.dtype
+) -> torch.Tensor:  # fmt: skip
+    """The values of one key, of the share `had` as one tensor, and no longer in `state`."""
+    old = torch.zeros(max(had.numel, 1), dtype=dtype, device="cpu")
+    for piece in _slices(chunks):
+        value = state.get(piece, {}).get(key)
+        if isinstance(value, torch.Tensor) and value.dtype is dtype and value.shape == piece.shape:
+            begin = had.place(int(piece.storage_offset()))
+            old[begin : begin + piece.numel()] = value
+            del state[piece][key]
+    return old
 
 
 def _stretches(flat: torch.Tensor, share: Stretches, parts: Sequence[Stretches]) -> list[torch.Tensor]:
