@@ -84,7 +84,10 @@ class Rounds:
                 item.accumulated(parameter)
                 self._touch()
                 return
-        self.arrived(*self._parameters[parameter], passes)
+        if parameter in self._parameters:
+            self.arrived(*self._parameters[parameter], passes)
+        else:  # it was frozen when it should have returned to a bucket; the round's end finds it a place
+            self._touch()
 
     def arrived(self, taker: Taker, slot: Accumulated, passes: int) -> None:
         """Backward has made, or added to, the gradient of `slot`; the `passes`-th time makes it ready.

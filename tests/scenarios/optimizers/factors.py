@@ -155,6 +155,17 @@ def frozen_and_unused(bps: Any, rank: int, size: int) -> None:
     trained(bps, rank, size, make, loss, range(7))
 
 
+def frozen_for_long(bps: Any, rank: int, size: int) -> None:
+    """A weight that travelled as factors has nothing to send until it returns to its bucket. It thaws when gradients
+    are cleared already."""
+
+    def loss(model: Any, rank: int, size: int, step: int) -> torch.Tensor:
+        model[0].weight.requires_grad_(not 2 <= step < 20)
+        return model(rows_of(rank, 0)[:1].reshape(-1, 6)).square().mean()
+
+    trained(bps, rank, size, lambda: mlp(widths=(6, 16, 16)), loss, range(23))  # type: ignore[arg-type]
+
+
 def nothing_on_a_rank(bps: Any, rank: int, size: int) -> None:
     def loss(model: nn.Module, rank: int, size: int, step: int) -> torch.Tensor | None:
         return None if rank == step % 2 else odd_loss(model, rank, size, step)
@@ -363,7 +374,8 @@ def measured_and_chosen(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     equal_to_the_dense, accumulated_and_summed, weight_gradients_are_not_computed, autocast, frozen_and_unused,
-    nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away, thrown_away_between_two_uses,
+    frozen_for_long, nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away,
+    thrown_away_between_two_uses,
     closed_between_forward_and_backward, element_types, groups_are_added, groups_are_taken_away,
     cleared_between_forward_and_backward, refusals, measured_and_chosen,
 ]  # fmt: skip
