@@ -36,6 +36,9 @@ _GRAINS = 32  # sizes that vary are rounded up to one of so many: each new one c
 class CodedPartition(ABC):
     """Memory and codec of one partition over one group. One exchange at a time. `key`: the same on all ranks."""
 
+    rounds = 0
+    """How many there were: random draws derive from it."""
+
     def __init__(self, group: Group, coding: Coding, chunks: Sequence[ChunkRange]) -> None:
         self._group, self._chunks = group, chunks
         import byteps_like._core as _core  # where there is none, there are no groups either
@@ -46,7 +49,6 @@ class CodedPartition(ABC):
         self._prelude = _aligned(sum(plan["prelude"] for plan in self._plans))
         self._slot = _padded(self._most("payload"))
         self._payloads = _aligned(self._slot * group.size)
-        self._round = 0
 
     def _most(self, what: str) -> int:
         """Bytes that any chunk needs: of two with equal payloads one may have the larger accumulator."""
@@ -59,14 +61,14 @@ class CodedPartition(ABC):
         sizes = [self._encode(x, *item, feedback) for item in zip(self._chunks, agreed, strict=True)]
         feedback.after(x)
         yield from self._reduce(sizes, agreed, x, op, options)
-        self._round += 1
+        self.rounds += 1
 
     @abstractmethod
     def _reduce(self, sizes: list[int], agreed: list[Bytes], x: Floats, op: Op, options: CallOptions) -> Steps:
         """From this rank's payloads of all chunks, in their slots, to the sum in `x`."""
 
     def _draw(self, chunk: ChunkRange, rank: int) -> tuple[int, int, int]:
-        return chunk.key, self._round, rank
+        return chunk.key, self.rounds, rank
 
     def _agree(self, x: Floats, options: CallOptions) -> Generator[CollectiveOperation, None, list[Bytes]]:
         """The preludes of all chunks in one all-reduce."""

@@ -75,14 +75,16 @@ class ScatteredOwners(OwnersPartition):
 class CodedScatter:
     """The reduce-scatters of a group, encoded as `spec` says (see Coding.of). One at a time.
 
-    Random draws derive from the group's name, which all ranks have in common. `feedback`, as long as all parts
+    Random draws derive from the group's name and the number of the round, which all ranks have in common; `rounds` is
+    that of the first. `feedback`, as long as all parts
     together, is of what this rank sends. Two-way feedback has nothing to do: no sum is encoded.
     """
 
-    def __init__(self, group: Group, spec: str, stepper: Stepper) -> None:
+    def __init__(self, group: Group, spec: str, stepper: Stepper, rounds: int = 0) -> None:
         self.feedback = Compensation()
         self._group, self._coding, self._stepper = group, Coding.of(spec), stepper
         self._partition: CodedPartition | None = None
+        self._rounds = rounds
 
     def reduce_scatter(
         self, source: int, target: int, counts: Sequence[int], dtype: DType, op: Op, options: CallOptions = DEFAULT
@@ -111,7 +113,9 @@ class CodedScatter:
         if not chunks:
             return None
         kind = ScatteredSum if self._coding.trait is Trait.DENSE else ScatteredOwners
-        return kind(self._group, self._coding, chunks)
+        made = kind(self._group, self._coding, chunks)
+        made.rounds = self._rounds
+        return made
 
 
 def parts(counts: Sequence[int], key: int) -> list[ChunkRange]:

@@ -220,9 +220,10 @@ class Scatter(Protocol):
 class Scatters(Protocol):
     """A worker that encodes what its groups reduce and scatter."""
 
-    def coded_scatter(self, group: Group, codec: str) -> Scatter:
-        """Of `group`, in whose place it makes calls, as TensorSpec has `codec`. Raises InvalidArgumentError for a codec
-        whose payloads can't be summed."""
+    def coded_scatter(self, group: Group, codec: str, rounds: int = 0) -> Scatter:
+        """Of `group`, in whose place it makes calls, as TensorSpec has `codec`. After `rounds` of others in that group,
+        on all ranks alike: no random number is drawn twice. Raises InvalidArgumentError for a codec whose payloads
+        can't be summed."""
 
 
 @dataclass(frozen=True)

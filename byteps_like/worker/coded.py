@@ -95,9 +95,9 @@ class CodedLanes:
                 self._partitions.pop(part.key, None)
                 self._feedback.pop(part.key, None)
 
-    def scatter(self, group: Group, codec: str) -> Scattering:
+    def scatter(self, group: Group, codec: str, rounds: int) -> Scattering:
         """See worker.api.Scatters."""
-        return Scattering(CodedScatter(group, codec, self._stepper))
+        return Scattering(CodedScatter(group, codec, self._stepper, rounds))
 
     def close(self) -> None:
         """What is under way fails with ShutdownError."""

@@ -214,9 +214,9 @@ class CollectiveWorker(Stands):
         """See worker.api.Worker.rescale."""
         self._coded.rescale(declared, factor)
 
-    def coded_scatter(self, group: Group, codec: str) -> Scatter:
+    def coded_scatter(self, group: Group, codec: str, rounds: int = 0) -> Scatter:
         """See worker.api.Scatters."""
-        return self._coded.scatter(group, codec)
+        return self._coded.scatter(group, codec, rounds)
 
     def use(self, links: Links) -> None:
         """See worker.api.Tunable. There is no credit here: a rank can't run ahead in a collective."""

@@ -152,9 +152,9 @@ class LocalWorker(Stands):
         """See worker.api.Worker.rescale."""
         self._coding().rescale(declared, factor)
 
-    def coded_scatter(self, group: Group, codec: str) -> Scatter:
+    def coded_scatter(self, group: Group, codec: str, rounds: int = 0) -> Scatter:
         """See worker.api.Scatters."""
-        return self._coding().scatter(group, codec)
+        return self._coding().scatter(group, codec, rounds)
 
     def forget(self, declared: Declared) -> None:
         """See worker.api.Forgets."""

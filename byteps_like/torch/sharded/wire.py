@@ -31,12 +31,13 @@ class ShardWire:
         """As TensorSpec has it; "": gradients aren't encoded now."""
         self.scatters: list[Group | Scatter] = []
         self._coded: list[Scatter] = []
+        self._rounds = 0
 
     def connect(self, worker: Worker, lanes: Sequence[Group], chunks: Sequence[ShardChunk]) -> None:
         """Between rounds: chunks travel by these lanes, encoded by `codec`."""
         self._coded = []
         if self.codec and isinstance(worker, Scatters):
-            self._coded = [worker.coded_scatter(lane, self.codec) for lane in lanes]
+            self._coded = [worker.coded_scatter(lane, self.codec, self._rounds) for lane in lanes]
         self.scatters = list(self._coded or lanes)
         for scatter, chunk in zip(self._coded, chunks, strict=bool(self._coded)):
             if self.coding is not None and self.coding.keeps:
@@ -58,6 +59,7 @@ class ShardWire:
 
     def end(self, discarded: bool) -> None:
         """After a round. What was kept of one that was thrown away goes."""
+        self._rounds += 1
         if self.coding is not None:
             self.coding.landed()
             self.coding.forget_gaps()

@@ -169,6 +169,27 @@ def halves_are_encoded_as_floats(bps: Any, rank: int, size: int) -> None:
     assert float(found[1].norm()) < 0.2 * float(found[0].norm())
 
 
+def no_draw_comes_twice(bps: Any, rank: int, size: int) -> None:
+    """Of a codec that is left out and comes back, over shares that are cut anew."""
+    model = Given({"w": (320,)})
+    rules = {"w": Compress("randomk:ratio=0.1", feedback=False)}
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression=rules, **SHARDED)
+    reducer, chosen = optimizer._distribution.reducer, set()
+    for step in range(6):
+        before = model.w.detach().clone()
+        optimizer.zero_grad()
+        model({"w": torch.ones(320)}).backward()
+        optimizer.step()
+        chosen.add(tuple((model.w.detach() != before).nonzero().flatten().tolist()))
+        if step == 1:
+            reducer.codecs.switch(False)
+            reducer.codecs.switch(True)
+        if step == 3:
+            reducer.recut(reducer.route, 1 << 20)
+    assert len(chosen) == 6
+
+
 def what_is_kept_is_told(bps: Any, rank: int, size: int) -> None:
     """Residual and momentum are of all gradients that this rank encodes; landing buffers are of a share."""
     unit = 64 * size
@@ -199,7 +220,7 @@ def what_shares_can_t_take(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     casts_are_those_of_the_unsharded, what_is_left_out_comes_later, goes_on_from_a_checkpoint,
-    thrown_away_rounds_leave_nothing, halves_are_encoded_as_floats, what_is_kept_is_told, what_shares_can_t_take,
-    as_sharded(compression.trains_by), as_sharded(compression.left_out_at_times),
+    thrown_away_rounds_leave_nothing, halves_are_encoded_as_floats, no_draw_comes_twice, what_is_kept_is_told,
+    what_shares_can_t_take, as_sharded(compression.trains_by), as_sharded(compression.left_out_at_times),
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
