@@ -31,7 +31,7 @@ from byteps_like.torch.optimizer.twin import Asked, DistributedTwin, twin_of
 from byteps_like.torch.reduction.api import Adaptable
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
-from byteps_like.torch.sharded.optimizer import sharded
+from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
 
 
 def DistributedOptimizer(
@@ -120,9 +120,10 @@ def _by_gradients(
     passes = choices.asked.backward_passes_per_step
     model = check_crossing(optimizer, choices.model) if choices.cross_barrier else None
     if choices.shard:
-        twin: DistributedTwin = sharded(optimizer, names, options, model)
-        twin._distribution.reducer.passes_per_step = passes
-        _follow(twin._distribution.reducer, names, options, choices)
+        shares = shard_reducer(optimizer, names, options)
+        shares.passes_per_step = passes
+        _follow(shares, names, options, choices)
+        twin: DistributedTwin = sharded(optimizer, names, shares, model)
         return twin
     reducer = _reducer(names, options, choices)
     reducer.passes_per_step = passes

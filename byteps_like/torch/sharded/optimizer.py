@@ -141,14 +141,21 @@ def _updated_already(parameters: list[torch.Tensor]) -> None:
     pass
 
 
-def sharded(
-    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions, model: torch.nn.Module | None
-) -> Any:  # fmt: skip
-    """The sharded twin of `optimizer`, which hands its state over. `model`: whose forward waits for its parameters in
-    place of step(), if that is to be. Blocks for a round trip. InvalidArgumentError."""
+def shard_reducer(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, options: ReducerOptions
+) -> ShardReducer:  # fmt: skip
+    """Reduces to shares what `optimizer` updates, and updates these. Its state stays where it is. Blocks for a round
+    trip. Raises InvalidArgumentError."""
     check_elementwise(optimizer)
     slices = SliceOptimizer(type(optimizer), optimizer.__dict__)
-    reducer = ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True), slices)
+    return ShardReducer(names, replace(options, route="allreduce", sparse_as_dense=True), slices)
+
+
+def sharded(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, reducer: ShardReducer, model: torch.nn.Module | None
+) -> Any:  # fmt: skip
+    """The sharded twin of `optimizer`, which hands its state over: nothing that may be refused should follow. `model`:
+    whose forward waits for its parameters in place of step(), if that is to be."""
     if model is None:
         twin: Any = twin_of(optimizer, ShardedOptimizerMixin, Distribution(reducer), names)
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import tempfile
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from byteps_like.torch.compression.policy import Compress
 from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
-from tests.scenarios.checks import same_everywhere
+from tests.scenarios.checks import raises, same_everywhere
 from tests.scenarios.models import distance, flat, mlp
 from tests.scenarios.optimizers.compression import Given, gradient
 from tests.scenarios.optimizers.sharded import SHARDED, same_state
@@ -114,6 +116,24 @@ def what_is_left_out_stays(bps: Any, rank: int, size: int) -> None:
     same_everywhere(bps, model.w.detach())
 
 
+def who_is_refused_keeps_its_state(bps: Any, rank: int, size: int) -> None:
+    """Also where it is the tuner that refuses, which comes last: rank 0 reads what was saved."""
+    if size == 1:
+        return  # which has nothing to tune
+    model = mlp(torch.float32)
+    inner = torch.optim.Adam(model.parameters())
+    backward(model, 0, rank, size)
+    inner.step()
+    kept = len(inner.state)
+    if rank == 0:
+        with tempfile.NamedTemporaryFile() as empty:
+            make = functools.partial(bps.DistributedOptimizer, inner, tune=empty.name, **SHARDED)
+            raises(bps.ConfigError, make, "not a setting")
+        assert kept == len(inner.state) > 0
+    else:
+        bps.DistributedOptimizer(inner, tune="on", **SHARDED)
+
+
 class CountingLane:
     """A lane that notes how many bytes of tensors there are in the process when an exchange starts."""
 
@@ -155,6 +175,7 @@ def one_kind_of_state_moves_at_a_time(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    nothing_changes, who_comes_later_is_cut_alike, what_is_left_out_stays, one_kind_of_state_moves_at_a_time,
+    nothing_changes, who_comes_later_is_cut_alike, what_is_left_out_stays, who_is_refused_keeps_its_state,
+    one_kind_of_state_moves_at_a_time,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
