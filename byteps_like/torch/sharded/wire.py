@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from byteps_like.collectives.api import Group
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.tensors import wire_dtype
 from byteps_like.torch.gradients.coding import ArenaCoding
@@ -27,6 +28,7 @@ class ShardWire:
         self.dtype = way.wire_dtype(dtype)
         self.code = wire_dtype(self.dtype)
         self.coding = ArenaCoding(way, total) if way.is_coded else None
+        self._name = way.name
         self.codec = way.text(0)
         """As TensorSpec has it; "": gradients aren't encoded now."""
         self.scatters: list[Group | Scatter] = []
@@ -34,10 +36,20 @@ class ShardWire:
         self._rounds = 0
 
     def connect(self, worker: Worker, lanes: Sequence[Group], chunks: Sequence[ShardChunk]) -> None:
-        """Between rounds: chunks travel by these lanes, encoded by `codec`."""
+        """Between rounds: chunks travel by these lanes, encoded by `codec`.
+
+        Raises InvalidArgumentError where gradients are to be encoded, now or after a warm-up, and `worker` can't.
+        """
         self._coded = []
-        if self.codec and isinstance(worker, Scatters):
-            self._coded = [worker.coded_scatter(lane, self.codec, self._rounds) for lane in lanes]
+        if self.coding is not None:
+            if not isinstance(worker, Scatters):
+                raise InvalidArgumentError(
+                    f"{type(worker).__name__} can't encode what it reduces to shares (it has no coded_scatter): with"
+                    f" shard='optimizer' the codec {self.codec or self._name!r} needs a worker that can; use a cast or"
+                    " no compression"
+                )
+            if self.codec:
+                self._coded = [worker.coded_scatter(lane, self.codec, self._rounds) for lane in lanes]
         self.scatters = list(self._coded or lanes)
         for scatter, chunk in zip(self._coded, chunks, strict=bool(self._coded)):
             if self.coding is not None and self.coding.keeps:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.job import runtime
 from byteps_like.torch.sharded.update import SliceStep
 from byteps_like.worker.local import LocalWorker
@@ -74,6 +75,24 @@ def test_what_is_cast_or_encoded_saves_its_bytes_on_the_way_to_the_shares(way, w
 
 def test_shares_are_cut_anew_over_real_links():
     run_native_world(2, sharded_tuned.nothing_changes, partition_bytes=1024)
+
+
+class PlainWorker(LocalWorker):
+    """A worker whose groups can't encode."""
+
+    coded_scatter = None
+
+
+@pytest.mark.parametrize("way", ["int8", Compress("onebit", momentum=0.9), Compress("onebit", warmup=((5, None),))])
+def test_a_codec_is_refused_where_the_worker_cannot_encode_for_shares(way):
+    import byteps_like.torch as bps
+
+    named = [("w", nn.Parameter(torch.ones(8, 8)))]
+    optimizer = torch.optim.SGD([p for _, p in named], lr=0.1)
+    with runtime.bound(PlainWorker()):
+        with pytest.raises(bps.InvalidArgumentError, match=r"PlainWorker.*coded_scatter.*'(int:bits=8|onebit)"):
+            bps.DistributedOptimizer(optimizer, named, compression={"w": way}, **sharded.SHARDED)
+        bps.DistributedOptimizer(optimizer, named, compression={"w": "bf16"}, **sharded.SHARDED).close()
 
 
 class LateLane:
