@@ -5,6 +5,7 @@ Here its options become the parts that do it.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -32,6 +33,8 @@ from byteps_like.torch.reduction.api import Adaptable
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
+
+logger = logging.getLogger(__name__)
 
 
 def DistributedOptimizer(
@@ -87,7 +90,7 @@ def DistributedOptimizer(
     del num_groups, groups
     check_plain(optimizer)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    rules = _rules(optimizer, compression, whole=op is Adasum)
+    rules = _rules(optimizer, compression, whole=op is Adasum, shares=bool(shard))
     asked = Asked(op, gradient_predivide_factor, backward_passes_per_step, sparse_as_dense, process_set)
     choices = Choices(asked, route, model, cross_barrier, shard, tune, sufficient_factors, rules)
     choices.check(optimizer)
@@ -148,15 +151,31 @@ def _follow(reducer: Adaptable, names: ParameterNames, options: ReducerOptions, 
     follow(reducer, choices.tune)
 
 
-def _rules(optimizer: object, compression: object, whole: bool) -> Rules:
-    """What was asked for, else the setting: of gradients that go by themselves, not `whole` in another way."""
+def _rules(optimizer: object, compression: object, whole: bool, shares: bool) -> Rules:
+    """What was asked for, else the setting: of gradients that go by themselves, not `whole` in another way.
+
+    The setting is for the whole job, so it yields where gradients go to `shares` and its ways can't.
+    """
     runtime = _runtime.current()
+    by_setting = compression is None and not whole and not isinstance(optimizer, OnebitAdam)
     if isinstance(optimizer, OnebitAdam):
         compression = optimizer.way(compression)
-    elif compression is None and not whole:
+    elif by_setting:
         compression = runtime.config.compression
     plain = isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD)
-    return rules_of(compression, plain=plain, min_bytes=runtime.config.min_compress_bytes)
+    rules = rules_of(compression, plain=plain, min_bytes=runtime.config.min_compress_bytes)
+    return _for_shares(runtime, rules) if by_setting and shares else rules
+
+
+def _for_shares(runtime: _runtime.Runtime, rules: Rules) -> Rules:
+    fitting = rules.for_shares()
+    if fitting.ways != rules.ways and not runtime.count("unfit for shares") and runtime.worker.rank == 0:
+        logger.warning(
+            "shard='optimizer': powersgd and rows of the setting compression=%r don't count, since neither factors nor"
+            " rows have shares; these gradients travel raw",
+            runtime.config.compression,
+        )
+    return fitting
 
 
 def _scaling(op: Op, predivide: float) -> Scaling:

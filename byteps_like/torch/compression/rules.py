@@ -56,6 +56,11 @@ class Rules:
         """Whether all travels as it is."""
         return all(way == RAW for _, way in self.ways)
 
+    def for_shares(self) -> Rules:
+        """These, but raw where gradients can't go to shares: as factors of whole matrices, and by rows."""
+        ways = [(pattern, RAW if way.low_rank or way.by_rows else way) for pattern, way in self.ways]
+        return Rules(ways, plain=self._plain, min_bytes=self._min_bytes)
+
     def of(self, name: str, parameter: torch.Tensor) -> Compress:
         """How the gradient of `parameter` travels; the same on all ranks."""
         own = from_attributes(parameter)

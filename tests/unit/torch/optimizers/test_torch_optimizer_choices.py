@@ -12,6 +12,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.job import runtime
 from byteps_like.torch.optimizer.choices import CONFLICTS
 from byteps_like.worker.local import LocalWorker
+from tests.fakes.settings import configure
 
 OPTIONS = {
     "op=Adasum": {"op": bps.Adasum},
@@ -68,6 +69,36 @@ def test_what_goes_together_is_made(names):
     options = {key: value for name in names for key, value in OPTIONS[name].items()}
     with runtime.bound(LocalWorker()):
         bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model, **options).close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "codecs"),
+    [("powersgd", []), ("rows", []), ("a -> rows; * -> int8", ["int"]), ("* -> int8", ["int"])],
+)
+def test_of_a_setting_for_the_job_shards_leave_out_what_they_cannot_take(setting, codecs, caplog):
+    unfit = setting != "* -> int8"
+    with runtime.bound(LocalWorker()) as job, caplog.at_level("WARNING"):
+        configure(job, compression=setting, min_compress_bytes=0)
+        for _ in range(2):
+            named = [(name, torch.nn.Parameter(torch.ones(8, 8))) for name in ("a", "b")]
+            inner = torch.optim.SGD([p for _, p in named], lr=0.1)
+            optimizer = bps.DistributedOptimizer(inner, named, shard="optimizer")
+            arenas = optimizer._distribution.reducer.arenas
+            assert [arena.codec.partition(":")[0] for arena in arenas if arena.codec] == codecs
+            assert len(arenas) == (2 if unfit and codecs else 1)
+            optimizer.close()
+    told = [record.getMessage() for record in caplog.records if "travel raw" in record.getMessage()]
+    assert len(told) == unfit and all(repr(setting) in line for line in told)
+
+
+def test_of_an_argument_shards_still_refuse_what_they_cannot_take():
+    model = torch.nn.Linear(2, 2)
+    with runtime.bound(LocalWorker()) as job:
+        configure(job, compression="rows")
+        with pytest.raises(InvalidArgumentError, match="shard and powersgd"):
+            bps.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), compression="powersgd", shard="optimizer"
+            )
 
 
 @pytest.mark.parametrize("options", [{"shard": "everything"}, {"tune": 3}, {"backward_passes_per_step": 0}])
