@@ -21,6 +21,7 @@ from byteps_like.errors import NotInitializedError
 from byteps_like.torch.device.flight import DeviceFlight
 from byteps_like.torch.device.inflight import call_all, park
 from byteps_like.torch.gradients.bucket import Departed, Landing, Place
+from byteps_like.torch.job import runtime as _runtime
 from byteps_like.worker.api import Handle
 
 Advance = Callable[[list[torch.Tensor]], None]
@@ -93,12 +94,14 @@ class StepInFlight:
     landed, too, so none if a rank threw the round away; they travel with what the first layers need, before all else.
     Gradients without control elements of their own wait for those of all buckets.
 
-    Not thread-safe: it belongs to the thread that trains. Dropped unfinished, it keeps the memory until all has landed.
+    Not thread-safe: it belongs to the thread that trains. Dropped unfinished, it keeps the memory until all has landed,
+    and has the rank stay in the job as long, since others wait for what it has sent.
     """
 
     def __init__(self, departed: Sequence[Departed], advance: Advance, came_sparse: CameSparse) -> None:
         self._advance, self._came_sparse = advance, came_sparse
         self._pid = os.getpid()
+        self._left = _runtime.current().left
         self._legs: list[Leg] = []
         self._behind: list[Leg] = []
         """Which have landed as far as streams are concerned."""
@@ -130,6 +133,7 @@ class StepInFlight:
         left = [leg.handle for leg in (*self._legs, *self._behind)]
         for bucket in self._buckets if left else ():
             park(left, bucket.data)
+        self._left.add(left, [bucket.data for bucket in self._buckets])
 
     @property
     def over(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from byteps_like.collectives.together import Together
 from byteps_like.worker.api import Handle
@@ -26,6 +27,28 @@ class InFlightGroup(Together):
     def block(self) -> None:
         """The current stream waits for those on a device, the host for the others. Raises the first error."""
         call_all([getattr(part, "block", part.wait) for part in self._parts])
+
+
+class LeftInFlight:
+    """Operations that nobody will wait for any more, but that other ranks take part in. Destructors may add to it."""
+
+    def __init__(self) -> None:
+        self._all: dict[object, tuple[Handle, object]] = {}
+
+    def add(self, handles: Sequence[Handle], data: object) -> None:
+        """More of them, that work in `data`; forgets those that are done."""
+        for key, (handle, _) in list(self._all.items()):
+            if handle.done():
+                self._all.pop(key, None)
+        self._all.update((object(), (handle, data)) for handle in handles)
+
+    def wait(self) -> None:
+        """Blocks until all are done. What they failed with is of interest to nobody."""
+        while self._all:
+            _, (handle, data) = self._all.popitem()
+            with suppress(Exception):
+                handle.wait()
+            del data  # which had to stay so long
 
 
 _parked: dict[object, tuple[list[Handle], object, Callable[[], None] | None]] = {}

@@ -55,7 +55,7 @@ class Promised:
 
 
 class Relay:
-    """A thread, from the first call on, that makes the calls that it is given, one after the other.
+    """A thread, from `begin` or the first call on, that makes the calls that it is given, one after the other.
 
     It may wait for what all ranks have sent, but never for what they send by a later call of theirs. It ends when
     nobody holds the relay and all calls are made. Thread-safe.
@@ -67,13 +67,17 @@ class Relay:
         self._runs = False
         weakref.finalize(self, self._calls.put, None).atexit = False
 
-    def put(self, call: Call) -> None:
-        """`call` is made after those before."""
+    def begin(self) -> None:
+        """Starts the thread, so that `put` can't fail for want of one. Idempotent."""
         with self._lock:
             if not self._runs:
                 name = "byteps_like-relay"
                 threading.Thread(target=partial(_run, self._calls), name=name, daemon=True).start()
                 self._runs = True
+
+    def put(self, call: Call) -> None:
+        """`call` is made after those before."""
+        self.begin()
         self._calls.put(call)
 
 

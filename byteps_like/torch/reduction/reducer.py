@@ -156,6 +156,8 @@ class GradientReducer:
 
     def _low_rank(self, label: str, named: list[Named], way: Compress) -> Bucket:
         options, relay = self.options, self._runtime.of(Relay)
+        if options.crossing:
+            relay.begin()
         bucket = LowRankArena(self.route, label, named, way, options.scaling, relay, options.crossing)
         self._runtime.arenas.update((part.label, part) for part in bucket.parts)
         return bucket

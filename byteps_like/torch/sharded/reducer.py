@@ -51,6 +51,8 @@ class ShardReducer:
         self._options = options
         self._finished = self._departed = False
         self._runtime = _runtime.current()
+        if options.crossing:
+            self._runtime.of(Relay).begin()
         scope = self._runtime.scope(options.process_set)
         self.route = chosen_route(self._runtime, scope, options.route)
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,17 @@ def test_updates_that_cross_the_barrier_have_the_same_bits(pool: Pool, servers: 
         pool.run(cluster, crossing.fifty_steps, together=True)
     with job(3 if servers == 0 else 2, servers, partition_bytes=1024) as cluster:
         pool.run(cluster, crossing.leaves_at_once)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compression": {"*weight": "powersgd:rank=2"}}, {"sufficient_factors": True}, {"shard": "optimizer"}],
+    ids=["plain", "powersgd", "factors", "shards"],
+)
+@pytest.mark.parametrize("servers", [1, 0])
+def test_a_step_is_brought_to_its_end_whose_model_is_dropped(pool: Pool, servers: int, options: dict[str, Any]) -> None:
+    with job(2, servers, partition_bytes=1024) as cluster:
+        pool.run(cluster, crossing.drops_at_once, options)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ made to wait in step(); both must hold the same bits."""
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import time
 from typing import Any
 
 import torch
@@ -285,6 +287,23 @@ def leaves_at_once(bps: Any, rank: int, size: int) -> None:
     assert torch.equal(flat(runs[0].model), flat(runs[1].model))
 
 
+def drops_at_once(bps: Any, rank: int, size: int, options: dict[str, Any]) -> None:
+    """All but rank 0 drop model and optimizer right after step(), and leave: rank 0, which comes to that step late,
+    still gets it. Not for threads."""
+    run = Run(bps, True, OPTIMIZERS["SGD"], mlp(), **options)
+    run.train(rank, size, range(3))
+    run.optimizer.synchronize()
+    if rank == 0:
+        time.sleep(0.3)
+    run.train(rank, size, range(3, 4))
+    if rank == 0:
+        run.optimizer.synchronize()
+    else:
+        del run
+        gc.collect()
+    bps.shutdown()
+
+
 def spelled_as_byteps_does(bps: Any, rank: int, size: int) -> None:
     models = [mlp(), mlp()]
     optimizers = [bps.CrossBarrier(models[0], torch.optim.SGD(models[0].parameters(), lr=0.1), num_steps=5)]
@@ -305,4 +324,5 @@ SCENARIOS = [
     modes_of_the_asker, uneven_batches, with_backward_out_of_order, gradients_of_step_are_taken,
     thrown_away_before_step, copies_of_the_model, the_model_outlives_the_optimizer, closed, spelled_as_byteps_does,
 ]  # fmt: skip
-"""Bodies that need nothing but (bps, rank, size). `fifty_steps` and `leaves_at_once` are run by themselves."""
+"""Bodies that need nothing but (bps, rank, size). `fifty_steps`, `leaves_at_once` and `drops_at_once` are run by
+themselves."""

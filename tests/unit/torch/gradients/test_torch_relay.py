@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import threading
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from byteps_like.errors import DeadlineError, PeerLostError
+from byteps_like.torch.gradients import relay
 from byteps_like.torch.gradients.relay import Promised, Relay
 from tests.fakes.held_worker import DEADLINE, HeldHandle, HeldWorker
+from tests.fakes.thread_world import run_world
+from tests.scenarios.crossing.low_rank import WEIGHTS, odd
 
 
 def held() -> HeldHandle:
@@ -85,3 +90,28 @@ def test_a_relay_that_is_dropped_makes_the_calls_that_it_was_given():
     gc.collect()
     first.set()
     assert last.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("options", [{"compression": WEIGHTS}, {"shard": "optimizer"}], ids=["powersgd", "shards"])
+def test_an_optimizer_that_gets_no_thread_is_not_made(options, monkeypatch):
+    """Rather than a step that is sent in part."""
+
+    def body(bps, rank, size):
+        model = odd()
+
+        def make():
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            return bps.DistributedOptimizer(
+                optimizer, model.named_parameters(), cross_barrier=True, model=model, **options
+            )
+
+        with monkeypatch.context() as patch:
+            patch.setattr(relay, "threading", SimpleNamespace(Thread=refuse, Lock=threading.Lock))
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                make()
+        make().close()
+
+    def refuse(**_):
+        raise RuntimeError("can't start new thread")
+
+    run_world(1, body)
