@@ -64,13 +64,22 @@ class Space:
             return replace(setting, algorithm=plain.algorithm)
         return replace(setting, credit_bytes=plain.credit_bytes)
 
+    def check(self, setting: Setting, path: Path) -> None:
+        """Raises ConfigError, naming `path` and the value, for a setting saved there that can't be chosen here."""
+        named = ("route", setting.route, self.routes), ("algorithm", setting.algorithm, self.algorithms)
+        for name, value, known in named:
+            if value not in known:
+                raise ConfigError(
+                    f"{path}: {name} {value!r} can't be used here, only {', '.join(map(repr, known))}; the setting was"
+                    " saved by another kind of job or optimizer, so give tune another path"
+                )
+
 
 def pack(setting: Setting, space: Space) -> list[int]:
     """`setting` as numbers, for a broadcast; `unpack` undoes it on a rank with the same space."""
-    algorithms = _known(space.algorithms, setting.algorithm)
     return [
         space.routes.index(setting.route), setting.partition_bytes, setting.credit_bytes, setting.segment_bytes,
-        algorithms, int(setting.coded),
+        space.algorithms.index(setting.algorithm), int(setting.coded),
     ]  # fmt: skip
 
 
@@ -78,12 +87,6 @@ def unpack(numbers: Sequence[int], space: Space) -> Setting:
     """See pack."""
     route, partition, credit, segment, algorithm, coded = numbers
     return Setting(space.routes[route], partition, credit, segment, space.algorithms[algorithm], bool(coded))
-
-
-def _known(names: tuple[str, ...], name: str) -> int:
-    if name not in names:
-        raise ConfigError(f"algorithm {name!r} of a saved setting is none of {', '.join(map(repr, names))}")
-    return names.index(name)
 
 
 def save(path: Path, setting: Setting, trials: Sequence[Mapping[str, Any]] = ()) -> None:

@@ -42,7 +42,8 @@ class Tuning:
     rank took no part (it has joined) is not counted; once all have joined, the best so far is kept. In another world it
     begins anew. Results don't change: the same numbers are summed over the same ranks, in other pieces.
 
-    Raises ConfigError without Optuna or for a broken file, InvalidArgumentError for a worker that has nothing to tune.
+    Raises ConfigError without Optuna or for a file that is broken or doesn't fit,
+    InvalidArgumentError for a worker that has nothing to tune.
     """
 
     def __init__(
@@ -79,9 +80,17 @@ class Tuning:
         self._saved: Setting | None = None
         self._search: Search | None = None
         if self._route.worker.rank == 0 and not self.done:
-            self._saved = load(self._path) if self._path is not None and self._path.exists() else None
+            self._saved = self._read()
             if self._saved is None:
                 self._search = search or self._new_search()
+
+    def _read(self) -> Setting | None:
+        """What was saved, if anything was, and can be used here."""
+        if self._path is None or not self._path.exists():
+            return None
+        found = load(self._path)
+        self._space.check(found, self._path)
+        return found
 
     def _new_search(self) -> Search:
         return ParzenSearch(self._space, Setting(*self._cut))

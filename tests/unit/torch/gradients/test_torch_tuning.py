@@ -312,3 +312,26 @@ def test_a_broken_file_is_named(tmp_path):
             make(bps, mlp(), tune=tmp_path / "broken.json")
 
     run_world(2, body)
+
+
+@pytest.mark.parametrize(
+    ("saved", "options", "value"),
+    [
+        (Setting("server"), {}, "server"),
+        (Setting("allreduce", algorithm="tree"), {}, "tree"),
+        (Setting("server"), {"shard": "optimizer"}, "server"),
+        (Setting("allreduce", algorithm="halving_doubling"), {"shard": "optimizer"}, "halving_doubling"),
+    ],
+)
+def test_a_saved_setting_that_does_not_fit_is_named(saved, options, value, tmp_path):
+    path = tmp_path / "tuned.json"
+    save(path, saved)
+
+    def body(bps, rank, size):
+        if rank == 0:
+            with pytest.raises(ConfigError, match=rf"tuned\.json.*'{value}'"):
+                make(bps, mlp(), tune=path, **options)
+        else:
+            make(bps, mlp(), tune=path, **options)
+
+    run_world(2, body, servers=False)
