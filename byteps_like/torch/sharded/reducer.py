@@ -27,7 +27,7 @@ from byteps_like.torch.reduction.reducer import chosen_route
 from byteps_like.torch.reduction.round_hooks import Watchers
 from byteps_like.torch.sharded.arena import ShardArena, lost_shares
 from byteps_like.torch.sharded.gradient import ShardSlot
-from byteps_like.torch.sharded.state import moved
+from byteps_like.torch.sharded.state import described, moved
 from byteps_like.torch.sharded.update import SliceOptimizer, SliceStep
 from byteps_like.worker.api import Handle, Links, Tunable
 
@@ -126,12 +126,14 @@ class ShardReducer:
             route.worker.use(links)
 
     def recut(self, route: Route, partition_bytes: int) -> None:  # noqa: ARG002 - there is but one
-        """See Adaptable: state moves with its elements. On the wire: what of it changes hands."""
+        """See Adaptable: state moves with its elements. On the wire: what of it changes hands. Raises
+        InvalidArgumentError, on all ranks and with nothing cut yet, for state that can't move."""
+        known = described(self.arenas, self.slices.state, self.exchange)
         self._partition_bytes = partition_bytes
-        for arena in self.arenas:
+        for arena, entries in zip(self.arenas, known, strict=True):
             before = arena.layout, arena.chunks
             arena.recut(partition_bytes)
-            self.slices.state.update(moved(arena, before, self.slices.state, self.exchange))
+            self.slices.state.update(moved(arena, before, self.slices.state, entries))
         level(self.arenas)
 
     @property

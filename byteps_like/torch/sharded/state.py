@@ -24,6 +24,10 @@ _Entry = tuple[bool, Any]
 """Of one key of a slice's state: (True, dtype) where it has an element per element, else (False, the value itself)."""
 
 
+Known = dict[int, dict[str, _Entry]]
+"""The same of parameters, by the numbers of their slots."""
+
+
 def state_bytes(state: State) -> int:
     """Bytes of all tensors in `state`."""
     tensors = (value for entries in state.values() for value in entries.values() if isinstance(value, torch.Tensor))
@@ -36,22 +40,34 @@ def gathered(arenas: Sequence[ShardArena], state: State, exchange: Exchange) -> 
     On the wire: the state's bytes, by one all-gather per chunk and key, and what `exchange` takes for the keys.
     Raises InvalidArgumentError for state that is neither a value per element nor one per parameter.
     """
-    own = [_described(arena.slots, arena.chunks, state) for arena in arenas]
     found: State = {}
-    everyone = exchange(own)
-    for number, arena in enumerate(arenas):
-        known: dict[int, dict[str, _Entry]] = {}
-        for theirs in everyone:
-            for slot, entries in theirs[number].items():
-                known.setdefault(slot, entries)
+    for arena, known in zip(arenas, described(arenas, state, exchange), strict=True):
         found |= _gathered_arena(arena, state, known)
     return found
 
 
-def _described(
-    slots: Sequence[ShardSlot], chunks: Sequence[ShardChunk], state: State
-) -> dict[int, dict[str, _Entry]]:  # fmt: skip
-    found: dict[int, dict[str, _Entry]] = {}
+def described(arenas: Sequence[ShardArena], state: State, exchange: Exchange) -> list[Known]:
+    """What state the parameters of each arena have on any rank; the same on all ranks, which must all call it.
+
+    Raises InvalidArgumentError, on all ranks, for state that is neither a value per element nor one per parameter.
+    """
+    own: list[Known] | str
+    try:
+        own = [_described(arena.slots, arena.chunks, state) for arena in arenas]
+    except InvalidArgumentError as error:
+        own = str(error)
+    everyone = exchange(own)
+    for wrong in (theirs for theirs in everyone if isinstance(theirs, str)):
+        raise InvalidArgumentError(wrong)
+    known: list[Known] = [{} for _ in arenas]
+    for theirs in everyone:
+        for found, entries in zip(known, theirs, strict=True):
+            found |= {slot: entry for slot, entry in entries.items() if slot not in found}
+    return known
+
+
+def _described(slots: Sequence[ShardSlot], chunks: Sequence[ShardChunk], state: State) -> Known:
+    found: Known = {}
     for chunk in chunks:
         for slot, piece in chunk.slices.items():
             if piece in state and slot not in found:
@@ -71,7 +87,7 @@ def _entry(name: str, key: str, value: Any, piece: torch.Tensor) -> _Entry:
     return True, value.dtype
 
 
-def _gathered_arena(arena: ShardArena, state: State, known: dict[int, dict[str, _Entry]]) -> State:
+def _gathered_arena(arena: ShardArena, state: State, known: Known) -> State:
     found: State = {arena.slots[slot].parameter: {} for slot in known}
     for slot, entries in known.items():
         for key, (_, value) in entries.items():
@@ -115,17 +131,13 @@ Cut = tuple[ShardLayout, list[ShardChunk]]
 """How an arena is, or was, cut."""
 
 
-def moved(arena: ShardArena, before: Cut, state: State, exchange: Exchange) -> State:
+def moved(arena: ShardArena, before: Cut, state: State, known: Known) -> State:
     """This rank's slices of an arena that is cut anew, from `state` of the slices `before`, which are taken out of it.
-    All ranks must call it.
+    All ranks must call it with what was `described` of the arena.
 
     One key moves after the other, so that only its values are there twice. On the wire: what changes hands, by one
-    all-to-all per key, and what `exchange` takes for the keys. Raises as `gathered` does.
+    all-to-all per key.
     """
-    known: dict[int, dict[str, _Entry]] = {}
-    for theirs in exchange(_described(arena.slots, before[1], state)):
-        for slot, entries in theirs.items():
-            known.setdefault(slot, entries)
     fields = {(key, value) for entries in known.values() for key, (by_element, value) in entries.items() if by_element}
     pieces = [(piece, known[slot]) for chunk in arena.chunks for slot, piece in chunk.slices.items() if slot in known]
     found: State = {piece: _per_parameter(entries) for piece, entries in pieces}

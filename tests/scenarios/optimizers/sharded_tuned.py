@@ -174,8 +174,40 @@ def one_kind_of_state_moves_at_a_time(bps: Any, rank: int, size: int) -> None:
     assert max(lane.found) - usual < 3 * kind  # what is sent, what comes, and buffers for the gradients of new chunks
 
 
+class ThreeNumbersEach(torch.optim.SGD):
+    """Keeps a tensor for each parameter that is neither of its shape nor a number."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("three", torch.ones(3))
+        return super().step(closure)
+
+
+def what_can_t_move_is_named_on_all_ranks(bps: Any, rank: int, size: int) -> None:
+    """And stays where it is. Of so few elements, some ranks have none."""
+    for count in (2, 600):
+        model = Given({"w": (count,)})
+        optimizer = bps.DistributedOptimizer(ThreeNumbersEach(model.parameters(), lr=0.1), **SHARDED)
+
+        def step(number: int, model: Given = model, optimizer: Any = optimizer, count: int = count) -> torch.Tensor:
+            optimizer.zero_grad()
+            model({"w": gradient(number, rank, (count,))}).backward()
+            optimizer.step()
+            return model.w.detach().clone()
+
+        step(0)
+        reducer = optimizer._distribution.reducer
+        shares, layouts = dict(reducer.slices.state), [arena.layout for arena in reducer.arenas]
+        raises(bps.InvalidArgumentError, lambda reducer=reducer: reducer.recut(reducer.route, 64), "state 'three'")
+        raises(bps.InvalidArgumentError, optimizer.state_dict, "state 'three'")
+        assert reducer.slices.state == shares and [arena.layout for arena in reducer.arenas] == layouts
+        same_everywhere(bps, step(1))
+        optimizer.close()
+
+
 SCENARIOS = [
     nothing_changes, who_comes_later_is_cut_alike, what_is_left_out_stays, who_is_refused_keeps_its_state,
-    one_kind_of_state_moves_at_a_time,
+    one_kind_of_state_moves_at_a_time, what_can_t_move_is_named_on_all_ranks,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
