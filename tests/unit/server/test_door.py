@@ -88,6 +88,9 @@ def test_one_hello_per_connection_and_nothing_is_left_of_more():
             hello = replace(HELLO, member=FIRST + (number + 1) % 2, view=1 + number % 3 // 2)
             send(dealer, Envelope(DoorKind.HELLO).encode(), hello.encode())
         assert "second HELLO" in str(refusal(dealer))
+        # Answered after all before it.
+        send(dealer, Envelope(DoorKind.BYE, version=9).encode())
+        assert any("door version 9" in str(refusal(dealer)) for _ in range(101))
         dealer.send(Envelope(DoorKind.BYE).encode())
         deadline = time.monotonic() + 5
         while not all(link.closed for link in opened) or door._sessions:
