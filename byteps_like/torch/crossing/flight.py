@@ -131,9 +131,8 @@ class StepInFlight:
 
     def __del__(self) -> None:
         left = [leg.handle for leg in (*self._legs, *self._behind)]
-        for bucket in self._buckets if left else ():
-            park(left, bucket.data)
-        self._left.add(left, [bucket.data for bucket in self._buckets])
+        if left:
+            self._left.add(park(left, [bucket.data for bucket in self._buckets]))
 
     @property
     def over(self) -> bool:

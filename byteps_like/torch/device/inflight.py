@@ -29,41 +29,35 @@ class InFlightGroup(Together):
         call_all([getattr(part, "block", part.wait) for part in self._parts])
 
 
-class LeftInFlight:
-    """Operations that nobody will wait for any more, but that other ranks take part in. Destructors may add to it."""
+class Parked:
+    """Operations that nobody waits for in the end, and the memory that they work in."""
 
-    def __init__(self) -> None:
-        self._all: dict[object, tuple[Handle, object]] = {}
-
-    def add(self, handles: Sequence[Handle], data: object) -> None:
-        """More of them, that work in `data`; forgets those that are done."""
-        for key, (handle, _) in list(self._all.items()):
-            if handle.done():
-                self._all.pop(key, None)
-        self._all.update((object(), (handle, data)) for handle in handles)
+    def __init__(self, handles: list[Handle], data: object, then: Callable[[], None] | None) -> None:
+        self.handles, self.data, self.then = handles, data, then
 
     def wait(self) -> None:
-        """Blocks until all are done. What they failed with is of interest to nobody."""
-        while self._all:
-            _, (handle, data) = self._all.popitem()
+        """Blocks until they are done, for the sake of other ranks: what they failed with is of interest to nobody."""
+        for handle in self.handles:
             with suppress(Exception):
                 handle.wait()
-            del data  # which had to stay so long
 
 
-_parked: dict[object, tuple[list[Handle], object, Callable[[], None] | None]] = {}
-"""By a key of its own, so that all changes are single steps: destructors park, at any time and on any thread."""
+_parked: dict[Parked, bool] = {}
+"""All of them. All changes are single steps: destructors park, at any time and on any thread."""
 
 
-def park(handles: list[Handle], data: object, then: Callable[[], None] | None = None) -> None:
+def park(handles: list[Handle], data: object, then: Callable[[], None] | None = None) -> Parked:
     """Keeps `data` alive until `handles` are done, then calls `then`, which must not raise; looked at again with the
     next that is parked, and by `release`."""
-    _parked[object()] = handles, data, then
+    parked = Parked(handles, data, then)
+    _parked[parked] = True
     release()
+    return parked
 
 
 def release() -> None:
     """Lets go of what is done with."""
-    for key, (handles, _, then) in list(_parked.items()):
-        if all(handle.done() for handle in handles) and _parked.pop(key, None) is not None and then is not None:
-            then()
+    for parked in list(_parked):
+        done = all(handle.done() for handle in parked.handles)
+        if done and _parked.pop(parked, False) and parked.then is not None:
+            parked.then()

@@ -23,7 +23,7 @@ from byteps_like.torch.device import devices
 from byteps_like.torch.device.api import Device
 from byteps_like.torch.device.buffer import DeviceBuffer
 from byteps_like.torch.device.flight import Behind
-from byteps_like.torch.device.inflight import LeftInFlight, release
+from byteps_like.torch.device.inflight import Parked, release
 from byteps_like.torch.device.staged_copy import Stage
 from byteps_like.torch.job.backlog import Backlog
 from byteps_like.torch.job.join import Joiner
@@ -68,8 +68,8 @@ class Runtime:
         self.arenas: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self.flights: WeakSet[Any] = WeakSet()
         """Steps whose updates may not be made yet (crossing.flight.StepInFlight)."""
-        self.left = LeftInFlight()
-        """What steps have left in flight whose updates nobody wants any more."""
+        self.left: WeakSet[Parked] = WeakSet()
+        """What steps have left in flight whose updates nobody wants any more. Other ranks wait for it."""
         self.behind = Behind()
         """Single tensors that streams wait for."""
         self.joiner: Joiner | None = None
@@ -307,7 +307,8 @@ class Runtime:
                 self.finish_updates()
             except BytePSLikeError as error:
                 logger.warning("rank %d: updates of the last step are lost: %s", self.worker.rank, error)
-            self.left.wait()
+            for parked in list(self.left):
+                parked.wait()
             self.closed = True
             for shares in list(self.shares):
                 shares.close()

@@ -200,9 +200,9 @@ def test_who_leaves_the_job_keeps_nothing_that_is_over():
     operation = Operation()
     with runtime.bound(LocalWorker()):
         inflight.park([operation], "memory")
-        assert any(data == "memory" for _, data, *_ in inflight._parked.values())
+        assert any(parked.data == "memory" for parked in inflight._parked)
         operation.end()
-    assert not any(data == "memory" for _, data, *_ in inflight._parked.values())
+    assert not any(parked.data == "memory" for parked in inflight._parked)
 
 
 def test_the_end_waits_for_no_device_that_hangs(device, monkeypatch):

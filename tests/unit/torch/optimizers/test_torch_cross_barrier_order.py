@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -359,10 +360,16 @@ def test_names_in_flight_outlive_model_and_optimizer(step, monkeypatch):
 
 def test_memory_in_flight_outlives_model_and_optimizer(step):
     flights = step.worker.flights
+    memory = [weakref.ref(bucket.data) for bucket in step.optimizer._distribution.reducer.parameters.buckets]
     del step.model, step.optimizer
     gc.collect()
-    kept = [handles for handles, *_ in inflight._parked.values()]
+    kept = [parked.handles for parked in inflight._parked]
     assert any(set(flights) <= set(handles) for handles in kept)
+    assert all(data() is not None for data in memory)
+    step.worker.land_all()
+    inflight.release()
+    gc.collect()
+    assert all(data() is None for data in memory)
 
 
 def test_it_goes_on_in_another_world():
