@@ -82,10 +82,9 @@ std::string_view GpuSource(std::string_view name) {
 }
 
 std::string_view WhyNoTwin(std::string_view name) {
-  if (Find(name) != nullptr) return "";
   for (const Missing& missing : kMissing)
     if (name == missing.name) return missing.why;
-  return "no kernels are written for it";
+  return Find(name) != nullptr ? "" : "no kernels are written for it";
 }
 
 std::vector<std::string> GpuCodecNames() {

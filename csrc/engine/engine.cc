@@ -21,7 +21,7 @@ constexpr double kPerRank = 0.01;  // seconds to connect to a shard, beyond the 
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : context_(std::move(options)), silence_(context_, channels_, *this, [this] { return IsStaging(); }) {
+    : context_(std::move(options)), silence_(context_, channels_, *this, [this] { return WatchStager(); }) {
   StartWatching();
 }
 

@@ -138,7 +138,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   Status ReserveStaging(uint32_t tensor);
   void ReleaseStaging(DeclaredTensor& tensor);  // under the mutex, as the next
   void Stage(DeclaredTensor& tensor, const Request& request);
-  bool IsStaging();  // copies from or to the GPU are under way
+  bool WatchStager();  // whether copies from or to the GPU are under way
   bool HasTwins(const DeclaredTensor& tensor) const;
   void BeginStaged(Part& part, UserWork* start);
   Status CheckRequest(const Request& request, const DeclaredTensor& tensor) const;

@@ -27,7 +27,7 @@ Status Engine::AddKernels(const KernelTable& kernels) {
   return Status();
 }
 
-bool Engine::IsStaging() {
+bool Engine::WatchStager() {
   Stager* stager = nullptr;
   {
     std::lock_guard lock(mutex_);

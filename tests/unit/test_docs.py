@@ -212,6 +212,15 @@ def test_every_codec_has_a_row_in_the_guide() -> None:
     assert rows == kinds, 'ids, codecs and their traits in docs/how-to/compression.md, "Codecs"'
 
 
+def test_numbers_of_algorithms_and_codecs_are_those_in_the_code() -> None:
+    numbers = {"algorithms": len(list(library.algorithms())), "codecs": len(CODECS)}
+    told = [
+        (page, *found) for page in PAGES for found in re.findall(r"\b(\d+) (algorithms|codecs)\b", page.read_text())
+    ]
+    for page, number, what in told:
+        assert int(number) == numbers[what], f"{page_id(page)} says {number} {what}, there are {numbers[what]}"
+
+
 def test_every_file_of_algorithms_has_a_row() -> None:
     used = {
         function.__module__.rpartition(".")[2] for row in library.algorithms() for function in (row.build, row.cost)

@@ -89,6 +89,10 @@ class ParameterSet(Generic[B]):
     def __getitem__(self, parameter: torch.Tensor) -> tuple[B, Any]:
         return self._places[id(parameter)]
 
+    def find(self, parameter: torch.Tensor) -> tuple[B, Any] | None:
+        """Its bucket and its slot there; None: it is in none."""
+        return self._places.get(id(parameter))
+
     def __len__(self) -> int:
         return len(self._places)
 

@@ -79,15 +79,15 @@ class Rounds:
 
     def accumulated(self, parameter: torch.Tensor, passes: int) -> None:
         """Backward has added to `p.grad`; see `arrived` for one in a bucket."""
+        place = self._parameters.find(parameter)
+        if place is not None:
+            self.arrived(*place, passes)
+            return
         for item in self._beside:
             if parameter in item:
                 item.accumulated(parameter)
-                self._touch()
-                return
-        if parameter in self._parameters:
-            self.arrived(*self._parameters[parameter], passes)
-        else:  # it was frozen when it should have returned to a bucket; the round's end finds it a place
-            self._touch()
+        # In neither: it was frozen when it should have returned to a bucket. The round's end finds it a place.
+        self._touch()
 
     def arrived(self, taker: Taker, slot: Accumulated, passes: int) -> None:
         """Backward has made, or added to, the gradient of `slot`; the `passes`-th time makes it ready.

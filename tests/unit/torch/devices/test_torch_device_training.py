@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError
-from byteps_like.torch.device.inflight import park
+from byteps_like.torch.device.inflight import release
 from tests.fakes.native_job import run_native_job
 from tests.fakes.software_cuda import software_cuda
 from tests.fakes.software_device import DEADLINE, software_device
@@ -96,6 +96,15 @@ def test_backward_runs_in_a_thread_of_autograd_s():
             run_world(2, body, world=world(), servers=servers)
 
 
+def let_go_until(free):
+    """Lets go of what is done with, until `free()` or the deadline."""
+    end = time.monotonic() + DEADLINE
+    while not free() and time.monotonic() < end:
+        release()
+        gc.collect()
+        time.sleep(0.01)
+
+
 def lose_a_peer():
     """Two ranks, of which the second is lost while its step is under way."""
     shared, both = world(), threading.Barrier(2)
@@ -120,11 +129,7 @@ def test_a_lost_peer_leaves_nothing_on_the_device():
     """What is page-locked, and what waits, ends with the job: with the last copies that were queued."""
     with software_device() as device:
         lose_a_peer()
-        end = time.monotonic() + DEADLINE
-        while device.locked and time.monotonic() < end:
-            park([], None)  # looks at those that were in flight
-            gc.collect()
-            time.sleep(0.01)
+        let_go_until(lambda: not device.locked)
         assert (device.locked, device.waits) == (0, 0)
 
 
@@ -136,6 +141,11 @@ def test_operations_that_are_done_hold_no_memory():
             seen.append(weakref.ref(memory))
             bps.push_pull_inplace(torch.from_numpy(memory), name=f"{number}")
             del memory
+        # The call returns when the stream waits for the operation, which may not have come to its end.
+        let_go_until(lambda: held(seen) <= 1)
+        return held(seen)
+
+    def held(seen):
         return sum(item() is not None for item in seen)
 
     with software_device():
