@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma \
-  test-torch test-sanitizers build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
+  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
   bench-compression bench-rdma docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
@@ -72,12 +72,13 @@ CORE_BUILD = $(shell $(PYTHON) -c 'import sys; print("build/cmake-" + sys.implem
 configure-tests: core
 	@$(CMAKE) -S . -B $(CORE_BUILD) -DBYTEPS_LIKE_TESTS=ON > build/configure-tests.log
 
-test-native: configure-tests  ## the native tests alone, after `make setup`
-	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
+build-native: configure-tests
+	@flock build/.lock $(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
+
+test-native: build-native  ## the native tests alone, after `make setup`
 	@bash scripts/with_deadline.sh 900 $(CORE_BUILD)/native_tests
 
-test-rdma: setup-rdma configure-tests  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
-	@$(CMAKE) --build $(CORE_BUILD) --target native_tests -j $(JOBS)
+test-rdma: setup-rdma build-native  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
 	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests
 
 test-torch: $(READY) core  ## PyTorch's own tests of torch.distributed, as torch ships them, over our backend (a minute)
