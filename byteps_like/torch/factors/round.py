@@ -14,6 +14,7 @@ from byteps_like.torch.device.inflight import call_all
 from byteps_like.torch.factors.choice import next_rows
 from byteps_like.torch.factors.layer import DISCARDS, LEFT, PRESENT, FactorLayer, FactorSum
 from byteps_like.torch.gradients.bucket import Departed
+from byteps_like.torch.gradients.controls import THREW_AWAY
 
 _WORDS = 3
 
@@ -73,11 +74,8 @@ class FactorRound:
         """See Landing."""
         discarding = self._raised(DISCARDS).any(dim=1).tolist()
         if any(discarding) and not all(discarding):
-            raise MismatchError(
-                f"{self._label}: ranks {[rank for rank, it in enumerate(discarding) if it]} cleared their gradients"
-                " after backward() while others went on to step() or synchronize(); all ranks must make the same calls"
-                " in the same order"
-            )
+            named = [rank for rank, it in enumerate(discarding) if it]
+            raise MismatchError(f"{self._label}: ranks {named} {THREW_AWAY}")
 
     def land(self) -> None:
         """Makes the reduced gradients every `p.grad`."""

@@ -9,6 +9,13 @@ import torch
 from byteps_like.errors import MismatchError
 from byteps_like.worker.layout import CONTROLS, FLAGS
 
+THREW_AWAY = (
+    "threw their gradients away after backward() (they cleared them, or raised InvalidArgumentError for a gradient that"
+    " was changed in flight) while others went on to step() or synchronize(); all ranks must make the same calls in the"
+    " same order"
+)
+"""What the other ranks are told of those that did."""
+
 
 class Controls:
     """Those of `count` gradients, the first elements of `tail`: one per gradient that says "this rank had one", one per
@@ -39,8 +46,7 @@ class Controls:
         one = 1.0 / size if average else 1.0
         if 0.0 < discarding < taking_part - one / 2:
             raise MismatchError(
-                "some ranks cleared their gradients after backward() while others went on to step() or synchronize();"
-                " all ranks must make the same calls in the same order",
+                f"some ranks {THREW_AWAY}",
                 rank=rank,
                 key=label,
             )

@@ -280,7 +280,12 @@ class GradientReducer:
         if self.watchers.wait or self.codecs.due or moves:
             return None
         with torch.no_grad():
-            departed = self._rounds.depart()
+            try:
+                departed = self._rounds.depart()
+            except InvalidArgumentError:  # thrown away here, but the other ranks count the round
+                self.codecs.rounds += self.complete
+                self.watchers.tell()
+                raise
         if departed is not None:
             self.watchers.tell()
         return departed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
+from byteps_like.errors import MismatchError
 from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
 from byteps_like.torch.gradients.slot import changed_in_flight, too_many_passes
 from byteps_like.torch.reduction.beside import Beside
@@ -125,6 +127,8 @@ class Rounds:
         Raises InvalidArgumentError if a gradient was changed after it was sent, MismatchError if some ranks discard
         the round and others don't, and the job's error.
         """
+        if not discard:
+            self._check_unchanged()
         try:
             self._finish(discard)
             self._wait()
@@ -146,7 +150,6 @@ class Rounds:
             item.wait()
 
     def _land(self) -> None:
-        self._check_unchanged()
         buckets = self._parameters.buckets
         for bucket in buckets:
             bucket.land()
@@ -157,11 +160,17 @@ class Rounds:
         for item in self._beside:
             item.land()
 
-    def _check_unchanged(self, before_raising: Callable[[], None] = lambda: None) -> None:
+    def _check_unchanged(self) -> None:
         for slot in self._parameters.slots():
-            if slot.changed():
-                before_raising()
-                raise changed_in_flight(slot)
+            if slot.ready and slot.changed():
+                self._withdraw(changed_in_flight(slot))
+
+    def _withdraw(self, error: Exception) -> NoReturn:
+        """Raises `error` after throwing the round away: so the other ranks, which don't know of it, have all that they
+        wait for, and are told."""
+        with suppress(MismatchError):
+            self.end(discard=True)
+        raise error
 
     def depart(self) -> list[Departed] | None:
         """Ends the round without waiting for what is in flight; `landed` must follow before the next gradient.
@@ -172,9 +181,9 @@ class Rounds:
         buckets = self._parameters.buckets
         if not all(bucket.settled for bucket in buckets):
             return None
+        self._check_unchanged()
         try:
             self._finish(discard=False)
-            self._check_unchanged(self._wait)
             departed = [bucket.depart() for bucket in buckets]
             departed += [one for item in self._beside for one in item.depart()]
         finally:

@@ -19,6 +19,7 @@ from byteps_like.torch.device.inflight import park
 from byteps_like.torch.device.tensors import mark_changed, tensor_over, wire_dtype
 from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import ArenaCoding, Memory
+from byteps_like.torch.gradients.controls import THREW_AWAY
 from byteps_like.torch.gradients.parts import Named, RoundTerms, Scaling, retire, signature
 from byteps_like.torch.gradients.relay import Promised
 from byteps_like.torch.gradients.rescaling import Rates
@@ -236,8 +237,7 @@ class ShardArena:
         self._control.wait()
         if 0.0 < self.control[-2] < self.control[-1]:
             raise MismatchError(
-                "some ranks cleared their gradients after backward() while others went on to step();"
-                " all ranks must make the same calls in the same order",
+                f"some ranks {THREW_AWAY}",
                 rank=self._view.rank,
                 key=self.label,
             )

@@ -120,9 +120,38 @@ def changed_in_flight(bps: Any, rank: int, size: int) -> None:
     raises(bps.InvalidArgumentError, run.optimizer.step, "last.weight", "synchronize()")
 
 
+def changed_on_one_rank(bps: Any, rank: int, size: int) -> None:
+    """The other ranks hear of it in the next forward. Rounds are counted alike, by which codecs and settings change."""
+    _changed_on_one_rank(bps, rank, size)
+    _changed_on_one_rank(bps, rank, size, compression={"*weight": "powersgd:rank=2"})
+
+
+def _changed_on_one_rank(bps: Any, rank: int, size: int, **options: Any) -> None:
+    run = Run(bps, True, OPTIMIZERS["momentum"], fill(Tied().double()), **options)
+    run.train(rank, size, range(2))
+    run.optimizer.synchronize()
+    before = flat(run.model).clone()
+    plain_loss(run.model, 2, rank, size).backward()
+    if rank == 0:
+        run.model.last.weight.grad.mul_(2)
+        raises(bps.InvalidArgumentError, run.optimizer.step, "last.weight", "synchronize()")
+    else:
+        run.optimizer.step()
+        raises(bps.MismatchError, lambda: run.model(batch(0)[0].double()), "changed in flight")
+    assert torch.equal(flat(run.model), before)
+    run.optimizer.zero_grad()
+    run.train(rank, size, range(3, 5))
+    run.optimizer.synchronize()
+    same_everywhere(bps, flat(run.model))
+    reducer = run.optimizer._distribution.reducer
+    reducer.landed()
+    assert len(set(bps.allgather_object(reducer.codecs.rounds))) == 1
+    run.optimizer.close()
+
+
 ALL_SIZES = [
     refused_at_construction, refused_in_step, optimizers_with_shared_state,
     used_behind_its_modules_back, changed_in_flight,
 ]  # fmt: skip
-MANY = [cleared_against_step]
+MANY = [cleared_against_step, changed_on_one_rank]
 """For two ranks or more."""

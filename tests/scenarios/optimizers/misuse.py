@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from tests.scenarios.checks import matches, raises
+from tests.scenarios.checks import matches, raises, same_everywhere
+from tests.scenarios.models import flat
 from tests.scenarios.optimizers.membership import sgd
 from tests.scenarios.optimizers.updates import backward, pair, steps
 
@@ -46,6 +47,31 @@ def works_after_misuse(bps: Any, rank: int, size: int) -> None:
     raises(bps.InvalidArgumentError, optimizer.synchronize)
     steps(bps, rank, size, items, range(2, 5))
     matches(bps, model, reference)
+
+
+def changed_on_one_rank(bps: Any, rank: int, size: int) -> None:
+    """All are told in the same step, which none of them makes; then all go on. In the first round, in which gradients
+    are laid out anew, and in a later one."""
+    ways = [{}, {"compression": "fp16"}, {"compression": {"*weight": "powersgd:rank=2"}}, {"route": "allreduce"}]
+    for options in ways:
+        for before in (0, 2):
+            items = pair(bps, **options)
+            model, optimizer, reference, _ = items
+            steps(bps, rank, size, items, range(before))
+            optimizer.zero_grad()
+            backward(model, 7, rank, size)
+            weights = flat(model).clone()
+            if rank == size - 1:
+                next(model.parameters()).grad.mul_(2)
+                raises(bps.InvalidArgumentError, optimizer.step, "0.weight", "synchronize()")
+            else:
+                raises(bps.MismatchError, optimizer.step, "threw their gradients away", "changed in flight")
+            assert torch.equal(flat(model), weights)
+            steps(bps, rank, size, items, range(2, 5))
+            same_everywhere(bps, flat(model))
+            if "compression" not in options:
+                matches(bps, model, reference)
+        optimizer.close()
 
 
 def failed_backward(bps: Any, rank: int, size: int) -> None:
@@ -89,7 +115,7 @@ def checkpoints_differ(bps: Any, rank: int, size: int) -> None:
 
 
 SCENARIOS = [
-    too_many_backwards, changed_in_flight, works_after_misuse, failed_backward, cleared_against_step, models_differ,
-    checkpoints_differ,
+    too_many_backwards, changed_in_flight, works_after_misuse, changed_on_one_rank, failed_backward,
+    cleared_against_step, models_differ, checkpoints_differ,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
