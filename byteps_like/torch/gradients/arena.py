@@ -200,7 +200,7 @@ class Arena:
             self._follow()
         if self.coding is not None:
             self.coding.clear_gaps(self.data)
-            self.coding.landed()
+            self.coding.landed(self.present, 1.0 if self._terms.op is Op.AVERAGE else 1.0 / self._terms.size)
             if discarded:
                 self.coding.forget()
 
@@ -220,8 +220,10 @@ class Arena:
         if self._clip:
             for slot in self.slots:
                 slot.limit = self._clip / self._terms.size**0.5
-        if self.coding is not None and self.rates is not None:
-            self._rescale(self.coding.rescale(self.slots, self.rates))
+        if self.coding is not None:
+            self.coding.forget_gaps()  # here, since nothing encodes any more
+            if self.rates is not None:
+                self._rescale(self.coding.rescale(self.slots, self.rates))
 
     def _follow(self) -> None:
         """The buffer may be cut in another way from this round on."""
@@ -249,9 +251,14 @@ class Arena:
         self._catch_up()
         self._enter()
         self._memory.follow_stream(self.label)
-        slot.stage(self._terms.before)
+        self._stage(slot)
         self.reached(slot)
         self._send(self._complete_with(slot.parts))
+
+    def _stage(self, slot: Slot) -> None:
+        slot.stage(self._terms.before)
+        if slot.bound is None and self.coding is not None:
+            self.coding.keep(slot, self.coding.way.two_way and self.is_coded)
 
     def _complete_with(self, parts: range) -> list[int]:
         """Those of `parts` that have waited for one thing only, which is there now."""
@@ -279,7 +286,7 @@ class Arena:
             if discard:
                 slot.leave()
             else:
-                slot.stage(self._terms.before)
+                self._stage(slot)
         present = [slot.parameter.grad is not None and not discard for slot in self.slots]
         self._controls.fill(present, [slot.was_sparse and not discard for slot in self.slots], discard)
         self._send([part for part, sent in enumerate(self._sent) if not sent])
@@ -361,7 +368,9 @@ class Arena:
         Where streams wait in place of the host, what then fails is raised when the next round begins.
         """
         # In the first round the host waits: kernels are loaded then, for which drivers may wait for all streams.
-        self._flights.wait(host=self.device is None or self._is_new or self._phase is ArenaPhase.DISCARDED)
+        # In one that is thrown away, or has no gradient for some parameter, what codecs remember changes after it.
+        changes = self._phase is ArenaPhase.DISCARDED or (self.coding is not None and self.coding.has_kept)
+        self._flights.wait(host=self.device is None or self._is_new or changes)
         self._is_new = False
 
     def depart(self) -> Departed:

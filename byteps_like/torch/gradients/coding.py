@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,8 @@ Memory = dict[str, torch.Tensor]
 """What is remembered for one parameter: kind -> tensor of its shape."""
 
 RESIDUAL, MOMENTUM = "residual", "momentum"
+
+_HOST = torch.device("cpu")
 
 
 class HasPlace(Protocol):
@@ -42,12 +44,25 @@ class CodedSample:
     memory: Memory
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A gradient that this rank doesn't have in the round under way: what was remembered of it before, and what was
+    staged in its place if its residual is to be worked out from what lands."""
+
+    slot: Slot
+    memory: Memory
+    staged: torch.Tensor | None
+
+
 class ArenaCoding:
     """The codec of an arena of `total` elements, whose buffers the worker's encoding reads and writes: in this host's
     memory, or beside the gradients where a device encodes them.
 
     Not to be touched while a round is in flight. Where the codec is `off`, gradients travel raw: what it has left out
     is added to the first round of these, so that nothing is lost; momentum goes on.
+
+    Where a rank has no gradient, what is remembered is sent with zeros. If no rank has one, the sum is not applied, so
+    `landed` takes back what was sent: the other gradients of the partition are encoded as always, and none pays for it.
     """
 
     def __init__(self, way: Compress, total: int) -> None:
@@ -64,8 +79,12 @@ class ArenaCoding:
         """Elements that are to be sampled as they are sent."""
         self.sample: CodedSample | None = None
         self._offsets: list[int] = []
-        self._gaps = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._gaps = {_HOST: torch.empty(0, dtype=torch.int64, device=_HOST)}
+        """Elements between the gradients, on each device that asks for them."""
         self._rescaling = Rescaling()
+        self._factor = 1.0
+        """By which residuals of the round under way are multiplied as they are encoded."""
+        self._kept: list[Kept] = []
 
     @property
     def keeps(self) -> bool:
@@ -84,21 +103,23 @@ class ArenaCoding:
         taken = torch.zeros(self.total, dtype=torch.bool, device="cpu")
         for slot, offset in zip(slots, offsets, strict=True):
             taken[offset : offset + slot.parameter.numel()] = True
-        self._gaps = taken.logical_not().nonzero().flatten()
+        self._gaps = {_HOST: taken.logical_not().nonzero().flatten()}
         for buffer in self._buffers.values():
             buffer.zero_()
         self.remember(slots, before)
 
     def clear_gaps(self, data: torch.Tensor) -> None:
-        """Zeros between the gradients: what was decoded there would be sent again."""
-        self._gaps = self._gaps.to(data.device)
-        data.index_fill_(0, self._gaps, 0.0)
+        """Zeros between the gradients in `data`, which is laid out as they are: what was decoded there would be sent
+        again."""
+        if data.device not in self._gaps:
+            self._gaps[data.device] = self._gaps[_HOST].to(data.device)
+        data.index_fill_(0, self._gaps[data.device], 0.0)
 
     def forget_gaps(self) -> None:
-        """Between rounds: what was left out of zeros between the gradients isn't saved with these, so it must not
-        count either."""
+        """Between rounds: what was left out of zeros between the gradients isn't saved with these, and would change the
+        scales of codecs, so it must not count either."""
         for buffer in self._buffers.values():
-            buffer.index_fill_(0, self._gaps, 0.0)
+            self.clear_gaps(buffer)
 
     def recall(self, slots: Sequence[Slot]) -> dict[str, Memory]:
         """Copies of what is remembered, by the parameters' names."""
@@ -163,9 +184,44 @@ class ArenaCoding:
             views[RESIDUAL].zero_()
             self._paid = True
 
-    def landed(self) -> None:
-        """A round has ended, maybe one in which what was owed was paid."""
+    def keep(self, slot: Slot, two_way: bool = False) -> None:
+        """There is no gradient of `slot` here, in a round that is about to be sent. `two_way`: its sum is encoded with
+        feedback of its own."""
+        if not self.keeps:
+            return
+        memory = {kind: view.clone() for kind, view in self._views(slot).items()}
+        if RESIDUAL in memory and self._factor != 1.0:
+            memory[RESIDUAL].mul_(self._factor)
+        staged = slot.region.clone() if two_way and RESIDUAL in memory else None
+        self._kept.append(Kept(slot, memory, staged))
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether something was, in the round under way: the host has to wait for its end."""
+        return bool(self._kept)
+
+    def landed(self, present: Callable[[], Sequence[bool]], share: float = 1.0) -> None:
+        """A round has ended, maybe one in which what was owed was paid. What was sent for gradients that no rank had
+        is owed again: `present` tells for each whether any rank had one. `share`: times the sum that has landed is one
+        rank's."""
         self._owes, self._paid = self._owes and not self._paid, False
+        kept, self._kept = self._kept, []
+        there = present() if kept else ()
+        for item in kept:
+            if not there[item.slot.index]:
+                self._take_back(item, share)
+
+    def _take_back(self, kept: Kept, share: float) -> None:
+        views = self._views(kept.slot)
+        if kept.staged is not None:
+            # Servers have counted what was sent as delivered, with some of what they owed before. So what they made of
+            # it, rather than what was sent, is owed again; momentum, which is part of it, has moved on.
+            views[RESIDUAL].add_((share * kept.slot.region - kept.staged).to(views[RESIDUAL].device))
+            return
+        for kind, view in views.items():
+            view.copy_(kept.memory[kind])
+        if self.off and RESIDUAL in views:
+            self._owes = self._owes or bool(views[RESIDUAL].any())
 
     # The worker's side
 
@@ -206,13 +262,15 @@ class ArenaCoding:
     def rescale(self, slots: Sequence[Slot], rates: Rates) -> float:
         """Before a round: the residual in terms of the learning rates that its updates will be made with. Returns a
         factor for all of it that is left to who encodes, who reads it anyway."""
+        self._factor = 1.0
         if RESIDUAL not in self._buffers:
             return 1.0
         factors = self._rescaling.factors(slots, rates)
         if self.off and not self._owes:
             return 1.0
         if len(set(factors.values())) == 1 and not self.off:
-            return factors[0]
+            self._factor = factors[0]
+            return self._factor
         for slot in slots:
             if factors[slot.index] != 1.0:
                 self._views(slot)[RESIDUAL].mul_(factors[slot.index])

@@ -57,7 +57,9 @@ class MatrixSlot(Slot):
         """Makes `matrix` of `p.grad`, and of what was left, times `factor`."""
         grad = self.parameter.grad
         self.ready, self.bound, self.matrix = True, grad, None
-        if grad is None:
+        if grad is None:  # what is left waits for one, in terms of the rate of that round
+            if self.residual is not None and factor != 1.0:
+                self.residual.mul_(factor)
             return
         self._version = grad._version
         dense = grad.detach() if grad.layout is torch.strided else grad.detach().to_dense()

@@ -150,7 +150,7 @@ class ShardArena:
         if self._departed:
             return
         if self._terms is not None:
-            self.wire.end(self._discarded)
+            self.wire.end(self.present, self._discarded)
         self._terms, self._discarded = None, False
         for chunk in self.chunks:
             chunk.staging, chunk.flight, chunk.waiting = None, None, set(chunk.pieces)
@@ -179,6 +179,8 @@ class ShardArena:
         """Nothing: its chunks stay as they are cut."""
 
     def _stage(self, slot: ShardSlot, flat: torch.Tensor | None) -> None:
+        if flat is None:
+            self.wire.keep(slot)
         for number in slot.parts:
             chunk = self.chunks[number]
             piece = chunk.pieces[slot.index]

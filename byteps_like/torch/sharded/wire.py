@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -69,11 +69,17 @@ class ShardWire:
         if self.coding is not None:
             self.coding.before(staging, chunk.place.begin)
 
-    def end(self, discarded: bool) -> None:
-        """After a round. What was kept of one that was thrown away goes."""
+    def keep(self, slot: Slot) -> None:
+        """There is no gradient of `slot` on this rank."""
+        if self.coding is not None:
+            self.coding.keep(slot)
+
+    def end(self, present: Callable[[], Sequence[bool]], discarded: bool) -> None:
+        """After a round, for whose parameters ranks had gradients as `present` tells. What was kept of one that was
+        thrown away goes."""
         self._rounds += 1
         if self.coding is not None:
-            self.coding.landed()
+            self.coding.landed(present)
             self.coding.forget_gaps()
             if discarded:
                 self.coding.forget()

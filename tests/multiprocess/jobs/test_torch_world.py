@@ -32,6 +32,7 @@ from tests.scenarios.optimizers import (
     sharded_wire,
     training,
     tuned,
+    unused,
 )
 from tests.scenarios.optimizers import updates as optimizers
 
@@ -113,6 +114,8 @@ SCENARIOS = [
     compression.telescopes,
     compression.trains_by,
     compression.left_out_at_times,
+    unused.sums_that_are_exact,
+    unused.memory_stays,
 ]
 
 
