@@ -316,6 +316,9 @@ class LowRankArena:
                         for part in run:
                             promised[part].keep(handle)
         except Exception as error:  # noqa: BLE001 - raised by who waits for them
+            for run, handle in self._means.hand_over():
+                for part in run:
+                    promised[part].keep(handle, error)
             for promise in promised:
                 promise.fail(error)
 

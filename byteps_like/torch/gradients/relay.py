@@ -23,9 +23,9 @@ class Promised:
         self._handle: Handle | None = None
         self._error: Exception | None = None
 
-    def keep(self, handle: Handle) -> None:
-        """It has begun."""
-        self._handle = handle
+    def keep(self, handle: Handle, error: Exception | None = None) -> None:
+        """It has begun. `error`: what it is to fail with when it is over, since it was begun for other ranks only."""
+        self._handle, self._error = handle, error
         self._settled.set()
 
     def fail(self, error: Exception) -> None:
@@ -44,7 +44,7 @@ class Promised:
             raise DeadlineError(f"wait() for an operation that has not begun {timed_out(timeout or 0.0)}")
         if self._handle is not None:
             self._handle.wait(timeout)
-        elif self._error is not None:
+        if self._error is not None:
             raise self._error
 
     def give_up(self, error: BytePSLikeError) -> None:

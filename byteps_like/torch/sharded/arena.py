@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -151,7 +152,7 @@ class ShardArena:
             return
         if self._terms is not None:
             self.wire.end(self.present, self._discarded)
-        self._terms, self._discarded = None, False
+        self._terms, self._discarded, self._control = None, False, None
         for chunk in self.chunks:
             chunk.staging, chunk.flight, chunk.waiting = None, None, set(chunk.pieces)
         self.arrivals: Arrivals = queue.PriorityQueue()
@@ -217,12 +218,16 @@ class ShardArena:
 
     # The end of the round
 
+    def check(self) -> None:
+        """Raises InvalidArgumentError if a gradient was put where one was sent already, or a parameter was moved."""
+        for slot in self.slots:
+            slot.check_place()
+            slot.check_grad()
+
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
         self._enter()
         self._discarded = discard
-        for slot in self.slots:
-            slot.check_place()
         present = [0.0 if discard or slot.parameter.grad is None else 1.0 for slot in self.slots]
         for slot in self.slots:
             if not slot.ready:
@@ -249,6 +254,15 @@ class ShardArena:
         for chunk in self.chunks:
             if chunk.flight is not None:
                 chunk.flight.wait()
+
+    def calm_down(self) -> None:
+        """After an error, in a round that is `finish`ed: blocks until nothing is in flight, for the next one uses the
+        same memory, and a codec encodes for one at a time."""
+        flights = [chunk.flight for chunk in self.chunks if chunk.flight is not None and self._control is not None]
+        for flight in [*flights, *self._gathers]:
+            with suppress(Exception):
+                flight.wait()
+        self._gathers.clear()
 
     def has(self, slot: int) -> bool:
         """Whether any rank had a gradient for that parameter; only after `check_agreed`."""
@@ -315,7 +329,7 @@ class ShardArena:
         """See Bucket."""
         if self._departed:
             self._departed = False
-            self._gathers.clear()
+            self.calm_down()
             self.reset()
 
     @property

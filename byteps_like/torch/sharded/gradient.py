@@ -100,6 +100,10 @@ class ShardSlot(Slot):
         if isinstance(self.parameter.grad, FreedGradient):
             self.parameter.grad = None
 
-    def replaced(self) -> bool:
-        """Whether a gradient was put in the place of the marker, which no step would see."""
-        return self.ready and self.parameter.grad is not None and self.parameter.grad is not self.bound
+    def check_grad(self) -> None:
+        """Raises InvalidArgumentError if a gradient was put in the place of the marker, which no step would see."""
+        if self.ready and self.parameter.grad is not None and self.parameter.grad is not self.bound:
+            raise InvalidArgumentError(
+                f"the gradient of {self.name!r} was replaced after backward() had handed it to the network, so it"
+                " would be lost; clip by optimizer.clip_grad_norm_(), accumulate by backward_passes_per_step"
+            )

@@ -50,15 +50,19 @@ class ShardedOptimizerMixin(DistributedOptimizerMixin):
         """One step with averaged gradients: each rank updates its share of each chunk, and hands it to the others.
 
         `closure` is called once, before it, and the mean of its loss over the ranks returned. Blocks until all
-        parameters are new. Gradients are gone afterwards. Raises what `synchronize` raises.
+        parameters are new. Gradients are gone afterwards. Raises what `synchronize` raises, and what the plain
+        optimizer's own step raises on this rank: its shares that were not updated by then go to the others as they are.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._shares.step()
+        step = self._shares.step()
         self._distribution.restart()
-        return loss if closure is None else averaged(loss, self._distribution)
+        if closure is not None:
+            loss = averaged(loss, self._distribution)
+        step.check()
+        return loss
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clips the norm of all gradients as one vector, as torch.nn.utils.clip_grad_norm_; returns the norm.
@@ -125,7 +129,7 @@ class ShardedCrossBarrierMixin(CrossBarrierMixin, ShardedOptimizerMixin):
     """Of a sharded optimizer whose step() doesn't wait: the next forward waits for all-gathers, layer by layer."""
 
     def _step_at_once(self) -> None:
-        self._shares.step()
+        self._shares.step().check()
 
     def _advance(self) -> Callable[[list[torch.Tensor]], None]:
         """Nothing: shares are updated before they are gathered, by the hyper-parameters that step() has taken."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.timeline.recorder import recorder
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.gradients.bucket import Departed, Place
@@ -182,7 +183,7 @@ class ShardReducer:
         Raises InvalidArgumentError if a gradient was put where one was sent already, MismatchError if other ranks
         cleared theirs, and the job's error.
         """
-        with torch.no_grad():
+        with torch.no_grad(), self._over_after_errors():
             self._finish(discard=False)
             self._agree()
             for arena in self.arenas:
@@ -196,29 +197,37 @@ class ShardReducer:
         self.refresh()
         if self._runtime.joiner is not None:
             self._runtime.joiner.check("a step of a sharded optimizer")
-        for slot in self._parameters.slots():
-            if slot.replaced() and not discard:
-                raise InvalidArgumentError(
-                    f"the gradient of {slot.name!r} was replaced after backward() had handed it to the network, so it"
-                    " would be lost; clip by optimizer.clip_grad_norm_(), accumulate by backward_passes_per_step"
-                )
+        if not discard:
+            self._check()
         self._finished = True
         for arena in self.arenas:
             arena.finish(discard)
+
+    def _check(self) -> None:
+        """Raises InvalidArgumentError, after throwing the round away: so the other ranks, which don't know of it, have
+        all that they wait for, and are told."""
+        try:
+            for arena in self.arenas:
+                arena.check()
+        except InvalidArgumentError:
+            with suppress(MismatchError):
+                self._discard()
+            raise
 
     def _agree(self) -> None:
         """With the other ranks, on what gradients there are. Raises MismatchError."""
         for arena in self.arenas:
             arena.check_agreed()
 
-    def step(self) -> None:
+    def step(self) -> SliceStep:
         """Has each chunk's slices updated when their gradients are here, and starts their gathering at once.
 
         Blocks until all parameters are new. Chunks are taken as they come; of several that are here, the one with
-        layers nearest to the input first.
+        layers nearest to the input first. What the optimizer raises is for `check` of the result: all ranks take part
+        in the round to its end.
         """
         with torch.no_grad():
-            try:
+            with self._over_after_errors():
                 self._finish(discard=False)
                 self._agree()
                 step = self.slices.begin()
@@ -227,11 +236,22 @@ class ShardReducer:
                         pass
                 for arena in self.arenas:
                     arena.wait_gathered()
-                self.slices.end()
-            finally:
-                self._reset()
+                step.attempt(self.slices.end)
+            self._reset()
             self.codecs.recode(self.codecs.rounds + self.complete)
             self.watchers.tell()
+        return step
+
+    @contextmanager
+    def _over_after_errors(self) -> Iterator[None]:
+        """What is raised within ends the round: the next begins with nothing in flight."""
+        try:
+            yield
+        except BaseException as error:
+            for arena in self.arenas if isinstance(error, Exception) else ():
+                arena.calm_down()
+            self._reset()
+            raise
 
     def depart(self) -> list[Departed] | None:
         """Does as `step`, but waits for nothing: a thread updates shares as their gradients come, and starts their
@@ -247,7 +267,11 @@ class ShardReducer:
                 self._finish(discard=False)
                 departed = [(arena, *arena.depart()) for arena in self.arenas]
                 step = self.slices.begin()
-                self.slices.end()
+                step.attempt(self.slices.end)
+            except InvalidArgumentError:  # thrown away here, but the other ranks count the round
+                self.codecs.rounds += self.complete
+                self.watchers.tell()
+                raise
             finally:
                 self._reset()
             self._departed = True
@@ -273,14 +297,12 @@ class ShardReducer:
 
     def _discard(self) -> None:
         """Ends a round that is thrown away."""
-        try:
-            with torch.no_grad():
-                self._finish(discard=True)
-                self._agree()
-                for arena in self.arenas:
-                    arena.wait()
-        finally:
-            self._reset()
+        with torch.no_grad(), self._over_after_errors():
+            self._finish(discard=True)
+            self._agree()
+            for arena in self.arenas:
+                arena.wait()
+        self._reset()
 
     def _reset(self) -> None:
         for arena in self.arenas:
@@ -321,7 +343,7 @@ def updated(arena: ShardArena, step: SliceStep) -> Iterator[tuple[int, Handle]]:
         _, number = arena.arrivals.get()
         arena.land_chunk(number)
         slices = arena.chunks[number].slices.items()
-        step.update((arena.slots[slot].parameter, piece) for slot, piece in slices)
+        step.attempt(step.update, [(arena.slots[slot].parameter, piece) for slot, piece in slices])
         yield number, arena.gather(number)
 
 
@@ -336,7 +358,7 @@ def _pass_on(rounds: Sequence[tuple[ShardArena, list[Promised]]], step: SliceSte
                 arena.check_agreed()
             for arena, promised in rounds:
                 for number, gathered in updated(arena, step):
-                    promised[number].keep(gathered)
+                    promised[number].keep(gathered, step.failure)
     except Exception as error:  # noqa: BLE001 - raised by who waits for them
         for promise in (promise for _, promised in rounds for promise in promised):
             promise.fail(error)

@@ -70,6 +70,23 @@ class SliceStep:
         self._groups = [_captured(group) for group in attributes["param_groups"]]
         groups = enumerate(attributes["param_groups"])
         self._places = {parameter: number for number, group in groups for parameter in group["params"]}
+        self.failure: Exception | None = None
+        """What the optimizer has raised in `attempt`."""
+
+    def attempt(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Makes a call that runs the optimizer, unless one has failed: the round has to go on, since other ranks wait
+        for this one's shares. What fails is for `check` to raise."""
+        if self.failure is None:
+            try:
+                call(*arguments)
+            except Exception as error:  # noqa: BLE001 - raised by `check`
+                error.add_note(_UNFINISHED)
+                self.failure = error
+
+    def check(self) -> None:
+        """Raises what the optimizer has raised, once the round is over."""
+        if self.failure is not None:
+            raise self.failure
 
     def update(self, pairs: Iterable[Pair]) -> None:
         """Updates slices, of which those without gradients are left alone by the optimizer itself."""
@@ -88,6 +105,12 @@ class SliceStep:
         runner.param_groups = [{**self._groups[number], "params": slices} for number, slices in params.items()]
         self._step(runner)
         return runner
+
+
+_UNFINISHED = (
+    "some of this rank's shares were not updated by this step, others were, and so was their state; parameters are the"
+    " same on all ranks, which did not hear of it: go on from a checkpoint if that matters"
+)
 
 
 def _captured(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.scenarios.checks import raises, same_everywhere
 from tests.scenarios.crossing import misuse, updates
 from tests.scenarios.crossing.models import OPTIMIZERS, Loss, Run, plain_loss, same
 from tests.scenarios.models import batch, flat, mlp, share
-from tests.scenarios.optimizers.sharded import SHARDED, as_sharded
+from tests.scenarios.optimizers.sharded import SHARDED, Failing, as_sharded
 from tests.scenarios.optimizers.sharded import Lion as Counting
 
 WIDE = (20, 33, 27, 19, 5)
@@ -172,6 +172,59 @@ def replaced_gradients(bps: Any, rank: int, size: int) -> None:
     raises(bps.InvalidArgumentError, run.optimizer.step, "0.weight", "replaced")
 
 
+def replaced_on_one_rank(bps: Any, rank: int, size: int) -> None:
+    """The other ranks hear of it in the next forward, no rank updates anything, and all go on."""
+    run = Run(bps, True, OPTIMIZERS["Adam"], mlp(), **SHARDED)
+    run.train(rank, size, range(2))
+    run.optimizer.synchronize()
+    before = flat(run.model)
+    plain_loss(run.model, 2, rank, size).backward()
+    if rank == 0:
+        run.model[0].weight.grad = torch.ones_like(run.model[0].weight)
+        raises(bps.InvalidArgumentError, run.optimizer.step, "replaced")
+    else:
+        run.optimizer.step()
+        raises(bps.MismatchError, lambda: run.model(batch(0)[0]), "changed in flight")
+    assert torch.equal(flat(run.model), before)
+    _goes_on(bps, run, rank, size)
+
+
+def step_fails_on_one_rank(bps: Any, rank: int, size: int) -> None:
+    """It is raised by the next forward there; the others have all that they wait for."""
+    for spared in (0, 1):
+        _step_fails_on_one_rank(bps, rank, size, spared)
+
+
+def _step_fails_on_one_rank(bps: Any, rank: int, size: int, spared: int) -> None:
+    run = Run(bps, True, Failing, mlp(), **SHARDED)
+    run.train(rank, size, range(2))
+    run.optimizer.synchronize()
+    plain_loss(run.model, 2, rank, size).backward()
+    if rank == 0:
+        run.optimizer.__dict__["spare"] = [0] * spared
+        run.optimizer.step()
+        raises(ValueError, lambda: run.model(batch(0)[0]), "out of luck")
+        run.optimizer.__dict__["spare"] = None
+    else:
+        run.optimizer.step()
+        run.model(batch(0)[0])
+    run.optimizer.synchronize()
+    same_everywhere(bps, flat(run.model))
+    _goes_on(bps, run, rank, size)
+
+
+def _goes_on(bps: Any, run: Run, rank: int, size: int) -> None:
+    before = flat(run.model)
+    run.optimizer.zero_grad()
+    run.train(rank, size, range(3, 5))
+    run.optimizer.synchronize()
+    same_everywhere(bps, flat(run.model))
+    assert not torch.equal(flat(run.model), before)
+    reducer = run.optimizer._distribution.reducer
+    reducer.landed()
+    assert len(set(bps.allgather_object(reducer.codecs.rounds))) == 1
+
+
 SCENARIOS = [
     each_optimizer, counters, of_several_types, cast_and_encoded, tuned, clipped, ranks_go_different_ways,
     checkpoints_and_memory_in_flight, dropped_in_flight, replaced_gradients,
@@ -185,5 +238,5 @@ SCENARIOS = [
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""
 
-MANY = [as_sharded(misuse.cleared_against_step)]
+MANY = [as_sharded(misuse.cleared_against_step), replaced_on_one_rank, step_fails_on_one_rank]
 """For two ranks or more."""

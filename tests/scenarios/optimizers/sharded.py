@@ -40,6 +40,22 @@ class Lion(torch.optim.Optimizer):
                     mean.lerp_(p.grad, 0.01)
 
 
+class Failing(torch.optim.SGD):
+    """Its step raises when it has updated as many slices as `spare` has elements."""
+
+    def __init__(self, params: Any, spare: list[int] | None = None) -> None:
+        super().__init__(params, lr=0.1, momentum=0.9)
+        self.spare = spare
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for _ in group["params"] if self.spare is not None else ():
+                if not self.spare:
+                    raise ValueError("out of luck")
+                self.spare.pop()
+        super().step()
+
+
 class Lamb(torch.optim.Optimizer):
     """Not elementwise."""
 
@@ -185,6 +201,55 @@ def gradients_are_not_to_be_touched(bps: Any, rank: int, size: int) -> None:
     first = next(model.parameters())
     first.grad = torch.ones_like(first)
     raises(bps.InvalidArgumentError, optimizer.step, "0.weight", "replaced")
+
+
+def replaced_on_one_rank(bps: Any, rank: int, size: int) -> None:
+    """All are told in the same step, which none of them makes; then all go on."""
+    for options in ({}, {"compression": {"*weight": "int8"}}):
+        model = make_model()
+        optimizer = bps.DistributedOptimizer(
+            CLASSES["Adam"](model.parameters()), model.named_parameters(), **SHARDED, **options
+        )
+        for step in range(6):
+            optimizer.zero_grad()
+            backward(model, step, rank, size)
+            before = flat(model)
+            if step % 3 == 1:
+                parameter = next(model.parameters())
+                if rank == 0 and size > 1:
+                    parameter.grad = torch.ones_like(parameter)
+                    raises(bps.InvalidArgumentError, optimizer.step, "replaced")
+                elif size > 1:
+                    call = optimizer.step if step == 1 else functools.partial(optimizer.clip_grad_norm_, 1.0)
+                    raises(bps.MismatchError, call, "threw their gradients away")
+                assert torch.equal(flat(model), before)
+            else:
+                optimizer.step()
+                assert not torch.equal(flat(model), before)
+            same_everywhere(bps, flat(model))
+
+
+def step_fails_on_one_rank(bps: Any, rank: int, size: int) -> None:
+    """In the middle of its updates: the others have all that they wait for, and all go on with the same weights."""
+    for spared in (0, 1, 2):
+        for options in ({}, {"compression": {"*weight": "int8"}}):
+            model = make_model()
+            inner = Failing(model.parameters())
+            optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), **SHARDED, **options)
+            for step in range(5):
+                optimizer.zero_grad()
+                backward(model, step, rank, size)
+                before = flat(model)
+                if step == 2 and rank == 0:
+                    inner.spare = [0] * spared
+                    raises(ValueError, optimizer.step, "out of luck")
+                    inner.spare = None
+                else:
+                    optimizer.step()
+                assert step == 2 or not torch.equal(flat(model), before)
+                same_everywhere(bps, flat(model))
+            state = optimizer.state_dict()["state"]
+            assert len(state) == len(list(model.parameters()))
 
 
 def refusals(bps: Any, rank: int, size: int) -> None:
@@ -362,6 +427,7 @@ def names_of_parameters(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     equal_to_the_unsharded, custom_optimizer, bytes_of_a_rank, clipped, gradients_are_not_to_be_touched, refusals,
+    replaced_on_one_rank, step_fails_on_one_rank,
     bfloat16, mixed_types_strides_and_sparse, no_gradient_on_some, accumulation, groups_are_added, saved_by_others,
     state_is_broadcast, names_of_parameters,
     *(as_sharded(body) for body in (

@@ -16,6 +16,7 @@ from torch import nn
 import byteps_like.torch as bps
 from byteps_like.errors import PeerLostError
 from byteps_like.torch.device import inflight
+from byteps_like.torch.gradients.low_rank import LowRankArena
 from byteps_like.torch.job import runtime
 from tests.fakes.held_worker import DEADLINE, HeldHandle, HeldWorker
 from tests.scenarios.models import fill
@@ -197,6 +198,41 @@ def test_what_keeps_the_second_from_being_sent_is_raised_by_the_next_forward(ste
     with pytest.raises(PeerLostError, match="rank 1 is gone"):
         step.model(x())
     assert updated(step) == [False] * LAYERS
+
+
+def test_what_was_sent_before_an_error_has_landed_when_that_is_raised(step, monkeypatch):
+    """Nobody else would wait for it, and the next round uses its memory."""
+    turn, errors = LowRankArena._turn, []
+
+    def broken(self: LowRankArena, *arguments: Any) -> None:
+        turn(self, *arguments)
+        raise PeerLostError("rank 1 is gone")
+
+    def forward() -> None:
+        try:
+            step.model(x())
+        except PeerLostError as error:
+            errors.append(error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LowRankArena, "_turn", broken)
+        land(step, "p")
+        until(lambda: len(flights(step, "q")) == 2)  # the control elements, and a layer's
+        thread = threading.Thread(target=forward)
+        thread.start()
+        sent = list(flights(step, "q").values())
+        until(lambda: any(flight in step.waited for flight in sent))
+        assert not errors
+        step.worker.land_all()
+        thread.join(DEADLINE)
+    assert len(errors) == 1 and updated(step) == [False] * LAYERS
+    step.worker.holding = False
+    for _ in range(2):
+        step.optimizer.zero_grad()
+        step.model(x()).square().sum().backward()
+        step.optimizer.step()
+    step.optimizer.synchronize()
+    assert updated(step) == [True] * LAYERS
 
 
 def test_a_step_that_is_dropped_still_sends_its_second_factors(step, monkeypatch):
