@@ -20,7 +20,7 @@ from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.controls import Controls
 from byteps_like.torch.gradients.memory import ArenaMemory
 from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, retire, signature_of, specs_of
-from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.gradients.sent import ArenaFlights, SentRange
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Request, Route
@@ -82,8 +82,7 @@ class Arena:
         layout = lay_out(self._sizes(), self._order, self._itemsize)
         self._memory = ArenaMemory(named[0][1], wire, layout.total, layout.tail)
         self.coding = ArenaCoding(way, layout.tail) if way.is_coded else None
-        self.rates: Rates | None = None
-        """Learning rates of its parameters; for error feedback."""
+        self.rescaling = Rescaling()
         apart = self.coding is not None or self._memory.device is not None
         text = "" if self.coding is None else self.coding.way.text(0)
         specs = specs_of(label, code, layout, text, apart, fine=crossing)
@@ -222,8 +221,7 @@ class Arena:
                 slot.limit = self._clip / self._terms.size**0.5
         if self.coding is not None:
             self.coding.forget_gaps()  # here, since nothing encodes any more
-            if self.rates is not None:
-                self._rescale(self.coding.rescale(self.slots, self.rates))
+            self._rescale(self.coding.rescale(self.slots, self.rescaling))
 
     def _follow(self) -> None:
         """The buffer may be cut in another way from this round on."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from byteps_like.torch.gradients.coding import ArenaCoding, Memory
-from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.gradients.sent import SentRange
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Route
@@ -21,8 +21,8 @@ class Coded(Protocol):
     label: str
     longest: int
     """Partitions of the longest bucket beside this one: the last ones of all are equally urgent."""
-    rates: Rates | None
-    """Learning rates of its parameters; for error feedback."""
+    rescaling: Rescaling
+    """By which learning rates what error feedback keeps is rescaled. Its reducer's, from when it has one."""
 
     @property
     def slots(self) -> Sequence[Slot]:

@@ -12,7 +12,7 @@ from byteps_like.compression.feedback import Compensation
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.api import Device
-from byteps_like.torch.gradients.rescaling import Rates, Rescaling
+from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.worker.api import Declared, Feedback, UsesGpu, Worker
 
@@ -81,7 +81,6 @@ class ArenaCoding:
         self._offsets: list[int] = []
         self._gaps = {_HOST: torch.empty(0, dtype=torch.int64, device=_HOST)}
         """Elements between the gradients, on each device that asks for them."""
-        self._rescaling = Rescaling()
         self._factor = 1.0
         """By which residuals of the round under way are multiplied as they are encoded."""
         self._kept: list[Kept] = []
@@ -259,13 +258,13 @@ class ArenaCoding:
         residual, momentum = addresses.get(RESIDUAL, 0), addresses.get(MOMENTUM, 0)
         return Feedback(residual, momentum, way.momentum, way.nesterov, way.masked, on_gpu=device is not None)
 
-    def rescale(self, slots: Sequence[Slot], rates: Rates) -> float:
+    def rescale(self, slots: Sequence[Slot], rescaling: Rescaling) -> float:
         """Before a round: the residual in terms of the learning rates that its updates will be made with. Returns a
         factor for all of it that is left to who encodes, who reads it anyway."""
         self._factor = 1.0
         if RESIDUAL not in self._buffers:
             return 1.0
-        factors = self._rescaling.factors(slots, rates)
+        factors = rescaling.factors(slots)
         if self.off and not self._owes:
             return 1.0
         if len(set(factors.values())) == 1 and not self.off:

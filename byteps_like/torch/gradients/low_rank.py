@@ -20,7 +20,7 @@ from byteps_like.torch.gradients.bucket import Departed
 from byteps_like.torch.gradients.coding import RESIDUAL, Memory
 from byteps_like.torch.gradients.parts import Named, Scaling
 from byteps_like.torch.gradients.relay import Promised, Relay
-from byteps_like.torch.gradients.rescaling import Rates, Rescaling
+from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.job.routes import Route
 from byteps_like.worker.api import Handle
@@ -136,10 +136,9 @@ class LowRankArena:
         self.slots = [
             MatrixSlot(name, parameter, index, rank, feedback) for index, (name, parameter) in enumerate(named)
         ]
-        self.rates: Rates | None = None
         self.remembers = True
         self._relay = relay
-        self._rescaling = Rescaling()
+        self.rescaling = Rescaling()
         self._factors: dict[int, float] | None = None
         self._discarded = False
         self._promised: list[Promised] = []
@@ -224,8 +223,8 @@ class LowRankArena:
 
     def _stage(self, slot: MatrixSlot) -> None:
         if self._factors is None:
-            self._factors = {} if self.rates is None else self._rescaling.factors(self.slots, self.rates)
-        slot.stage(self._factors.get(slot.index, 1.0))
+            self._factors = self.rescaling.factors(self.slots)
+        slot.stage(self._factors[slot.index])
         if slot.matrix is not None:
             self._bases.slots[slot.index].parameter.grad = slot.matrix @ slot.factor
 

@@ -8,7 +8,7 @@ import torch
 
 from byteps_like.torch.gradients.bucket import Coded
 from byteps_like.torch.gradients.coding import RESIDUAL, Memory
-from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.gradients.rescaling import Rates, Rescaling
 from byteps_like.torch.reduction.parameter_set import level
 
 
@@ -32,10 +32,8 @@ class CodecMemory:
         self._buckets = buckets
         self._asked = asked
         self._on = True
-        self._rates: Rates | None = None
+        self._rescaling = Rescaling()
         self._left: dict[str, Memory] = {}
-        self._left_at: dict[int, float] = {}
-        """The learning rates when buckets were given up last."""
 
     @property
     def buckets(self) -> list[Coded]:
@@ -59,14 +57,12 @@ class CodecMemory:
 
     def take_rates(self, rates: Rates) -> None:
         """From now on residuals are rescaled when learning rates change."""
-        self._rates = rates
-        for bucket in self.buckets:
-            bucket.rates = rates
+        self._rescaling.rates = rates
 
     def begin(self, bucket: Coded) -> None:
         """A new bucket goes on where others have left its parameters."""
         self.used = self.used or bucket.remembers
-        bucket.rates = self._rates
+        bucket.rescaling = self._rescaling
         bucket.remember(self._left)
         bucket.recode(self.rounds)
         bucket.switch(self._on, self.rounds)
@@ -74,7 +70,6 @@ class CodecMemory:
     def leave(self) -> None:
         """Keeps what is remembered: the buckets are about to be given up."""
         self._left.update(self.recall())
-        self._left_at = {} if self._rates is None else self._rates()
 
     def restart(self) -> None:
         """In another world: all codecs are in force again."""
@@ -105,18 +100,22 @@ class CodecMemory:
         """What a codec has left out of a gradient that has left its bucket, as fp32; it counts as sent from now on.
         Scaled as what is sent is (Scaling.terms), and in terms of the learning rate that it is updated with."""
         owed = self._left.get(name, {}).pop(RESIDUAL, None)
-        before = self._left_at.get(id(parameter), 0.0)
-        now = 0.0 if self._rates is None else self._rates().get(id(parameter), 0.0)
-        return owed.mul_(before / now) if owed is not None and before and now else owed
+        return owed if owed is None else owed.mul_(self._rescaling.factor(name, parameter))
 
     def recall(self) -> dict[str, Memory]:
         """Copies of what codecs remember of each gradient, by the parameters' names. With no round under way."""
         in_buckets = {name: memory for bucket in self.buckets for name, memory in bucket.recall().items()}
         return {**_copies(self._left), **in_buckets}
 
-    def remember(self, memories: Mapping[str, Memory]) -> None:
-        """Begins anew with `memories`, of parameters by name. With no round under way."""
-        self._left = _copies(memories)
+    @property
+    def last_rates(self) -> dict[str, float]:
+        """The learning rates that residuals are in terms of, by the parameters' names."""
+        return dict(self._rescaling.last)
+
+    def remember(self, memories: Mapping[str, Memory], rates: Mapping[str, float]) -> None:
+        """Begins anew with `memories`, of parameters by name, in terms of the learning `rates`. With no round under
+        way."""
+        self._left, self._rescaling.last = _copies(memories), dict(rates)
         for bucket in self.buckets:
             bucket.forget()
             bucket.remember(memories)

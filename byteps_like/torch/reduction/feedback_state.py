@@ -1,4 +1,7 @@
-"""What codecs remember, as a state_dict has it: {"rank", "size", "rounds", "parameters": name -> Memory}."""
+"""What codecs remember, as a state_dict has it: {"rank", "size", "rounds", "parameters": name -> Memory, "rates"}.
+
+"rates": name -> the learning rate that the residual is in terms of; older ones have none, and aren't rescaled.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def saved(reducer: Reducer) -> dict[str, Any]:
     if not memories:
         return {}
     worker = reducer.route.worker
-    return {"rank": worker.rank, "size": worker.size, "rounds": reducer.codecs.rounds, "parameters": memories}
+    codecs, own = reducer.codecs, {"rank": worker.rank, "size": worker.size}
+    return {**own, "rounds": codecs.rounds, "parameters": memories, "rates": codecs.last_rates}
 
 
 def restore(reducer: Reducer, memory: dict[str, Any] | None) -> None:
@@ -47,7 +51,7 @@ def restore(reducer: Reducer, memory: dict[str, Any] | None) -> None:
         for name, kinds in found["parameters"].items()
     }
     with torch.no_grad():
-        reducer.codecs.remember(kept)
+        reducer.codecs.remember(kept, found.get("rates", {}))
         if memory:
             reducer.codecs.recode(int(found["rounds"]))
 

@@ -23,7 +23,7 @@ from byteps_like.torch.gradients.coding import ArenaCoding, Memory
 from byteps_like.torch.gradients.controls import THREW_AWAY
 from byteps_like.torch.gradients.parts import Named, RoundTerms, Scaling, retire, signature
 from byteps_like.torch.gradients.relay import Promised
-from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.sharded.chunk import ShardChunk, Staging
 from byteps_like.torch.sharded.gradient import ShardSlot
@@ -76,8 +76,7 @@ class ShardArena:
         self._view = route.worker.standing
         self._terms: RoundTerms | None = None
         """Of the round under way, if one is."""
-        self.rates: Rates | None = None
-        """Learning rates of its parameters; for error feedback."""
+        self.rescaling = Rescaling()
         self.code = wire_dtype(dtype)
         self.layout = self._lay_out(way, partition_bytes)
         self.wire = ShardWire(way, dtype, self.layout.total)
@@ -166,7 +165,7 @@ class ShardArena:
             self._terms = self._scaling.terms(now.size)
             for slot in self.slots:
                 slot.limit = self._clip / now.size**0.5
-            self.wire.begin(self.slots, self.rates)
+            self.wire.begin(self.slots, self.rescaling)
         return self._terms
 
     # Backward

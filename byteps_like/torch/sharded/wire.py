@@ -11,7 +11,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compression.policy import Compress
 from byteps_like.torch.device.tensors import wire_dtype
 from byteps_like.torch.gradients.coding import ArenaCoding
-from byteps_like.torch.gradients.rescaling import Rates
+from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.gradients.slot import Slot
 from byteps_like.torch.sharded.chunk import ShardChunk
 from byteps_like.worker.api import Scatter, Scatters, Worker
@@ -56,11 +56,11 @@ class ShardWire:
                 feedback = self.coding.feedback(chunk.place.begin * self.dtype.itemsize)
                 scatter.compensate(feedback, chunk.place.end - chunk.place.begin)
 
-    def begin(self, slots: Sequence[Slot], rates: Rates | None) -> None:
+    def begin(self, slots: Sequence[Slot], rescaling: Rescaling) -> None:
         """Before the first chunk of a round."""
-        if self.coding is None or rates is None:
+        if self.coding is None:
             return
-        factor = self.coding.rescale(slots, rates)
+        factor = self.coding.rescale(slots, rescaling)
         for scatter in self._coded if factor != 1.0 else ():
             scatter.rescale(factor)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -167,6 +169,48 @@ def test_state_dict_goes_round():
 
     whole, resumed, dropped = (run_world(2, body, *arguments)[0] for arguments in ((-1,), (3,), (3, 1)))
     assert torch.equal(whole, resumed) and not torch.equal(whole, dropped)
+
+
+@pytest.mark.parametrize("way", ["onebit:block=64", "powersgd:rank=1"])
+@pytest.mark.parametrize("how", ["rebuilt", "resumed", "went back"])
+def test_a_change_of_the_learning_rate_counts_whatever_else_changes(way, how):
+    """Between the same two steps: buckets are built anew, as a parameter has gone; or a checkpoint is saved before the
+    change and loaded after it; or an old one is loaded, from where the rate was another one."""
+    rates = [0.1, 0.1, 0.1, 0.02, 0.3]
+
+    def body(bps, rank, size, disturbed):
+        model = scenario.Given({"w": (16, 20), "b": (25, 10)})
+
+        def made():
+            groups = [{"params": [model.w]}, {"params": [model.b]}]
+            inner = torch.optim.SGD(groups, lr=0.1)
+            return bps.DistributedOptimizer(inner, model.named_parameters(), compression={"w": way})
+
+        def train(step):
+            optimizer.param_groups[0]["lr"] = rates[step]
+            optimizer.zero_grad()
+            model({"w": scenario.gradient(step, rank, (16, 20))}).backward()
+            optimizer.step()
+
+        optimizer = made()
+        for step in range(5):
+            state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            if disturbed and step == 3 and how == "rebuilt":
+                optimizer.param_groups[1]["params"].clear()
+            if disturbed and step == 3 and how == "resumed":
+                optimizer.close()
+                optimizer = made()
+                optimizer.load_state_dict(state[1])
+            if disturbed and step == 3 and how == "went back":
+                train(3)
+                train(4)
+                model.load_state_dict(state[0])
+                optimizer.load_state_dict(state[1])
+            train(step)
+        return model.w.detach().clone()
+
+    whole, disturbed = (run_world(2, body, flag)[0] for flag in (False, True))
+    torch.testing.assert_close(whole, disturbed, rtol=1e-5, atol=1e-6)
 
 
 def test_padding_between_gradients_owes_nothing():
