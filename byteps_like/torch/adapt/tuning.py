@@ -6,12 +6,12 @@ import logging
 import os
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import ConfigError, InvalidArgumentError
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.torch.job.shadows import TUNE
 from byteps_like.tuner.log import Log
@@ -42,8 +42,8 @@ class Tuning:
     rank took no part (it has joined) is not counted; once all have joined, the best so far is kept. In another world it
     begins anew. Results don't change: the same numbers are summed over the same ranks, in other pieces.
 
-    Raises ConfigError without Optuna or for a file that is broken or doesn't fit,
-    InvalidArgumentError for a worker that has nothing to tune.
+    Raises InvalidArgumentError for a worker that has nothing to tune. Where rank 0 has no Optuna, or a file that is
+    broken or doesn't fit, the first round of all ranks ends with ConfigError, and with the tuning.
     """
 
     def __init__(
@@ -79,10 +79,18 @@ class Tuning:
         self.log.trials.clear()
         self._saved: Setting | None = None
         self._search: Search | None = None
+        self._refusal = b""
+        """Why rank 0 can't tune, for all ranks to raise."""
         if self._route.worker.rank == 0 and not self.done:
+            self._prepare(search)
+
+    def _prepare(self, search: Search | None) -> None:
+        try:
             self._saved = self._read()
             if self._saved is None:
                 self._search = search or self._new_search()
+        except (ConfigError, OSError) as error:
+            self._refusal = str(error).encode()
 
     def _read(self) -> Setting | None:
         """What was saved, if anything was, and can be used here."""
@@ -139,16 +147,31 @@ class Tuning:
 
     def _decide(self, reducer: Adaptable, last: bool) -> None:
         message = torch.zeros(_NUMBERS, dtype=torch.int64, device="cpu")
-        if self._route.worker.rank == 0:
+        if self._refusal:
+            message[0] = -len(self._refusal)
+        elif self._route.worker.rank == 0:
             setting, last = self._next(last)
             message.copy_(torch.tensor([int(last), *pack(setting, self._space)], device="cpu"))
-        (declared,) = self._route.declare([TensorSpec(self._name, DType.INT64, (_NUMBERS,))])
-        self._route.push_pull(declared, message.data_ptr(), Op.BROADCAST, Request(priority=_FIRST)).wait()
+        self._hand_out(TensorSpec(self._name, DType.INT64, (_NUMBERS,)), message)
         is_last, *numbers = (int(number) for number in message)
+        if is_last < 0:
+            self._refuse(-is_last)
         self._apply(reducer, unpack(numbers, self._space))
         self._ended = bool(is_last)
         if self.done and self._search is not None:
             self._report(reducer)
+
+    def _hand_out(self, spec: TensorSpec, message: torch.Tensor) -> None:
+        """To all ranks what rank 0 has there."""
+        (declared,) = self._route.declare([spec])
+        self._route.push_pull(declared, message.data_ptr(), Op.BROADCAST, Request(priority=_FIRST)).wait()
+
+    def _refuse(self, length: int) -> NoReturn:
+        """Raises ConfigError, with rank 0's text of so many bytes, on all ranks alike."""
+        self._ended = True
+        text = torch.tensor(list(self._refusal or bytes(length)), dtype=torch.uint8, device="cpu")
+        self._hand_out(TensorSpec(f"{self._name}.refusal{self.ending}", DType.UINT8, (length,)), text)
+        raise ConfigError(bytes(text.tolist()).decode())
 
     def _next(self, last: bool) -> tuple[Setting, bool]:
         """Of rank 0: the next setting, and whether it is to be kept."""

@@ -16,6 +16,7 @@ from byteps_like.tuner.setting import Setting, load, save
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.settings import configure
 from tests.fakes.thread_world import ThreadWorld, run_world
+from tests.scenarios.checks import same_everywhere
 from tests.scenarios.models import batch, distance, flat, loss_of, mlp
 from tests.scenarios.optimizers.tuned import GRID, PACE, STEPS
 
@@ -301,17 +302,36 @@ def test_what_makes_no_sense_together_is_refused(options, words):
     run_world(1, body)
 
 
-def test_a_broken_file_is_named(tmp_path):
-    (tmp_path / "broken.json").write_text("{")
+def refused(bps, rank, path, words, **options):
+    """By all ranks, in the first step, though none but rank 0 has the file; then all go on without tuning."""
+    model = mlp()
+    optimizer = make(bps, model, tune=path if rank == 0 else str(path.with_name("not on this host.json")), **options)
+    with pytest.raises(ConfigError, match=words):
+        train(bps, rank, optimizer, model, 1)
+    train(bps, rank, optimizer, model, 3)
+    optimizer.synchronize()
+    same_everywhere(bps, flat(model))
+    assert optimizer.tuned is None
 
-    def body(bps, rank, size):
-        if rank == 0:
-            with pytest.raises(ConfigError, match=r"broken\.json"):
-                make(bps, mlp(), tune=tmp_path / "broken.json")
-        else:
-            make(bps, mlp(), tune=tmp_path / "broken.json")
 
-    run_world(2, body)
+@pytest.mark.parametrize("servers", [True, False])
+@pytest.mark.parametrize("options", [{}, {"cross_barrier": True}, {"shard": "optimizer"}], ids=str)
+def test_a_broken_file_is_named_on_all_ranks(options, servers, tmp_path):
+    path = tmp_path / "broken, ü.json"
+    path.write_text("{")
+    run_world(2, lambda bps, rank, size: refused(bps, rank, path, r"broken, ü\.json", **options), servers=servers)
+
+
+def test_a_directory_in_place_of_the_file_is_named_on_all_ranks(tmp_path):
+    run_world(2, lambda bps, rank, size: refused(bps, rank, tmp_path, "is not a setting"))
+
+
+def test_all_ranks_are_told_that_rank_0_has_no_search(monkeypatch, tmp_path):
+    def missing(self):
+        raise ConfigError("tuning needs Optuna")
+
+    monkeypatch.setattr(Tuning, "_new_search", missing)
+    run_world(2, lambda bps, rank, size: refused(bps, rank, tmp_path / "new.json", "needs Optuna"))
 
 
 @pytest.mark.parametrize(
@@ -326,12 +346,5 @@ def test_a_broken_file_is_named(tmp_path):
 def test_a_saved_setting_that_does_not_fit_is_named(saved, options, value, tmp_path):
     path = tmp_path / "tuned.json"
     save(path, saved)
-
-    def body(bps, rank, size):
-        if rank == 0:
-            with pytest.raises(ConfigError, match=rf"tuned\.json.*'{value}'"):
-                make(bps, mlp(), tune=path, **options)
-        else:
-            make(bps, mlp(), tune=path, **options)
-
-    run_world(2, body, servers=False)
+    words = rf"tuned\.json.*'{value}'"
+    run_world(2, lambda bps, rank, size: refused(bps, rank, path, words, **options), servers=False)
