@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group, Keeper, Traffic
 from byteps_like.dtypes import DType, Op
 from byteps_like.torch.compression.policy import RAW
 from byteps_like.torch.device.tensors import WIRE_DTYPES, tensor_over, wire_dtype
 from byteps_like.torch.factors.capture import Captured, Rows, product
+from byteps_like.torch.gradients.freed import FreedGradient
 from byteps_like.torch.gradients.parts import RoundTerms
 from byteps_like.worker.api import Worker
 
@@ -19,6 +24,11 @@ PRESENT, LEFT, DISCARDS = 1, 2, 4
 
 Word = tuple[int, int, int]
 """What a rank tells the others of a layer: rows that it had, their element type, flags."""
+
+_ADVICE = (
+    "with sufficient_factors only its factors are, from backward() to step(). Call optimizer.synchronize() before you"
+    " read or change gradients, and then step() within `with optimizer.skip_synchronize():`"
+)
 
 _DTYPES = {code: dtype for dtype, code in WIRE_DTYPES.items()}
 
@@ -42,6 +52,10 @@ class FactorLayer:
         self.passes = 0
         self.touched = False
         """Whether backward has made a `p.grad` of it, too."""
+        self.bound: torch.Tensor | None = None
+        """Its `p.grad` since the last pass of this round: a FreedGradient, if there was none, by which it is seen when
+        the gradient is cleared."""
+        self._room_maker: RemovableHandle | None = None
         self.sum: FactorSum | None = None
         """Of the round under way, once it was sent."""
         self._worker = worker
@@ -50,6 +64,8 @@ class FactorLayer:
     def leave(self, left: bool) -> None:
         """Between rounds: whether its gradient travels as factors. Else forwards keep none."""
         self.left = self.captured.captures = left
+        if not left:
+            self.unbind()
 
     def plan(self, rows: tuple[int, ...], codes: list[int]) -> None:
         """For the next round: what each rank has room for, and its element type on the wire."""
@@ -66,8 +82,48 @@ class FactorLayer:
 
     def count(self) -> None:
         """A backward has come to the last use."""
+        if self.passes and self.cleared():
+            self.captured.drop()
+            self.passes = 0
         self.captured.complete()
         self.passes += 1
+        self._bind()
+
+    def _bind(self) -> None:
+        parameter = self.parameter
+        if parameter.grad is None and parameter.requires_grad:
+            parameter.grad = FreedGradient(parameter.detach(), self.name, _ADVICE)
+            register: Any = parameter.register_hook
+            self._room_maker = self._room_maker or register(partial(_make_room, weakref.ref(self)))
+        self.bound = parameter.grad
+
+    def unbind(self) -> None:
+        """What stands in `p.grad` for no gradient goes. Idempotent."""
+        if isinstance(self.parameter.grad, FreedGradient):
+            self.parameter.grad = None
+        if self._room_maker is not None:
+            self._room_maker.remove()
+            self._room_maker = None
+
+    def make_room(self) -> None:
+        """Autograd is about to add to `p.grad`."""
+        if isinstance(self.parameter.grad, FreedGradient):
+            self.bound = self.parameter.grad = torch.zeros_like(self.parameter)
+
+    def accumulated(self) -> None:
+        """Autograd has made, or added to, `p.grad`."""
+        self.touched = True
+        if not self.cleared():
+            self.bound = self.parameter.grad
+
+    def cleared(self) -> bool:
+        """Whether `p.grad` is no longer what it was at the last pass, without having been accumulated into."""
+        grad = self.parameter.grad
+        return grad is not self.bound and (grad is None or grad.grad_fn is None)
+
+    def changed(self) -> bool:
+        """Whether somebody has put another tensor into `p.grad` since it was sent."""
+        return self.parameter.grad is not None and self.parameter.grad is not self.bound
 
     def send(self, terms: RoundTerms, discard: bool = False) -> None:
         """All that this rank has, once a round; zeros if the round is thrown away."""
@@ -107,8 +163,17 @@ class FactorLayer:
         """A new round begins. What a backward that is under way has kept since this one was sent is of the new one."""
         if self.sum is None:
             self.captured.forget()
-        self.sum = None
+        self.unbind()
+        self.sum = self.bound = None
         self.passes, self.touched = 0, False
+
+
+def _make_room(layer: weakref.ref[FactorLayer], grad: torch.Tensor) -> None:
+    del grad
+    found = layer()
+    if found is not None:
+        with torch.no_grad():
+            found.make_room()
 
 
 def _pack(rows: list[Rows], room: torch.Tensor, inputs: int) -> list[Rows]:

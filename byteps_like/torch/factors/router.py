@@ -98,6 +98,8 @@ class FactorRouter:
         """Factors have come: whether they travel. Not after `close`, nor if the weight has returned to its bucket."""
         reducer, layer = self._reducer(), self._layers.get(captured.parameter)
         if reducer is None or reducer.runtime.closed or layer is None or not layer.left:
+            if layer is not None:
+                layer.unbind()
             return False
         reducer.arrived(layer.parameter, self, layer)
         return True
@@ -136,9 +138,14 @@ class FactorRouter:
         """The factors of `layer` are complete on this rank: sends them."""
         layer.send(self._scaling.terms(self._worker.size))
 
+    @property
+    def sent(self) -> list[FactorLayer]:
+        """See Beside."""
+        return [layer for layer in self._layers.values() if layer.ready]
+
     def accumulated(self, parameter: torch.Tensor) -> None:
         """What autograd computed itself is left for the end of the round."""
-        self._layers[parameter].touched = True
+        self._layers[parameter].accumulated()
 
     def start(self, discard: bool) -> None:
         """See Beside. Raises InvalidArgumentError where a rank has joined."""
@@ -150,6 +157,7 @@ class FactorRouter:
         terms = self._scaling.terms(self._worker.size)
         for layer in self.layers:
             if layer.left:
+                layer.unbind()
                 layer.send(terms, discard)
                 if layer.sum is not None and not discard:
                     layer.sum.close(reducer.codecs.pay(layer.name, layer.parameter))

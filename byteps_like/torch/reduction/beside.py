@@ -16,6 +16,27 @@ LOOK_EVERY = 8
 """Rounds from one look at the gradients in buckets, whether they had better leave these, to the next."""
 
 
+class Accumulated(Protocol):
+    """A gradient that becomes ready when backward has come to it so many times: a Slot, or one that has left its
+    bucket."""
+
+    name: str
+    passes: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was sent in this round."""
+
+    def count(self) -> None:
+        """A backward pass has made it, or added to it."""
+
+    def cleared(self) -> bool:
+        """Whether the user has cleared it since the last pass."""
+
+    def changed(self) -> bool:
+        """Whether the user has changed it since it was sent."""
+
+
 class Beside(Protocol):
     """Gradients that have left their buckets, and travel in another way in the same rounds: by rows, or as factors.
 
@@ -45,6 +66,10 @@ class Beside(Protocol):
         """Forgets all. Idempotent."""
 
     # A round
+
+    @property
+    def sent(self) -> Sequence[Accumulated]:
+        """Those of its gradients that were sent in the round under way, before its end."""
 
     def accumulated(self, parameter: torch.Tensor) -> None:
         """Backward has made, or added to, the `p.grad` of one that has left."""

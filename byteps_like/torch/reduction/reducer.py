@@ -19,12 +19,12 @@ from byteps_like.torch.gradients.selecting import selected
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.routes import Route, Scope
 from byteps_like.torch.job.tracing import follow_recorder
-from byteps_like.torch.reduction.beside import Beside
+from byteps_like.torch.reduction.beside import Accumulated, Beside
 from byteps_like.torch.reduction.codec_memory import CodecMemory
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.parameter_set import ParameterSet, level
 from byteps_like.torch.reduction.round_hooks import Watchers
-from byteps_like.torch.reduction.rounds import Accumulated, Rounds, Taker
+from byteps_like.torch.reduction.rounds import Rounds, Taker
 from byteps_like.torch.reduction.sparse import SparseGradients
 from byteps_like.torch.reduction.sparse_router import SparseRouter
 from byteps_like.worker.api import Links, Tunable

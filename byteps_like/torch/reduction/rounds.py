@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, NoReturn, Protocol
@@ -12,7 +12,7 @@ import torch
 from byteps_like.errors import MismatchError
 from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
 from byteps_like.torch.gradients.slot import changed_in_flight, too_many_passes
-from byteps_like.torch.reduction.beside import Beside
+from byteps_like.torch.reduction.beside import Accumulated, Beside
 from byteps_like.torch.reduction.parameter_set import ParameterSet
 
 
@@ -23,21 +23,6 @@ class Phase(Enum):
     COUNTING = "backward has reached parameters, but no gradient is ready"
     SENDING = "at least one is"
     DEPARTED = "all is sent, and somebody else waits for it"
-
-
-class Accumulated(Protocol):
-    """A gradient that becomes ready when backward has come to it so many times: a Slot, or one that has left its
-    bucket."""
-
-    name: str
-    passes: int
-
-    @property
-    def ready(self) -> bool:
-        """Whether it was sent in this round."""
-
-    def count(self) -> None:
-        """A backward pass has made it, or added to it."""
 
 
 class Taker(Protocol):
@@ -116,10 +101,15 @@ class Rounds:
             self.phase = Phase.COUNTING
 
     def _repeated(self, slot: Accumulated, passes: int) -> None:
-        sent = [other for other in self._parameters.slots() if other.ready]
-        if not sent or not all(other.cleared() for other in sent):
+        if not all(other.cleared() for other in self._sent()):
             raise too_many_passes(slot, passes)
         self.end(discard=True)
+
+    def _sent(self) -> Iterator[Accumulated]:
+        """The gradients of the round under way that were sent already, in buckets and beside them."""
+        yield from (slot for slot in self._parameters.slots() if slot.ready)
+        for item in self._beside:
+            yield from item.sent
 
     def end(self, discard: bool) -> None:
         """Sends what is missing, blocks until all has landed, and makes it every `p.grad` unless it is a discard.
@@ -161,8 +151,8 @@ class Rounds:
             item.land()
 
     def _check_unchanged(self) -> None:
-        for slot in self._parameters.slots():
-            if slot.ready and slot.changed():
+        for slot in self._sent():
+            if slot.changed():
                 self._withdraw(changed_in_flight(slot))
 
     def _withdraw(self, error: Exception) -> NoReturn:

@@ -76,6 +76,9 @@ class SparseRouter:
 
     # A round
 
+    sent = ()
+    """None before the end of a round."""
+
     def accumulated(self, parameter: torch.Tensor) -> None:
         """Nothing: rows are found at the end of the round."""
 

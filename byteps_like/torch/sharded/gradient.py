@@ -1,50 +1,18 @@
-"""What stands in `p.grad` for a gradient that has gone to the shards: no memory, and an error for whoever uses it."""
+"""A parameter of a sharded arena, and its gradient on its way to the shards."""
 
 from __future__ import annotations
-
-from typing import Any, NoReturn
 
 import torch
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.gradients.freed import FreedGradient
 from byteps_like.torch.gradients.slot import Slot, dense_strides
 
-
-class FreedGradient(torch.Tensor):
-    """Shape and type of a gradient without its elements. Every operation on it raises InvalidArgumentError.
-
-    So clipping by torch.nn.utils, GradScaler and a backward too many are errors, where None would make them silently
-    do nothing, or do the wrong thing.
-    """
-
-    label: str
-
-    @staticmethod
-    def __new__(cls, parameter: torch.Tensor, label: str) -> FreedGradient:
-        """For the gradient of `parameter`, called `label` in the error."""
-        make: Any = torch.Tensor._make_wrapper_subclass
-        found: FreedGradient = make(
-            cls, parameter.shape, strides=parameter.stride(), dtype=parameter.dtype, device=parameter.device
-        )
-        found.label = label
-        return found
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"FreedGradient({self.label!r}, {tuple(self.shape)})"
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> NoReturn:  # fmt: skip
-        """Raises InvalidArgumentError, whatever is asked."""
-        flat = [item for arg in args for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
-        label = next((item.label for item in flat if isinstance(item, FreedGradient)), "a parameter")
-        raise InvalidArgumentError(
-            f"the gradient of {label!r} is not here ({function} wants it): with shard='optimizer' each rank keeps its"
-            " share of a gradient from backward() to step(). Clip by optimizer.clip_grad_norm_(max_norm); accumulate"
-            " by backward_passes_per_step; drop gradients by optimizer.zero_grad(); GradScaler is not supported (bf16"
-            " needs none)"
-        )
+_ADVICE = (
+    "with shard='optimizer' each rank keeps its share of a gradient from backward() to step(). Clip by"
+    " optimizer.clip_grad_norm_(max_norm); accumulate by backward_passes_per_step; drop gradients by"
+    " optimizer.zero_grad(); GradScaler is not supported (bf16 needs none)"
+)
 
 
 class ShardSlot(Slot):
@@ -54,14 +22,14 @@ class ShardSlot(Slot):
         super().__init__(name, parameter, index, wire)
         self.warns_sparse = False
         self._wire = wire
-        self._marker = FreedGradient(parameter.detach(), name)
+        self._marker = FreedGradient(parameter.detach(), name, _ADVICE)
 
     def move(self, data: torch.Tensor, offset: int) -> None:
         """The parameter goes to element `offset` of `data`, with its strides where they have no holes."""
         self.place(data, offset)
         self.region.copy_(self.parameter.detach())
         self.parameter.data = self.region
-        self._marker = FreedGradient(self.region, self.name)
+        self._marker = FreedGradient(self.region, self.name, _ADVICE)
 
     def check_place(self) -> None:
         """Raises InvalidArgumentError if the parameter has been given other memory."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from byteps_like.torch.gradients.freed import FreedGradient
 from tests.scenarios.checks import raises, same_everywhere
 from tests.scenarios.models import distance, fill, flat, mlp, recomputed
 
@@ -112,7 +113,7 @@ def weight_gradients_are_not_computed(bps: Any, rank: int, size: int) -> None:
     optimizer.zero_grad()
     odd_loss(model, rank, size, 2).backward()
     for name, layer in layers_of(optimizer).items():
-        assert (layer.parameter.grad is None) == layer.left, name
+        assert isinstance(layer.parameter.grad, FreedGradient) == layer.left, name
     assert model.twice.bias.grad is not None
     copied = copy.deepcopy(model)  # its layers are its own, and give their gradients to themselves
     odd_loss(copied, rank, size, 2).backward()
@@ -227,6 +228,53 @@ def thrown_away(bps: Any, rank: int, size: int) -> None:
     model.zero_grad()
     odd_loss(model, rank, size, 3).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def all_thrown_away(bps: Any, rank: int, size: int) -> None:
+    """The same where no gradient is in a bucket; with more passes it is the count that starts again."""
+
+    def loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+        # The weight is used beside its layer, too: before or behind it in backward.
+        first, *_, last = (weight.square().sum() * (rank + 1) for weight in model.parameters())
+        beside = {6: first, 7: last}.get(step, torch.zeros(()))
+        return model(rows_of(rank, step)[:1]).square().mean() + beside
+
+    model = fill(nn.Sequential(*(nn.Linear(6, 6, bias=False) for _ in range(3))).double())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05), model=model, sufficient_factors=True
+    )
+    loss(model, rank, 0).backward()
+    optimizer.step()
+    assert size == 1 or all(layer.left for layer in layers_of(optimizer).values())
+    for passes, cleared in ((1, 1), (2, 1), (2, 2)):
+        optimizer.zero_grad()
+        optimizer.set_backward_passes_per_step(passes)
+        for _ in range(cleared):
+            loss(model, rank, 9).backward()
+        model.zero_grad()
+        reference = copy.deepcopy(model)
+        for step in range(6, 6 + passes):
+            loss(model, rank, step).backward()
+            for other in range(size):
+                (loss(reference, other, step) / size).backward()
+        optimizer.synchronize()
+        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            assert distance(ours.grad, theirs.grad) < TOLERANCE
+        optimizer.zero_grad()
+        for _ in range(passes):
+            loss(model, rank, 7).backward()
+        raises(bps.InvalidArgumentError, lambda: loss(model, rank, 6).backward(), "backward_passes_per_step")
+    optimizer.zero_grad()
+    optimizer.set_backward_passes_per_step(1)
+    loss(model, rank, 3).backward()
+    if size > 1:
+        raises(bps.InvalidArgumentError, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0), "synchronize()")
+        model[0].weight.grad = torch.ones_like(model[0].weight)
+        raises(bps.InvalidArgumentError, optimizer.step, "changed after")
+    optimizer.zero_grad()
+    loss(model, rank, 3).backward()
+    optimizer.close()
+    assert not any(isinstance(parameter.grad, FreedGradient) for parameter in model.parameters())
 
 
 class Sandwich(nn.Module):
@@ -375,7 +423,7 @@ def measured_and_chosen(bps: Any, rank: int, size: int) -> None:
 SCENARIOS = [
     equal_to_the_dense, accumulated_and_summed, weight_gradients_are_not_computed, autocast, frozen_and_unused,
     frozen_for_long, nothing_on_a_rank, used_by_others_too, checkpointed, not_cleared, thrown_away,
-    thrown_away_between_two_uses,
+    all_thrown_away, thrown_away_between_two_uses,
     closed_between_forward_and_backward, element_types, groups_are_added, groups_are_taken_away,
     cleared_between_forward_and_backward, refusals, measured_and_chosen,
 ]  # fmt: skip

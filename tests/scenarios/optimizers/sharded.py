@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from byteps_like.torch.sharded.gradient import FreedGradient
+from byteps_like.torch.gradients.freed import FreedGradient
 from tests.scenarios.checks import matches, raises, same_everywhere
 from tests.scenarios.models import batch, fill, flat, loss_of, mlp, share
 from tests.scenarios.optimizers import membership
