@@ -2,5 +2,5 @@
 
 In come gradients that backward has made; out go averaged ones. The room reduction imports it; it imports what is below.
 
-Private: controls, memory, sent.
+Private: memory, sent.
 """

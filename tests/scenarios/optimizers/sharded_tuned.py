@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import tempfile
 from typing import Any
@@ -117,7 +116,7 @@ def what_is_left_out_stays(bps: Any, rank: int, size: int) -> None:
 
 
 def who_is_refused_keeps_its_state(bps: Any, rank: int, size: int) -> None:
-    """Also where it is the tuner that refuses, which comes last: rank 0 reads what was saved."""
+    """Where it is the tuner that refuses, in the first step: rank 0 reads what was saved, and all are told."""
     if size == 1:
         return  # which has nothing to tune
     model = mlp(torch.float32)
@@ -125,13 +124,15 @@ def who_is_refused_keeps_its_state(bps: Any, rank: int, size: int) -> None:
     backward(model, 0, rank, size)
     inner.step()
     kept = len(inner.state)
-    if rank == 0:
-        with tempfile.NamedTemporaryFile() as empty:
-            make = functools.partial(bps.DistributedOptimizer, inner, tune=empty.name, **SHARDED)
-            raises(bps.ConfigError, make, "not a setting")
-        assert kept == len(inner.state) > 0
-    else:
-        bps.DistributedOptimizer(inner, tune="on", **SHARDED)
+    with tempfile.NamedTemporaryFile() as empty:
+        optimizer = bps.DistributedOptimizer(inner, tune="on" if rank else empty.name, **SHARDED)
+    backward(model, 1, rank, size)
+    raises(bps.ConfigError, optimizer.step, "not a setting")
+    assert len(optimizer.state_dict()["state"]) == kept > 0
+    optimizer.zero_grad()
+    backward(model, 2, rank, size)
+    optimizer.step()
+    same_everywhere(bps, flat(model))
 
 
 class CountingLane:
