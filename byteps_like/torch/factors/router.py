@@ -160,7 +160,7 @@ class FactorRouter:
                 layer.unbind()
                 layer.send(terms, discard)
                 if layer.sum is not None and not discard:
-                    layer.sum.close(reducer.codecs.pay(layer.name, layer.parameter))
+                    layer.sum.close(reducer.codecs.owed(layer.name, layer.parameter))
         self._round = FactorRound(self.layers, self._lane, self._label, discard)
 
     def wait(self) -> None:
@@ -197,7 +197,14 @@ class FactorRouter:
             self._plan(departed)
 
     def _plan(self, ended: FactorRound) -> None:
-        self._landed += ended.plan()
+        """It has landed: what was sent in it is owed no more, unless a rank threw it away."""
+        reducer = self._reducer()
+        if not ended.plan():
+            return
+        self._landed += 1
+        if reducer is not None:
+            for slot in ended.slots:
+                reducer.codecs.paid(slot.name)
 
     # Between rounds
 

@@ -192,7 +192,8 @@ class Arena:
         self._open()
 
     def _end(self) -> None:
-        discarded = self._phase is ArenaPhase.DISCARDED
+        # By another rank, too: what was sent is applied nowhere.
+        discarded = self._phase is ArenaPhase.DISCARDED or (self._phase is ArenaPhase.SENT and self.discarded)
         self._phase = ArenaPhase.LANDED
         self._flights.arrived()
         if not self._flights.is_behind:
@@ -387,7 +388,7 @@ class Arena:
     def landed(self) -> None:
         """The round that departed has landed, and all its gradients were read. Idempotent."""
         if self._phase is ArenaPhase.DEPARTED:
-            self._phase = ArenaPhase.LANDED
+            self._phase = ArenaPhase.SENT
             self.reset()
 
     @property
@@ -415,6 +416,11 @@ class Arena:
     def present(self) -> list[bool]:
         """Of each slot, whether any rank had a gradient. For a round whose control elements have landed."""
         return self._controls.present()
+
+    @property
+    def discarded(self) -> bool:
+        """Whether any rank threw the round away. For one whose control elements have landed."""
+        return self._controls.discarded
 
     def land_one(self, slot: Slot, present: bool) -> None:
         """Hands one landed gradient to its parameter; `present` as told by `present()`."""

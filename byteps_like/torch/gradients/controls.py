@@ -40,6 +40,11 @@ class Controls:
         flags = self._elements[self._count : FLAGS * self._count]
         return [int(number) for number in flags.nonzero().flatten().tolist()]
 
+    @property
+    def discarded(self) -> bool:
+        """Whether any rank threw the round away."""
+        return bool(self._elements[-CONTROLS] > 0.0)
+
     def check(self, average: bool, size: int, rank: int, label: str) -> bool:
         """Whether all `size` ranks took part. Raises MismatchError if some threw the round away and others did not."""
         discarding, taking_part = self._elements[-CONTROLS:].tolist()

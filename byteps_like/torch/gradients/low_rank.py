@@ -140,7 +140,8 @@ class LowRankArena:
         self._relay = relay
         self.rescaling = Rescaling()
         self._factors: dict[int, float] | None = None
-        self._discarded = False
+        self._sent = self._discarded = False
+        """Whether a round is, and whether this rank throws it away."""
         self._promised: list[Promised] = []
         """Of the round that has departed: its partitions of Q's."""
         bases = [(slot.name, torch.empty(slot.rows, rank, dtype=slot.wide, device="cpu")) for slot in self.slots]
@@ -201,14 +202,15 @@ class LowRankArena:
             self._let_go()
 
     def _let_go(self) -> None:
+        discarded = self._sent and (self._discarded or self._bases.discarded)
+        self._sent = self._discarded = False
         for part in self.parts:
             for inner in part.slots:
                 inner.parameter.grad = None
         for slot in self.slots:
             slot.let_go()
-            if self._discarded:
+            if discarded:
                 slot.forget()
-        self._discarded = False
 
     def reached(self, slot: Slot) -> None:
         """See Arena."""
@@ -230,7 +232,7 @@ class LowRankArena:
 
     def finish(self, discard: bool) -> None:
         """See Arena."""
-        self._discarded = discard
+        self._sent, self._discarded = True, discard
         for slot in self.slots:
             if not slot.ready and not discard:
                 self._stage(slot)

@@ -96,11 +96,16 @@ class CodecMemory:
             bucket.recode(rounds)
         level(self._buckets)
 
-    def pay(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What a codec has left out of a gradient that has left its bucket, as fp32; it counts as sent from now on.
-        Scaled as what is sent is (Scaling.terms), and in terms of the learning rate that it is updated with."""
-        owed = self._left.get(name, {}).pop(RESIDUAL, None)
-        return owed if owed is None else owed.mul_(self._rescaling.factor(name, parameter))
+    def owed(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What a codec has left out of a gradient that has left its bucket, a copy, as fp32. Scaled as what is sent is
+        (Scaling.terms), and in terms of the learning rate that it is updated with."""
+        owed = self._left.get(name, {}).get(RESIDUAL)
+        return owed if owed is None else owed * self._rescaling.factor(name, parameter)
+
+    def paid(self, name: str) -> None:
+        """What was owed has landed. It stays owed by a round that fails, or that a rank throws away; in a bucket such a
+        round clears it, since there it has become one with the gradients that were thrown away."""
+        self._left.get(name, {}).pop(RESIDUAL, None)
 
     def recall(self) -> dict[str, Memory]:
         """Copies of what codecs remember of each gradient, by the parameters' names. With no round under way."""

@@ -150,7 +150,9 @@ class ShardArena:
         if self._departed:
             return
         if self._terms is not None:
-            self.wire.end(self.present, self._discarded)
+            # By another rank, too: what was sent is applied nowhere.
+            others = self._control is not None and bool(self.control[-2] > 0.0)
+            self.wire.end(self.present, self._discarded or others)
         self._terms, self._discarded, self._control = None, False, None
         for chunk in self.chunks:
             chunk.staging, chunk.flight, chunk.waiting = None, None, set(chunk.pieces)

@@ -7,7 +7,7 @@ codecs still remember make the sum of all gradients.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 from byteps_like.torch.job import runtime
 from byteps_like.torch.reduction.feedback_state import MEMORY
 from tests.fakes.settings import configure
-from tests.scenarios.checks import same_everywhere
+from tests.scenarios.checks import raises, same_everywhere
 from tests.scenarios.models import distance, fill, flat
 from tests.scenarios.optimizers.factors import layers_of, odd_loss, odd_model
 
@@ -213,6 +213,22 @@ def restored_when_all_have_left(bps: Any, rank: int, size: int) -> None:
 
 def thrown_away(bps: Any, rank: int, size: int) -> None:
     """A round that is thrown away pays nothing of what is owed."""
+    owed_on(bps, rank, size, lambda model, optimizer: optimizer.zero_grad())
+
+
+def failed(bps: Any, rank: int, size: int) -> None:
+    """Nor does one that another rank has thrown away."""
+
+    def fail(model: nn.Module, optimizer: Any) -> None:
+        if rank == 0:
+            model.one.bias.grad.add_(1.0)
+        raises(bps.MismatchError if rank else bps.InvalidArgumentError, optimizer.synchronize)
+
+    owed_on(bps, rank, size, fail)
+
+
+def owed_on(bps: Any, rank: int, size: int, end: Callable[[nn.Module, Any], None]) -> None:
+    """Weights have left their buckets when a backward comes whose round is brought to an `end`, and none lands."""
     model = odd_model()
     optimizer = wrapped(bps, model, feedback(bps, "randomk:ratio=0.25"))
     account = Account(bps, model)
@@ -220,6 +236,7 @@ def thrown_away(bps: Any, rank: int, size: int) -> None:
         optimizer.zero_grad()
         if step == 1:
             odd_loss(model, rank, size, 9).backward()
+            end(model, optimizer)
             optimizer.zero_grad()
         found = true_gradients(model, odd_loss, size, [step])
         odd_loss(model, rank, size, step).backward()
@@ -263,6 +280,6 @@ def other_rates(bps: Any, rank: int, size: int) -> None:
 
 SCENARIOS = [
     nothing_is_lost, other_rates, nothing_is_lost_on_the_way_back, casts, asked_for_by_name, saved_between,
-    restored_when_all_have_left, thrown_away, warm_up,
+    restored_when_all_have_left, thrown_away, failed, warm_up,
 ]  # fmt: skip
 """Bodies that need nothing but (bps, rank, size)."""

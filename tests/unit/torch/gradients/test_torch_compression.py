@@ -144,6 +144,35 @@ def test_a_round_thrown_away_leaves_nothing_behind():
     assert torch.equal(*(run_world(2, body, flag)[0] for flag in (False, True)))
 
 
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        *((way, how) for way in ("onebit:block=64", "powersgd:rank=1") for how in ({}, {"cross_barrier": True})),
+        ("onebit:block=64", {"shard": "optimizer"}),
+    ],
+)
+def test_a_round_that_one_rank_throws_away_leaves_nothing_on_the_others(way, options):
+    def body(bps, rank, size):
+        model = scenario.Given({"w": (16, 20)})
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        more = {"model": model, **options} if "cross_barrier" in options else options
+        optimizer = bps.DistributedOptimizer(inner, model.named_parameters(), compression={"w": way}, **more)
+        for step in range(3):
+            optimizer.zero_grad()
+            model({"w": scenario.gradient(step, rank, (16, 20))}).backward()
+            if step < 2:
+                optimizer.step()
+        with pytest.raises(bps.MismatchError):
+            if rank == 0:
+                optimizer.zero_grad()
+            else:
+                optimizer.step()
+                optimizer.synchronize()
+        return optimizer.state_dict()["byteps_like"]["parameters"]["w"]["residual"]
+
+    assert not any(bool(residual.any()) for residual in run_world(2, body))
+
+
 def test_state_dict_goes_round():
     """Five steps at once, and three, a checkpoint per rank, and two: the same weights. Other ranks' is dropped."""
 
