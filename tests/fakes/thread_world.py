@@ -53,7 +53,7 @@ class ThreadWorld:
         self.rounds: dict[tuple[int, int], _Round] = {}
         self.pushed: Counter[str] = Counter()
         self._catalogue = DeclaredNames(partition_bytes)
-        self._barrier = threading.Barrier(size)
+        self._barriers, self._at_barrier = 0, 0
         self.seen: dict[str, tuple[int, TensorSpec]] = {}
         self.groups = GroupWorld()
         self.codecs = WorldCodecs()
@@ -70,7 +70,6 @@ class ThreadWorld:
             self.failure = self.failure or error
             self.changed.notify_all()
         self.groups.fail(self.failure)
-        self._barrier.abort()
 
     def check(self) -> None:
         if self.failure is not None:
@@ -108,12 +107,19 @@ class ThreadWorld:
                 self.changed.notify_all()
 
     def barrier(self, timeout: float | None) -> None:
-        self.check()
-        try:
-            self._barrier.wait(timeout or DEADLINE)
-        except threading.BrokenBarrierError:
+        """Which all have left that have come to it together, though the job fails before they wake up."""
+        with self.changed:
             self.check()
-            raise StalledError("barrier") from None
+            number, self._at_barrier = self._barriers, self._at_barrier + 1
+            if self._at_barrier == self.size:
+                self._barriers, self._at_barrier = number + 1, 0
+                self.changed.notify_all()
+            over = self.changed.wait_for(lambda: self._barriers > number or self.failure, timeout or DEADLINE)
+            if self._barriers > number:
+                return
+            self.check()
+            assert not over
+            raise StalledError("barrier")
 
 
 class ThreadHandle:
