@@ -15,8 +15,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(100);  // how long a waiting thread polls for events before it sleeps
-constexpr auto kYield = std::chrono::microseconds(50);  // likewise, giving way to others each time
 constexpr auto kCloseTimeout = std::chrono::milliseconds(1500);
 
 class CommunicatorImpl final : public Communicator {
@@ -76,13 +74,11 @@ Status CommunicatorImpl::Open(MeshOptions options) {
   return {};
 }
 
-// A waiting thread spins only while every rank of this host has a core to itself.
 void CommunicatorImpl::SetWorld(MeshWorld world) {
   const std::string& host = world.peers[world.rank].host_id;
   const auto ranks_here = std::count_if(world.peers.begin(), world.peers.end(),
                                         [&](const PeerAddress& peer) { return !host.empty() && peer.host_id == host; });
-  const bool spin = ranks_here <= static_cast<int64_t>(std::thread::hardware_concurrency());
-  loop().SetPatience(spin ? kSpin : kYield, spin);
+  loop().ShareCores(static_cast<size_t>(ranks_here));
   core_.Prepare(world);
   host_->SetWorld(world);
   mesh_->SetWorld(std::move(world));

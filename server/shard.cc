@@ -81,6 +81,7 @@ void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
   peer.placed = 0;
   by_link_[peer.link.get()] = &peer;
   ++stats_.links;
+  Attune();
   peer.link->Start();
   if (!failure_.ok()) SendText(peer, FrameType::kError, failure_.code(), failure_.message());
 }
@@ -98,6 +99,16 @@ void Shard::Drop(Peer& peer, const Status& why) {
   --stats_.links;
   peer.link->Close(why);
   closing_.push_back(std::move(peer.link));
+  Attune();
+}
+
+// To workers of other hosts a wake-up doesn't matter; and a thread that yields to one that computes waits for its turn,
+// while one that is woken has it at once.
+void Shard::Attune() {
+  const auto here = std::ranges::count_if(by_link_, [](const auto& one) { return one.first->shares_memory(); });
+  const auto threads = static_cast<size_t>(here) + 1;
+  if (here > 0 && threads <= std::thread::hardware_concurrency()) return loop_.ShareCores(threads);
+  loop_.SetPatience(Clock::duration(0), false);
 }
 
 Shard::Peer* Shard::PeerOf(const Link& link) {

@@ -93,6 +93,7 @@ class Shard : private LinkHandler {
   Peer* PeerOf(const Link& link);
   void Install(std::unique_ptr<Stream> stream, const Admitted& who);
   void Drop(Peer& peer, const Status& why);
+  void Attune();  // the loop's patience to the workers of this host
   void Reset(const ShardWorld& world);
   void FailOnLoop(Code code, const std::string& text);
   void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let

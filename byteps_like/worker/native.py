@@ -129,6 +129,7 @@ class NativeWorker(Stands):
             stall_timeout=config.stall_timeout,
             kernel_queue_bytes=config.kernel_queue_bytes,
             codec_threads=config.codec_threads,
+            local_workers=self.local_size,
         )
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()

@@ -28,7 +28,8 @@ class Channel : private LinkHandler {
   ~Channel() override;
 
   Status Connect(Deadline deadline);  // before the loop runs; blocks. kCapacity: this process lacks descriptors
-  void GiveUp() { ending_ = true; }   // any thread: a Connect under way ends with its next try
+  bool shares_memory() const { return first_stream_->shares_memory(); }  // after that, before Start
+  void GiveUp() { ending_ = true; }  // any thread: a Connect under way ends with its next try
 
   // I/O thread.
   void Start();

@@ -34,6 +34,8 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::vector
     engine->channels_.push_back(std::make_unique<Channel>(engine->context_, owner, std::move(shard), index));
   }
   if (Status connected = engine->ConnectAll(); !connected.ok()) return connected;
+  const auto here = std::ranges::count_if(engine->channels_, &Channel::shares_memory);
+  engine->context_.loop.ShareCores(engine->context_.options.local_workers + static_cast<size_t>(here));
   engine->context_.loop.Post([engine = engine.get()] {
     for (auto& channel : engine->channels_) channel->Start();
   });
@@ -211,7 +213,7 @@ Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, Us
     }
     wake = idle && !submitted_.empty();
   }
-  if (wake) context_.loop.Post([this] { Drain(); });
+  if (wake) context_.loop.PostOrRun([this] { Drain(); });
   return operation;
 }
 
@@ -249,9 +251,10 @@ void Engine::Done(Part& part, const Status& status) {
   if (operation->remaining.load(std::memory_order_relaxed) == 1) memory = std::move(operation->memory);
   if (!status.ok()) operation->status = status;
   if (part.staging != nullptr) part.staging->active = false;
-  if (operation->remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (operation->remaining.fetch_sub(1) != 1) return;
   if (operation->gate) operation->gate->Open();
   completed_.notify_all();
+  context_.loop.Nudge();  // whoever waits may drive it, and codec threads or the stager may have ended the operation
 }
 
 void Engine::GiveUp(const std::shared_ptr<Operation>& operation, const Status& why) {
@@ -263,12 +266,20 @@ void Engine::GiveUp(const std::shared_ptr<Operation>& operation, const Status& w
 
 Status Engine::Wait(Operation& operation, Deadline deadline) {
   const int64_t since = Tracing() && !operation.done() ? TraceClock() : 0;
-  std::unique_lock lock(mutex_);
-  const bool ended = completed_.wait_until(lock, deadline, [&] { return operation.done(); });
+  const bool ended = operation.done() || WaitDriving(operation, deadline);
   if (since != 0)
     TraceSince(since, {.kind = TraceKind::kWait, .key = operation.key, .member = context_.standing().rank});
   if (!ended) return Status(Code::kTimeout, "the operation has not ended yet");
   return operation.status;
+}
+
+// The caller does the work of the I/O thread meanwhile: to hand over to it, and to be woken by it, takes 25 us each.
+bool Engine::WaitDriving(const Operation& operation, Deadline deadline) {
+  const auto done = [&] { return operation.done(); };
+  return context_.loop.Drive(done, deadline, [&] {
+    std::unique_lock lock(mutex_);
+    return completed_.wait_until(lock, deadline, done);
+  });
 }
 
 void Engine::Fail(Code code, const std::string& text) {

@@ -1,6 +1,6 @@
 // The worker's engine: takes partitions from the framework, moves them over its channels (one per server shard), and
 // tells when results have landed. One I/O thread, and codec threads once a tensor has a codec; callers never block
-// except in Wait.
+// except in Wait, in which they do the I/O thread's work; what they submit soon after that they send themselves.
 //
 // All public methods may be called from any thread. No lock is held while bytes move, nothing is allocated per
 // partition and nothing calls Python on the way of the data.
@@ -141,6 +141,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   bool WatchStager();  // whether copies from or to the GPU are under way
   bool HasTwins(const DeclaredTensor& tensor) const;
   void BeginStaged(Part& part, UserWork* start);
+  bool WaitDriving(const Operation& operation, Deadline deadline);  // false: the deadline has passed
   Status CheckRequest(const Request& request, const DeclaredTensor& tensor) const;
   void Weigh(uint32_t tensor);  // so that links keep step by it
   void BeginCoded(Part& part);

@@ -28,8 +28,9 @@ struct alignas(2 * sizeof(uint32_t)) Standing {
 
 struct EngineOptions {
   Credentials credentials;
-  Standing standing;    // in the first view
-  uint32_t member = 0;  // this process's member number
+  Standing standing;           // in the first view
+  uint32_t member = 0;         // this process's member number
+  uint32_t local_workers = 1;  // on this host, with this one
   size_t segment_bytes = kDefaultSegment;
   size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link

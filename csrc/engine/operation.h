@@ -27,7 +27,7 @@ struct Operation : std::enable_shared_from_this<Operation> {  // so that owners 
   std::shared_ptr<SharedBuffer> memory;  // that it reads and writes, if that is shared: mapped until it has ended
   std::shared_ptr<GpuGate> gate;         // where streams of a GPU wait for it; nullptr: its tensor is on none
 
-  bool done() const { return remaining.load(std::memory_order_acquire) == 0; }
+  bool done() const { return remaining.load() == 0; }
 };
 
 // In the keys of preludes, which are rounds of their own; never in those of tensors.

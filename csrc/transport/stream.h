@@ -6,6 +6,7 @@
 // Read         never    the owning loop's thread only   kClosed at the end of the peer's bytes, kSystem, kPeerLost
 // Write        never    the owning loop's thread only   the same
 // fds          never    any                             none
+// OnEvent      never    the owning loop's thread only   none
 // KeepShort    never    the owning loop's thread only   none
 // LimitQueue   never    the owning loop's thread only   none
 // LimitSilence never    the owning loop's thread only   none
@@ -53,6 +54,9 @@ class Stream {
 
   // File descriptors to watch with EPOLLIN | EPOLLOUT | EPOLLET; after any event, read and write until both return 0.
   virtual std::vector<int> fds() const = 0;
+
+  // One of them has an event. Who calls it for one calls it for all; that saves system calls.
+  virtual void OnEvent(int /*fd*/) {}
 
   // A link that carries frames by other means than the bytes of this stream: it takes over all that the stream has,
   // which is then destroyed. After the handshake, when both ends have read all that the other wrote. nullptr: none.

@@ -54,6 +54,7 @@ class ChaosStream final : public Stream {
     return written;
   }
 
+  void OnEvent(int fd) override { inner_->OnEvent(fd); }
   std::vector<int> fds() const override {
     std::vector<int> fds = inner_->fds();
     fds.push_back(timer_.get());

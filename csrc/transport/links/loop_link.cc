@@ -6,8 +6,8 @@ void LoopLink::Start() {
   if (stopping_) return;
   started_ = true;
   for (const int fd : fds_) {
-    const Status watched = loop_.Watch(fd, [this] {
-      OnEvent();
+    const Status watched = loop_.Watch(fd, [this, fd] {
+      OnEvent(fd);
       RunDeferred();
     });
     if (!watched.ok()) return Close(watched);

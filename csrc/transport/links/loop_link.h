@@ -27,7 +27,7 @@ class LoopLink : public Link, private EventLoop::Deferred {
       : loop_(loop), handler_(handler), peer_(std::move(peer)), fds_(std::move(fds)) {}
 
   virtual Status Begin() { return {}; }  // the descriptors are watched
-  virtual void OnEvent() = 0;            // one of them has an event; a turn follows
+  virtual void OnEvent(int fd) = 0;      // it has an event; a turn follows
   virtual bool Turn() = 0;               // some work both ways; true: there is more, or there may be
   virtual bool may_send() const { return true; }
   virtual void Stop() {}        // at once: nothing more lands in memory of the handler's. Again is nothing.

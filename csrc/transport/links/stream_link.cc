@@ -26,7 +26,10 @@ class StreamLink final : public LoopLink {
   Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override { return stream_->TakeBuffer(); }
 
  private:
-  void OnEvent() override { readable_ = writable_ = true; }
+  void OnEvent(int fd) override {
+    stream_->OnEvent(fd);
+    readable_ = writable_ = true;
+  }
   bool may_send() const override { return writable_; }
   void Disconnect() override { stream_->Shutdown(); }
   const Traffic& sent() const override { return writer_.traffic(); }

@@ -44,8 +44,12 @@ void EventLoop::Run() {
       if (going) {
         RunDeferred();
         RunTimers();
-        WaitForEvents(driven_ ? 0 : WaitMilliseconds());
-        BuryWatchers();
+        if (driven_) {
+          WaitForEvents(0);
+          BuryWatchers();
+        } else {
+          Await(Deadline::max());
+        }
       }
       thread_.store(std::thread::id(), std::memory_order_relaxed);
     }

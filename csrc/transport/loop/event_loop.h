@@ -1,11 +1,11 @@
-// One thread's epoll loop. Sleeps when there is nothing to do: no polling, no spinning (docs/explanation/threads.md).
+// One thread's epoll loop. Sleeps when there is nothing to do, after some patience (docs/explanation/threads.md).
 //
 // A thread that waits for something the loop is to do may drive it meanwhile: it takes the loop over from the loop's
 // own thread, which keeps away for a millisecond after the last driver. So a sequence of short blocking calls pays
 // neither for handing over to the loop's thread nor for a wake-up.
 //
-// Post, Stop and Drive may be called from any thread; everything else only on the loop's thread (the driver, while one
-// drives), or before Run.
+// Post, PostOrRun, Stop, Drive, Nudge, SetPatience and ShareCores may be called from any thread; everything else only
+// on the loop's thread (the driver, while one drives), or before Run.
 #pragma once
 
 #include <atomic>
@@ -69,15 +69,24 @@ class EventLoop {
     bool reached = false;
     while (Iterate() && !(reached = until()) && Await(deadline) && !(reached = until())) {
     }
-    EndDriving();
+    EndDriving(true);
     return reached || until();
   }
-  // How long a driver polls for events, since the last one, before it sleeps. It spins only while no other thread needs
-  // the core. Any thread.
+  // A driver may wait for something that the calling thread has just done, by atomics that are sequentially consistent:
+  // it looks again.
+  void Nudge() {
+    if (driving_ && !on_loop_thread()) Wake();
+  }
+  // How long who runs the loop polls for events, since the last one, before it sleeps: a driver, or the loop's own
+  // thread while there never was one. It spins only while no other thread needs the core. At first not at all. Any
+  // thread.
   void SetPatience(Clock::duration patience, bool spin) {
     patience_.store(patience.count(), std::memory_order_relaxed);
     spin_.store(spin, std::memory_order_relaxed);
   }
+
+  // The patience of one of so many threads on this host that wait for one another.
+  void ShareCores(size_t threads);
 
   // Calls `on_event` after every edge on fd. Unwatch may be called inside the callback: no call follows it. kCapacity
   // if the kernel can watch no more (fs.epoll.max_user_watches, memory): then nothing is watched.
@@ -119,9 +128,10 @@ class EventLoop {
   bool Iterate();                 // false: the loop is to stop
   bool Await(Deadline deadline);  // false: the deadline has passed
   void OnBusy(Deadline now);
-  void EndDriving();
+  void EndDriving(bool waited);
   bool HasWork();
   void KeepAway();
+  void WhileDriven(std::unique_lock<std::mutex>& lock);
   bool SleepWatching();  // false: there is something to do now
   void BringBack();
   void RunAtOnce();
@@ -134,14 +144,15 @@ class EventLoop {
   std::atomic<int> overlooked_{0};         // threads that wait without driving: the loop's own thread is needed
   std::atomic<bool> watching_{false};      // the loop's own thread sleeps in SleepWatching
   std::atomic<bool> keeping_away_{false};  // it sleeps in KeepAway
-  std::atomic<bool> driver_slept_{false};
   std::atomic<bool> stopped_{false};
   std::mutex away_mutex_;
   std::condition_variable away_;
   bool needed_ = false;     // guarded by away_mutex_: it is to come back
-  Deadline last_driven_{};  // likewise
+  Deadline last_driven_{};  // likewise, as the next two
+  uint64_t drives_ = 0;     // that have ended
+  bool dozing_ = false;     // it sleeps until it is told that this drive has ended
   Deadline busy_at_{};      // of the holder of the baton: when there was an event last
-  int in_vain_ = 0;         // likewise: how often its patience is to be halved
+  int in_vain_ = 0;         // likewise: how often its patience is halved
   std::atomic<int64_t> patience_{0};
   std::atomic<bool> spin_{false};
   Fd nudge_;  // gets the loop's own thread out of SleepWatching

@@ -12,14 +12,22 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kAfterDriver = std::chrono::milliseconds(1);  // the loop's own thread keeps away
-constexpr auto kWhileDriven = std::chrono::milliseconds(5);  // and looks this often, unless the driver sleeps
-constexpr auto kAlone = std::chrono::microseconds(5);        // then a spinning driver offers its core to others
-constexpr int kMostShorter = 6;                              // halvings of a driver's patience
+constexpr auto kAlone = std::chrono::microseconds(5);        // then a spinning thread offers its core to others
+constexpr auto kSpin = std::chrono::microseconds(100);       // the patience of a thread with a core to itself,
+constexpr auto kYield = std::chrono::microseconds(50);       // and of one that gives way to others each time
+constexpr int kMostShorter = 6;                              // halvings of its patience
 constexpr int kFlushes = 4;                                  // iterations in which a driver finishes what it has begun
 
 void Ring(const Fd& fd) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(fd.get(), &one, sizeof(one));
+}
+
+// In milliseconds; `work` -1: never.
+int Sooner(int work, Clock::duration left) {
+  const auto limit = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  const auto most = static_cast<int>(std::clamp<int64_t>(limit, 0, 3'600'000));
+  return work < 0 ? most : std::min(work, most);
 }
 
 }  // namespace
@@ -55,33 +63,31 @@ bool EventLoop::Iterate() {
   return true;
 }
 
+// Polls while it is patient, and then sleeps, until there is an event, or at most until there is other work.
 bool EventLoop::Await(Deadline deadline) {
-  const int sleep = WaitMilliseconds();
-  const bool events = WaitForEvents(0);
-  BuryWatchers();
-  if (sleep == 0 && !events) return true;
+  const int work = WaitMilliseconds();
   const Deadline now = Clock::now();
-  if (events) {
-    OnBusy(now);
-    return true;
-  }
-  if (now >= deadline) return false;
-  if ((now - busy_at_).count() < patience_.load(std::memory_order_relaxed) >> in_vain_) {
-    // Even where there are cores enough, the one that is waited for may have been put on this one.
-    if (!spin_.load(std::memory_order_relaxed) || now - busy_at_ > kAlone) ::sched_yield();
-    return true;
-  }
-  driver_slept_ = true;
-  in_vain_ = std::min(in_vain_ + 1, kMostShorter);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
-  const auto most = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
-  if (WaitForEvents(sleep < 0 ? most : std::min(sleep, most))) OnBusy(Clock::now());
+  const bool late = now >= deadline;
+  const bool patient = (now - busy_at_).count() < patience_.load(std::memory_order_relaxed) >> in_vain_;
+  const bool sleeps = work != 0 && !late && !patient;
+  if (sleeps) in_vain_ = std::min(in_vain_ + 1, kMostShorter);
+  const bool events = WaitForEvents(sleeps ? Sooner(work, deadline - now) : 0);
   BuryWatchers();
-  return true;
+  if (events) OnBusy(sleeps ? Clock::now() : now);
+  if (events || work == 0) return !late;
+  // Even where there are cores enough, the one that is waited for may have been put on this one.
+  if (patient && (!spin_.load(std::memory_order_relaxed) || now - busy_at_ > kAlone)) ::sched_yield();
+  return !late;
 }
 
-// Where events are further apart than a driver's patience, as on a line that is busy with large messages, looking for
-// them all that time costs others the core, and finds none: each such wait halves it, until they come closer again.
+void EventLoop::ShareCores(size_t threads) {
+  const bool spin = threads <= std::thread::hardware_concurrency();
+  SetPatience(spin ? kSpin : kYield, spin);
+}
+
+// Where events are further apart than the patience of who runs the loop, as on a line that is busy with large messages,
+// looking for them all that time costs others the core, and finds none: each such wait halves it, until they come
+// closer again.
 void EventLoop::OnBusy(Deadline now) {
   if ((now - busy_at_).count() < patience_.load(std::memory_order_relaxed)) in_vain_ = 0;
   busy_at_ = now;
@@ -92,22 +98,26 @@ bool EventLoop::HasWork() {
   return !posted_.empty() || stop_;
 }
 
-void EventLoop::EndDriving() {
+// `waited`: it was not just for what a thread has posted. Many of those that follow one another don't keep the loop's
+// own thread away, which overlaps the transfer with what they do in between.
+void EventLoop::EndDriving(bool waited) {
   for (int i = 0; i < kFlushes && !deferred_.empty() && Iterate(); ++i) {
   }
   const bool unfinished = !deferred_.empty();
   thread_.store(std::thread::id(), std::memory_order_relaxed);
   baton_.unlock();
-  const bool slept = driver_slept_.exchange(false);
+  bool dozing;
   {
     std::lock_guard lock(away_mutex_);
-    last_driven_ = Clock::now();
+    if (waited) last_driven_ = Clock::now();
+    ++drives_;
+    dozing = dozing_;
     driving_ = false;
   }
   if (unfinished || overlooked_ > 0 || HasWork()) {
     BringBack();
-  } else if (slept) {
-    away_.notify_all();  // it may sleep without a deadline
+  } else if (dozing) {
+    away_.notify_all();
   }
   if (watching_) Ring(nudge_);  // a timer may be due sooner than it knows
 }
@@ -116,7 +126,7 @@ void EventLoop::EndDriving() {
 void EventLoop::RunAtOnce() {
   if (BeginDriving(false)) {
     Iterate();
-    EndDriving();
+    EndDriving(false);
   } else {
     Wake();
     BringBack();
@@ -135,11 +145,7 @@ void EventLoop::KeepAway() {
   keeping_away_ = true;
   while (!needed_ && !HasWork()) {
     if (driving_) {
-      if (driver_slept_) {
-        away_.wait(lock);
-      } else {
-        away_.wait_for(lock, kWhileDriven);
-      }
+      WhileDriven(lock);
       continue;
     }
     if (overlooked_ > 0 || Clock::now() >= last_driven_ + kAfterDriver) break;
@@ -147,6 +153,16 @@ void EventLoop::KeepAway() {
   }
   needed_ = false;
   keeping_away_ = false;
+}
+
+// Short drives, of which many follow one another, don't tell this thread of their ends: that would cost each a wake-up.
+void EventLoop::WhileDriven(std::unique_lock<std::mutex>& lock) {
+  const uint64_t drive = drives_;
+  away_.wait_for(lock, kAfterDriver);
+  if (needed_ || !driving_ || drives_ != drive) return;
+  dozing_ = true;
+  away_.wait(lock);
+  dozing_ = false;
 }
 
 // The loop's own thread, when it has nothing to do and holds no baton: sleeps until there are events, a timer is due,
@@ -164,7 +180,8 @@ bool EventLoop::SleepWatching() {
     pollfd fds[] = {{epoll_.get(), POLLIN, 0}, {nudge_.get(), POLLIN, 0}};
     ::poll(fds, 2, milliseconds);
     uint64_t count;
-    [[maybe_unused]] const ssize_t taken = ::read(nudge_.get(), &count, sizeof(count));
+    if (fds[1].revents != 0) [[maybe_unused]]
+      const ssize_t taken = ::read(nudge_.get(), &count, sizeof(count));
   }
   watching_ = false;
   return true;

@@ -37,6 +37,7 @@ constexpr size_t kPublishBytes = 64u << 10;
 // A waiting writer is woken when this much is free, not for every few bytes. The reader empties the ring before it
 // waits itself, so this point is always reached.
 constexpr size_t kWakeWriterBytes = kRingBytes / 4;
+constexpr int kRingsAtOnce = 32;  // a socket has room for 200 or more
 
 }  // namespace
 
@@ -63,6 +64,11 @@ std::vector<int> RingStream::fds() const {
   std::vector<int> fds{end_.doorbell.get()};
   if (end_.channel->fd() >= 0) fds.push_back(end_.channel->fd());
   return fds;
+}
+
+void RingStream::OnEvent(int fd) {
+  told_ = true;
+  may_be_gone_ = may_be_gone_ || fd == end_.channel->fd();
 }
 
 Result<size_t> RingStream::Read(std::byte* data, size_t size) {
@@ -119,7 +125,7 @@ Result<size_t> RingStream::Writable() const {
 
 Result<size_t> RingStream::WaitForBytes() {
   auto& waits = page_->direction[1 - end_.side].reader_waits;
-  if (std::exchange(awaits_bytes_, true) && waits.load() == 0) TakeRings();
+  if (std::exchange(awaits_bytes_, true) && waits.load() == 0) CountRing();
   waits.store(1);
   auto readable = Readable();
   if (!readable.ok() || *readable > 0) return readable;
@@ -132,7 +138,7 @@ Result<size_t> RingStream::WaitForBytes() {
 
 Result<size_t> RingStream::WaitForSpace() {
   auto& waits = page_->direction[end_.side].writer_waits;
-  if (std::exchange(awaits_space_, true) && waits.load() == 0) TakeRings();
+  if (std::exchange(awaits_space_, true) && waits.load() == 0) CountRing();
   waits.store(1);
   auto space = Writable();
   if (!space.ok() || *space > 0) return space;
@@ -172,10 +178,15 @@ void RingStream::PublishTail() {
   if (ring.writer_waits.exchange(0) != 0) RingPeer();
 }
 
-Status RingStream::PeerState() const {
+// Asking the channel is a system call, for when it may have something to say.
+Status RingStream::PeerState() {
   const auto& closed = page_->closed[1 - end_.side];
   if (closed.load() != 0) return Closed();
-  if (end_.channel->alive()) return {};
+  if (!may_be_gone_) return {};
+  if (end_.channel->alive()) {
+    may_be_gone_ = !told_;
+    return {};
+  }
   if (closed.load() != 0) return Closed();  // it said so just before it went
   return Status(Code::kPeerLost, peer() + " died");
 }
@@ -194,10 +205,12 @@ void RingStream::RingPeer() const {
   [[maybe_unused]] const ssize_t sent = ::send(end_.peer_doorbell.get(), &kRing, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-// Each ring is an edge for epoll, read or not; the bytes are taken so that there is always room for the next. There are
-// as many as waits that have ended, so one call has them all.
-void RingStream::TakeRings() {
-  char rings[64];
+// Each ring is an edge for epoll, read or not; the bytes are taken, many at a time, so that there is always room for
+// the next. There are as many as waits that have ended.
+void RingStream::CountRing() {
+  char rings[kRingsAtOnce];
+  if (++rings_ < kRingsAtOnce) return;
+  rings_ = 0;
   [[maybe_unused]] const ssize_t taken = ::recv(end_.doorbell.get(), rings, sizeof(rings), MSG_DONTWAIT);
 }
 

@@ -59,6 +59,7 @@ class RingStream final : public Stream {
   Result<size_t> Read(std::byte* data, size_t size) override;
   Result<size_t> Write(std::span<const iovec> pieces) override;
   std::vector<int> fds() const override;
+  void OnEvent(int fd) override;
   void Shutdown() override;
   std::string peer() const override { return end_.channel->peer(); }
   std::string source() const override { return {}; }
@@ -76,8 +77,8 @@ class RingStream final : public Stream {
   void CopyOut(std::byte* to, size_t bytes);
   void PublishHead();
   void PublishTail();
-  Status PeerState() const;
-  void TakeRings();
+  Status PeerState();
+  void CountRing();
   Status Closed() const;
   Status Corrupt(const char* what) const;
   void RingPeer() const;
@@ -89,6 +90,9 @@ class RingStream final : public Stream {
   uint64_t head_ = 0;  // of the outgoing ring: ours, so never read back from shared memory
   uint64_t tail_ = 0;  // of the incoming ring
   bool awaits_bytes_ = false, awaits_space_ = false;  // we have said so, and look whether we were rung for it
+  int rings_ = 0;                                     // that may lie in our doorbell
+  bool told_ = false;                                 // of events
+  bool may_be_gone_ = true;                           // the channel has had one since we asked it, for all we know
   std::atomic<bool> shut_{false};
 };
 

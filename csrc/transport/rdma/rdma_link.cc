@@ -77,7 +77,7 @@ class RdmaLink final : public LoopLink {
     return {};
   }
 
-  void OnEvent() override { endpoint_->TakeEvents(); }
+  void OnEvent(int) override { endpoint_->TakeEvents(); }
   void Stop() override { endpoint_->Fail(); }
   const Traffic& sent() const override { return sender_.traffic(); }
   const Traffic& received() const override { return receiver_.traffic(); }

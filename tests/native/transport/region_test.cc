@@ -167,11 +167,14 @@ TEST_CASE("regions: what was counted where it lies is answered there when a new 
     REQUIRE(link.Receive().has_value());
   }
   RawLink again = server.Connect(0);
+  again.Send(PushHeader(0, 8, 1, 4));
+  other.Send(PushHeader(1, 8, 1, 4));
+  REQUIRE(again.Receive().has_value());  // the server has closed the descriptors of the link before
   {
     const NoDescriptors none;
     again.Share(0, 3, *mine);
     again.Send(Reference(0, 7, 1 << 20));
-    REQUIRE(server.HasReceived(6));
+    REQUIRE(server.HasReceived(8));
   }
   REQUIRE(again.Receive()->header.type == FrameType::kRegion);
   again.Send(PushHeader(0, 7, 0, 1 << 20));

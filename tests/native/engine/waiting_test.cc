@@ -1,0 +1,95 @@
+// Threads that wait for their operations run the engine's loop meanwhile: one at a time, none forgotten.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <string_view>
+
+#include "tests/native/compression/coded_fixture.h"
+#include "tests/native/server/cluster_fixture.h"
+#include "tests/native/slow.h"
+
+namespace byteps_like::testing {
+namespace {
+
+constexpr int kBlocks = 20, kRounds = 50;
+// The shard's and the caller's, in rounds that take longer than their patience. Shorter ones need none.
+constexpr double kMostSleeps = kSlow > 1 ? 2.2 : 0.5;
+
+// How often threads of this process have gone to sleep.
+int64_t Sleeps() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nvcsw;
+}
+
+// Per round, in the quietest of many blocks: on a busy machine a round may take so long that the engine's own thread
+// comes back in between.
+double SleepsPerRound(Tensor<float>& tensor) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int block = 0; block < kBlocks; ++block) {
+    const int64_t before = Sleeps();
+    for (int round = 0; round < kRounds; ++round) CHECK(tensor.Run(Op::kSum).ok());
+    least = std::min(least, Sleeps() - before);
+  }
+  return double(least) / kRounds;
+}
+
+}  // namespace
+
+TEST_CASE("waiting: a short round is over before its caller or a shard of its host sleeps, and wakes no other thread") {
+  if (std::thread::hardware_concurrency() < 2) return;  // nobody polls then
+  for (const char* scheme : {"inproc", "shm", "tcp"})
+    for (const bool shared : {false, true}) {
+      CAPTURE(scheme);
+      Cluster cluster({.workers = 1, .scheme = scheme});
+      Tensor<float> tensor(cluster, 0, 1024, DType::kFloat32, 0, shared);
+      CHECK(SleepsPerRound(tensor) <= kMostSleeps + (std::string_view(scheme) == "tcp"));  // whose shard doesn't poll
+    }
+}
+
+TEST_CASE("waiting: operations end that a codec thread ends while their caller runs the loop") {
+  constexpr uint32_t kCount = 1 << 20;  // which takes longer to decode than their patience
+  Cluster cluster({.workers = 1, .segment_bytes = 1 << 20, .partition_bytes = 4 * kCount});
+  CodedTensor tensor(cluster, 0, kCount, {CodecOf(kOnebit, 1), kOnebit}, 0);
+  const Deadline end = In(5 * kSlow);
+  for (int round = 0; round < 100; ++round) CHECK(tensor.Run(Op::kSum).ok());
+  CHECK(Clock::now() < end);  // a caller that is told of nothing looks five times a second
+}
+
+TEST_CASE("waiting: many threads wait at once, each for its own operations") {
+  constexpr uint32_t kThreads = 6;
+  const int rounds = 200 / int(kSlow) + 1;
+  Cluster cluster({.workers = 2, .scheme = "shm"});
+  cluster.Everybody([&](uint32_t rank) {
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (uint32_t number = 0; number < kThreads; ++number)
+      threads.emplace_back([&, number] {
+        Tensor<float> tensor(cluster, rank, 1000 * number + 1, DType::kFloat32, 100 * number, number % 2 == 0);
+        for (int round = 0; round < rounds; ++round) {
+          std::fill_n(tensor.data(), tensor.size(), float(rank + 1));
+          wrong += !tensor.Run(Op::kSum).ok() || tensor.data()[tensor.size() - 1] != 3;
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    CHECK(wrong == 0);
+  });
+}
+
+TEST_CASE("waiting: operations end that nobody waits for, whoever has run the loop before") {
+  Cluster cluster({.workers = 1, .scheme = "shm"});
+  Tensor<float> tensor(cluster, 0, 50'000, DType::kFloat32, 0);
+  for (int round = 0; round < 50; ++round) {
+    CHECK(tensor.Run(Op::kSum).ok());
+    auto operation = tensor.Start(Op::kSum);
+    REQUIRE(operation.ok());
+    const Deadline end = In(5 * kSlow);
+    while (!(*operation)->done() && Clock::now() < end) std::this_thread::yield();
+    CHECK((*operation)->done());
+  }
+}
+
+}  // namespace byteps_like::testing
