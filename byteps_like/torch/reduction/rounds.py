@@ -73,7 +73,7 @@ class Rounds:
         for item in self._beside:
             if parameter in item:
                 item.accumulated(parameter)
-        # In neither: it was frozen when it should have returned to a bucket. The round's end finds it a place.
+        # If it is in neither, it was frozen when it should have returned to a bucket: the round's end finds it a place.
         self._touch()
 
     def arrived(self, taker: Taker, slot: Accumulated, passes: int) -> None:

@@ -179,9 +179,10 @@ bool EventLoop::SleepWatching() {
   if (!driving_) {
     pollfd fds[] = {{epoll_.get(), POLLIN, 0}, {nudge_.get(), POLLIN, 0}};
     ::poll(fds, 2, milliseconds);
-    uint64_t count;
-    if (fds[1].revents != 0) [[maybe_unused]]
-      const ssize_t taken = ::read(nudge_.get(), &count, sizeof(count));
+    if (fds[1].revents != 0) {
+      uint64_t count;
+      [[maybe_unused]] const ssize_t taken = ::read(nudge_.get(), &count, sizeof(count));
+    }
   }
   watching_ = false;
   return true;

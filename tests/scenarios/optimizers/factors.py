@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -230,6 +230,21 @@ def thrown_away(bps: Any, rank: int, size: int) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+def averages_those_of_all(
+    optimizer: Any, model: nn.Module, loss: Callable[..., torch.Tensor], rank: int, size: int, steps: Iterable[int]
+) -> None:
+    """A backward for each of `steps`, and then every gradient is what one process has for all ranks."""
+    reference = copy.deepcopy(model)
+    reference.zero_grad()
+    for step in steps:
+        loss(model, rank, step).backward()
+        for other in range(size):
+            (loss(reference, other, step) / size).backward()
+    optimizer.synchronize()
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert distance(ours.grad, theirs.grad) < TOLERANCE
+
+
 def all_thrown_away(bps: Any, rank: int, size: int) -> None:
     """The same where no gradient is in a bucket; with more passes it is the count that starts again."""
 
@@ -252,14 +267,7 @@ def all_thrown_away(bps: Any, rank: int, size: int) -> None:
         for _ in range(cleared):
             loss(model, rank, 9).backward()
         model.zero_grad()
-        reference = copy.deepcopy(model)
-        for step in range(6, 6 + passes):
-            loss(model, rank, step).backward()
-            for other in range(size):
-                (loss(reference, other, step) / size).backward()
-        optimizer.synchronize()
-        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-            assert distance(ours.grad, theirs.grad) < TOLERANCE
+        averages_those_of_all(optimizer, model, loss, rank, size, range(6, 6 + passes))
         optimizer.zero_grad()
         for _ in range(passes):
             loss(model, rank, 7).backward()
@@ -304,14 +312,7 @@ def thrown_away_between_two_uses(bps: Any, rank: int, size: int) -> None:
             assert size == 1 or all(layer.left for layer in layers_of(optimizer).values())
             loss(model, rank, 9).backward()
             model.zero_grad()
-        reference = copy.deepcopy(model)
-        reference.zero_grad()
-        loss(model, rank, step).backward()
-        for other in range(size):
-            (loss(reference, other, step) / size).backward()
-        optimizer.synchronize()
-        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-            assert distance(ours.grad, theirs.grad) < TOLERANCE
+        averages_those_of_all(optimizer, model, loss, rank, size, [step])
     optimizer.zero_grad()
 
 
