@@ -7,8 +7,6 @@
 namespace byteps_like {
 namespace {
 
-Status Invalid(const std::string& why) { return Status(Code::kInvalid, "codec " + why); }
-
 template <typename T>
 bool Number(const std::string& text, T* value) {
   const char* const end = text.data() + text.size();
@@ -18,8 +16,9 @@ bool Number(const std::string& text, T* value) {
 
 }  // namespace
 
-Result<CodecSpec> CodecSpec::Parse(std::string_view text) {
+Result<CodecSpec> CodecSpec::Parse(std::string_view text, std::string_view what) {
   CodecSpec spec;
+  spec.what_ = what;
   spec.text_ = text;
   const size_t colon = text.find(':');
   spec.name_ = text.substr(0, colon);
@@ -28,15 +27,19 @@ Result<CodecSpec> CodecSpec::Parse(std::string_view text) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const size_t equals = item.find('=');
-    if (equals == std::string_view::npos) return Invalid(spec.text_ + ": " + std::string(item) + " is not key=value");
+    if (equals == std::string_view::npos) return spec.Invalid(std::string(item) + " is not key=value");
     const auto added = spec.values_.emplace(item.substr(0, equals), item.substr(equals + 1));
-    if (!added.second) return Invalid(spec.text_ + ": " + added.first->first + " comes twice");
+    if (!added.second) return spec.Invalid(added.first->first + " comes twice");
   }
   return spec;
 }
 
+Status CodecSpec::Invalid(const std::string& why) const {
+  return Status(Code::kInvalid, what_ + " " + text_ + ": " + why);
+}
+
 void CodecSpec::Refuse(const std::string& why) {
-  if (failure_.ok()) failure_ = Invalid(text_ + ": " + why);
+  if (failure_.ok()) failure_ = Invalid(why);
 }
 
 std::string CodecSpec::Take(const std::string& key) {
@@ -61,6 +64,23 @@ double CodecSpec::Real(const std::string& key, double least, double most) {
   return least;
 }
 
+std::optional<double> CodecSpec::RealOr(const std::string& key, std::string_view none, double least, double most) {
+  if (const auto found = values_.find(key); found != values_.end() && found->second == none) {
+    values_.erase(found);
+    return std::nullopt;
+  }
+  return Real(key, least, most);
+}
+
+double CodecSpec::Below(const std::string& key, double bound) {
+  const std::string text = Take(key);
+  double value = 0;
+  if (Number(text, &value) && value >= 0 && value < bound) return value;
+  Refuse(key + "=" + text + " must be a " +
+         (bound == 1 ? "number of at least 0 and below 1" : "finite number of at least 0"));
+  return 0;
+}
+
 std::string CodecSpec::Word(const std::string& key, std::initializer_list<const char*> choices) {
   const std::string text = Take(key);
   std::string known;
@@ -74,7 +94,7 @@ std::string CodecSpec::Word(const std::string& key, std::initializer_list<const 
 
 Status CodecSpec::Done() const {
   if (!failure_.ok()) return failure_;
-  if (!values_.empty()) return Invalid(text_ + ": there is no " + values_.begin()->first);
+  if (!values_.empty()) return Invalid("there is no " + values_.begin()->first);
   return Status();
 }
 

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "byteps_like/_native/events.h"
-#include "byteps_like/_native/gpu_py.h"
+#include "byteps_like/_native/gpu/gpu_py.h"
 #include "byteps_like/_native/incarnation.h"
 #include "compression/gpu/registry.h"
 #include "compression/registry.h"
@@ -201,6 +201,7 @@ std::map<std::string, uint64_t> Counters(PyEngine& self) {
           {"payload_sent", counters.payload_sent},
           {"payload_received", counters.payload_received},
           {"payload_placed", counters.payload_placed},
+          {"bounced", self.engine().bounced()},
           {"encoded_in", coded.bytes_in},
           {"encoded_out", coded.bytes_out},
           {"gpu_encoded_in", gpu_coded.bytes_in},

@@ -111,11 +111,13 @@ void BindGpuPeers(nanobind::module_& m);
 void BindHost(nanobind::module_& m);
 void BindInprocLink(nanobind::module_& m);
 void BindKernels(nanobind::module_& m);
+void BindLedger(nanobind::module_& m);
 void BindLog(nanobind::module_& m);
 void BindRdma(nanobind::module_& m);
 void BindLowRank(nanobind::module_& m);
 void BindProgram(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 void BindTrace(nanobind::module_& m);
+void BindUpdates(nanobind::module_& m);
 
 }  // namespace byteps_like

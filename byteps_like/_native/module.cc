@@ -33,11 +33,13 @@ NB_MODULE(_core, m) {
   byteps_like::BindHost(m);
   byteps_like::BindInprocLink(m);
   byteps_like::BindKernels(m);
+  byteps_like::BindLedger(m);
   byteps_like::BindLog(m);
   byteps_like::BindRdma(m);
   byteps_like::BindLowRank(m);
   byteps_like::BindProgram(m);
   byteps_like::BindServer(m);
   byteps_like::BindTrace(m);
+  byteps_like::BindUpdates(m);
   byteps_like::BindCommunicator(m);
 }

@@ -3,8 +3,7 @@ and in compression/registry.cc."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from byteps_like.compression.codec import Codec, Trait
 from byteps_like.compression.quantised.casts import Bf16, Fp16
@@ -26,7 +25,7 @@ from byteps_like.compression.sparse.coo import Coo
 from byteps_like.compression.sparse.randomk import RandomK
 from byteps_like.compression.sparse.sketch import Sketch
 from byteps_like.compression.sparse.topk import TopK
-from byteps_like.compression.spec import parse
+from byteps_like.compression.spec import built, parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import TWOWAY
 
@@ -86,27 +85,7 @@ def codec_of(text: str) -> Codec:
     kinds = {kind.name: kind for kind in CODECS}
     if name not in kinds:
         raise InvalidArgumentError(f"there is no codec {name!r}; there are {', '.join([*kinds, *SHORT])}")
-    return _with(kinds[name], values, text)
-
-
-def _with(kind: type[Codec], values: dict[str, str], text: str) -> Codec:
-    known = {field.name: type(field.default) for field in fields(kind)}
-    unknown = sorted(values.keys() - known.keys())
-    if unknown:
-        raise InvalidArgumentError(
-            f"{unknown[0]!r} in {text!r} is not a parameter of {kind.name}, which has {', '.join(known) or 'none'}"
-        )
-    try:
-        arguments: dict[str, Any] = {key: _value(known[key], value) for key, value in values.items()}
-        return kind(**arguments)
-    except ValueError as error:
-        raise InvalidArgumentError(f"codec {text!r}: {error}") from None
-
-
-def _value(kind: type, text: str) -> Any:
-    if kind is bool:
-        return {"0": False, "1": True, "false": False, "true": True}[text.lower()]
-    return kind(text)
+    return built(kinds[name], values, text, "codec")
 
 
 @dataclass(frozen=True)

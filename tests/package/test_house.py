@@ -22,8 +22,14 @@ OPTIONAL = {"byteps_like._core", "torch", "matplotlib", "cupy", "optuna", "grpc"
 """What a process may be without, or takes long to import and not every process needs."""
 DISTANT_FRIENDS = {"GpuMemory"}
 """Classes that may see the inside of one in another file: GpuMemory, which counts its bytes in its Gpu."""
-STARTS_FAST = {"byteps_like.cli"}
-"""Where imports wait until they are needed, so that `byteps-like --help` and completion answer at once."""
+STARTS_FAST = {
+    "byteps_like.cli",
+    "byteps_like.control.placing.placement",
+    "byteps_like.launch.run",
+    "byteps_like.wire.crc32c",
+}
+"""Where imports wait until they are needed, so that `byteps-like --help` and completion answer at once, and no job's
+workers wait until its launcher and scheduler have imported NumPy."""
 
 
 def _module(path: Path) -> str:

@@ -17,7 +17,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"worker.api", "worker.standing", "collectives.api"},  # the seams: plain data types that all floors speak of
     {"compression", "cuda"},
     {"control"},
-    {"server", "collectives"},
+    {"server", "collectives", "store"},
     {"worker"},
     {"portable", "tuner"},
     {"torch.device"},

@@ -1,6 +1,6 @@
 // byteps_like._core.Gpu: a device by CUDA's driver, for the torch layer and tests. Streams and addresses are integers,
 // so that they may be torch's or CuPy's as well as ours.
-#include "byteps_like/_native/gpu_py.h"
+#include "byteps_like/_native/gpu/gpu_py.h"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>

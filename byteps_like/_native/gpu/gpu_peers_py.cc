@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "byteps_like/_native/events.h"
-#include "byteps_like/_native/gpu_py.h"
+#include "byteps_like/_native/gpu/gpu_py.h"
 #include "csrc/gpu/peers/peers_group.h"
 
 namespace nb = nanobind;

@@ -1,0 +1,141 @@
+"""What a server knows of one store key beside its bytes: the version, what it has of each source, what waits.
+
+Each contribution is settled exactly once: it is part of one version, or late. A repeated one, after a broken link, is
+recognized by its clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from byteps_like.errors import CorruptError
+from byteps_like.store.policies.policy import Contribution, Open, Policy, PushPace, PushVerdict
+
+_RECENT = 0.25
+"""The part of the newest interval in the average of all."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that was just made."""
+
+    number: int
+    """From 1."""
+    pushes: tuple[Contribution, ...]
+    """What it was made of, in the order in which they came."""
+
+    def age(self, push: Contribution) -> int:
+        """How many versions were made since the one it was computed on, before this one."""
+        return self.number - 1 - push.base
+
+
+@dataclass(frozen=True)
+class Late:
+    """A push that is not applied."""
+
+    push: Contribution
+
+
+Event = Version | Late
+
+
+class Ledger:
+    """One key's, under `policy`; `sources` are live. Times are seconds of any one clock. Not thread-safe.
+
+    Each call returns what it has brought about, in order.
+    """
+
+    def __init__(self, policy: Policy, sources: Iterable[int], now: float = 0.0) -> None:
+        self.policy = policy
+        self.version = 0
+        self.clocks = dict.fromkeys(sources, 0)
+        self.open = Open(now)
+        self.paces: dict[int, PushPace] = {}
+        self.gap: float | None = None
+        self.bases: dict[int, int] = {}
+        self.leads: dict[int, float] = {}
+        self._held: list[Contribution] = []
+        self._newest: float | None = None
+        self._left: dict[int, int] = {}
+
+    @property
+    def least(self) -> int:
+        """The fewest contributions that are behind a live source."""
+        return min(self.clocks.values(), default=0)
+
+    def clock(self, source: int) -> int:
+        """That of its next push; what is before it is here."""
+        behind = self.clocks[source] if source in self.clocks else self._left[source]
+        return behind + (source in self.open.pushes) + sum(one.source == source for one in self._held)
+
+    def push(self, push: Contribution, now: float) -> list[Event]:
+        """A contribution has come, whole. Nothing becomes of one that has come before. Raises CorruptError if one
+        before it is missing, or it was computed on a version that there is not yet."""
+        expected = self.clock(push.source)
+        if push.clock < expected:
+            return []
+        if push.clock > expected or push.base > self.version:
+            raise CorruptError(
+                f"rank {push.source} has pushed its contribution {push.clock}, computed on version {push.base}, after"
+                f" {expected} of its own, and {self.version} versions"
+            )
+        self._note(push, now)
+        return [*self._offer(push, now), *self.pass_time(now)]
+
+    def pass_time(self, now: float) -> list[Event]:
+        """It is `now`: what is ready is made."""
+        events: list[Event] = []
+        while (due := self.policy.ready_at(self)) is not None and due <= now:
+            events += self._make(now)
+        return events
+
+    def may_read(self, reader: int) -> bool:
+        """Whether a live source may read the version in force."""
+        return self.policy.may_read(self, reader)
+
+    def lose(self, source: int, now: float) -> list[Event]:
+        """It has left. What it has pushed counts; nobody waits for it."""
+        self._left[source] = self.clocks.pop(source)
+        return self.pass_time(now)
+
+    def join(self, source: int) -> int:
+        """It has come: the clock of its first push."""
+        self.clocks[source] = max(self.least, self._left.pop(source, 0))
+        return self.clock(source)
+
+    def _note(self, push: Contribution, now: float) -> None:
+        self.bases[push.source] = push.base
+        pace = self.paces.get(push.source)
+        self.paces[push.source] = PushPace(now, None if pace is None else now - pace.last)
+        if self._newest is not None:
+            gap = now - self._newest
+            self.gap = gap if self.gap is None else self.gap + _RECENT * (gap - self.gap)
+        self._newest = now
+
+    def _offer(self, push: Contribution, now: float) -> list[Event]:
+        verdict = self.policy.on_push(self, push)
+        if verdict is PushVerdict.LATE:
+            self._settle(push)
+            return [Late(push)]
+        if verdict is PushVerdict.HOLD:
+            self._held.append(push)
+        else:
+            self.open.pushes[push.source] = push
+            self.open.times.append(now)
+        return []
+
+    def _make(self, now: float) -> list[Event]:
+        pushes, held = tuple(self.open.pushes.values()), self._held
+        self.version += 1
+        self.open, self._held = Open(now), []
+        for push in pushes:
+            self._settle(push)
+        return [Version(self.version, pushes), *(event for push in held for event in self._offer(push, now))]
+
+    def _settle(self, push: Contribution) -> None:
+        if push.source not in self.clocks:
+            self._left[push.source] += 1
+            return
+        self.clocks[push.source] += 1
+        self.leads[push.source] = self.policy.lead(self, push.source)

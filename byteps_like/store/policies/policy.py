@@ -1,0 +1,138 @@
+"""A policy decides what becomes of each push to a store key, when the next version is made, and who may read it.
+
+Policies are pure: they decide by what the key's ledger shows them, and keep nothing. Servers run twins of these in C++.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from byteps_like.errors import InvalidArgumentError
+
+NOTHING = -1
+"""The base of who has pushed nothing yet."""
+
+
+class PushVerdict(Enum):
+    """What becomes of a push."""
+
+    COUNT = "count"
+    """It is part of the next version."""
+    LATE = "late"
+    """It is never applied, and its source is told so."""
+    HOLD = "hold"
+    """It is asked about again when the next version has been made."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A contribution to a key."""
+
+    source: int
+    clock: int
+    """How many the source has made before it."""
+    base: int
+    """The version that it was computed on."""
+    weight: float = 1.0
+
+
+@dataclass
+class PushPace:
+    """How fast something happens, in seconds of any one clock."""
+
+    last: float = 0.0
+    """When it happened last."""
+    interval: float | None = None
+    """Between the last two; None before there are two."""
+
+
+@dataclass
+class Open:
+    """What the next version will be made of."""
+
+    since: float = 0.0
+    """When the last one was made."""
+    pushes: dict[int, Contribution] = field(default_factory=dict)
+    """By source, in the order in which they came."""
+    times: list[float] = field(default_factory=list)
+    """When they came."""
+
+
+class Key(Protocol):
+    """What a policy sees of a key. See ledger.Ledger, which is one."""
+
+    @property
+    def version(self) -> int:
+        """How many updates were made."""
+
+    @property
+    def clocks(self) -> Mapping[int, int]:
+        """By live source, how many of its contributions are behind it: applied, or late."""
+
+    @property
+    def least(self) -> int:
+        """The smallest of them."""
+
+    @property
+    def open(self) -> Open:
+        """The next version so far."""
+
+    @property
+    def paces(self) -> Mapping[int, PushPace]:
+        """By source, of its pushes."""
+
+    @property
+    def gap(self) -> float | None:
+        """Seconds between two pushes, from whomever, on average of late; None if there were no two."""
+
+    @property
+    def bases(self) -> Mapping[int, int]:
+        """By source, that of its last push; NOTHING if there was none."""
+
+    @property
+    def leads(self) -> Mapping[int, float]:
+        """By source, what `lead` has said after its last push."""
+
+
+class Policy(ABC):
+    """One consistency. Subclasses are frozen dataclasses; their fields are the keys of their text form."""
+
+    name: str
+    """In texts."""
+
+    def check(self, ranks: int) -> None:  # noqa: B027 - most have nothing to check
+        """Raises InvalidArgumentError if so many ranks can't use it."""
+
+    @abstractmethod
+    def on_push(self, key: Key, push: Contribution) -> PushVerdict:
+        """What becomes of a push: asked when it has come, and again after each version if it is held."""
+
+    @abstractmethod
+    def ready_at(self, key: Key) -> float | None:
+        """From when on the next version may be made of what is open; None: not before something more comes. Asked when
+        anything has changed."""
+
+    @abstractmethod
+    def may_read(self, key: Key, reader: int) -> bool:
+        """Whether a source may read the version in force, or has to wait. Once true it stays so until the source pushes
+        again."""
+
+    def lead(self, key: Key, source: int) -> float:  # noqa: ARG002 - for those who have a bound
+        """By how many clocks `source`, which has just pushed, may be ahead of the slowest when it reads. The ledger
+        keeps it for `may_read`."""
+        return float("inf")
+
+
+NOW = float("-inf")
+"""When a version is made that need not wait."""
+
+
+def whole(name: str, value: object) -> int:
+    """`value` of a policy's field. Raises InvalidArgumentError unless it is a whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise InvalidArgumentError(f"{name}={value!r} is no whole number")

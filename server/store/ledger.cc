@@ -1,0 +1,119 @@
+#include "server/store/ledger.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr double kRecent = 0.25;  // the part of the newest interval in the average of all
+
+}  // namespace
+
+const Contribution* OpenVersion::Find(uint32_t source) const {
+  const auto found = std::ranges::find(pushes, source, &Contribution::source);
+  return found == pushes.end() ? nullptr : &*found;
+}
+
+Ledger::Ledger(const StorePolicy& policy, uint32_t sources, double now) : policy_(policy), live_(sources) {
+  open_.since = now;
+  for (uint32_t number = 0; number < sources; ++number) sources_.push_back({.number = number});
+}
+
+const SourceState* Ledger::Find(uint32_t number) const {
+  const auto found = std::ranges::lower_bound(sources_, number, {}, &SourceState::number);
+  return found != sources_.end() && found->number == number ? &*found : nullptr;
+}
+
+int64_t Ledger::least() const {
+  int64_t least = INT64_MAX;
+  for (const SourceState& one : sources_)
+    if (one.live) least = std::min(least, one.clock);
+  return live_ == 0 ? 0 : least;
+}
+
+bool Ledger::AllLiveAreHere() const {
+  return std::ranges::all_of(sources_, [&](const SourceState& one) { return !one.live || open_.Find(one.number); });
+}
+
+int64_t Ledger::Clock(uint32_t source) const {
+  const auto waiting = std::ranges::count(held_, source, &Contribution::source);
+  return Find(source)->clock + (open_.Find(source) != nullptr) + waiting;
+}
+
+Status Ledger::Push(const Contribution& push, double now, std::vector<Settled>* events) {
+  const int64_t expected = Clock(push.source);
+  if (push.clock < expected) return {};
+  if (push.clock > expected || push.base > version_)
+    return Status(Code::kCorrupt, "rank " + std::to_string(push.source) + " has pushed its contribution " +
+                                      std::to_string(push.clock) + ", computed on version " +
+                                      std::to_string(push.base) + ", after " + std::to_string(expected) +
+                                      " of its own, and " + std::to_string(version_) + " versions");
+  Note(push, now);
+  Offer(push, now, events);
+  PassTime(now, events);
+  return {};
+}
+
+void Ledger::PassTime(double now, std::vector<Settled>* events) {
+  for (auto due = policy_.ReadyAt(*this); due && *due <= now; due = policy_.ReadyAt(*this)) Make(now, events);
+}
+
+void Ledger::Lose(uint32_t source, double now, std::vector<Settled>* events) {
+  At(source).live = false;
+  --live_;
+  PassTime(now, events);
+}
+
+int64_t Ledger::Join(uint32_t source) {
+  const int64_t begin = least();
+  if (Find(source) == nullptr)
+    sources_.insert(std::ranges::lower_bound(sources_, source, {}, &SourceState::number), {.number = source});
+  SourceState& joined = At(source);
+  joined.live = true;
+  joined.clock = std::max(begin, joined.clock);
+  ++live_;
+  return Clock(source);
+}
+
+void Ledger::Note(const Contribution& push, double now) {
+  SourceState& source = At(push.source);
+  source.interval = source.base < 0 ? 0 : now - source.last;
+  source.last = now;
+  source.base = push.base;
+  if (newest_) {
+    const double gap = now - *newest_;
+    gap_ = gap_ ? *gap_ + kRecent * (gap - *gap_) : gap;
+  }
+  newest_ = now;
+}
+
+void Ledger::Offer(const Contribution& push, double now, std::vector<Settled>* events) {
+  switch (policy_.OnPush(*this, push)) {
+    case PushVerdict::kLate:
+      return Settle(push, 0, events);
+    case PushVerdict::kHold:
+      return held_.push_back(push);
+    case PushVerdict::kCount:
+      open_.pushes.push_back(push);
+      open_.times.push_back(now);
+  }
+}
+
+void Ledger::Make(double now, std::vector<Settled>* events) {
+  ++version_;
+  const std::vector<Contribution> pushes = std::exchange(open_, {.since = now}).pushes;
+  const std::vector<Contribution> held = std::exchange(held_, {});
+  for (const Contribution& push : pushes) Settle(push, version_, events);
+  for (const Contribution& push : held) Offer(push, now, events);
+}
+
+void Ledger::Settle(const Contribution& push, int64_t version, std::vector<Settled>* events) {
+  SourceState& source = At(push.source);
+  ++source.clock;
+  if (source.live) source.lead = policy_.Lead(*this, push.source);
+  events->push_back({push, version});
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,80 @@
+// What a server knows of one store key beside its bytes: the version, what it has of each source, what waits. Each
+// contribution is settled exactly once: it is part of one version, or late. A repeated one is recognized by its clock.
+// Twin of byteps_like/store/ledger.py. Not thread-safe: a key belongs to one shard. Times are seconds of any one clock.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "server/store/policy.h"
+
+namespace byteps_like {
+
+struct SourceState {
+  uint32_t number = 0;
+  bool live = true;
+  int64_t clock = 0;  // how many of its contributions are behind it: applied, or late
+  int64_t base = -1;  // of its last; -1: none
+  double lead = kAnyLead;
+  double last = 0;      // when that came
+  double interval = 0;  // since the one before; 0: there is none
+};
+
+// What the next version will be made of.
+struct OpenVersion {
+  double since = 0;                  // when the last one was made
+  std::vector<Contribution> pushes;  // in the order in which they came
+  std::vector<double> times;         // when
+
+  const Contribution* Find(uint32_t source) const;
+};
+
+// A contribution is settled.
+struct Settled {
+  Contribution push;
+  int64_t version = 0;  // that it is part of; 0: it is late
+};
+
+class Ledger {
+ public:
+  // Of sources 0 to `sources` - 1. The policy lives longer.
+  Ledger(const StorePolicy& policy, uint32_t sources, double now);
+
+  int64_t version() const { return version_; }
+  int64_t least() const;  // contributions behind the slowest live source
+  uint32_t live() const { return live_; }
+  const OpenVersion& open() const { return open_; }
+  std::optional<double> gap() const { return gap_; }  // seconds between two pushes, on average of late
+  const SourceState& source(uint32_t number) const { return *Find(number); }
+  std::span<const SourceState> sources() const { return sources_; }  // by number
+  bool AllLiveAreHere() const;
+  int64_t Clock(uint32_t source) const;  // of its next push; what is before it is here
+
+  // Each of these adds to `events` what it has brought about, in order.
+  // A contribution has come, whole. kCorrupt if one before it is missing, or if it was computed on a version that there
+  // is not yet.
+  Status Push(const Contribution& push, double now, std::vector<Settled>* events);
+  void PassTime(double now, std::vector<Settled>* events);
+  void Lose(uint32_t source, double now, std::vector<Settled>* events);
+  int64_t Join(uint32_t source);  // the clock of its first push
+
+  bool MayRead(uint32_t reader) const { return policy_.MayRead(*this, reader); }
+
+ private:
+  const SourceState* Find(uint32_t number) const;
+  SourceState& At(uint32_t number) { return const_cast<SourceState&>(*Find(number)); }
+  void Note(const Contribution& push, double now);
+  void Offer(const Contribution& push, double now, std::vector<Settled>* events);
+  void Make(double now, std::vector<Settled>* events);
+  void Settle(const Contribution& push, int64_t version, std::vector<Settled>* events);
+
+  const StorePolicy& policy_;
+  int64_t version_ = 0;
+  uint32_t live_ = 0;
+  std::vector<SourceState> sources_;
+  OpenVersion open_;
+  std::vector<Contribution> held_;
+  std::optional<double> gap_, newest_;
+};
+
+}  // namespace byteps_like

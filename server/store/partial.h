@@ -1,0 +1,42 @@
+// Partial rounds: a version is made of the first contributions, so nobody waits for the slowest.
+#pragma once
+
+#include <algorithm>
+
+#include "server/store/policy.h"
+
+namespace byteps_like {
+
+// A version is made when as many contributions as are needed are here and the grace is over, or all are here.
+class Partial : public StorePolicy {
+ public:
+  PushVerdict OnPush(const Ledger& key, const Contribution& push) const override;
+  std::optional<double> ReadyAt(const Ledger& key) const override;
+  bool MayRead(const Ledger& key, uint32_t reader) const override;
+
+ protected:
+  virtual uint32_t Needed(uint32_t live) const = 0;  // while so many sources live: from 1 to all
+
+  std::optional<double> grace_ = 0;  // seconds; nullopt: as long as it pays
+  double max_age_ = 0;               // of a contribution that counts, in versions
+};
+
+class KOfN final : public Partial {
+ public:
+  static std::unique_ptr<StorePolicy> Make(CodecSpec& spec);
+
+ private:
+  uint32_t Needed(uint32_t live) const override { return std::min(k_, live); }
+  uint32_t k_ = 1;
+};
+
+class Backup final : public Partial {
+ public:
+  static std::unique_ptr<StorePolicy> Make(CodecSpec& spec);
+
+ private:
+  uint32_t Needed(uint32_t live) const override { return live > spare_ ? live - spare_ : 1; }
+  uint32_t spare_ = 0;
+};
+
+}  // namespace byteps_like

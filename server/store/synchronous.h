@@ -1,0 +1,21 @@
+// Bulk-synchronous: each version is made of one contribution of every live source, and nobody reads before.
+#pragma once
+
+#include "server/store/ledger.h"
+
+namespace byteps_like {
+
+class Bsp final : public StorePolicy {
+ public:
+  static std::unique_ptr<StorePolicy> Make(CodecSpec&) { return std::make_unique<Bsp>(); }
+
+  PushVerdict OnPush(const Ledger& key, const Contribution& push) const override {
+    return key.open().Find(push.source) != nullptr ? PushVerdict::kHold : PushVerdict::kCount;
+  }
+  std::optional<double> ReadyAt(const Ledger& key) const override {
+    return !key.open().pushes.empty() && key.AllLiveAreHere() ? std::optional(kNow) : std::nullopt;
+  }
+  bool MayRead(const Ledger& key, uint32_t reader) const override { return key.open().Find(reader) == nullptr; }
+};
+
+}  // namespace byteps_like

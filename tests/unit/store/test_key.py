@@ -1,0 +1,118 @@
+"""What becomes of a key's value: by every policy, what was pushed and nothing else."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.store.key import Applied, Combining, PushAnswer, StoreKey
+from byteps_like.store.policies.policy import Contribution
+from byteps_like.store.policies.registry import policy_of
+from byteps_like.store.updates.registry import update_of
+
+
+def key_of(policy: str, update: str = "add", ranks: int = 2, kind: Any = np.float32, **how: Any) -> StoreKey:
+    combining = Combining(**{"combine": "sum", **how})
+    return StoreKey(np.zeros(3, kind), policy_of(policy, ranks), range(ranks), update_of(update), combining)
+
+
+def push(
+    key: StoreKey, source: int, number: float, base: int | None = None, weight: float = 1.0, lr: float | None = None
+) -> list[PushAnswer]:
+    """Three times `number`, as the source's next."""
+    contribution = Contribution(source, key.ledger.clock(source), key.ledger.version if base is None else base, weight)
+    return key.push(contribution, np.full_like(key.value, number), 0.0, lr)
+
+
+def told(answers: list[PushAnswer]) -> list[tuple[int, Applied, int]]:
+    return [(one.push.source, one.applied, one.version) for one in answers]
+
+
+def test_rounds_of_all_are_means_that_an_optimizer_steps_by() -> None:
+    key = key_of("bsp", "sgd:lr=0.5", combine="mean")
+    assert push(key, 0, 1.0) == [] and key.read(0) is None
+    assert told(push(key, 1, 3.0)) == [(0, Applied.COUNTED, 1), (1, Applied.COUNTED, 1)]
+    assert np.array_equal(key.read(0), np.full(3, -1.0))  # type: ignore[arg-type]
+
+
+def test_a_second_push_of_one_source_is_held_for_the_next_round() -> None:
+    key = key_of("bsp")
+    push(key, 0, 1.0)
+    assert told(push(key, 0, 10.0)) == [(0, Applied.HELD, 0)]
+    push(key, 1, 2.0)
+    assert key.value[0] == 3.0
+    assert told(push(key, 1, 20.0)) == [(0, Applied.COUNTED, 2), (1, Applied.COUNTED, 2)]
+    assert key.value[0] == 33.0
+
+
+def test_late_contributions_leave_no_trace() -> None:
+    key = key_of("backup:b=1")
+    push(key, 0, 1.0)
+    assert told(push(key, 1, 100.0, base=0)) == [(1, Applied.LATE, 1)]
+    push(key, 1, 2.0)
+    assert key.value[0] == 3.0
+
+
+def test_what_is_not_finite_counts_for_the_round_but_is_not_applied() -> None:
+    key = key_of("bsp", combine="mean")
+    push(key, 0, math.nan)
+    assert told(push(key, 1, 4.0)) == [(0, Applied.NOT_FINITE, 1), (1, Applied.COUNTED, 1)]
+    assert key.value[0] == 4.0, "the mean of what is finite"
+    assert [told(push(key, rank, math.inf)) for rank in (0, 1)][1] == [
+        (0, Applied.NOT_FINITE, 2), (1, Applied.NOT_FINITE, 2)]  # fmt: skip
+    assert (key.value[0], key.ledger.version) == (4.0, 2)
+
+
+def test_an_old_single_contribution_is_damped() -> None:
+    key = key_of("asp", damp="inverse", ranks=3)
+    for source in (0, 1):
+        push(key, source, 1.0)
+    push(key, 2, 8.0, base=0)
+    assert key.value[0] == 2.0 + 8.0 / 2
+
+
+def test_repeated_contributions_are_not_kept() -> None:
+    key = key_of("asp")
+    first = Contribution(0, 0, 0)
+    for _ in range(3):
+        key.push(first, np.ones(3, np.float32), 0.0)
+    assert key.value[0] == 1.0 and not key._staged
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "ssp:s=1", "k_of_n:k=2,late=next", "dssp:lo=0,hi=2"])
+def test_integers_add_up_exactly_whatever_comes_twice(policy: str) -> None:
+    random = Random(0)
+    key = key_of(policy, kind=np.int64, ranks=3)
+    sent: list[tuple[Contribution, int]] = []
+    for _ in range(200):
+        source = random.randrange(3)
+        one = Contribution(source, key.ledger.clock(source), key.ledger.version), random.getrandbits(62)
+        sent.append(one)
+        for contribution, number in (one, random.choice(sent)):
+            key.push(contribution, np.full(3, number, np.int64), 0.0)
+    for source in range(3):
+        key.lose(source, 0.0)
+    expected = sum(number for _, number in sent) & (1 << 64) - 1
+    assert key.value.view(np.uint64).tolist() == [expected] * 3
+
+
+def test_ranks_of_two_schedules_are_refused() -> None:
+    key = key_of("bsp", "sgd")
+    push(key, 0, 1.0, lr=0.1)
+    with pytest.raises(MismatchError, match=r"rank 1 .* lr=0.2, but rank 0 with lr=0.1, both computed on version 0"):
+        push(key, 1, 1.0, lr=0.2)
+    assert push(key, 1, 1.0, lr=0.1)
+
+
+def test_what_does_not_fit_is_refused_and_has_not_come() -> None:
+    key = key_of("asp")
+    with pytest.raises(MismatchError, match=r"rank 0 has pushed float64 of shape \(3,\) to a key of float32"):
+        key.push(Contribution(0, 0, 0), np.zeros(3), 0.0)
+    with pytest.raises(InvalidArgumentError, match="integers can only be summed, with whole numbers as weights"):
+        push(key_of("asp", kind=np.int64), 0, 1, weight=0.5)
+    assert key.ledger.clock(0) == 0
