@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma \
-  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-codecs bench-training bench-placement \
+  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement \
   bench-compression bench-rdma docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
@@ -126,7 +126,7 @@ ARM_CHECK = xargs -P $(JOBS) -n 1 $(ARM_CXX) -std=c++20 -Wall -Wextra -Werror -f
 
 arm:
 	@if command -v $(ARM_CXX) > /dev/null; then \
-	  printf '%s\n' csrc/kernels/*.cc | $(ARM_CHECK) && \
+	  printf '%s\n' csrc/kernels/*.cc csrc/kernels/crc32c/*.cc server/update/*.cc | $(ARM_CHECK) && \
 	  printf '%s\n' compression/loops/*.cc | $(ARM_CHECK) -Wno-psabi -DBYTEPS_LIKE_ISA=scalar; \
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
@@ -159,6 +159,9 @@ format:  ## formats everything
 
 bench: setup  ## push_pull against gloo, on this host
 	@$(PYTHON) -m bench.servers.push_pull
+
+bench-server: setup  ## what push_pull by servers costs on this host, by size, memory and transport (some minutes)
+	@$(PYTHON) -m bench.servers.route
 
 bench-training: setup  ## training steps against gloo's DDP, on a lab of shaped links (root; a quarter of an hour)
 	@$(PYTHON) -m bench.training.steps

@@ -66,7 +66,11 @@ class Config:
         "Devices, such as cpu or cpu,cuda, for which init_process_group() and init_device_mesh() use 'byteps' if a"
         " script names no backend.",
     )
-    partition_bytes: int = _setting(4 << 20, "Largest part of a tensor that is scheduled as a unit.", job_wide=True)
+    partition_bytes: int = _setting(
+        4 << 20,
+        "Largest part of a tensor that is scheduled as a unit. If this says nothing else, 1 MB in jobs on one host.",
+        job_wide=True,
+    )
     segment_bytes: int = _setting(
         128 << 10, "Largest single write to a link; more urgent data can overtake after each write.", job_wide=True
     )

@@ -102,12 +102,10 @@ void Shard::Drop(Peer& peer, const Status& why) {
   Attune();
 }
 
-// To workers of other hosts a wake-up doesn't matter; and a thread that yields to one that computes waits for its turn,
-// while one that is woken has it at once.
+// To workers of other hosts a wake-up doesn't matter.
 void Shard::Attune() {
   const auto here = std::ranges::count_if(by_link_, [](const auto& one) { return one.first->shares_memory(); });
-  const auto threads = static_cast<size_t>(here) + 1;
-  if (here > 0 && threads <= std::thread::hardware_concurrency()) return loop_.ShareCores(threads);
+  if (here > 0) return loop_.ShareCores(static_cast<size_t>(here) + 1);
   loop_.SetPatience(Clock::duration(0), false);
 }
 

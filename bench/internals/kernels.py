@@ -1,6 +1,6 @@
 """The SIMD kernels against the rate at which this machine streams `a += b`, one thread.
 
-    python -m bench.internals.kernels [--megabytes 64] [--repeats 9] [--instruction-set avx2]
+    python -m bench.internals.kernels [--megabytes 64] [--repeats 9] [--instruction-set avx2] [--only bfloat16]
 
 The limit is measured in the same run, in turn with each kernel and on the same memory: a plain loop over fp32 that the
 compiler has vectorised. Rates count bytes read and written, so a kernel at the limit has a ratio of 1; the ratio is the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -180,6 +181,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=64, help="size of each array")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--instruction-set", default=kernels.instruction_set())
+    parser.add_argument("--only", default="", metavar="REGEX", help="kernels whose names it finds itself in")
     options = parser.parse_args()
     if not kernels.select_instruction_set(options.instruction_set):
         parser.error(f"this CPU has no {options.instruction_set}")
@@ -190,7 +192,8 @@ def main() -> None:
         ("every source and destination in place", many(memory)),
         ("conversions and scaling", conversions(memory)),
     ):
-        outcomes = [measure(case, memory, options.repeats) for case in cases]
+        wanted = filter(lambda case: re.search(options.only, case.name), cases)
+        outcomes = [measure(case, memory, options.repeats) for case in wanted]
         show(f"{title}: {options.megabytes} MB arrays, one thread, {options.instruction_set}", outcomes)
         rows += [outcome.as_row() for outcome in outcomes]
     checksums = checksum_rates(options.repeats)

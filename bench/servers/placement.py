@@ -38,8 +38,9 @@ class Case:
     workers: int
     spare: int
     mbits: int
-    size: int
+    sizes: tuple[int, ...]
     repeats: int
+    """Of the last size; smaller ones are repeated as often as takes about as long, up to 20 times."""
     contenders: tuple[str, ...] = (OURS, RIVAL, RING)
     slow: int = 0
     told: bool = True
@@ -75,11 +76,13 @@ class Case:
         return f"{self.workers} workers, {self.spare} spare at {self.mbits} Mb/s{slow}"
 
 
+LARGE = (64 << 20,)
+SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 CASES = [
-    *(Case("spare", 4, spare, 1000, 64 << 20, 5) for spare in range(5)),
-    Case("eight", 8, 8, 200, 64 << 20, 3, (OURS, RING)),
-    *(Case("slow", 4, 4, 1000, 64 << 20, 5, (OURS,), slow=1, told=told) for told in (False, True)),
-    Case("slow", 4, 4, 1000, 64 << 20, 20, (OURS,), slow=1, told=False, live=True),
+    *(Case("spare", 4, spare, 1000, SIZES, 5) for spare in range(5)),
+    Case("eight", 8, 8, 200, LARGE, 3, (OURS, RING)),
+    *(Case("slow", 4, 4, 1000, LARGE, 5, (OURS,), slow=1, told=told) for told in (False, True)),
+    Case("slow", 4, 4, 1000, LARGE, 20, (OURS,), slow=1, told=False, live=True),
 ]
 
 
@@ -106,7 +109,9 @@ def measure(case: Case) -> list[dict[str, Any]]:
     """One row per contender."""
     with Lab(len(case.rates), rate=case.rates) as lab, tempfile.TemporaryDirectory(prefix="placement-") as folder:
         measured = Measured(case, max(lab.goodput() for _ in range(3)))
-        plan = Plan([case.size], [case.repeats], ["arena"], list(case.contenders), folder, "eth0")
+        bursts = [push_pull.burst_for(size, measured.goodput) for size in case.sizes]
+        repeats = [max(case.repeats, min(20, case.repeats * case.sizes[-1] // size)) for size in case.sizes]
+        plan = Plan(list(case.sizes), bursts, repeats, ["arena"], list(case.contenders), folder, "eth0")
         command = module("bench.servers.push_pull_worker", str(plan.save()))
         environment = {"BYTEPS_LIKE_REPLAN": str(case.live)}
         options = RunOptions(command, case.workers, environment=environment, quiet=True)
@@ -114,24 +119,34 @@ def measure(case: Case) -> list[dict[str, Any]]:
             sys.exit(code)
         ranks = [push_pull.read_operations(Path(folder) / f"rank{rank}.jsonl") for rank in range(case.workers)]
         if case.live:  # the last quarter: what it has come to
-            ranks = [operations[-case.repeats // 4 :] for operations in ranks]
+            timed = [[one for one in operations if not one.look] for operations in ranks]
+            ranks = [operations[-case.repeats // 4 :] for operations in timed]
         found = push_pull.rows(measured, ranks)
         return [{**row, "bench": "placement", "kind": case.kind, "spare": case.spare} for row in found]
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """The table: ours beside its prediction and the others."""
-    times = {(row["setup"], row["contender"]): row for row in rows}
-    columns = ("setup", "time", "predicted", "time/predicted", "gloo", "vs gloo", "our ring", "vs ring")
+    times = {(row["setup"], row["bytes"], row["contender"]): row for row in rows}
+    columns = ("setup", "size", "time", "predicted", "time/predicted", "gloo", "vs gloo", "our ring", "vs ring")
     ours = [row for row in rows if row["contender"] == OURS]
     cells = []
     for row in ours:
         others = []
         for name in (RIVAL, RING):
-            other = times.get((row["setup"], name))
+            other = times.get((row["setup"], row["bytes"], name))
             others += [show_time(other), f"{other['seconds'] / row['seconds']:.2f}"] if other else ["", ""]
         ratio = f"{row['seconds'] / row['limit']:.3f}"
-        cells.append((row["setup"], show_time(row), report.show_time(row["limit"]), ratio, *others))
+        cells.append(
+            (
+                row["setup"],
+                report.show_bytes(row["bytes"]),
+                show_time(row),
+                report.show_time(row["limit"]),
+                ratio,
+                *others,
+            )
+        )
     goodputs = sorted({round(row["goodput"] / 1e6, 1) for row in ours})
     report.print_table(f"placement, fp32 in the arena, goodput {goodputs} MB/s", columns, cells)
 
@@ -141,7 +156,7 @@ def show_time(row: dict[str, Any]) -> str:
 
 
 def plot(path: Path, rows: list[dict[str, Any]]) -> None:
-    some = [row for row in rows if row["kind"] == "spare"]
+    some = [row for row in rows if row["kind"] == "spare" and row["bytes"] == LARGE[-1]]
     series = {name: points(some, name, "seconds") for name in (OURS, RIVAL, RING)} | {
         "limit (predicted)": points(some, OURS, "limit")
     }

@@ -3,10 +3,12 @@
     python -m bench.servers.push_pull                                         one host: 2 workers, 1 server
     python -m bench.servers.push_pull --lab --hosts 4 --servers 4 --rate 1gbit    4 worker hosts, 4 server hosts (root)
 
-Every sum is checked. The limit of a shaped line is the busiest link at the line's measured goodput B: a worker's,
-M/B, or a server's, n·M/(k·B); gloo's is a ring's. On one host it is memory: each worker's buffer is read and written
-once, 2·n·M bytes at the rate measured for `a += b` on all cores, which moves 3 bytes per byte of a. "Again" is what of
-its segments TCP sent more than once, on the workers' hosts. Leaves out/push_pull.jsonl and a PNG.
+Small operations are timed in bursts, one after the other. Every sum is checked. The limit of a shaped line is the
+busiest link at the line's measured goodput B: a worker's, M/B, or a server's, n·M/(k·B); gloo's is a ring's. On one
+host it is memory: each worker's buffer is read and written once, 2·n·M bytes at the rate measured for `a += b` on all
+cores, which moves 3 bytes per byte of a. "Again" is what of its segments TCP sent more than once, on the workers'
+hosts. "Sleeps" are of all threads of workers and servers in one operation, "CPU s/GB" their processor time for each
+gigabyte of each worker. Leaves out/push_pull.jsonl and a PNG.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,13 +52,19 @@ class Setup:
         """The least time for `size` bytes per worker, in seconds."""
         if self.goodput is None:
             return 2 * self.workers * size / (3 * add_rate(size))
+        if not self.servers:  # then our own ring's
+            return self._ring(size) / self.goodput
         return max(size, self.workers * size / self.servers) / self.goodput
 
     def rival_limit(self, size: int) -> float | None:
         """That of gloo's ring, which sends 2(n-1)/n of the bytes each way."""
         if self.goodput is None:
             return None
-        return 2 * (self.workers - 1) / self.workers * size / self.goodput
+        return self._ring(size) / self.goodput
+
+    def _ring(self, size: int) -> float:
+        """Bytes that each worker sends."""
+        return 2 * (self.workers - 1) / self.workers * size
 
     def __str__(self) -> str:
         where = f"{self.workers} worker hosts, {self.servers} server hosts at {self.rate}"
@@ -85,23 +93,29 @@ def add_rate(size: int) -> float:
     return cores * rounds * size / best
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", "--hosts", type=int, default=0, help="workers, or worker hosts (2; in a lab 4)")
-    parser.add_argument("--servers", type=int, default=1, help="servers, or server hosts (1)")
+    parser.add_argument("--servers", type=int, default=1, help="servers, or server hosts (1); 0: collectives")
     parser.add_argument("--lab", action="store_true", help="each process on a host of its own, links shaped (root)")
     parser.add_argument("--rate", default="1gbit", help="speed of the links of the lab")
     parser.add_argument("--queue", type=int, default=0, metavar="BYTES", help="of a port of its switch (10 ms)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="BYTES")
     parser.add_argument("--memory", nargs="+", choices=["arena", "private"], default=["arena", "private"])
+    parser.add_argument("--transport", default="auto", help="of the job: auto, shm, tcp, ... (auto)")
     parser.add_argument("--only", choices=[OURS, RIVAL], help="leave the other out")
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long to measure one size")
     parser.add_argument("--repeats", type=int, default=0, help="instead of as many as fit")
     parser.add_argument("--json", type=Path, default=report.OUT / "push_pull.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "push_pull.png")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     arguments.workers = arguments.workers or (4 if arguments.lab else 2)
     return arguments
+
+
+def burst_for(size: int, goodput: float | None) -> int:
+    """Operations that take some 20 ms together: one alone would tell more of how the ranks come out of the barrier."""
+    return int(min(20, max(1, 0.02 / (size / (goodput or HOST_RATE)))))
 
 
 def repeats_for(size: int, arguments: argparse.Namespace, goodput: float | None) -> int:
@@ -125,6 +139,7 @@ def _measured(arguments: argparse.Namespace, lab: Lab | None) -> tuple[Setup, li
     with tempfile.TemporaryDirectory(prefix="push_pull-") as folder:
         plan = Plan(
             sizes=arguments.sizes,
+            bursts=[burst_for(size, goodput) for size in arguments.sizes],
             repeats=[repeats_for(size, arguments, goodput) for size in arguments.sizes],
             memory=arguments.memory,
             contenders=[arguments.only] if arguments.only else [OURS, RIVAL],
@@ -132,7 +147,8 @@ def _measured(arguments: argparse.Namespace, lab: Lab | None) -> tuple[Setup, li
             interface="eth0" if lab else "lo",
         )
         command = module("bench.servers.push_pull_worker", str(plan.save()))
-        options = RunOptions(command, setup.workers, setup.servers, quiet=True)
+        environment = {"BYTEPS_LIKE_TRANSPORT": arguments.transport}
+        options = RunOptions(command, setup.workers, setup.servers, environment=environment, quiet=True)
         if code := run_job(options) if lab is None else run_in_lab(lab, options):
             sys.exit(code)
         ranks = [read_operations(Path(folder) / f"rank{rank}.jsonl") for rank in range(setup.workers)]
@@ -144,7 +160,7 @@ def read_operations(path: Path) -> list[Operation]:
 
 
 def rows(setup: Setup, ranks: list[list[Operation]]) -> Iterator[dict[str, Any]]:
-    """Joins the ranks' records. An operation lasts from the last rank's start to the last rank's end."""
+    """Joins the ranks' records. A burst lasts from the last rank's start to the last rank's end."""
     groups: dict[tuple[int, str, str], list[tuple[Operation, ...]]] = defaultdict(list)
     for turn in zip(*ranks, strict=True):
         first = turn[0]
@@ -152,21 +168,46 @@ def rows(setup: Setup, ranks: list[list[Operation]]) -> Iterator[dict[str, Any]]
             raise RuntimeError("the ranks did not do the same operations")
         groups[first.size, first.memory, first.contender].append(turn)
     limits = {size: setup.limit(size) for size, _, _ in groups}
-    for (size, memory, contender), turns in groups.items():
-        times = [max(item.end for item in turn) - max(item.start for item in turn) for turn in turns]
+    for (size, memory, contender), all_turns in groups.items():
+        turns, looked_at, counted = (
+            [turn for turn in all_turns if turn[0].look == look] for look in ("", "use", "calls")
+        )
+        times = [_duration(turn) for turn in turns]
         spread = report.Spread.of(times)
         yield {
             "bench": "push_pull", "setup": str(setup), "goodput": setup.goodput, "bytes": size, "memory": memory,
             "contender": contender, "seconds": spread.median, "low": spread.low, "high": spread.high,
             "count": spread.count, "limit": limits[size], "ring_limit": setup.rival_limit(size),
-            "again": _again(turns), **_moved(turns),
+            "again": _again(turns), **_moved(turns), **(_used(looked_at) if looked_at else {}),
+            "calls": _calls(counted),
         }  # fmt: skip
 
 
-def _moved(turns: list[tuple[Operation, ...]]) -> dict[str, int]:
-    """The most that any rank moved in any turn, by its own counters and by its interface's."""
-    names = ("payload_sent", "payload_received", "wire_sent", "wire_received")
-    return {name: max(getattr(item, name) for turn in turns for item in turn) for name in names}
+def _duration(turn: tuple[Operation, ...]) -> float:
+    """Of one operation of the burst, in seconds."""
+    return (max(item.end for item in turn) - max(item.start for item in turn)) / turn[0].burst
+
+
+def _moved(turns: list[tuple[Operation, ...]]) -> dict[str, float]:
+    """The most that any rank moved for an operation, by its own counters and by its interface's."""
+    names = ("payload_sent", "payload_received", "wire_sent", "wire_received", "bounced")
+    return {name: max(getattr(item, name) / item.burst for turn in turns for item in turn) for name in names}
+
+
+def _used(turns: list[tuple[Operation, ...]]) -> dict[str, float]:
+    """By all processes together, for one operation: how often threads went to sleep, and seconds of processor time for
+    each byte that a worker gives."""
+    spent = [sum(item.processor / (item.size * item.burst) for item in turn) / len(turn) for turn in turns]
+    return {
+        "sleeps": report.Spread.of([sum(item.sleeps / item.burst for item in turn) for turn in turns]).median,
+        "processor": report.Spread.of(spent).median,
+    }
+
+
+def _calls(turns: list[tuple[Operation, ...]]) -> float | None:
+    """System calls of one operation, by all; None: they could not be counted."""
+    counts = [turn[0].calls / turn[0].burst for turn in turns if turn[0].calls is not None]
+    return sum(counts) / len(counts) if counts else None
 
 
 def _again(turns: list[tuple[Operation, ...]]) -> float:
@@ -181,7 +222,7 @@ def show(setup: Setup, found: list[dict[str, Any]]) -> None:
     goodput = f", goodput {setup.goodput / 1e6:.1f} MB/s" if setup.goodput else ""
     columns = (
         "size", "memory", "byteps_like", "GB/s", "gloo", "GB/s", "vs gloo", "limit", "time/limit", "gloo's", "sent/M",
-        "again", "gloo's",
+        "again", "gloo's", "sleeps", "gloo's", "CPU s/GB", "gloo's",
     )  # fmt: skip
     report.print_table(f"push_pull, fp32: {setup}{goodput}", columns, (_cells(row, rival) for row in ours))
 
@@ -194,6 +235,8 @@ def _cells(row: dict[str, Any], rival: dict[tuple[int, str], dict[str, Any]]) ->
         *(_time_and_speed(other) if other else ("", "")),
         f"{other['seconds'] / row['seconds']:.2f}" if other and is_ours else "", report.show_time(row["limit"]),
         *_on_a_line(row if is_ours else None, other),
+        *(f"{one['sleeps']:.1f}" if one else "" for one in (row if is_ours else None, other)),
+        *(f"{one['processor'] * 1e9:.2f}" if one else "" for one in (row if is_ours else None, other)),
     )  # fmt: skip
 
 

@@ -11,9 +11,11 @@ OURS, RING, RIVAL = "byteps_like", "our ring", "gloo"
 
 @dataclass(frozen=True)
 class Plan:
-    """What all ranks are told. `repeats` is parallel to `sizes` (bytes); `memory` is of "arena" and "private"."""
+    """What all ranks are told. `bursts` and `repeats` are parallel to `sizes` (bytes): a burst is how many operations
+    follow one another between two barriers, repeats how many bursts there are. `memory` is of "arena" and "private"."""
 
     sizes: list[int]
+    bursts: list[int]
     repeats: list[int]
     memory: list[str]
     contenders: list[str]
@@ -29,11 +31,12 @@ class Plan:
 
 @dataclass
 class Operation:
-    """One timed operation of one rank. Payload counts what the worker says, wire what the interface says."""
+    """One burst of operations of one rank. Payload counts what the worker says, wire what the interface says."""
 
     contender: str
     memory: str
     size: int
+    burst: int = 1
     start: float = 0.0
     end: float = 0.0
     payload_sent: int = 0
@@ -43,3 +46,13 @@ class Operation:
     segments: int = 0
     """What TCP has sent on this host, in its own segments; and of these again."""
     again: int = 0
+    bounced: int = 0
+    """Bytes that the worker has copied into shared memory, and back out of it."""
+    look: str = ""
+    """"use": not timed, since reading the next two takes a while. "calls": neither, since counting them does."""
+    sleeps: int = 0
+    """How often threads of this rank went to sleep, of rank 0 also those of the servers on its host."""
+    processor: float = 0.0
+    """Seconds of processor time of the same."""
+    calls: float | None = None
+    """System calls of all ranks and servers of the machine. Only of rank 0, where perf can count them."""

@@ -5,6 +5,10 @@ nccl-tests': times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gath
 time is from the last rank's start to the last rank's end, over the calls of a sample. A rival that has an operation
 only in place, or only out of place, is compared by what it has.
 
+On one host, OpenMPI takes part with that of its components (xhc, sm, han, adapt, tuned, as far as they are installed)
+which is the fastest in a short trial, unless an OMPI_MCA_coll* in the environment decides. DeepSpeed takes part with
+its all-reduce in shared memory, where it can be imported; its extension is compiled at first use.
+
 On a machine that does other work besides, or with as many ranks as cores, OpenMPI's ranks spin while those they wait
 for have no CPU: OMPI_MCA_mpi_yield_when_idle=1 in the environment then lets it show what it can do.
 """
@@ -18,17 +22,18 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from byteps_like.bench import report
-from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, OPERATIONS, OURS, BenchPlan, Case
-from byteps_like.bench.start import run_ranks, why_no_mpi
+from byteps_like.bench import openmpi, report
+from byteps_like.bench.plan import C10D, DEEPSPEED, DIRECT, GLOO, MPI, NATIVE, OPERATIONS, OURS, RIVALS, BenchPlan, Case
+from byteps_like.bench.start import run_ranks, why_no_deepspeed, why_no_mpi
 from byteps_like.errors import ConfigError
 from byteps_like.launch.lab.hosts import Lab
 
 Row = dict[str, Any]
+TRIAL_TIMEOUT = 120.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Options:
     places: Sequence[bool] = (True, False)
     memory: Sequence[str] = ("shared", "private")
     doors: Sequence[str] = ("native",)
-    rivals: Sequence[str] = (GLOO, MPI)
+    rivals: Sequence[str] = RIVALS
     lab: str = ""
     bind: bool | None = None
     """A core for each rank, as mpirun does; None: where there are enough."""
@@ -58,8 +63,8 @@ class Options:
         unknown = set(self.operations) - set(OPERATIONS)
         if unknown:
             raise ConfigError(f"no operation {', '.join(sorted(unknown))}: there are {', '.join(OPERATIONS)}")
-        if set(self.rivals) - {GLOO, MPI} or set(self.doors) - {"native", "c10d"}:
-            raise ConfigError("--compare takes gloo and mpi, --api takes native and c10d")
+        if set(self.rivals) - set(RIVALS) or set(self.doors) - {"native", "c10d"}:
+            raise ConfigError("--compare takes gloo, mpi and deepspeed, --api takes native and c10d")
         if self.ranks < 2 or self.least < 1 or self.most < self.least or self.factor < 2:
             raise ConfigError(
                 "the benchmark needs at least 2 ranks, sizes of at least 1 byte and a factor of at least 2"
@@ -86,22 +91,44 @@ def run(options: Options) -> list[Row]:
     with _lab(options.lab) or nullcontext() as lab:
         goodput = max(lab.goodput() for _ in range(3)) if lab is not None else None
         with tempfile.TemporaryDirectory(prefix="bench-", dir=_shared_folder()) as folder:
-            plan = _plan(options, folder, lab)
+            plan = _with_best_mpi(_plan(options, folder, lab))
             run_ranks(plan, lab, options.timeout)
             rows = list(_rows(plan, goodput))
     title = (options.lab or "one host") + (", a core each" if plan.bind else "")
     for operation in options.operations:
         _show([row for row in rows if row["operation"] == operation], f"{operation}, {plan.ranks} ranks, {title}")
-    report.write_json_lines(options.json, _config(options), rows)
+    report.write_json_lines(options.json, _config(options, plan), rows)
     if options.plots is not None:
         _plot(options.plots, rows, plan.ranks, title)
     return rows
 
 
-def _config(options: Options) -> dict[str, str]:
+def _config(options: Options, plan: BenchPlan) -> dict[str, str]:
     """For the JSON lines: the options, and what OpenMPI was told besides."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("OMPI_MCA_")}
+    settings |= {f"OMPI_MCA_{name}": value for name, value in plan.mpi.items()}
     return {**{name: str(value) for name, value in vars(options).items()}, **settings}
+
+
+def _with_best_mpi(plan: BenchPlan) -> BenchPlan:
+    """On one host, OpenMPI takes part with the component that all-reduces fastest; in a lab with its own choice."""
+    if MPI not in plan.contenders or plan.addresses or openmpi.is_decided():
+        return plan
+    found = openmpi.installed()
+    settings, tried = openmpi.fastest(found.choices(), lambda settings: _mpi_seconds(plan, settings))
+    print(f"{found}; {tried}")
+    return replace(plan, mpi=settings)
+
+
+def _mpi_seconds(plan: BenchPlan, settings: openmpi.Settings) -> float:
+    """The geometric mean of a short all-reduce's times, over sizes from latency to bandwidth. Raises as run_ranks."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=_shared_folder()) as folder:
+        trial = replace(
+            plan, operations=["all_reduce"], sizes=[1 << 10, 1 << 16, 1 << 22], places=[True], memory=["private"],
+            contenders=[MPI], seconds=0.2, folder=folder, mpi=settings,
+        )  # fmt: skip
+        run_ranks(trial, None, TRIAL_TIMEOUT)
+        return statistics.geometric_mean(row["seconds"] for row in _rows(trial, None))
 
 
 def _lab(text: str) -> Lab | None:
@@ -122,6 +149,9 @@ def _plan(options: Options, folder: str, lab: Lab | None) -> BenchPlan:
     if MPI in rivals and (why := why_no_mpi()):
         print(f"without OpenMPI: {why}")
         rivals.remove(MPI)
+    if DEEPSPEED in rivals and (why := why_no_deepspeed(in_lab=lab is not None)):
+        print(f"without DeepSpeed: {why}")
+        rivals.remove(DEEPSPEED)
     if lab is not None and options.ranks % len(lab.hosts):
         raise ConfigError(f"{options.ranks} ranks can't be divided evenly among {len(lab.hosts)} hosts")
     doors = {"native": NATIVE, "c10d": C10D}
@@ -192,7 +222,7 @@ def _show(rows: list[Row], title: str) -> None:
     ours = [row for row in measured if row["contender"] in OURS] or [
         row for row in measured if row["contender"] == GLOO
     ]
-    rivals = [name for name in (GLOO, MPI) if any(row["contender"] == name for row in measured)]
+    rivals = [name for name in RIVALS if any(row["contender"] == name for row in measured)]
     columns = ["size", "memory", "contender", "time", "p10 - p90", "alg GB/s", "bus GB/s"]
     for name in rivals:
         columns += [name, "ratio"]

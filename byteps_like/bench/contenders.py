@@ -6,6 +6,7 @@ A contender that can't do a case raises Unsupported with the reason, on all rank
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,6 +125,30 @@ class Mpi(Plain):
             "reduce": lambda: world.Reduce(given if rank == 0 else source, target if rank == 0 else None, root=0),
         }
         return calls[case.operation]
+
+
+class DeepSpeed(Plain):
+    """DeepSpeed's all-reduce in memory that ranks of one host share (shm_comm), as its inference on CPUs uses it."""
+
+    def __init__(self, plan: BenchPlan, rank: int) -> None:
+        from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder
+
+        # By these it knows that all ranks are on one host, and names its memory.
+        os.environ["LOCAL_SIZE"] = str(plan.ranks)
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+        os.environ["MASTER_PORT"] = str(zlib.crc32(plan.folder.encode()))
+        extension: Any = ShareMemCommBuilder().load(verbose=False)
+        self._level: int = extension.vector_kernel_level()
+        extension.initialize(plan.ranks, rank)
+
+    @override
+    def call(self, buffers: Buffers) -> Call:
+        if buffers.case.operation != "all_reduce" or not buffers.case.in_place:
+            raise Unsupported("DeepSpeed's shm_comm all-reduces in place and does nothing else")
+        if self._level == 0:
+            raise Unsupported("DeepSpeed's shm_comm needs AVX2")
+        target = buffers.target
+        return lambda: torch.ops.deepspeed.inference_all_reduce_(target)
 
 
 class Direct:

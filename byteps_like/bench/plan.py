@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,9 @@ OPERATIONS = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv", "barrier",
 )  # fmt: skip
 NATIVE, C10D, GLOO, MPI, DIRECT = "byteps_like", "byteps_like c10d", "gloo", "mpi", "limit"
+DEEPSPEED = "deepspeed"
 OURS = (NATIVE, C10D)
+RIVALS = (GLOO, MPI, DEEPSPEED)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class BenchPlan:
     """Whose byte counters tell what crossed the wire; "" on one host."""
     addresses: list[str] = field(default_factory=list)
     """Of each rank's host, in a lab."""
+    mpi: Mapping[str, str] = field(default_factory=dict)
+    """OpenMPI's MCA parameters, by name."""
 
     def cases(self) -> Iterator[Case]:
         """In the order in which all ranks run them. Broadcasts and messages know one buffer; a barrier none."""

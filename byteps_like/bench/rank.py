@@ -22,9 +22,9 @@ import torch.distributed as dist
 
 from byteps_like.bench.board import PATIENCE, Board
 from byteps_like.bench.buffers import Buffers
-from byteps_like.bench.contenders import Contender, Direct, Mpi, Run, TorchGroup, Unsupported
+from byteps_like.bench.contenders import Contender, DeepSpeed, Direct, Mpi, Run, TorchGroup, Unsupported
 from byteps_like.bench.ours import make_c10d, make_native
-from byteps_like.bench.plan import C10D, DIRECT, GLOO, MPI, NATIVE, BenchPlan, BenchSample, Case, Remark
+from byteps_like.bench.plan import C10D, DEEPSPEED, DIRECT, GLOO, MPI, NATIVE, BenchPlan, BenchSample, Case, Remark
 from byteps_like.errors import BytePSLikeError
 
 SAMPLE_SECONDS = 0.01  # calls are put together until a sample takes about so long
@@ -50,6 +50,7 @@ class Rank:
             GLOO: lambda: TorchGroup(dist.new_group(backend="gloo")),
             NATIVE: lambda: make_native(self.plan, self.rank),
             C10D: make_c10d,
+            DEEPSPEED: lambda: DeepSpeed(self.plan, self.rank),
             DIRECT: lambda: Direct(self.plan, self.rank, self.board),
         }
         for name in sorted(self.plan.contenders, key=lambda name: name != MPI):

@@ -40,6 +40,15 @@ def why_no_mpi() -> str:
     return ""
 
 
+def why_no_deepspeed(in_lab: bool) -> str:
+    """The reason why DeepSpeed can't take part, "" where it can."""
+    if in_lab:
+        return "its all-reduce in shared memory works within one host"
+    if importlib.util.find_spec("deepspeed") is None:
+        return "it is not installed: run `DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`"
+    return ""
+
+
 def run_ranks(plan: BenchPlan, lab: Lab | None, timeout: float) -> None:
     """Runs all ranks to their end. Raises SystemCallError if one fails, DeadlineError after `timeout` seconds."""
     command = [sys.executable, "-m", "byteps_like.bench.rank", str(plan.save())]
@@ -57,7 +66,8 @@ def run_ranks(plan: BenchPlan, lab: Lab | None, timeout: float) -> None:
 def _environment(plan: BenchPlan) -> dict[str, str]:
     folders = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     # Short, because OpenMPI puts sockets there.
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "TMPDIR": plan.folder,
+    settings = {f"OMPI_MCA_{name}": value for name, value in plan.mpi.items()}
+    return {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "TMPDIR": plan.folder,
             **(INTERFACE if plan.interface else {})}  # fmt: skip
 
 

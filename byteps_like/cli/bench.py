@@ -36,7 +36,9 @@ def bench(
     ranks: Annotated[
         int, typer.Option("--ranks", "-n", help="Number of ranks; with --lab they are spread over its hosts.")
     ] = 2,
-    compare: Annotated[str, typer.Option(help="Libraries to compare with: gloo, mpi, gloo,mpi or none.")] = "gloo,mpi",
+    compare: Annotated[
+        str, typer.Option(help="Libraries to compare with: any of gloo, mpi, deepspeed, or none.")
+    ] = "gloo,mpi,deepspeed",
     api: Annotated[
         str,
         typer.Option(help="Our interfaces: native, c10d, native,c10d, or none to measure the other libraries only."),

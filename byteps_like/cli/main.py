@@ -6,14 +6,13 @@ A module has a typer app named `app`: one command, or several under one name. No
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import typer
 import typer.core
 import typer.main
 
-from byteps_like.errors import BytePSLikeError
+from byteps_like.launch.exits import errors_in_one_line
 
 COMMANDS = {
     "run": "byteps_like.cli.run",
@@ -65,12 +64,6 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Runs the command line; errors are shown as one line: this package's with exit code 2, the system's with 1."""
-    try:
+    """Runs the command line; errors are shown as one line."""
+    with errors_in_one_line():
         app(prog_name="byteps-like")
-    except BytePSLikeError as error:
-        print(f"byteps-like: {type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"byteps-like: {error}", file=sys.stderr)
-        sys.exit(1)

@@ -31,7 +31,6 @@ def scheduler(
         int | None, typer.Option("-s", "--servers", min=0, help="Number of servers; default: as the workers say.")
     ] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
-    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Runs the scheduler of one job until the job has ended.
 
@@ -41,7 +40,7 @@ def scheduler(
 
     config = Config.from_env(role="scheduler", job=job, world_size=workers, num_servers=servers)
     config = replace(config, scheduler=listen_on(config.scheduler, host, port))
-    raise typer.Exit(run_scheduler(config, lambda address: _announce(address, config, ready_fd)))
+    raise typer.Exit(run_scheduler(config, lambda address: _announce(address, config)))
 
 
 def listen_on(configured: str, host: str | None, port: int | None) -> str:
@@ -51,9 +50,5 @@ def listen_on(configured: str, host: str | None, port: int | None) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{default_port if port is None else port}"
 
 
-def _announce(address: str, config: Config, ready_fd: int | None) -> None:
-    if ready_fd is None:
-        print(f"scheduler of job {config.job!r} listens on {address} (pid {os.getpid()})", flush=True)
-        return
-    os.write(ready_fd, address.encode() + b"\n")
-    os.close(ready_fd)
+def _announce(address: str, config: Config) -> None:
+    print(f"scheduler of job {config.job!r} listens on {address} (pid {os.getpid()})", flush=True)

@@ -23,6 +23,7 @@ from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
 from byteps_like.launch.options import RunOptions
+from byteps_like.launch.service import scheduler_command, server_command
 from byteps_like.launch.stopping import Stopping, Why, steps_for
 
 READ_BYTES = 1 << 16
@@ -57,7 +58,7 @@ class Job:
         self._stopping: Stopping | None = None
         self._signal: signal.Signals | None = None
         self._started = time.monotonic()
-        self._ready = b""
+        self._address = b""
 
     def run(self) -> int:
         """Starts everything, waits for the end and says why it came, last of all.
@@ -80,27 +81,26 @@ class Job:
     def _start_scheduler(self) -> None:
         read_end, write_end = os.pipe()
         try:
-            command = [sys.executable, "-m", "byteps_like", "scheduler", "--ready-fd", str(write_end)]
-            self._spawn(ChildPart("scheduler", 0), command, pass_fds=(write_end,))
+            self._spawn(ChildPart("scheduler", 0), scheduler_command(write_end), pass_fds=(write_end,))
         finally:
             os.close(write_end)
-        self._selector.register(read_end, selectors.EVENT_READ, self._on_scheduler_ready)
+        self._selector.register(read_end, selectors.EVENT_READ, self._on_address)
 
-    def _on_scheduler_ready(self, descriptor: int) -> None:
+    def _on_address(self, descriptor: int) -> None:
         """The scheduler has written its address, or died before it could: then its end is the first failure."""
         data = os.read(descriptor, 4096)
-        self._ready += data
-        if data and b"\n" not in self._ready:
+        self._address += data
+        if data and b"\n" not in self._address:
             return
         self._selector.unregister(descriptor)
         os.close(descriptor)
-        if self._ready.endswith(b"\n") and self._stopping is None:
-            self._shape = replace(self._shape, scheduler=self._ready.decode().strip())
+        if self._address.endswith(b"\n") and self._stopping is None:
+            self._shape = replace(self._shape, scheduler=self._address.decode().strip())
             self._start_members()
 
     def _start_members(self) -> None:
         for rank in range(self._options.servers):
-            self._spawn(ChildPart("server", rank), [sys.executable, "-m", "byteps_like", "server"])
+            self._spawn(ChildPart("server", rank), server_command())
         for rank in range(self._options.workers):
             self._spawn(ChildPart("worker", rank), self._options.command)
         if self._options.place is not None:

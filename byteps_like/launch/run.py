@@ -21,7 +21,6 @@ from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
 from byteps_like.launch.options import RunOptions
 from byteps_like.timeline.parts import SUFFIX
-from byteps_like.timeline.perfetto import merged, write
 from byteps_like.timeline.recorder import parts_directory
 
 _MOST_MERGED = 16 << 20
@@ -75,6 +74,8 @@ def _timeline(options: RunOptions) -> Iterator[None]:
 
 
 def _merge(path: str, parts: Path) -> str:
+    from byteps_like.timeline.perfetto import merged, write  # by NumPy, which no other job has to wait for
+
     target = parts / "trace.json" if parts == Path(path) else Path(path)
     try:
         if sum(part.stat().st_size for part in parts.glob(f"*{SUFFIX}")) > _MOST_MERGED:

@@ -15,9 +15,18 @@ import numpy as np
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.parts import SUFFIX, read_chunks
-from byteps_like.timeline.records import RECORD, SERVERS, RecordKind
+from byteps_like.timeline.records import SERVERS, RecordKind
 from byteps_like.timeline.waits import attribute
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
+
+RECORD = np.dtype(
+    [
+        ("kind", "u1"), ("detail", "u1"), ("reserved", "u2"), ("thread", "u4"), ("begin", "i8"), ("duration", "i8"),
+        ("key", "u8"), ("bytes", "u8"), ("round", "u4"), ("priority", "i4"), ("member", "u4"), ("peer", "u4"),
+        ("text", "u4"), ("step", "u4"),
+    ]
+)  # fmt: skip
+assert RECORD.itemsize == 64
 
 Event = dict[str, Any]
 

@@ -1,10 +1,8 @@
-"""The native core's records as NumPy sees them: csrc/base/trace.h."""
+"""What the native core's records tell, and of whom: csrc/base/trace.h."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-
-import numpy as np
 
 
 class RecordKind(IntEnum):
@@ -29,15 +27,6 @@ class RecordKind(IntEnum):
 SERVERS = 1000
 """Members are workers by rank, then servers from this number on; the same numbers are a trace's process ids."""
 SCHEDULER = 2000
-
-RECORD = np.dtype(
-    [
-        ("kind", "u1"), ("detail", "u1"), ("reserved", "u2"), ("thread", "u4"), ("begin", "i8"), ("duration", "i8"),
-        ("key", "u8"), ("bytes", "u8"), ("round", "u4"), ("priority", "i4"), ("member", "u4"), ("peer", "u4"),
-        ("text", "u4"), ("step", "u4"),
-    ]
-)  # fmt: skip
-assert RECORD.itemsize == 64
 
 
 def member_name(member: int) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from byteps_like.tuner.search import Trial, best_of
 from byteps_like.tuner.setting import Setting, save, show
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Log:
 
     def table(self) -> Table:
         """One row per trial; the best is marked."""
+        from rich.table import Table  # which workers that aren't tuned don't wait for
+
         table = Table(title="settings tried", title_justify="left")
         for name in ("", "route", "partition", "segment", "credit or algorithm", "seconds", "to best"):
             table.add_column(name, justify="right" if name in ("", "seconds", "to best") else "left", no_wrap=True)
@@ -42,6 +45,8 @@ class Log:
 
     def text(self) -> str:
         """The table as plain text."""
+        from rich.console import Console
+
         console = Console(width=120, no_color=True)
         with console.capture() as capture:
             console.print(self.table())

@@ -143,6 +143,10 @@ MeetingPlace = tuple[str, int]
 OUT_OF_STEP = "the ranks disagree on which call is next"
 """What is told of several places begins with it: who hears it first from another rank awaits the scheduler's word."""
 
+LEFT = "was shut down"
+"""What an operation says that has failed because one of its ranks has left in good order: perhaps it had heard sooner
+that the ranks disagree."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -411,7 +415,8 @@ class Worker(Protocol):
     def stats(self) -> dict[str, int]:
         """Counters: payload_sent, payload_received, bytes_sent, bytes_received, frames_sent, frames_received.
 
-        NativeWorker: payload_placed, of payload_received, that servers wrote to where it is wanted (RDMA). Of what its
+        NativeWorker: payload_placed, of payload_received, that servers wrote to where it is wanted (RDMA); bounced,
+        bytes that were copied into memory shared with servers of this host, and back out of it. Of what its
         codec threads have encoded on its way to servers: encoded_in (bytes before) and encoded_out (after), of what a
         GPU has: gpu_encoded_in, gpu_encoded_out; of tensors on a GPU: staged_down and staged_up (bytes that it has
         copied).

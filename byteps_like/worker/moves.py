@@ -43,16 +43,21 @@ class Moves:
     _next: defaultdict[int, deque[Move]] = field(default_factory=lambda: defaultdict(deque))
     _first_id: dict[int, int] = field(default_factory=dict)
     """The id under which a tensor was first declared, by its later ones."""
+    _quiet: bool = True
+    """No move has been told of yet: in most jobs there is none, and rounds cost nothing here."""
 
     def hear(self, moves: Iterable[Move]) -> None:
         """The scheduler has told of these; of tensors that aren't declared here yet, too."""
         with self._lock:
+            self._quiet = False
             for move in moves:
                 self._next[move.tensor_id].append(move)
                 self._first_id[move.new_id] = move.tensor_id
 
     def settle(self, declared: Declared, follows: bool) -> tuple[Declared, Declared | None]:
         """Between two rounds of `declared`: where the next one goes; and what it has left, if it moves now."""
+        if self._quiet:
+            return declared, None
         with self._lock:
             first = self._first(declared)
             tensor = self._tensors.setdefault(first, _Tensor(declared))
@@ -86,6 +91,8 @@ class Moves:
 
     def begin(self, declared: Declared) -> bool:
         """A round of the first partition begins: whether to say that this rank knows where the tensor goes."""
+        if self._quiet:
+            return False
         with self._lock:
             first = self._first(declared)
             tensor = self._tensors.setdefault(first, _Tensor(declared))
@@ -94,5 +101,7 @@ class Moves:
 
     def began(self, declared: Declared, operation: FirstPush) -> None:
         """It is under way."""
+        if self._quiet:
+            return
         with self._lock:
             self._tensors[self._first(declared)].newest = operation

@@ -35,6 +35,12 @@ BYTEPS_LIKE_LOOP uint32_t WordAt(uint32_t low, uint32_t high, uint32_t i) {
 BYTEPS_LIKE_LOOP float Unit(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24f; }
 BYTEPS_LIKE_LOOP float UnitAt(uint32_t low, uint32_t high, uint32_t i) { return Unit(WordAt(low, high, i)); }
 
+// Elements that are computed keep a core from reading on by itself: what comes next is asked for meanwhile.
+BYTEPS_LIKE_LOOP void FetchAhead(const float* x, size_t count) {
+  constexpr size_t kAhead = 512, kLine = 16;
+  for (size_t i = 0; i < count; i += kLine) __builtin_prefetch(x + kAhead + i);
+}
+
 }  // namespace
 }  // namespace BYTEPS_LIKE_ISA
 }  // namespace byteps_like

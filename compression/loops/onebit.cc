@@ -1,5 +1,6 @@
 #include "compression/loops/onebit.h"
 
+#include "compression/loops/bits.h"
 #include "compression/loops/vectors.h"
 
 namespace byteps_like {
@@ -12,8 +13,9 @@ void Magnitude(const float* x, size_t count, double* lanes) {
   double sums[kLanes];
   for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] = lanes[lane];
   size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
+  for (; i + kLanes <= count; i += kLanes) {
     for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(__builtin_fabsf(x[i + lane]));
+  }
   for (; i < count; ++i) sums[i % kLanes] += static_cast<double>(__builtin_fabsf(x[i]));
   for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = sums[lane];
 }
@@ -36,6 +38,15 @@ BYTEPS_LIKE_INLINE uint32_t SignsOf(const float* x) {
   return bits;
 }
 
+typedef double Quads __attribute__((vector_size(32)));
+
+BYTEPS_LIKE_INLINE Quads Magnitudes(const float* x) {
+  typedef float Fours __attribute__((vector_size(16)));
+  typedef uint64_t Longs __attribute__((vector_size(32)));
+  const Quads wide = __builtin_convertvector(Load<Fours>(x), Quads);
+  return reinterpret_cast<Quads>(reinterpret_cast<Longs>(wide) & ~(uint64_t{1} << 63));
+}
+
 void Pack(const float* __restrict x, size_t count, uint32_t* __restrict words) {
   const size_t whole = count / 32;
   for (size_t word = 0; word < whole; ++word) words[word] = SignsOf(x + 32 * word);
@@ -45,13 +56,20 @@ void Pack(const float* __restrict x, size_t count, uint32_t* __restrict words) {
   words[whole] = bits;
 }
 
+// Both of a word's 32 elements at once: arithmetic goes on while memory is read.
 void PackAndSum(const float* x, size_t count, uint32_t* words, double* lanes) {
-  constexpr size_t kStretch = 1024;
-  for (size_t i = 0; i < count; i += kStretch) {
-    const size_t size = count - i < kStretch ? count - i : kStretch;
-    Pack(x + i, size, words + i / 32);
-    Magnitude(x + i, size, lanes);
+  Quads sums[kLanes / 4];
+  __builtin_memcpy(sums, lanes, sizeof(sums));
+  const size_t whole = count / 32 * 32;
+  for (size_t i = 0; i < whole; i += 32) {
+    FetchAhead(x + i, 32);
+    words[i / 32] = SignsOf(x + i);
+#pragma GCC unroll 8
+    for (size_t part = 0; part < 32 / 4; ++part) sums[part % (kLanes / 4)] += Magnitudes(x + i + 4 * part);
   }
+  __builtin_memcpy(lanes, sums, sizeof(sums));
+  Pack(x + whole, count - whole, words + whole / 32);
+  Magnitude(x + whole, count - whole, lanes);
 }
 
 float Signed(uint32_t word, uint32_t bit, uint32_t scale) {

@@ -83,7 +83,8 @@ template <uint32_t kBits, typename Level>
 void PackWith(const float* __restrict x, Stretch stretch, const Level level, uint8_t* __restrict bytes) {
   constexpr uint32_t kPlanes = 8 / kBits, kGroup = 32 * kPlanes;
   const uint32_t whole = stretch.count / kGroup * kGroup;
-  for (uint32_t begin = 0; begin < whole; begin += kGroup, bytes += 32)
+  for (uint32_t begin = 0; begin < whole; begin += kGroup, bytes += 32) {
+    FetchAhead(x + begin, kGroup);
     for (uint32_t lane = 0; lane < 32; ++lane) {
       uint32_t byte = 0;
       for (uint32_t plane = 0; plane < kPlanes; ++plane) {
@@ -92,6 +93,7 @@ void PackWith(const float* __restrict x, Stretch stretch, const Level level, uin
       }
       bytes[lane] = static_cast<uint8_t>(byte);
     }
+  }
   for (uint32_t i = whole; i < stretch.count; ++i) {
     const uint32_t lane = (i - whole) % 32, plane = (i - whole) / 32;
     const uint32_t stored = level(x[i], stretch.first + i) << (kBits * plane);

@@ -14,8 +14,9 @@ inline constexpr size_t kMagnitudeMask = 0x7FFFFFFF;
 struct SparseLoops {
   // A bit per element that isn't zero; the last word's spare bits are 0.
   void (*nonzero)(const float* x, size_t count, uint32_t* words);
-  // A bit per block of `block` elements that aren't all zero, of 32 blocks at most; the last may be shorter.
-  uint32_t (*nonzero_blocks)(const float* x, size_t count, size_t block);
+  // A bit per block of `block` elements that aren't all zero; the last may be shorter, and the last word's spare bits
+  // are 0. Whole words are found fastest by the four.
+  void (*nonzero_blocks)(const float* x, size_t count, size_t block, uint32_t* words);
   // The largest magnitude.
   uint32_t (*largest)(const float* x, size_t count);
   // Writes the indices whose magnitude is at least `least`, ascending, and unless it is null their `values` as bits;

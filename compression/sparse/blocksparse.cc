@@ -29,7 +29,7 @@ class BlockSparse : public MergeCodec {
     float* out = AsFloats(payload + kHead) + WordsOf(Blocks(numel));
     uint32_t stored = 0, copied = 0;
     for (uint32_t word = 0; word < WordsOf(Blocks(numel)); ++word) {
-      bits[word] = Scan(x, word);
+      if (word % kScanned == 0) Scan(x, word, bits + word);
       stored += std::popcount(bits[word]);
       if (IsDense(stored, Blocks(numel))) return StoreWhole(x, payload);
       // Blocks are copied while they are in a cache; not where it looks as if all elements were to be sent.
@@ -141,6 +141,8 @@ class BlockSparse : public MergeCodec {
   }
 
  private:
+  static constexpr uint32_t kScanned = 4;  // words, before their blocks are copied
+
   uint32_t Blocks(uint32_t numel) const { return Rounded(numel, block_); }
   uint32_t LengthOf(uint32_t block, uint32_t numel) const { return std::min(block_, numel - block * block_); }
   uint32_t BitmapEnd(uint32_t numel) const { return kHead + 4 * WordsOf(Blocks(numel)); }
@@ -169,10 +171,10 @@ class BlockSparse : public MergeCodec {
 
   bool IsDense(uint32_t stored, uint32_t blocks) const { return stored > dense_ * blocks; }
 
-  // A word of the bitmap.
-  uint32_t Scan(std::span<const float> x, uint32_t word) const {
-    const size_t most = size_t{32} * block_, begin = word * most;
-    return Pick_kSparse().nonzero_blocks(x.data() + begin, std::min(most, x.size() - begin), block_);
+  // Words of the bitmap: kScanned, or what is left.
+  void Scan(std::span<const float> x, uint32_t word, uint32_t* bits) const {
+    const size_t begin = size_t{32} * word * block_, most = size_t{32} * kScanned * block_;
+    Pick_kSparse().nonzero_blocks(x.data() + begin, std::min(most, x.size() - begin), block_, bits);
   }
 
   static uint32_t StoreWhole(std::span<const float> x, std::byte* out) {

@@ -43,7 +43,7 @@ inline constexpr uint32_t kTraceServers = 1000;
 // Phases of a call in shared memory, as details of kStep after the values of StepKind.
 inline constexpr uint8_t kTraceGather = 4, kTraceWork = 5;
 
-struct TraceRecord {  // one cache line; its layout is known to byteps_like/timeline/records.py
+struct TraceRecord {  // one cache line; its layout is known to byteps_like/timeline/merge.py
   TraceKind kind{};
   uint8_t detail = 0;
   uint16_t reserved = 0;

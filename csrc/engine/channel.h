@@ -41,17 +41,20 @@ class Channel : private LinkHandler {
   void Goodbye();                           // tells the server; parts in flight end with the link, once that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty(); }
-  size_t index() const { return index_; }  // among the engine's channels
-  bool held() const { return held_; }      // it has something to send, but is ahead of the others
-  void LetGo();                            // if it no longer is
+  size_t index() const { return index_; }          // among the engine's channels
+  bool held() const { return held_; }              // it has something to send, but is ahead of the others
+  void LetGo();                                    // if it no longer is
+  bool lacks_room() const { return lacks_room_; }  // for a partition that goes by way of a bounce buffer
+  void OnRoom();                                   // there is some
   Deadline last_heard() const { return last_heard_; }
   void Heard() { last_heard_ = Clock::now(); }
   uint32_t warnings = 0;  // since it was last heard of
 
   // Any thread.
   LinkCounters counters() const;
-  std::string name() const;       // "server 0 shard 1 (tcp://10.0.0.2:4711)"
-  std::string transport() const;  // "tcp"
+  uint64_t bounced() const { return bounced_; }  // bytes copied into bounce buffers and out of them
+  std::string name() const;                      // "server 0 shard 1 (tcp://10.0.0.2:4711)"
+  std::string transport() const;                 // "tcp"
 
  private:
   struct Waiting {
@@ -80,6 +83,14 @@ class Channel : private LinkHandler {
   void Announce();  // to the others, whether it has something to send
   bool NextPush(Outgoing& next);
   bool NameCodec(uint32_t number, Outgoing& next);
+  enum class Way { kReferred, kWaits, kStreamed };
+  Way ByReference(Part& part, Outgoing& next);
+  bool NextSegment(Part& part, Outgoing& next);
+  bool MayRefer(const Part& part);
+  bool Share(Part& part, Outgoing& next);
+  bool AwaitsRoom();
+  void LeaveBounce(Part& part, const Status& status);
+  std::byte* SharedPlace(const Part& part) const;
   bool Refer(Part& part, Outgoing& next);
   Header RegionHeader(uint32_t region, uint64_t bytes) const;
   void OnNoRegion(uint32_t region);
@@ -125,6 +136,8 @@ class Channel : private LinkHandler {
   int64_t lent_ = 0;                         // credit beyond the limit, while nothing comes
   bool lending_armed_ = false;
   bool held_ = false;
+  bool lacks_room_ = false;
+  Deadline lacking_since_{};
   Deadline last_landing_{};
   Deadline last_heard_{};
 
@@ -133,6 +146,7 @@ class Channel : private LinkHandler {
     std::atomic<uint64_t> payload_placed{0};
   } counters_;
   uint64_t placed_before_ = 0;  // by links that have ended
+  std::atomic<uint64_t> bounced_{0};
 };
 
 }  // namespace byteps_like

@@ -1,6 +1,7 @@
 // The data path of a channel: contributions out, results in.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "csrc/base/log.h"
 #include "csrc/codec/payload.h"
@@ -177,10 +178,11 @@ void Channel::LendCredit() {
   if (link_) link_->Kick();
 }
 
-// Small partitions are cut as well: the server answers with the first segments while the others are on their way.
+// Small partitions are cut as well: the server answers with the first segments while the others are on their way. It
+// answers in segments of the same length.
 size_t Channel::SegmentOf(const Part& part) const {
   const size_t even = part.total / kSegmentsPerPart / kSegmentUnit * kSegmentUnit;
-  return std::min(context_.segment_bytes.load(), std::max(even, kLeastSegment));
+  return link_->Filling(std::min(context_.segment_bytes.load(), std::max(even, kLeastSegment)));
 }
 
 bool Channel::Contributes(const Part& part) const {
@@ -223,8 +225,12 @@ void Channel::LetGo() {
 bool Channel::NextPush(Outgoing& next) {
   Part* const first = Next();
   if (first == nullptr) return false;
-  Part& part = *first;
-  if (Excuse(part, next) || Refer(part, next)) return true;
+  if (Excuse(*first, next)) return true;
+  if (const Way way = ByReference(*first, next); way != Way::kStreamed) return way == Way::kReferred;
+  return NextSegment(*first, next);
+}
+
+bool Channel::NextSegment(Part& part, Outgoing& next) {
   if (!HasCredit(part) || !IsInStep()) return false;
   if (part.encoded && NameCodec(part.coding->number, next)) return true;
   part.streamed = true;
@@ -242,19 +248,75 @@ bool Channel::NextPush(Outgoing& next) {
     context_.in_step.Sent(index_, next.header.length);
   }
   part.begun = true;
-  if (part.sent == part.total) {
-    Dequeue();
-  }
+  if (part.sent == part.total) Dequeue();
   Announce();
   owner_.LetGo();
   return true;
 }
 
+// Through memory that the server maps, where there is some.
+Channel::Way Channel::ByReference(Part& part, Outgoing& next) {
+  if (!MayRefer(part)) return Way::kStreamed;
+  if (!Share(part, next)) return AwaitsRoom() ? Way::kWaits : Way::kStreamed;
+  return Refer(part, next) ? Way::kReferred : Way::kStreamed;
+}
+
+// Whether the server may find it in memory that it maps.
+bool Channel::MayRefer(const Part& part) {
+  if (!link_->shares_memory() || part.streamed || part.encoded) return false;
+  const SharedRegion own = owner_.RegionOf(SharedPlace(part), part.total);
+  if (own.buffer == nullptr && !owner_.bounces().Serves(part.total)) return false;
+  const auto passed = shared_regions_.find(own.buffer != nullptr ? own.id : owner_.bounces().region());
+  return passed == shared_regions_.end() || passed->second;
+}
+
+std::byte* Channel::SharedPlace(const Part& part) const {
+  return part.bounce.memory != nullptr ? part.bounce.data : part.address;
+}
+
+// Brings it into shared memory, unless it is there. False: there is no room at present. What is said again over a new
+// link has been brought before, and may have been summed.
+bool Channel::Share(Part& part, Outgoing& next) {
+  if (owner_.RegionOf(SharedPlace(part), part.total).buffer != nullptr) return true;
+  part.bounce = owner_.bounces().Take(part.total);
+  if (part.bounce.memory == nullptr) return false;
+  lacks_room_ = false;
+  if (!Contributes(part)) return true;
+  std::memcpy(part.bounce.data, part.address, part.total);
+  next.copied = part.total;
+  bounced_ += part.total;
+  return true;
+}
+
+// Another rank may be waiting for what waits here, and we for what waits there, as with credit: after a moment it goes
+// as a stream.
+bool Channel::AwaitsRoom() {
+  const Deadline now = Clock::now();
+  if (!std::exchange(lacks_room_, true)) {
+    lacking_since_ = now;
+    context_.loop.CallAt(now + kLendAfter, [this] { OnRoom(); });
+  }
+  return now - lacking_since_ < kLendAfter;
+}
+
+void Channel::OnRoom() {
+  if (link_) link_->Kick();
+}
+
+// After its round. If that has failed, the server may write there yet.
+void Channel::LeaveBounce(Part& part, const Status& status) {
+  if (part.bounce.memory == nullptr) return;
+  if (status.ok()) {
+    owner_.bounces().Give(part.bounce);
+  } else {
+    owner_.bounces().Abandon(part.bounce);
+  }
+  owner_.OnRoom();
+}
+
 // A contribution in memory that the server maps: says where, moves nothing.
 bool Channel::Refer(Part& part, Outgoing& next) {
-  if (!link_->shares_memory() || part.streamed || part.encoded) return false;
-  const SharedRegion region = owner_.RegionOf(part.address, part.total);
-  if (region.buffer == nullptr) return false;
+  const SharedRegion region = owner_.RegionOf(SharedPlace(part), part.total);
   const auto [shared, is_new] = shared_regions_.try_emplace(region.id, true);
   if (is_new) {
     if (!link_->PassBuffer(*region.buffer).ok()) {  // out of descriptors, say: goes as a stream
@@ -264,12 +326,11 @@ bool Channel::Refer(Part& part, Outgoing& next) {
     next.header = RegionHeader(region.id, region.buffer->size());
     return true;
   }
-  if (!shared->second) return false;
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
   next.header.flags |= kByReference;
   next.header.aux = region.id;
-  next.header.offset = static_cast<uint64_t>(part.address - region.buffer->data());
+  next.header.offset = static_cast<uint64_t>(SharedPlace(part) - region.buffer->data());
   part.sent = part.total;
   part.begun = true;
   Dequeue();
@@ -286,8 +347,8 @@ Header Channel::RegionHeader(uint32_t region, uint64_t bytes) const {
   return header;
 }
 
-// The server can't map the buffer, and has ignored all frames that referred to it: their contents are sent again as a
-// stream.
+// The server can't map the buffer, and has ignored all frames of this link that referred to it: their contents are sent
+// again as a stream.
 void Channel::OnNoRegion(uint32_t region) {
   const auto shared = shared_regions_.find(region);
   if (shared == shared_regions_.end() || !shared->second) return;
@@ -295,7 +356,7 @@ void Channel::OnNoRegion(uint32_t region) {
   Log(LogLevel::kInfo, name() + " can't map memory of this worker, which is sent instead");
   for (Part* const part : in_flight_) {
     if (!part->begun || part->streamed || part->absent) continue;
-    const SharedRegion lies = owner_.RegionOf(part->address, part->total);
+    const SharedRegion lies = owner_.RegionOf(SharedPlace(*part), part->total);
     if (lies.buffer == nullptr || lies.id != region) continue;
     part->sent = 0;
     Queue(*part);
@@ -403,6 +464,11 @@ void Channel::OnResult(Part& part, const Header& header) {
     if (ahead_ <= static_cast<int64_t>(context_.credit_bytes.load())) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
+  // Even if it was streamed in the end: over another link the server may have counted what lies in the bounce buffer.
+  if ((header.flags & kByReference) != 0 && part.bounce.memory != nullptr) {
+    std::memcpy(part.address, part.bounce.data, part.total);
+    bounced_ += part.total;
+  }
   if (in_place || part.landed == part.expected) Finish(part, Status());
   if (link_ && !queue_.empty()) link_->Kick();
 }
@@ -423,6 +489,7 @@ void Channel::Finish(Part& part, const Status& status) {
   std::swap(in_flight_[part.slot], in_flight_.back());
   in_flight_.pop_back();
   if (part.streamed && Contributes(part)) ahead_ -= part.sent - Returned(part);
+  LeaveBounce(part, status);
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

@@ -347,6 +347,17 @@ void Engine::LetGo() {
     if (channel->held()) channel->LetGo();
 }
 
+void Engine::OnRoom() {
+  for (auto& channel : channels_)
+    if (channel->lacks_room()) channel->OnRoom();
+}
+
+uint64_t Engine::bounced() const {
+  uint64_t sum = 0;
+  for (const auto& channel : channels_) sum += channel->bounced();
+  return sum;
+}
+
 LinkCounters Engine::counters() const {
   LinkCounters sum;
   for (const auto& channel : channels_) sum += channel->counters();

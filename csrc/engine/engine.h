@@ -119,6 +119,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void Fail(Code code, const std::string& text) override;  // ends the job here: every operation fails with this
   void Close();  // says goodbye to the servers; blocks up to a second; idempotent
   LinkCounters counters() const;
+  // Bytes that were copied between private tensors and bounce buffers, either way.
+  uint64_t bounced() const;
   CodedCounters coded() const;                    // by codec threads,
   CodedCounters gpu_coded() const;                // and by the GPU
   std::vector<std::string> peers() const;         // "server 0 shard 1 (shm://…)"
@@ -150,6 +152,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void FailOnLoop(const Status& why) override;
   void OnMemoryGone(uint64_t id) override;
   SharedRegion RegionOf(const std::byte* at, size_t bytes) override { return regions_.Find(at, bytes); }
+  BounceBuffers& bounces() override { return bounces_; }
+  void OnRoom() override;
   void CloseOnLoop(std::function<void()> done);
   void KeepForDevice();
   void OnChannelClosed() override;
@@ -171,6 +175,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   bool closed_ = false;
 
   std::vector<Part*> taken_;  // the I/O thread's, like the members below
+  BounceBuffers bounces_{regions_, context_.options.bounce_bytes};
   uint64_t order_ = 0;
   SilenceWatch silence_;
   std::function<void()> on_closed_;

@@ -33,6 +33,7 @@ struct EngineOptions {
   uint32_t local_workers = 1;  // on this host, with this one
   size_t segment_bytes = kDefaultSegment;
   size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
+  size_t bounce_bytes = 16u << 20;                    // see BounceBuffers; 0: none
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
   uint32_t codec_threads = 1;
   double connect_timeout = 5;  // seconds to reach a server, at first and after a broken link
@@ -75,6 +76,8 @@ class ChannelOwner {
   virtual void OnChannelClosed() = 0;                                    // by Channel::Goodbye
   virtual void LetGo() = 0;                                              // of channels held back, and in step now
   virtual SharedRegion RegionOf(const std::byte* at, size_t bytes) = 0;  // the registered buffer that holds all of it
+  virtual BounceBuffers& bounces() = 0;                                  // of all channels
+  virtual void OnRoom() = 0;                                             // there is some in them again
   virtual const std::string& CodecText(uint32_t number) = 0;             // as sent to servers; lives as long as this
 
  protected:

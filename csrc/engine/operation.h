@@ -9,6 +9,7 @@
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
+#include "csrc/engine/bounce_buffers.h"
 
 namespace byteps_like {
 
@@ -67,6 +68,7 @@ struct Part {
   bool begun = false;     // its first frame went out
   bool resuming = false;  // waits for kResumed on a new link
   bool streamed = false;  // its bytes go over the link: not by reference
+  Bounce bounce;          // the shared memory by way of which it goes; none: its own is shared, or it is streamed
 
   struct {
     int64_t ready = 0, sent = 0, landed = 0;  // TraceClock: submitted, first frame out, first bytes in

@@ -4,9 +4,10 @@
 
 namespace byteps_like {
 
-void RegionTable::Add(const std::shared_ptr<SharedBuffer>& buffer) {
+uint32_t RegionTable::Add(const std::shared_ptr<SharedBuffer>& buffer) {
   std::lock_guard lock(mutex_);
-  regions_.push_back({buffer->data(), buffer->size(), next_++, buffer});
+  regions_.push_back({buffer->data(), buffer->size(), next_, buffer});
+  return next_++;
 }
 
 SharedRegion RegionTable::Find(const std::byte* at, size_t bytes) const {

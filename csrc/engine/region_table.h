@@ -19,7 +19,7 @@ struct SharedRegion {
 // Any thread. It takes no other lock, and its owner may call it under any.
 class RegionTable {
  public:
-  void Add(const std::shared_ptr<SharedBuffer>& buffer);
+  uint32_t Add(const std::shared_ptr<SharedBuffer>& buffer);  // returns its id
   // The buffer that holds all of these bytes.
   SharedRegion Find(const std::byte* at, size_t bytes) const;
   // Forgets buffers that nobody owns any more, and returns their ids: servers may unmap them.

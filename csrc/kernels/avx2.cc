@@ -11,6 +11,12 @@ namespace byteps_like::kernels {
 namespace avx2 {
 namespace {
 
+BYTEPS_LIKE_INLINE bool AnyNan(const StreamFloats& a, const StreamFloats& b) {
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q)) != 0;
+}
+BYTEPS_LIKE_INLINE Longs Products(const Longs& a, const Longs& b) {
+  return (Longs)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
 BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits) { return (Words)_mm256_cvtepu16_epi32((__m128i)bits); }
 BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
   const __m256i low = _mm256_srli_epi32((__m256i)bits, 16);

@@ -14,6 +14,12 @@ namespace byteps_like::kernels {
 namespace avx512 {
 namespace {
 
+BYTEPS_LIKE_INLINE bool AnyNan(const StreamFloats& a, const StreamFloats& b) {
+  return _mm256_cmp_ps_mask((__m256)a, (__m256)b, _CMP_UNORD_Q) != 0;
+}
+BYTEPS_LIKE_INLINE Longs Products(const Longs& a, const Longs& b) {
+  return (Longs)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
 BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits) { return (Words)_mm512_cvtepu16_epi32((__m256i)bits); }
 BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
   // One shuffle; vpmovdw takes two, and many more with a memory operand.

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "csrc/kernels/crc32c.h"
+#include "csrc/kernels/crc32c/crc32c.h"
 #include "csrc/kernels/kernels.h"
 
 #if defined(__x86_64__)
@@ -32,10 +32,11 @@ bool HasHalfConversions() {
 Choices Detect() {
   __builtin_cpu_init();
   const bool crc = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-  const Crc32cFn crc32c = crc ? Crc32cX86 : Crc32cTable;
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasHalfConversions();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool folds = crc && avx2 && __builtin_cpu_supports("vpclmulqdq");
+  const Crc32cFn crc32c = folds ? Crc32cFold : crc ? Crc32cX86 : Crc32cTable;
   Choices choices;
   if (avx2 && avx512) choices.Add(kAvx512, crc32c);
   if (avx2) choices.Add(kAvx2, crc32c);

@@ -32,8 +32,8 @@ void Accumulate(Op op, DType dtype, void* accumulator, const void* source, size_
 void Finalize(DType dtype, void* destination, const void* accumulator, size_t count, uint32_t divisor);
 
 // Every destination = finalized reduction of all sources, in one pass over memory: works in stretches of 256 bytes that
-// stay in registers (divided integers: 8 KiB on the stack), so each source is read once and each destination written
-// once. A destination may be one of the sources (in place). The order of summation is the order of `sources`.
+// stay in registers (divided integers: 8 KiB in the first cache), so each source is read once and each destination
+// written once. A destination may be one of the sources (in place). The order of summation is the order of `sources`.
 void ReduceMany(Op op, DType dtype, std::span<void* const> destinations, std::span<const void* const> sources,
                 size_t count, uint32_t divisor);
 

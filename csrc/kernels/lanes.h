@@ -3,9 +3,9 @@
 //   BYTEPS_LIKE_ISA            a name for the namespace
 //   BYTEPS_LIKE_VECTOR_BYTES   width of a register; 0: one element at a time (whatever the compiler makes of it)
 //   BYTEPS_LIKE_STREAM_BYTES   width of loads and stores where there is nothing to convert
-// and afterwards defines the six conversions declared below. Vectors are the compilers' own
-// (`vector_size`), whose operators are the scalar ones element by element: so all instruction sets give the same bits.
-// Everything has internal linkage; see table.h.
+// and afterwards defines what is declared below. Vectors are the compilers' own (`vector_size`), whose operators are
+// the scalar ones element by element: so all instruction sets give the same bits. Everything has internal linkage; see
+// table.h.
 #pragma once
 
 #include <type_traits>
@@ -38,6 +38,8 @@ using Floats = VectorOf<float, kFloatLanes>::Type;
 using Words = VectorOf<uint32_t, kFloatLanes>::Type;      // the bits of Floats
 using HalfWords = VectorOf<uint16_t, kFloatLanes>::Type;  // as many 16-bit floats
 using Bytes = VectorOf<uint8_t, kFloatLanes>::Type;       // as many 8-bit floats
+using StreamFloats = VectorOf<float, kStreamLanes>::Type;
+using Longs = VectorOf<uint64_t, kStreamLanes / 2>::Type;
 
 template <typename To, typename From>
 BYTEPS_LIKE_INLINE To BitCast(const From& from) {
@@ -60,8 +62,10 @@ BYTEPS_LIKE_INLINE void StoreAny(void* to, const V& vector) {
   __builtin_memcpy(to, &vector, sizeof(vector));
 }
 
-// The conversions an instruction set has to give.
+// What an instruction set has to give: conversions, products, and whether a or b has a NaN in any lane.
 #if BYTEPS_LIKE_VECTOR_BYTES
+BYTEPS_LIKE_INLINE bool AnyNan(const StreamFloats& a, const StreamFloats& b);
+BYTEPS_LIKE_INLINE Longs Products(const Longs& a, const Longs& b);  // of the lower halves
 BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits);
 BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits);  // bits >> 16
 BYTEPS_LIKE_INLINE Words Widened(const Bytes& bytes);
@@ -69,6 +73,7 @@ BYTEPS_LIKE_INLINE Bytes LowBytes(const Words& bits);
 BYTEPS_LIKE_INLINE Floats HalfToFloat(const HalfWords& half);
 BYTEPS_LIKE_INLINE HalfWords FloatToHalf(const Floats& value);
 #else
+BYTEPS_LIKE_INLINE uint64_t Products(uint64_t a, uint64_t b) { return (a & 0xFFFFFFFFu) * (b & 0xFFFFFFFFu); }
 BYTEPS_LIKE_INLINE uint32_t Widened(uint16_t bits) { return bits; }
 BYTEPS_LIKE_INLINE uint16_t UpperHalves(uint32_t bits) { return static_cast<uint16_t>(bits >> 16); }
 BYTEPS_LIKE_INLINE uint32_t Widened(uint8_t byte) { return byte; }
@@ -105,14 +110,17 @@ BYTEPS_LIKE_INLINE uint16_t FloatToHalf(float value) {
 
 BYTEPS_LIKE_INLINE Floats BFloatToFloat(const HalfWords& bits) { return BitCast<Floats>(Widened(bits) << 16); }
 
-// The nearest bfloat (ties to even) in the upper half of each word; every NaN becomes 0x7FC0, as in torch's scalar
-// conversion. The lower halves are arbitrary.
+// The nearest bfloat (ties to even) of a number in the upper half of each word. The lower halves are arbitrary.
+template <typename W, typename F>
+BYTEPS_LIKE_INLINE W RoundNumberToBFloat(const F& value) {
+  const W bits = BitCast<W>(value);
+  return bits + 0x7FFFu + ((bits >> 16) & 1u);
+}
+// The same of any value: every NaN becomes 0x7FC0, as in torch's scalar conversion.
 template <typename W, typename F>
 BYTEPS_LIKE_INLINE W RoundToBFloat(const F& value) {
-  const W bits = BitCast<W>(value);
-  const W rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
   const W nan = W{} + 0x7FC00000u;
-  return value != value ? nan : rounded;
+  return value != value ? nan : RoundNumberToBFloat<W>(value);
 }
 BYTEPS_LIKE_INLINE HalfWords FloatToBFloat(const Floats& value) { return UpperHalves(RoundToBFloat<Words>(value)); }
 
@@ -124,6 +132,8 @@ struct Plain {
   using Value = T;
   static constexpr size_t kLanes = kBytes == 0 ? 1 : kBytes / sizeof(T);
   static constexpr bool kIsPaired = false;
+  static constexpr bool kIsOrdered = false;
+  static constexpr bool kIsComputed = false;  // from and to other bits than those in memory
   static constexpr bool kIsFloat = static_cast<T>(0.5) != T{0};
   using Vector = typename VectorOf<T, kLanes>::Type;
   using Modular =
@@ -145,11 +155,13 @@ using WideFloat32 = Plain<float, float, BYTEPS_LIKE_VECTOR_BYTES>;  // beside 16
 
 struct Float16 : WideFloat32 {
   using Stored = uint16_t;
+  static constexpr bool kIsComputed = true;
   static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return HalfToFloat(LoadAny<HalfWords>(from)); }
   static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreAny(to, FloatToHalf(value)); }
 };
 struct BFloat16 : WideFloat32 {
   using Stored = uint16_t;
+  static constexpr bool kIsComputed = true;
   static BYTEPS_LIKE_INLINE Floats Load(const uint16_t* from) { return BFloatToFloat(LoadAny<HalfWords>(from)); }
   static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const Floats& value) { StoreAny(to, FloatToBFloat(value)); }
 };
@@ -158,7 +170,7 @@ struct BFloat16 : WideFloat32 {
 // without moving a lane.
 #if BYTEPS_LIKE_VECTOR_BYTES
 struct FloatPair {
-  VectorOf<float, kStreamLanes>::Type even, odd;
+  StreamFloats even, odd;
 };
 BYTEPS_LIKE_INLINE FloatPair operator*(const FloatPair& pair, float by) { return {pair.even * by, pair.odd * by}; }
 BYTEPS_LIKE_INLINE FloatPair operator/(const FloatPair& pair, float by) { return {pair.even / by, pair.odd / by}; }
@@ -169,16 +181,53 @@ struct PairedBFloat16 : Float32 {
   using Bits = VectorOf<uint32_t, kStreamLanes>::Type;
   static constexpr size_t kLanes = 2 * kStreamLanes;
   static constexpr bool kIsPaired = true;
+  static constexpr bool kIsComputed = true;
   static BYTEPS_LIKE_INLINE FloatPair Load(const uint16_t* from) {
     const Bits bits = LoadAny<Bits>(from);
     return {BitCast<Half::Vector>(bits << 16), BitCast<Half::Vector>(bits & 0xFFFF0000u)};
   }
   static BYTEPS_LIKE_INLINE void Store(uint16_t* to, const FloatPair& value) {
-    StoreAny(to, (RoundToBFloat<Bits>(value.even) >> 16) | (RoundToBFloat<Bits>(value.odd) & 0xFFFF0000u));
+    Bits even = RoundNumberToBFloat<Bits>(value.even), odd = RoundNumberToBFloat<Bits>(value.odd);
+    if (__builtin_expect(AnyNan(value.even, value.odd), 0)) {  // rare: a branch costs less than telling lanes apart
+      even = RoundToBFloat<Bits>(value.even);
+      odd = RoundToBFloat<Bits>(value.odd);
+    }
+    StoreAny(to, (even >> 16) | (odd & 0xFFFF0000u));
+  }
+};
+
+// 16-bit floats of which the lesser or the greater is wanted: compared by their bits, without conversion.
+template <int16_t kInfinity>
+struct Ordered16 : Int16 {
+  static constexpr bool kIsOrdered = true;
+  static constexpr bool kIsComputed = true;
+  static BYTEPS_LIKE_INLINE Vector Magnitude(const Vector& value) { return value & 0x7FFF; }
+  // Ascends with the numbers, where 0 and -0 are equal; of a NaN it means nothing.
+  static BYTEPS_LIKE_INLINE Vector Rank(const Vector& value) {
+    const Vector sign = value >> 15;
+    return (Magnitude(value) ^ sign) - sign;
+  }
+  static BYTEPS_LIKE_INLINE Vector IsNan(const Vector& value) { return Magnitude(value) > kInfinity; }
+};
+// The NaN is b's where both are; as any conversion does it, it becomes quiet.
+struct OrderedFloat16 : Ordered16<0x7C00> {
+  static BYTEPS_LIKE_INLINE Vector Choose(const Vector& b_wins, const Vector& a, const Vector& b) {
+    const Vector a_nan = IsNan(a), b_nan = IsNan(b);
+    const Vector chosen = ((b_wins & ~a_nan) | b_nan) ? b : a;
+    return chosen | ((a_nan | b_nan) & 0x0200);
+  }
+};
+struct OrderedBFloat16 : Ordered16<0x7F80> {
+  static BYTEPS_LIKE_INLINE Vector Choose(const Vector& b_wins, const Vector& a, const Vector& b) {
+    const Vector nan = Vector{} + 0x7FC0;
+    const Vector chosen = b_wins ? b : a;
+    return (IsNan(a) | IsNan(b)) ? nan : chosen;
   }
 };
 #else
 using PairedBFloat16 = BFloat16;
+using OrderedFloat16 = Float16;
+using OrderedBFloat16 = BFloat16;
 #endif
 
 // The type in which contributions of E are summed, with as many lanes.

@@ -9,12 +9,14 @@ namespace BYTEPS_LIKE_ISA {
 namespace {
 
 struct Sum {
+  static constexpr bool kSelects = false;  // one of its operands
   template <typename E>
   static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
     return (typename E::Vector)((typename E::Modular)a + (typename E::Modular)b);
   }
 };
 struct Product {
+  static constexpr bool kSelects = false;
   template <typename E>
   static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
     return (typename E::Vector)((typename E::Modular)a * (typename E::Modular)b);
@@ -22,16 +24,20 @@ struct Product {
 };
 // A NaN on either side is kept (the comparisons with it are false); of equal values, the first.
 struct Min {
+  static constexpr bool kSelects = true;
   template <typename E>
   static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
+    if constexpr (E::kIsOrdered) return E::Choose(E::Rank(b) < E::Rank(a), a, b);
     const typename E::Vector least = b < a ? b : a;
     if constexpr (!E::kIsFloat) return least;
     return b != b ? b : least;
   }
 };
 struct Max {
+  static constexpr bool kSelects = true;
   template <typename E>
   static BYTEPS_LIKE_INLINE typename E::Vector Apply(const typename E::Vector& a, const typename E::Vector& b) {
+    if constexpr (E::kIsOrdered) return E::Choose(E::Rank(b) > E::Rank(a), a, b);
     const typename E::Vector most = b > a ? b : a;
     if constexpr (!E::kIsFloat) return most;
     return b != b ? b : most;
@@ -67,12 +73,34 @@ BYTEPS_LIKE_INLINE typename E::Vector Combine(const typename E::Vector& a, const
   }
 }
 
+inline constexpr size_t kLineBytes = 64;
+
+// Elements [i, i + kUnroll vectors) of Update. The instructions of elements that are computed fill a core's window, so
+// that its loads would reach memory too late: lines are fetched ahead.
+template <typename O, typename E, size_t kUnroll>
+BYTEPS_LIKE_INLINE void UpdateAhead(typename E::Stored* left, const typename E::Stored* right) {
+  constexpr size_t kAhead = 1536 / sizeof(*left), kLine = kLineBytes / sizeof(*left);
+  for (size_t line = 0; line < kUnroll * E::kLanes; line += kLine) {
+    __builtin_prefetch(left + kAhead + line);
+    __builtin_prefetch(right + kAhead + line);
+  }
+  typename E::Vector results[kUnroll];
+  for (size_t u = 0; u < kUnroll; ++u) {
+    results[u] = Combine<O, E>(E::Load(left + u * E::kLanes), E::Load(right + u * E::kLanes));
+  }
+  for (size_t u = 0; u < kUnroll; ++u) E::Store(left + u * E::kLanes, results[u]);
+}
+
 // a[i] = a[i] op b[i], where A and B have the same vector.
 template <typename O, typename A, typename B>
 void Update(void* a, const void* b, size_t count) {
   auto* left = static_cast<typename A::Stored*>(a);
   const auto* right = static_cast<const typename B::Stored*>(b);
   size_t i = 0;
+  if constexpr (A::kIsComputed && A::kLanes > 1) {
+    constexpr size_t kUnroll = 2 * kLineBytes / (A::kLanes * sizeof(*left)), kStep = kUnroll * A::kLanes;
+    for (; i + kStep <= count; i += kStep) UpdateAhead<O, A, kUnroll>(left + i, right + i);
+  }
   for (; i + A::kLanes <= count; i += A::kLanes) {
     A::Store(left + i, Combine<O, A>(A::Load(left + i), B::Load(right + i)));
   }
@@ -141,6 +169,14 @@ void Fuse(void* const* destinations, size_t destination_count, const void* const
     FuseVectors<O, E, 1>(destinations, destination_count, sources, source_count, i, divisor);
   }
   if (i < end) FusePart<O, E>(destinations, destination_count, sources, source_count, i, end - i, divisor);
+}
+
+// The same of E, which can't be divided; D stands for it where it is to be.
+template <typename O, typename E, typename D>
+void FuseOrdered(void* const* destinations, size_t destination_count, const void* const* sources, size_t source_count,
+                 size_t begin, size_t end, uint32_t divisor) {
+  const auto fuse = divisor == 1 ? Fuse<O, E> : Fuse<O, D>;
+  fuse(destinations, destination_count, sources, source_count, begin, end, divisor);
 }
 
 }  // namespace

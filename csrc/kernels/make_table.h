@@ -29,20 +29,36 @@ template <typename O, typename E, typename Streamed = E>
 constexpr Loops LoopsFor() {
   return {Update<O, Streamed, Streamed>, Update<O, AccumulatorOf<E>, E>, Fuse<O, Streamed>};
 }
+// Of 16-bit floats: `Ordered` stands for E where nothing is computed, only chosen.
+template <typename O, typename E, typename Streamed, typename Ordered>
+constexpr Loops LoopsFor16() {
+  if constexpr (O::kSelects) {
+    return {Update<O, Ordered, Ordered>, Update<O, AccumulatorOf<E>, E>, FuseOrdered<O, Ordered, Streamed>};
+  } else {
+    return LoopsFor<O, E, Streamed>();
+  }
+}
 template <typename T>
 constexpr Loops ComplexProduct() {
   return {UpdateComplexProduct<T>, UpdateComplexProduct<T>, FuseComplexProduct<T>};
 }
 
 // Sums and products of signed integers are those of unsigned ones.
-#define BYTEPS_LIKE_ROW(op, int8, int16, int32, int64)                     \
-  {LoopsFor<op, Float32>(),      LoopsFor<op, Float64>(),                  \
-   LoopsFor<op, Float16>(),      LoopsFor<op, BFloat16, PairedBFloat16>(), \
-   LoopsFor<op, int8>(),         LoopsFor<op, UInt8>(),                    \
-   LoopsFor<op, int32>(),        LoopsFor<op, int64>(),                    \
-   LoopsFor<op, int16>(),        LoopsFor<op, UInt16>(),                   \
-   LoopsFor<op, UInt32>(),       LoopsFor<op, UInt64>(),                   \
-   LoopsFor<op, Float8E4M3FN>(), LoopsFor<op, Float8E5M2>()}
+#define BYTEPS_LIKE_ROW(op, int8, int16, int32, int64)          \
+  {LoopsFor<op, Float32>(),                                     \
+   LoopsFor<op, Float64>(),                                     \
+   LoopsFor16<op, Float16, Float16, OrderedFloat16>(),          \
+   LoopsFor16<op, BFloat16, PairedBFloat16, OrderedBFloat16>(), \
+   LoopsFor<op, int8>(),                                        \
+   LoopsFor<op, UInt8>(),                                       \
+   LoopsFor<op, int32>(),                                       \
+   LoopsFor<op, int64>(),                                       \
+   LoopsFor<op, int16>(),                                       \
+   LoopsFor<op, UInt16>(),                                      \
+   LoopsFor<op, UInt32>(),                                      \
+   LoopsFor<op, UInt64>(),                                      \
+   LoopsFor<op, Float8E4M3FN>(),                                \
+   LoopsFor<op, Float8E5M2>()}
 #define BYTEPS_LIKE_COLUMN(floats, integers, bfloat)                                              \
   {floats<Float32>,  floats<Float64>,  floats<Float16>,      floats<bfloat>,    integers<Int8>,   \
    integers<UInt8>,  integers<Int32>,  integers<Int64>,      integers<Int16>,   integers<UInt16>, \

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "csrc/kernels/lanes.h"
+#include "csrc/kernels/quotients.h"
 
 namespace byteps_like::kernels {
 namespace BYTEPS_LIKE_ISA {
@@ -53,57 +54,24 @@ void ToDouble(void* destination, const void* source, size_t count) {
   }
 }
 
-template <bool kFirst, typename First, typename Second>
-struct Choose {
-  using Type = First;
-};
-template <typename First, typename Second>
-struct Choose<false, First, Second> {
-  using Type = Second;
-};
-
-template <typename T>
-inline constexpr bool kIsUnsigned = static_cast<T>(-1) > T{0};
-
-// value / divisor, rounded towards zero. The truncated quotient in floating point is exact: it is off by less than
-// 2^-8 / divisor (16 bits in float) or 2^-21 / divisor (32 bits in double), and what is not an integer is at least
-// 1 / divisor away from one.
-template <typename T>
-BYTEPS_LIKE_INLINE T Quotient(T value, uint32_t divisor) {
-  if constexpr (sizeof(T) >= 4 && kIsUnsigned<T>) {
-    return static_cast<T>(value / divisor);
-  } else if constexpr (sizeof(T) == 8) {
-    return value / static_cast<int64_t>(divisor);
-  } else {
-    using Real = typename Choose<sizeof(T) <= 2, float, double>::Type;
-    return static_cast<T>(static_cast<int32_t>(static_cast<Real>(value) / static_cast<Real>(divisor)));
-  }
-}
-
-// The same of a power of two: a shift alone would round negative numbers down.
-template <typename T>
-BYTEPS_LIKE_INLINE T Shifted(T value, uint32_t divisor, int log2) {
-  if constexpr (kIsUnsigned<T>) {
-    return static_cast<T>(value >> log2);
-  } else {
-    using Wide = typename Choose<sizeof(T) == 8, int64_t, int32_t>::Type;
-    const Wide wide = value;
-    return static_cast<T>((wide + (wide < 0 ? static_cast<Wide>(divisor - 1) : 0)) >> log2);
-  }
+// destination[i] = apply(source[i]), element by element: vectors are left to the compiler.
+template <typename T, typename F>
+BYTEPS_LIKE_INLINE void MapEach(void* destination, const void* source, size_t count, const F& apply) {
+  auto* to = static_cast<T*>(destination);
+  const auto* from = static_cast<const T*>(source);
+  for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, apply(LoadAny<T>(from + i)));
 }
 
 template <typename E>
 void FinalizeInteger(void* destination, const void* accumulator, size_t count, uint32_t divisor) {
   using T = typename E::Value;
-  auto* to = static_cast<T*>(destination);
-  const auto* from = static_cast<const T*>(accumulator);
   if ((divisor & (divisor - 1)) == 0) {
-    constexpr int kMostShift = sizeof(T) == 8 ? 63 : 31;
-    const int log2 = __builtin_ctz(divisor);
-    const int shift = log2 < kMostShift ? log2 : kMostShift;
-    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, Shifted<T>(LoadAny<T>(from + i), divisor, shift));
+    MapEach<T>(destination, accumulator, count, Shift<T>(divisor));
+  } else if constexpr (sizeof(T) == 8) {
+    Map<E, E>(destination, accumulator, count, LongQuotient<E>(divisor));
   } else {
-    for (size_t i = 0; i < count; ++i) StoreAny<T>(to + i, Quotient<T>(LoadAny<T>(from + i), divisor));
+    using Divide = typename Choose<sizeof(T) == 1, ShortQuotient<T>, RealQuotient<T>>::Type;
+    MapEach<T>(destination, accumulator, count, Divide(divisor));
   }
 }
 

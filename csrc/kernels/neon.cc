@@ -11,6 +11,12 @@ namespace byteps_like::kernels {
 namespace neon {
 namespace {
 
+BYTEPS_LIKE_INLINE bool AnyNan(const StreamFloats& a, const StreamFloats& b) {
+  return vminvq_u32(BitCast<uint32x4_t>((a == a) & (b == b))) == 0;
+}
+BYTEPS_LIKE_INLINE Longs Products(const Longs& a, const Longs& b) {
+  return BitCast<Longs>(vmull_u32(vmovn_u64(BitCast<uint64x2_t>(a)), vmovn_u64(BitCast<uint64x2_t>(b))));
+}
 BYTEPS_LIKE_INLINE Words Widened(const HalfWords& bits) { return BitCast<Words>(vmovl_u16(BitCast<uint16x4_t>(bits))); }
 BYTEPS_LIKE_INLINE HalfWords UpperHalves(const Words& bits) {
   return BitCast<HalfWords>(vshrn_n_u32(BitCast<uint32x4_t>(bits), 16));

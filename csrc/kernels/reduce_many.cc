@@ -1,5 +1,5 @@
 // ReduceMany. Floats, and integers that are not divided, go through registers: one vector of every source is read and
-// reduced, and stored to all destinations. Divided integers go through a block on the stack.
+// reduced, and stored to all destinations. Divided integers take two passes over a stretch.
 #include <algorithm>
 #include <cstring>
 
@@ -16,23 +16,19 @@ void CopyToAll(std::span<void* const> destinations, const void* source, size_t o
   }
 }
 
+// In stretches that stay in the first cache: sums in the first destination, divided there and copied to the others.
 void ReduceDivided(Op op, DType dtype, std::span<void* const> destinations, std::span<const void* const> sources,
                    size_t count, uint32_t divisor) {
-  constexpr size_t kBlockBytes = 8192;
-  alignas(64) char block[kBlockBytes];
+  constexpr size_t kStretchBytes = 8192;
   const Table& table = *Active().table;
   const Loops& loops = LoopsOf(table, op, dtype);
-  const size_t size = SizeOf(dtype), units = UnitsOf(op, dtype);
-  const size_t most = kBlockBytes / size;
+  const size_t size = SizeOf(dtype), units = UnitsOf(op, dtype), most = kStretchBytes / size;
   for (size_t begin = 0; begin < count; begin += most) {
     const size_t length = std::min(most, count - begin);
-    std::memcpy(block, static_cast<const char*>(sources[0]) + begin * size, length * size);
-    for (const void* source : sources.subspan(1)) {
-      const char* from = static_cast<const char*>(source) + begin * size;
-      loops.reduce(block, from, length * units);
-    }
-    table.finalize[ColumnOf(dtype)](block, block, length, divisor);
-    CopyToAll(destinations, block, begin * size, length * size);
+    loops.fuse(destinations.data(), 1, sources.data(), sources.size(), begin * units, (begin + length) * units, 1);
+    char* const sums = static_cast<char*>(destinations[0]) + begin * size;
+    table.finalize[ColumnOf(dtype)](sums, sums, length, divisor);
+    CopyToAll(destinations, sums, begin * size, length * size);
   }
 }
 

@@ -4,6 +4,7 @@
 //
 // Entry        blocks   threads                         errors
 // Read         never    the owning loop's thread only   kClosed at the end of the peer's bytes, kSystem, kPeerLost
+// ReadAhead    never    the owning loop's thread only   the same
 // Write        never    the owning loop's thread only   the same
 // fds          never    any                             none
 // OnEvent      never    the owning loop's thread only   none
@@ -50,6 +51,11 @@ class Stream {
 
   // Moves up to `size` bytes; 0 means "nothing now": an event on one of fds() follows when there is more.
   virtual Result<size_t> Read(std::byte* data, size_t size) = 0;
+  // The same, and what comes after `size` bytes into `ahead`, if that costs less than another call. The result counts
+  // both.
+  virtual Result<size_t> ReadAhead(std::byte* data, size_t size, std::span<std::byte> /*ahead*/) {
+    return Read(data, size);
+  }
   virtual Result<size_t> Write(std::span<const iovec> pieces) = 0;
 
   // File descriptors to watch with EPOLLIN | EPOLLOUT | EPOLLET; after any event, read and write until both return 0.
@@ -78,6 +84,9 @@ class Stream {
   // Keeps the queue between the ends short, or as long as throughput needs it; true if it is kept short now. Only for
   // streams whose path is slow enough for that to matter.
   virtual bool KeepShort(bool) { return false; }
+
+  // The longest segment, up to this one, that leaves none of the kernel's sends partly filled.
+  virtual size_t Filling(size_t segment) const { return segment; }
 
   // Limits the bytes that may lie unsent in the kernel, where later messages can't overtake them; 0: the kernel's
   // default. Only for streams that have such a queue.

@@ -18,6 +18,15 @@ inline constexpr uint32_t kMaxText = 64u << 10;        // of an ERROR or WARNING
 inline constexpr uint64_t kMaxOffset = 1ull << 48;     // a region's size, or a place in it
 inline constexpr size_t kDefaultSegment = 128u << 10;  // one wire write: what a higher priority waits for at most
 
+// TCP sends at most 64 KiB at once, headers included and in whole packets, which leaves more than 61,504 bytes at any
+// size of packets that is in use. What is beyond takes one more pass through the kernel, however short it is.
+inline constexpr size_t kSendBytes = 60u << 10;
+
+// The longest segment, up to this, whose frame fills the sends that it needs.
+constexpr size_t FillingSends(size_t segment) {
+  return segment < kSendBytes ? segment : segment / kSendBytes * kSendBytes;
+}
+
 enum class FrameType : uint8_t {
   kPush = 1,     // worker -> server: a segment of a contribution (or, by reference, where all of it lies)
   kResult = 2,   // server -> worker: a segment of the finished reduction (or, by reference: it lies in place)

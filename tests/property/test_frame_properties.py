@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, CorruptError
 from byteps_like.wire import door
-from byteps_like.wire.crc32c import crc32c_numpy
+from byteps_like.wire.crc32c_numpy import crc32c_numpy
 from byteps_like.wire.frame import MAX_PARTITION, MAX_PAYLOAD, MAX_TEXT, FrameType, Header, decode_header, encode_header
 
 u32 = st.integers(0, 2**32 - 1)

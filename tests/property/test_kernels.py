@@ -34,6 +34,12 @@ kernels = pytest.importorskip("byteps_like._core").kernels
 BEST = kernels.instruction_set()
 SETS = [name for name in ("avx512", "avx2", "neon", "scalar") if kernels.select_instruction_set(name)]
 kernels.select_instruction_set(BEST)
+SIXTEEN = (DType.FLOAT16, DType.BFLOAT16)
+PECULIAR = {  # bits of infinity, of the numbers beside it and of NaNs, quiet and signalling; of both signs
+    DType.FLOAT16: (0x7C00, 0xFC00, 0x7BFF, 0xFBFF, 0x7C01, 0xFC01, 0x7E00, 0xFE00, 0x7FFF, 0xFFFF),
+    DType.BFLOAT16: (0x7F80, 0xFF80, 0x7F7F, 0xFF7F, 0x7F81, 0xFF81, 0x7FC0, 0xFFC0, 0x7FFF, 0xFFFF),
+}
+INTEGERS = tuple(dtype for dtype in DType if not (dtype.is_float or dtype.is_complex or dtype == DType.BOOL))
 LENGTHS = range(258)
 GUARD = 0xA5
 
@@ -199,6 +205,79 @@ def test_cast(source: DType, destination: DType, length: int, here: int, there: 
     wide = widen(source, values)
     through = wide.astype(np.float32 if destination in NARROW else STORED[destination])  # as torch does
     got.check(destination, narrow(destination, through))
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("op", [Op.MIN, Op.MAX], ids=lambda op: op.name)
+def test_min_and_max_of_every_16_bit_float(op: Op, dtype: DType) -> None:
+    torch = pytest.importorskip("torch")
+    kind, of = (getattr(torch, name) for name in (dtype.name.lower(), f"{op.name.lower()}imum"))
+    every = np.arange(1 << 16).astype(np.uint16)
+    others = [every[::-1], np.random.default_rng(5).permutation(every)]
+    others += [np.full_like(every, bits) for bits in (0, 0x8000, 1, 0x8001, *PECULIAR[dtype])]
+    for other in others:
+        for first, second in ((every, other), (other, every)):
+            got = first.copy()
+            kernels.reduce(op, dtype, got, second)
+            np.testing.assert_array_equal(got, _chosen(op, dtype, first, second))
+            as_torch = of(*(torch.from_numpy(bits.copy()).view(kind) for bits in (first, second)))
+            np.testing.assert_array_equal(widen(dtype, got), as_torch.float().numpy())
+
+
+def _chosen(op: Op, dtype: DType, first: Array, second: Array) -> Array:
+    """The bits of the one that wins; a NaN is the second's if both are, and becomes quiet (bfloat16: 0x7FC0)."""
+    a, b = widen(dtype, first), widen(dtype, second)
+    bits = np.where(np.isnan(b) | ((b < a if op == Op.MIN else b > a) & ~np.isnan(a)), second, first)
+    nan = np.isnan(a) | np.isnan(b)
+    return np.where(nan, bits | 0x200 if dtype == DType.FLOAT16 else 0x7FC0, bits).astype(np.uint16)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=lambda dtype: dtype.name)
+def test_sums_of_16_bit_floats_beside_a_nan(dtype: DType) -> None:
+    """A NaN takes another way than numbers do: wherever it is, the others are rounded as ever."""
+    numbers = np.arange(1 << 16).astype(np.uint16)
+    numbers = numbers[~np.isnan(widen(dtype, numbers))]
+    shuffled = np.random.default_rng(6).permutation(numbers)
+    total = widen(dtype, numbers) + widen(dtype, shuffled)
+    clean = ~np.isnan(total)  # infinities of both signs
+    a, b = numbers[clean], shuffled[clean]
+    np.testing.assert_array_equal(_sum(dtype, a, b), narrow(dtype, total[clean]))
+    for place in range(130):
+        spoilt = a[1000:1130].copy()
+        spoilt[place] = PECULIAR[dtype][place % len(PECULIAR[dtype])]
+        expected = narrow(dtype, widen(dtype, spoilt) + widen(dtype, b[1000:1130]))
+        got = canonical(dtype, _sum(dtype, spoilt, b[1000:1130]))
+        np.testing.assert_array_equal(got, canonical(dtype, expected))
+
+
+def _sum(dtype: DType, a: Array, b: Array) -> Array:
+    total = a.copy()
+    kernels.reduce(Op.SUM, dtype, total, b)
+    return total
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.name)
+@settings(max_examples=60)
+@given(divisors | st.integers(1, 300) | st.integers(1, 2**32 - 1), seeds)
+def test_integers_are_divided_towards_zero(dtype: DType, divisor: int, seed: int) -> None:
+    values = _beside_multiples(dtype, divisor, seed)
+    got = np.empty_like(values)
+    kernels.finalize(dtype, got, values, divisor)
+    assert got.tolist() == [abs(v) // divisor * (1 if v >= 0 else -1) for v in values.tolist()]
+
+
+def _beside_multiples(dtype: DType, divisor: int, seed: int) -> Array:
+    """All values of 8 and 16 bits; else the ends of the type, and numbers around multiples of all sizes."""
+    limits = np.iinfo(STORED[dtype])
+    if limits.bits <= 16:
+        return np.arange(limits.min, limits.max + 1).astype(STORED[dtype])
+    random = np.random.default_rng(seed)
+    most = limits.max // divisor
+    factors = [int(most * share) for share in 2.0 ** -random.integers(0, limits.bits, 200) * random.random(200)]
+    factors += [0, 1, most, most - 1]
+    near = [factor * divisor + step for factor in factors for step in (-1, 0, 1)]
+    ends = [limits.max, limits.max - 1, limits.min, limits.min + 1]
+    return np.array([v for n in near for v in (n, -n) if limits.min <= v <= limits.max] + ends, STORED[dtype])
 
 
 def test_nan_wins_and_conversions_keep_it() -> None:

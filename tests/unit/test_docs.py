@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from byteps_like.cli.main import COMMANDS, app
 from byteps_like.collectives import library
 from byteps_like.compression.registry import CODECS
+from byteps_like.store.updates.registry import OURS
+from byteps_like.store.updates.update import ValueUpdate
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -238,6 +240,20 @@ def test_every_policy_has_a_row_in_the_guide_and_every_file_is_of_a_policy() -> 
     files = {path.name for path in room.glob("*.h")} - {"policy.h", "policies.h"}
     used = set(re.findall(r'#include "server/policy/(\w+\.h)"', table)) - {"policies.h"}
     assert files == used, "add a row to server/policy/policies.cc"
+
+
+def test_every_update_has_a_row_in_the_guide() -> None:
+    page = (DOCS / "how-to" / "add-an-update.md").read_text().split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \| ([^|]*) \|", page, flags=re.MULTILINE)
+    told = [(name, state, types) for names, state, types in rows for name in re.findall(r"`(\w+)`", names)]
+    made = [(kind.name, _state_of(kind()), "fp32, fp64" + ", int64" * kind.takes_integers) for kind in OURS]
+    assert told == made, "names, state and types in the table at the top of docs/how-to/add-an-update.md"
+
+
+def _state_of(update: ValueUpdate) -> str:
+    arrays, *shape = update.state_shape((2, 3))
+    size = f"{4 * arrays} B" if arrays else "0"
+    return size if shape == [2, 3] else f"{size} per row"
 
 
 def test_the_page_on_options_knows_which_exclude_each_other() -> None:

@@ -18,7 +18,7 @@ from byteps_like.control.members.meetings import Meetings
 from byteps_like.control.members.membership import JobState, Membership
 from byteps_like.control.members.seats import Notice, Seat, SeatState, describe_all, ranks_text
 from byteps_like.control.placing.declarations import Declarations
-from byteps_like.control.placing.placement import Placer
+from byteps_like.control.placing.placement import Placer, usual_partition
 from byteps_like.control.placing.rates import CardRates, CardReport
 from byteps_like.control.placing.weights import check_replan, server_weights
 from byteps_like.control.types import Disagreement, EventKind, Move, View, WatchEvent
@@ -303,7 +303,7 @@ class SchedulerService:
         if self._followed == view.number:
             return
         self._followed, self._rates = view.number, None
-        self._partition_bytes = int(view.settings.get("partition_bytes", 4 << 20))
+        self._partition_bytes = usual_partition(view)
         self._weights = server_weights(view)
         self._meetings.follow(view)
         for name in self._barriers.follow(view):

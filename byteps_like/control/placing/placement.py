@@ -8,7 +8,6 @@ from itertools import accumulate
 from math import lcm
 from typing import TYPE_CHECKING
 
-from byteps_like.compression.registry import codec_of
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -26,8 +25,22 @@ ENCODED_BYTES = 1 << 20
 """Most fp32 bytes of a partition whose encoded sum a server makes when all contributions are whole, unless its tensor
 says otherwise: lines down are idle while the first ones come up, and lines up while the last results go down."""
 
+PARTITION_BYTES = 4 << 20
+"""Of a job that doesn't say otherwise,"""
+
+ON_ONE_HOST = 1 << 20
+"""and of one whose members all share a host: then a few partitions in flight fit into the processor's cache, between
+copying and summing."""
+
 PARTS_PER_TENSOR = 1 << 16
 """Keys are `tensor_id << 16 | part`."""
+
+
+def usual_partition(view: View) -> int:
+    """How large partitions may be in `view`, in bytes."""
+    told = int(view.settings.get("partition_bytes", PARTITION_BYTES))
+    hosts = {one.host_id for one in (*view.workers, *view.servers)}
+    return ON_ONE_HOST if told == PARTITION_BYTES and len(hosts) == 1 else told
 
 
 @dataclass
@@ -122,6 +135,8 @@ class Placer:
 def _codec(spec: TensorSpec) -> Codec | None:
     if not spec.codec:
         return None
+    from byteps_like.compression.registry import codec_of  # by NumPy, which no scheduler starts with
+
     return codec_of(spec.codec_spec)
 
 

@@ -13,7 +13,7 @@ from byteps_like.torch.job.runtime import Runtime
 from byteps_like.worker.api import Handle
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Operation:
     """One operation in flight."""
 

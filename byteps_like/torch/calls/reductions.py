@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Protocol
 
 import torch
 
@@ -42,7 +44,7 @@ class Reduction:
     purpose: str = ""
     """What else all ranks must mean by it."""
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """First part of the operation's name."""
         return "broadcast" if self.op is Op.BROADCAST else "push_pull"
@@ -64,6 +66,14 @@ def resolve(
     average: bool | None, op: object, priority: int = 0, prescale: float = 1.0, postscale: float = 1.0
 ) -> Reduction:
     """The reduction a caller asked for. Raises InvalidArgumentError for contradictions and unknown operations."""
+    try:
+        return _resolved(average, op, priority, prescale, postscale)
+    except TypeError:  # `op` can't be looked up
+        return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
+
+
+@lru_cache(maxsize=256, typed=True)  # programs ask for few, a thousand times a step
+def _resolved(average: bool | None, op: object, priority: int, prescale: float, postscale: float) -> Reduction:
     if op is Adasum and average is None:
         return Reduction(Op.SUM, priority, prescale=prescale, postscale=postscale, adasum=True)
     return Reduction(resolve_op(average, op), priority, prescale=prescale, postscale=postscale)
@@ -86,8 +96,16 @@ def encoded(reduction: Reduction, way: Compress) -> Reduction:
     return replace(reduction, codec=way.text(0))
 
 
-def scaled_once(reduction: Reduction, dtype: torch.dtype, size: int) -> Reduction:
-    """`reduction` of tensors of `dtype` over `size` ranks, which rounds integers once, after the sum.
+class Sized(Protocol):
+    """Who takes part in it: so many ranks."""
+
+    @property
+    def size(self) -> int:
+        """How many."""
+
+
+def scaled_once(reduction: Reduction, dtype: torch.dtype, ranks: Sized) -> Reduction:
+    """`reduction` of tensors of `dtype` over `ranks`, which rounds integers once, after the sum.
 
     Raises InvalidArgumentError for factors on booleans.
     """
@@ -96,5 +114,5 @@ def scaled_once(reduction: Reduction, dtype: torch.dtype, size: int) -> Reductio
     if dtype is torch.bool:
         raise InvalidArgumentError("prescale and postscale factors need numbers, not torch.bool")
     if reduction.op is Op.AVERAGE and reduction.postscale != 1.0:
-        return replace(reduction, op=Op.SUM, postscale=reduction.postscale / size)
+        return replace(reduction, op=Op.SUM, postscale=reduction.postscale / ranks.size)
     return reduction

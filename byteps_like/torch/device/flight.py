@@ -63,6 +63,8 @@ class Behind:
     def catch_up(self, name: str) -> None:
         """Before an operation called `name`: the one before is over. Raises what that failed with, or any that is over
         by now."""
+        if not self._flights:
+            return
         with self._lock:
             over = [one for one, flight in self._flights.items() if one == name or flight.done()]
             flights = [self._flights.pop(one) for one in over]

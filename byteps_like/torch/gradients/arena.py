@@ -22,7 +22,7 @@ from byteps_like.torch.gradients.memory import ArenaMemory
 from byteps_like.torch.gradients.parts import Named, Parts, Piece, Scaling, retire, signature_of, specs_of
 from byteps_like.torch.gradients.rescaling import Rescaling
 from byteps_like.torch.gradients.sent import ArenaFlights, SentRange
-from byteps_like.torch.gradients.slot import Slot
+from byteps_like.torch.gradients.slot import Slot, land_all, reset_all, stage_all
 from byteps_like.torch.job.routes import Request, Route
 from byteps_like.worker.api import Declared, TensorSpec, Worker
 from byteps_like.worker.layout import lay_out, runs
@@ -44,10 +44,12 @@ class Arena:
 
     The buffer is cut into partitions when its names are declared: one name, or with `crossing`, where the next forward
     waits for its own layers only, several, for finer partitions towards its end (see layout.pieces). A partition is
-    sent as soon as all gradients in it are `ready`; `finish` sends the rest. At the tail are control elements, reduced
-    with the gradients (Controls). Where gradients are coded, or on a device, the control elements are a tensor of their
-    own, which goes raw, from this host's memory. On a device `wait` has the current stream wait for the gradients; the
-    host waits for the control elements of the other hosts.
+    sent as soon as all gradients in it are `ready`; `finish` sends the rest. Gradients that are ready are copied to
+    their places together, when a partition is complete; on a device each at once, on the stream that has made it.
+
+    At the tail are control elements, reduced with the gradients (Controls). Where gradients are coded, or on a device,
+    the control elements are a tensor of their own, which goes raw, from this host's memory. On a device `wait` has the
+    current stream wait for the gradients; the host waits for the control elements of the other hosts.
 
     All ranks must call `finish` equally often. Not thread-safe: it belongs to the thread that runs backward.
     """
@@ -73,7 +75,7 @@ class Arena:
         """Of the round under way, by the view in which it began."""
         self._phase = ArenaPhase.LANDED
         self._order = list(range(len(named)))
-        self._observed: list[int] | None = []
+        self._observed: dict[int, None] | None = {}
         self._flights = ArenaFlights()
         self.complete = True
         """Whether all ranks took part in the round that has landed; the same on all that did."""
@@ -96,7 +98,17 @@ class Arena:
         self._cut(declared)
         self._memory.allocate(route.worker)
         self._sent = [False] * len(self._parts)
+        self._waits: list[int] = []
+        """Of each partition, how many gradients it has to wait for, and for the control elements; and"""
         self._pending: list[int] = []
+        """how many of them still."""
+        self._stages_at_once = self._memory.device is not None
+        self._arrived: list[Slot] = []
+        """Gradients that are ready and not staged, in the order in which they came; and"""
+        self._completed: list[int] = []
+        """partitions that wait for nothing else."""
+        self._present: list[bool] = []
+        """Of each gradient, whether this rank has one in the round that is `finish`ed."""
         self._place()
         self.reset()
 
@@ -119,6 +131,10 @@ class Arena:
             self.coding.place(self.slots, layout.offsets)
         self._controls = Controls(self._memory.host[layout.tail :], len(self.slots))
         self._control_parts = self._parts.of(layout.tail * self._itemsize, layout.total * self._itemsize)
+        self._waits = [0] * len(self._parts)
+        for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
+            for part in parts:
+                self._waits[part] += 1
 
     def recut(self, route: Route, partition_bytes: int) -> None:
         """Between rounds: goes by `route` from now on, in partitions of `partition_bytes` (0: of the job's size).
@@ -184,10 +200,9 @@ class Arena:
         """A new round begins; the one before has landed, or has departed."""
         if self._phase is not ArenaPhase.DEPARTED:
             self._end()
-        for slot in self.slots:
-            slot.reset()
+        reset_all(self.slots)
         if self._observed is not None:
-            self._observed = []
+            self._observed = {}
         self._forget_flights()
         self._open()
 
@@ -206,10 +221,8 @@ class Arena:
 
     def _open(self) -> None:
         self._sent = [False] * len(self._parts)
-        self._pending = [0] * len(self._parts)
-        for parts in [*(slot.parts for slot in self.slots), self._control_parts]:
-            for part in parts:
-                self._pending[part] += 1
+        self._pending = list(self._waits)
+        self._arrived, self._completed = [], []
 
     def _enter(self) -> None:
         """A round begins, if none has: over as many ranks as the view in force has."""
@@ -247,31 +260,40 @@ class Arena:
 
     def ready(self, slot: Slot) -> None:
         """The gradient of `slot` is complete on this rank: sends the partitions that were waiting for it only."""
-        self._catch_up()
-        self._enter()
-        self._memory.follow_stream(self.label)
-        self._stage(slot)
-        self.reached(slot)
-        self._send(self._complete_with(slot.parts))
-
-    def _stage(self, slot: Slot) -> None:
-        slot.stage(self._terms.before)
-        if slot.bound is None and self.coding is not None:
-            self.coding.keep(slot, self.coding.way.two_way and self.is_coded)
-
-    def _complete_with(self, parts: range) -> list[int]:
-        """Those of `parts` that have waited for one thing only, which is there now."""
-        complete = []
-        for part in parts:
+        if self._stages_at_once or self._phase is not ArenaPhase.FILLING:
+            self._catch_up()
+            self._enter()
+            self._memory.follow_stream(self.label)
+        slot.ready = True
+        self._arrived.append(slot)
+        for part in slot.parts:
             self._pending[part] -= 1
             if not self._pending[part]:
-                complete.append(part)
-        return complete
+                self._completed.append(part)
+        if self._stages_at_once or self._completed:
+            completed, self._completed = self._completed, []
+            with torch.no_grad():
+                self._stage(self._take())
+            self._send(completed)
+
+    def _take(self) -> list[Slot]:
+        """Those that are ready and not staged."""
+        slots, self._arrived = self._arrived, []
+        for slot in slots if self._observed is not None else ():
+            self.reached(slot)
+        return slots
+
+    def _stage(self, slots: Sequence[Slot]) -> None:
+        stage_all(slots, self._terms.before)
+        if self.coding is not None:
+            for slot in slots:
+                if slot.bound is None:
+                    self.coding.keep(slot, self.coding.way.two_way and self.is_coded)
 
     def reached(self, slot: Slot) -> None:
         """Backward has come to the layer of `slot`: that makes the arena's order. The gradient may follow later."""
-        if self._observed is not None and slot.index not in self._observed:
-            self._observed.append(slot.index)
+        if self._observed is not None:
+            self._observed.setdefault(slot.index)
 
     def finish(self, discard: bool) -> None:
         """Sends what was not sent yet: gradients that no backward made ready, and the control elements."""
@@ -279,15 +301,14 @@ class Arena:
         self._enter()
         self._phase = ArenaPhase.DISCARDED if discard else ArenaPhase.SENT
         self._memory.follow_stream(self.label)
-        for slot in self.slots:
-            if slot.ready:
-                continue
-            if discard:
+        left = [*self._take(), *(slot for slot in self.slots if not slot.ready)]
+        if discard:
+            for slot in left:
                 slot.leave()
-            else:
-                self._stage(slot)
-        present = [slot.parameter.grad is not None and not discard for slot in self.slots]
-        self._controls.fill(present, [slot.was_sparse and not discard for slot in self.slots], discard)
+        else:
+            self._stage(left)
+        self._present = [slot.parameter.grad is not None and not discard for slot in self.slots]
+        self._controls.fill(self._present, [slot.was_sparse and not discard for slot in self.slots], discard)
         self._send([part for part, sent in enumerate(self._sent) if not sent])
 
     def foretell(self, present: Sequence[bool]) -> None:
@@ -299,7 +320,8 @@ class Arena:
         self._catch_up()
         self._enter()
         self._controls.fill(present, [False] * len(present), discard=False)
-        self._complete_with(self._control_parts)
+        for part in self._control_parts:
+            self._pending[part] -= 1
         self._send([part for part, pending in enumerate(self._pending) if not pending])
 
     def _send(self, parts: Sequence[int]) -> None:
@@ -408,10 +430,11 @@ class Arena:
 
     def land(self) -> None:
         """Hands the landed gradients to their parameters."""
-        missing = any(slot.parameter.grad is None for slot in self.slots)
-        present = self.present() if missing else [True] * len(self.slots)
-        for slot in self.slots:
-            self.land_one(slot, present[slot.index])
+        landed: Sequence[Slot] = self.slots
+        if not all(self._present):
+            present = self.present()
+            landed = [slot for slot in landed if present[slot.index] or slot.parameter.grad is not None]
+        land_all(landed, self._terms.after)
 
     def present(self) -> list[bool]:
         """Of each slot, whether any rank had a gradient. For a round whose control elements have landed."""
@@ -434,8 +457,7 @@ class Arena:
         """After the first round that landed: lays the gradients out in the order in which rank 0 made them ready."""
         if self._observed is None:
             return
-        missing = set(self._order) - set(self._observed)
-        observed = [*self._observed, *(index for index in self._order if index in missing)]
+        observed = list({**self._observed, **dict.fromkeys(self._order)})
         self._observed = None
         if len(self._parts) > 1:
             self.follow(self._agreed(observed))

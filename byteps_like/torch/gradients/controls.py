@@ -28,8 +28,8 @@ class Controls:
 
     def fill(self, present: Sequence[bool], sparse: Sequence[bool], discard: bool) -> None:
         """What this rank has to say: of each gradient whether it has one, and whether that was sparse."""
-        flags = [float(flag) for flag in (*present, *sparse, discard, True)]
-        self._elements.copy_(torch.tensor(flags, device="cpu"))
+        flags = bytearray((*present, *sparse, discard, True))  # a tensor of a list would take as long as a gradient
+        self._elements.copy_(torch.frombuffer(flags, dtype=torch.uint8))
 
     def present(self) -> list[bool]:
         """Of each gradient, whether any rank had one."""

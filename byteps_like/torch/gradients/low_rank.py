@@ -53,7 +53,7 @@ class MatrixSlot(Slot):
             self.wide
         )
 
-    def stage(self, factor: float) -> None:
+    def make_matrix(self, factor: float) -> None:
         """Makes `matrix` of `p.grad`, and of what was left, times `factor`."""
         grad = self.parameter.grad
         self.ready, self.bound, self.matrix = True, grad, None
@@ -61,7 +61,7 @@ class MatrixSlot(Slot):
             if self.residual is not None and factor != 1.0:
                 self.residual.mul_(factor)
             return
-        self._version = grad._version
+        self.version = grad._version
         dense = grad.detach() if grad.layout is torch.strided else grad.detach().to_dense()
         self.matrix = dense.reshape(self.rows, self.columns).to(self.wide)
         if self.residual is not None:
@@ -220,13 +220,14 @@ class LowRankArena:
     def ready(self, slot: Slot) -> None:
         """See Arena."""
         self.reached(slot)
-        self._stage(self.slots[slot.index])
+        with torch.no_grad():
+            self._stage(self.slots[slot.index])
         self._bases.ready(self._bases.slots[slot.index])
 
     def _stage(self, slot: MatrixSlot) -> None:
         if self._factors is None:
             self._factors = self.rescaling.factors(self.slots)
-        slot.stage(self._factors[slot.index])
+        slot.make_matrix(self._factors[slot.index])
         if slot.matrix is not None:
             self._bases.slots[slot.index].parameter.grad = slot.matrix @ slot.factor
 

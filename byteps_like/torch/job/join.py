@@ -24,6 +24,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group, Traffic
@@ -33,7 +34,7 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.torch.job.naming import Claim, NameTable
 from byteps_like.torch.job.routes import Request, Route, Scope
 from byteps_like.torch.job.shadows import Message, Shadows, Uses, is_for_joined, meeting_of
-from byteps_like.worker.api import Declared, Handle
+from byteps_like.worker.api import Declared, Handle, TensorSpec
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +44,21 @@ _MISSED = -1
 _EVER = CallOptions(timeout=3e8, traffic=Traffic.CONTROL)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Flight:
-    notice: Message
+    name: str
+    notice: Callable[[], Message]
+    """What those who have joined are told of it."""
     handle: Waitable
     ranks: tuple[int, ...] | None = None
     """Of whom the joined are told; None: of all."""
+
+
+def _notice(number: int, spec: TensorSpec, op: Op, root: int, parts: range, rank: int, use: Message) -> Message:
+    return {
+        "route": number, "name": spec.name, "dtype": int(spec.dtype), "shape": spec.shape, "codec": spec.codec,
+        "says_all": spec.says_all, "op": int(op), "root": root, "parts": [parts.start, parts.stop], "from": rank, **use,
+    }  # fmt: skip
 
 
 class Joiner:
@@ -100,14 +110,10 @@ class Joiner:
             self.check("broadcast")
         parts = how.parts if how.parts is not None else range(max(len(declared.partitions), 1))
         with self._lock:
-            notice = {
-                "route": number, "name": name, "dtype": int(declared.spec.dtype), "shape": declared.spec.shape,
-                "codec": declared.spec.codec, "says_all": declared.spec.says_all,
-                "op": int(op), "root": how.root, "parts": [parts.start, parts.stop], "from": self._group.rank,
-                **self._use(how.claim, name, number, parts),
-            }  # fmt: skip
+            use = self._use(how.claim, name, number, parts)
             handle = route.launch(declared, address, op, how)
-            self._remember(_Flight(notice, handle))
+            notice = partial(_notice, number, declared.spec, op, how.root, parts, self._group.rank, use)
+            self._remember(_Flight(name, notice, handle))
         return handle
 
     def check(self, what: str, ranks: tuple[int, ...] | None = None) -> None:
@@ -132,7 +138,7 @@ class Joiner:
         with self._lock:
             notice = {"missed": name, "set": scope.number, "from": self._group.rank}
             notice |= self._use(claim, name, _MISSED, range(1))
-            self._remember(_Flight(notice, handle, scope.ranks))
+            self._remember(_Flight(name, lambda: notice, handle, scope.ranks))
 
     def _remember(self, flight: _Flight) -> None:
         # Those that are done hold memory of their tensors; they end in this order, nearly.
@@ -144,7 +150,7 @@ class Joiner:
 
     def _tell_of(self, flight: _Flight, rank: int) -> None:
         if flight.ranks is None or rank in flight.ranks:
-            self._tell(rank, flight.notice)
+            self._tell(rank, flight.notice())
 
     def give_up(self, names: Sequence[str]) -> None:
         """The ranks disagree on what is in flight under `names`: those who have joined hear of it."""
@@ -242,7 +248,7 @@ class Joiner:
         with self._lock:
             flights = list(self._flights)
         for flight in flights:
-            if name in (flight.notice.get("missed"), flight.notice.get("name")) and not flight.handle.done():
+            if flight.name == name and not flight.handle.done():
                 flight.handle.give_up(error)
 
     # Messages

@@ -19,10 +19,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic
 
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError
-from byteps_like.worker.api import OUT_OF_STEP, Handle, Meeting, MeetingPlace
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchError, PeerLostError
+from byteps_like.worker.api import LEFT, OUT_OF_STEP, Handle, Meeting, MeetingPlace
 
 LANES = 32
 """Operations without a name that may be in flight at a time: the next one begins when the first of them has ended. What
@@ -36,6 +37,9 @@ UNNAMED_KEPT = 256
 
 WORD_SECONDS = 5.0
 """For which the scheduler's word is awaited when another rank has passed it on sooner."""
+
+REASON_SECONDS = 1.0
+"""For which it is awaited when another rank has left: it may have heard sooner that the ranks disagree."""
 
 _GENERATION = 32
 """Uses are counted from the generation times 2 to the power of that: what is heard late is of none of this one's."""
@@ -54,13 +58,13 @@ class Among:
     prefix: str = ""
     ranks: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def called(self) -> str:
         """For people."""
         return f" of process set {self.prefix[3:-1]}" if self.prefix else ""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Claim:
     """One operation: the `use`th, from 0, at its `point`."""
 
@@ -179,12 +183,42 @@ class Call:
     name: str | None
     says: str
 
+    @cached_property
+    def label(self) -> str:
+        """The user's name among other labels."""
+        return repr(self.name)
+
+    @cached_property
+    def words(self) -> str:
+        """All that must be the same."""
+        return f"{self.kind} {self.says}".rstrip()
+
+
+class _Wait:
+    """Within its block a thread waits for a claim, and makes no call."""
+
+    __slots__ = ("_claim", "_thread", "_waits")
+
+    def __init__(self, waits: Waits, claim: Claim | None) -> None:
+        self._waits, self._claim = waits, claim
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        if self._claim is not None:
+            self._waits[self._thread] = self._claim, monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._waits[self._thread] = None
+
 
 class NameTable:
     """The operations in flight, and what their names stand for. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._awaited = 0
+        """Threads that wait for a change."""
         self._points: dict[str, _Point] = {}
         self._once: defaultdict[str, set[int]] = defaultdict(set)
         """By process set, marks of points that were used once in this generation, and have no entry above."""
@@ -202,10 +236,10 @@ class NameTable:
         Blocks while there are LANES without a name in flight. Raises InvalidArgumentError if the user's name is in
         flight, MismatchError if the others have failed in this call.
         """
-        with self._changed:
+        with self._lock:
             self._waits.setdefault(threading.get_ident(), None)
             if call.name is not None:
-                claim = self._claim(among, call.name, repr(call.name), call)
+                claim = self._claim(among, call.name, call.label, call)
                 kept = min(kept or KEPT, KEPT)
             else:
                 claim = self._claim_lane(among, call)
@@ -236,13 +270,13 @@ class NameTable:
 
     def has_lane(self, prefix: str) -> bool:
         """Whether the lane of the next operation without a name is free."""
-        with self._changed:
+        with self._lock:
             busy = self._in_flight.get(prefix + _lane(self._unnamed.get(prefix, 0)))
             return busy is None or busy.over
 
     def _await(self, claim: Claim) -> None:
         if claim.handle is None:
-            self._changed.wait()
+            self._wait_for_change()
             return
         self._changed.release()
         try:
@@ -251,27 +285,34 @@ class NameTable:
         finally:
             self._changed.acquire()
 
-    @contextmanager
-    def waits(self, claim: Claim | None) -> Iterator[None]:
-        """Within the block this thread waits for `claim`, and makes no call."""
-        thread = threading.get_ident()
-        if claim is not None:
-            self._waits[thread] = claim, monotonic()
+    def _wait_for_change(self, until: Callable[[], bool] | None = None, seconds: float | None = None) -> None:
+        self._awaited += 1
         try:
-            yield
+            if until is None:
+                self._changed.wait(seconds)
+            else:
+                self._changed.wait_for(until, seconds)
         finally:
-            self._waits[thread] = None
+            self._awaited -= 1
+
+    def _tell_of_change(self) -> None:
+        if self._awaited:
+            self._changed.notify_all()
+
+    def waits(self, claim: Claim | None) -> _Wait:
+        """Within the block this thread waits for `claim`, and makes no call."""
+        return _Wait(self._waits, claim)
 
     @contextmanager
     def rests(self) -> Iterator[None]:
         """Within the block this thread waits for a call that another thread is to make, and makes none."""
         thread = threading.get_ident()
-        with self._changed:
+        with self._lock:
             self._waits.pop(thread, None)
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._waits[thread] = None
 
     def _claim(self, among: Among, label: str, what: str, call: Call) -> Claim:
@@ -285,20 +326,24 @@ class NameTable:
                 f"an operation named {call.name!r} is in flight; synchronize() its handle first, or use another name",
                 key=call.name,
             )
-        point = self._point(place)
-        point.settle()
-        while point.passes():
+        point = self._points.get(place) or self._point(place)
+        if point.newest is not None:
+            point.settle()
+        while point.passed and point.passes():
             pass
-        use, version = point.uses, f"~{self._generation}" if self._generation else ""
-        stable = f"{prefix}{call.kind}.{label}"
-        self._check_not_failed(point, use)
-        says = f"{call.kind} {call.says}".rstrip()
-        name = point.names.get(says) or f"{stable} {call.says}{version}@{use}"
+        use, stable, says = point.uses, f"{prefix}{call.kind}.{label}", call.words
+        if point.failed:
+            self._check_not_failed(point, use)
+        name = point.names.get(says) or self._new_name(stable, call, use)
         claim = Claim(place, use, name, stable, what + among.called, says, call.kind, among.ranks, prefix=prefix)
         claim.once = use == self._first and call.name is not None
         point.uses += 1
         point.newest = self._in_flight[place] = claim
         return claim
+
+    def _new_name(self, stable: str, call: Call, use: int) -> str:
+        version = f"~{self._generation}" if self._generation else ""
+        return f"{stable} {call.says}{version}@{use}"
 
     @property
     def _first(self) -> int:
@@ -328,14 +373,14 @@ class NameTable:
 
     def begun(self, claim: Claim, handle: Handle) -> None:
         """The operation is in flight."""
-        with self._changed:
+        with self._lock:
             claim.handle = handle
             self._points[claim.point].remember(claim)
-            self._changed.notify_all()
+            self._tell_of_change()
 
     def withdraw(self, claim: Claim) -> None:
         """It could not be begun on this rank: the next one takes its place."""
-        with self._changed:
+        with self._lock:
             self._drop(claim)
             point = self._points[claim.point]
             point.uses = claim.use
@@ -346,20 +391,22 @@ class NameTable:
 
     def release(self, claim: Claim, error: BytePSLikeError | None = None) -> None:
         """It is over, with `error` if it failed, and has been synchronized."""
-        with self._changed:
+        with self._lock:
             if isinstance(error, MismatchError):  # raised on all ranks, perhaps before this one was told why
                 claim.error = claim.error or error
             self._drop(claim)
             point = self._points.get(claim.point)
             if point is not None and point.newest is claim:
-                point.settle()
+                if claim.error is not None:
+                    point.settle()
                 point.newest = None  # it holds the operation's memory
             if point is not None and claim.once and claim.use == self._first:
                 self._passing.append((claim, point.forget))
                 if point.holds_nothing and point.uses == self._first + 1:
                     del self._points[claim.point]
                     self._once[claim.prefix].add(_mark(claim.point))
-            self._let_go()
+            if self._passing:
+                self._let_go()
 
     def _let_go(self) -> None:
         over = [one for one in self._passing if one[0].over_on_device]
@@ -371,13 +418,13 @@ class NameTable:
         claim.released = True
         if self._in_flight.get(claim.point) is claim:
             del self._in_flight[claim.point]
-        self._changed.notify_all()
+        self._tell_of_change()
 
     def fail(self, places: Sequence[MeetingPlace], error: MismatchError) -> list[str]:
         """The ranks disagree on those uses; they are given up here (see `failing`), or when this rank comes to one.
         If it has come to some of them, it passes over the others, which it made these in place of. Under which names
         they travel that are given up."""
-        with self._changed:
+        with self._lock:
             begun = [place for place in places if self._has_begun(place)]
             newest = [self._point(point).newest for point, _ in begun]
             found = [claim for claim in newest if claim is not None and claim.place in begun]
@@ -385,21 +432,24 @@ class NameTable:
                 claim.error = error
             if begun:
                 self._pass_over(places)
-                self._changed.notify_all()
+                self._tell_of_change()
             else:
                 for point, use in places:
                     self._point(point).failed[use] = Failed(tuple(places), error)
             return [claim.name for claim in found]
 
     def hear(self, claim: Claim, error: BytePSLikeError) -> None:
-        """Another rank has given it up with `error`: blocks until this one knows what it passes over, too."""
-        with self._changed:
+        """Another rank has given it up with `error`, or has left: blocks until this one knows what it passes over, too,
+        or why the other has left."""
+        with self._lock:
             if isinstance(error, MismatchError) and OUT_OF_STEP in str(error):
-                self._changed.wait_for(lambda: claim.error is not None, WORD_SECONDS)
+                self._wait_for_change(lambda: claim.error is not None, WORD_SECONDS)
+            elif isinstance(error, PeerLostError) and LEFT in str(error):
+                self._wait_for_change(lambda: claim.error is not None, REASON_SECONDS)
 
     def have_begun(self, places: Sequence[MeetingPlace]) -> tuple[bool, ...]:
         """Whether this rank has come to each of them."""
-        with self._changed:
+        with self._lock:
             return tuple(self._has_begun(place) for place in places)
 
     def _has_begun(self, place: MeetingPlace) -> bool:
@@ -417,20 +467,20 @@ class NameTable:
 
     def called(self, name: str) -> str:
         """What is in flight under `name`, in words."""
-        with self._changed:
+        with self._lock:
             found = [claim for claim in self._in_flight.values() if claim.name == name]
         return f"{found[0].says} ({found[0].what})" if found else repr(name)
 
     def abandon(self, name: str, error: BytePSLikeError) -> None:
         """What is in flight under `name` fails with `error`, on this rank: it is given up (see `failing`)."""
-        with self._changed:
+        with self._lock:
             for claim in self._in_flight.values():
                 if claim.name == name and not claim.over:
                     claim.error = error
 
     def failing(self) -> list[tuple[Handle, BytePSLikeError]]:
         """Operations that have failed and have not ended yet; what is left of the others is cleared away."""
-        with self._changed:
+        with self._lock:
             found = [claim for claim in self._in_flight.values() if claim.error is not None]
             for claim in found:
                 self._points[claim.point].settle()
@@ -443,7 +493,7 @@ class NameTable:
     def waiting(self, longer_than: float) -> list[Claim]:
         """Operations that have been in flight for so many seconds."""
         before = monotonic() - longer_than
-        with self._changed:
+        with self._lock:
             return [
                 claim
                 for claim in self._in_flight.values()
@@ -454,7 +504,7 @@ class NameTable:
         """What all threads that make calls have waited for that long; none if one of them may make another call: among
         them is the thread that has made this table, whether it has made calls or not."""
         before = monotonic() - longer_than
-        with self._changed:
+        with self._lock:
             living = {thread.ident for thread in threading.enumerate()}
             for thread in self._waits.keys() - living:
                 del self._waits[thread]
@@ -465,7 +515,7 @@ class NameTable:
 
     def end(self, prefix: str) -> bool:
         """The process set of that prefix is no more. False, and nothing is done: something of it is in flight here."""
-        with self._changed:
+        with self._lock:
             self._let_go()
             if any(claim.prefix == prefix for claim in [*self._in_flight.values(), *(one for one, _ in self._passing)]):
                 return False
@@ -477,7 +527,7 @@ class NameTable:
     def begin_anew(self) -> None:
         """A new generation: uses are counted from another number, on all ranks at a moment at which nothing is in
         flight on any. Other ranks may have begun before, and failed in what this one is about to come to."""
-        with self._changed:
+        with self._lock:
             self._passing += [(one, self._points[one.point].forget) for one in self._in_flight.values() if one.once]
             self._let_go()
             self._once.clear()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from byteps_like.collectives.api import Group
 from byteps_like.dtypes import Op
@@ -31,8 +33,7 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """How a push_pull is made. See worker.api.Worker.push_pull."""
 
     root: int = 0
@@ -42,6 +43,9 @@ class Request:
     """Of a tensor on a device; then the address is that of its mirror."""
     claim: Claim | None = None
     """Of an operation of a single tensor, whose name the ranks may let go of (see naming)."""
+
+
+WHOLE = Request()
 
 
 class Observer(Protocol):
@@ -60,6 +64,10 @@ class Route:
         self.why = why or _WHY[worker.route]
         self.observer: Observer | None = None
         self._declared: dict[str, Declared] = {}
+        self._sorted: list[str] = []
+        """Their names."""
+        self._lock = threading.Lock()
+        """For changes of these two."""
         self._carries: dict[str, bool] = {}
 
     def declare(self, specs: Sequence[TensorSpec]) -> list[Declared]:
@@ -70,11 +78,17 @@ class Route:
         known = self._declared
         fresh = [spec for spec in specs if spec.name not in known]
         if fresh:
-            known.update((item.spec.name, item) for item in self.worker.declare(fresh))
+            self._keep(self.worker.declare(fresh))
         for spec in specs:
-            if known[spec.name].spec != spec:
-                check_same(known[spec.name].spec, spec)
+            before = known[spec.name].spec
+            if before is not spec and before != spec:
+                check_same(before, spec)
         return [known[spec.name] for spec in specs]
+
+    def declare_one(self, spec: TensorSpec) -> Declared:
+        """The same of one name; nearly free for the very object that it was declared with."""
+        known = self._declared.get(spec.name)
+        return known if known is not None and known.spec is spec else self.declare([spec])[0]
 
     @property
     def names(self) -> list[str]:
@@ -83,15 +97,30 @@ class Route:
 
     def retire(self, name: str) -> list[str]:
         """No rank will use `name` again, nor what was made of it ("name.part"); what was let go of."""
-        names = [name] if name in self._declared else []
-        names += [one for one in list(self._declared) if one.startswith(f"{name}.")]  # other threads declare meanwhile
-        for one in names:
-            declared = self._declared.pop(one, None)
-            if declared is not None and isinstance(self.worker, Forgets):
+        with self._lock:
+            gone = [self._declared.pop(one) for one in self._take(name)]
+        if isinstance(self.worker, Forgets):
+            for declared in gone:
                 self.worker.forget(declared)
-        return names
+        return [declared.spec.name for declared in gone]
 
-    def push_pull(self, declared: Declared, address: int, op: Op, how: Request = Request()) -> Handle:
+    def _keep(self, items: Sequence[Declared]) -> None:
+        with self._lock:
+            for item in items:
+                if item.spec.name not in self._declared:
+                    insort(self._sorted, item.spec.name)
+                self._declared[item.spec.name] = item
+
+    def _take(self, name: str) -> list[str]:
+        """Takes `name` and its parts out of the sorted names, where the parts stand together."""
+        found = []
+        for first, beyond in ((name, f"{name}\0"), (f"{name}.", f"{name}/")):  # "/" comes right after "."
+            place = slice(bisect_left(self._sorted, first), bisect_left(self._sorted, beyond))
+            found += self._sorted[place]
+            del self._sorted[place]
+        return found
+
+    def push_pull(self, declared: Declared, address: int, op: Op, how: Request = WHOLE) -> Handle:
         """See worker.api.Worker.push_pull."""
         if self.observer is not None:
             return self.observer.push_pull(self, declared, address, op, how)
@@ -100,9 +129,9 @@ class Route:
     def launch(self, declared: Declared, address: int, op: Op, how: Request) -> Handle:
         """The same, seen by nobody."""
         push_pull: Any = self.worker.push_pull
-        begin = partial(push_pull, declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
         if how.place is None or (self.name == "none" and not declared.spec.codec):
-            return begin()  # type: ignore[no-any-return]
+            return push_pull(declared, address, op, root=how.root, parts=how.parts, priority=how.priority)  # type: ignore[no-any-return]
+        begin = partial(push_pull, declared, address, op, root=how.root, parts=how.parts, priority=how.priority)
         device, data, shares = how.place.stage.device, how.place.data, how.place.shares
         if shares is not None and shares.takes(declared, how.place, op):
             return shares.start(declared, how.place, op, how.parts, how.priority or 0)  # type: ignore[no-any-return]
@@ -145,6 +174,11 @@ class Scope:
     """Of a process set; None: all."""
     lanes: set[str] = field(default_factory=set)
     """Names of operations that have one."""
+    prefix: str = field(init=False)
+    """What the names of its operations begin with."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", f"set{self.number}." if self.number else "")
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -161,11 +195,6 @@ class Scope:
     def size(self) -> int:
         """Number of ranks."""
         return self.route.worker.size
-
-    @property
-    def prefix(self) -> str:
-        """What the names of its operations begin with."""
-        return f"set{self.number}." if self.number else ""
 
     def lane(self, name: str) -> Group:
         """The lane of the operations called `name`, which ranks may use in any order beside other names."""

@@ -45,6 +45,25 @@ _PARTITION_BYTES = 4 << 20
 _KEPT = 4  # meanings of a name to remember where a new one costs no message
 
 
+_WORLD = Among()
+
+
+class Claiming:
+    """Within its block an operation is begun; if that raises, nothing was."""
+
+    __slots__ = ("_claim", "_names")
+
+    def __init__(self, names: NameTable, claim: Claim) -> None:
+        self._names, self._claim = names, claim
+
+    def __enter__(self) -> Claim:
+        return self._claim
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._names.withdraw(self._claim)
+
+
 class Runtime:
     """A worker, and what belongs to its membership of one epoch: declared names, names in flight, counters."""
 
@@ -113,19 +132,13 @@ class Runtime:
         """How often all ranks have joined (see join)."""
         return 0 if self.joiner is None else self.joiner.generation
 
-    @contextmanager
-    def claimed(self, scope: Scope, call: Call) -> Iterator[Claim]:
+    def claimed(self, scope: Scope, call: Call) -> Claiming:
         """The place of a new operation, which the block begins; if it raises, nothing was begun. See NameTable."""
         if self._lookout is not None:
             self._lookout.begin()
         kept = 0 if scope.route.name == "server" else _KEPT
-        among = Among(scope.prefix, scope.ranks if scope.number else ())
-        claim = self.names.claim(among, call, partial(self._forget, scope), kept)
-        try:
-            yield claim
-        except BaseException:
-            self.names.withdraw(claim)
-            raise
+        among = Among(scope.prefix, scope.ranks) if scope.number else _WORLD
+        return Claiming(self.names, self.names.claim(among, call, partial(self._forget, scope), kept))
 
     def _forget(self, scope: Scope, name: str) -> None:
         """No data will travel under `name` any more."""

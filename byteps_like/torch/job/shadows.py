@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -75,6 +74,8 @@ class Shadows:
         for part in due:
             key = (number, name, part)
             self._clear(key, declared, buffer)
+            if name in self._given_up:
+                return True
             parts = range(part, part + 1) if declared.partitions else range(0)
             request = Request(notice["root"], parts, 0)
             self._newest[key] = route.launch(declared, buffer.data_ptr(), op, request)
@@ -102,7 +103,7 @@ class Shadows:
     def _clear(self, key: tuple[int, str, int], declared: Declared, buffer: torch.Tensor) -> None:
         """Zeros again where the last result landed; the others would not have begun anew before it was complete."""
         if key in self._newest:
-            self._newest[key].wait()
+            self._end(key, self._newest[key])
             piece = declared.partitions[key[2]] if declared.partitions else None
             if piece is not None:
                 buffer[piece.offset : piece.offset + piece.nbytes].zero_()
@@ -116,13 +117,18 @@ class Shadows:
                 handle.give_up(error)
 
     def _end(self, key: tuple[int, str, int], handle: Handle) -> None:
+        """Waits for it. What the others disagree on is raised by those who have made the calls; it may fail here before
+        they have said that they give it up."""
         number, name, _ = key
-        if name not in self._given_up:
-            return handle.wait()
-        with suppress(MismatchError, ShutdownError):  # raised by those who have made the calls
+        try:
             handle.wait()
-        self._routes[number].retire(name)
-        return None
+        except MismatchError:
+            self._given_up.add(name)
+        except ShutdownError:
+            if name not in self._given_up:
+                raise
+        if name in self._given_up:
+            self._routes[number].retire(name)
 
     def _let_go_of_ended(self) -> None:
         for (number, name), parts in list(self._passing.items()):
@@ -130,7 +136,7 @@ class Shadows:
             if name in self._given_up or not all(self._newest[key].done() for key in keys):
                 continue
             for key in keys:
-                self._newest.pop(key).wait()
+                self._end(key, self._newest.pop(key))
             del self._passing[number, name], self._buffers[number, name]
             self._routes[number].retire(name)
 

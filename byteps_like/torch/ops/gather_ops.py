@@ -183,8 +183,8 @@ def start_reducescatter(
     if reduction.adasum:
         raise InvalidArgumentError("reducescatter does not support op=Adasum; use Sum or Average")
     own = plain([part.tensor for part in parts], "reducescatter")
-    size = _runtime.current().scope(process_set).size
-    ways = [scaled_once(reduction, tensor.dtype, size) for tensor in own]
+    scope = _runtime.current().scope(process_set)
+    ways = [scaled_once(reduction, tensor.dtype, scope) for tensor in own]
     if reduction.prescale != 1.0:
         own = [tensor.clone() for tensor in own]
     for tensor in own:

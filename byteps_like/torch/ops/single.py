@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 
@@ -12,13 +12,14 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.calls.handles import Operation, enter
 from byteps_like.torch.calls.reductions import Reduction, resolve, scaled_once
 from byteps_like.torch.device import devices
-from byteps_like.torch.device.tensors import check_in_place, check_strided, mark_changed, spec_of, wire_dtype, wire_op
+from byteps_like.torch.device.tensors import check_in_place, check_strided, mark_changed, wire_dtype, wire_op
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.naming import Call, Claim
 from byteps_like.torch.job.routes import Request, Scope
+from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.ops import adasum
 from byteps_like.torch.sparse.sums import start_sparse
-from byteps_like.worker.api import Handle
+from byteps_like.worker.api import Handle, TensorSpec
 
 
 def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: object = None) -> int:
@@ -26,21 +27,21 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
-    reduction = scaled_once(reduction, tensor.dtype, scope.size)
+    reduction = scaled_once(reduction, tensor.dtype, scope)
     if runtime.joiner is not None and _apart(reduction, scope):
         runtime.joiner.check("op=Adasum" if reduction.adasum else reduction.kind, scope.ranks)
-    call = Call(reduction.kind, name, _meaning(tensor, reduction))
-    begin = partial(_begin, call, tensor, reduction, scope)
+    planned = _planned(name, reduction, tensor.dtype, tensor.shape)
+    begin = partial(_begin, runtime, planned, tensor, scope)
     on_device = devices.of(tensor) is not None  # whose streams are this thread's
-    return enter(call, runtime, scope.prefix, begin, here=on_device)
+    return enter(planned.call, runtime, scope.prefix, begin, here=on_device)
 
 
-def _begin(call: Call, tensor: torch.Tensor, reduction: Reduction, scope: Scope) -> Operation:
-    runtime = _runtime.current()
+def _begin(runtime: Runtime, planned: _Planned, tensor: torch.Tensor, scope: Scope) -> Operation:
+    call, reduction, _ = planned
     with runtime.claimed(scope, call) as claim:
         begin = _start_adasum if reduction.adasum else _start_push_pull
         runtime.behind.catch_up(claim.stable)
-        handle = runtime.behind.follow(claim.stable, begin(tensor, claim, reduction, scope))
+        handle = runtime.behind.follow(claim.stable, begin(runtime, tensor, claim, planned, scope))
         runtime.names.begun(claim, handle)
         if runtime.joiner is not None and _apart(reduction, scope):
             runtime.joiner.watch(claim, handle, scope)
@@ -58,9 +59,27 @@ def _apart(reduction: Reduction, scope: Scope) -> bool:
     return reduction.adasum or bool(scope.number)
 
 
-def _meaning(tensor: torch.Tensor, reduction: Reduction) -> str:
+class _Planned(NamedTuple):
+    call: Call
+    reduction: Reduction
+    op: Op
+
+
+# Kept, since programs make the same calls in every step: as many as there are tensors in a large model.
+@lru_cache(maxsize=1 << 14)
+def _planned(name: str | None, reduction: Reduction, dtype: torch.dtype, shape: torch.Size) -> _Planned:
+    call = Call(reduction.kind, name, _meaning(reduction, dtype, shape))
+    return _Planned(call, reduction, wire_op(reduction.op, dtype))
+
+
+@lru_cache(maxsize=1 << 14)
+def _spec(name: str, dtype: torch.dtype, shape: torch.Size, priority: int, codec: str) -> TensorSpec:
+    return TensorSpec(name, wire_dtype(dtype), tuple(shape), priority, codec=codec, says_all=True)
+
+
+def _meaning(reduction: Reduction, dtype: torch.dtype, shape: torch.Size) -> str:
     """What all ranks must mean."""
-    what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    what = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
     if reduction.op is Op.BROADCAST:
         return f"{what} from rank {reduction.root}"
     codec = f" by {reduction.codec}" if reduction.codec else ""
@@ -70,22 +89,21 @@ def _meaning(tensor: torch.Tensor, reduction: Reduction) -> str:
     return f"{'adasum' if reduction.adasum else reduction.op.name.lower()} of {what}{codec}{scaled}{purpose}"
 
 
-def _start_push_pull(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:
-    root = scope.root(reduction.root) if reduction.op is Op.BROADCAST else 0
-    op = wire_op(reduction.op, tensor.dtype)
-    scope.route.carries(devices.of(tensor))
-    priority = _runtime.current().priorities.get(claim.stable, 0)
-    spec = replace(spec_of(claim.name, tensor, priority), codec=reduction.codec, says_all=True)
-    (declared,) = scope.route.declare([spec])
+def _start_push_pull(runtime: Runtime, tensor: torch.Tensor, claim: Claim, planned: _Planned, scope: Scope) -> Handle:
+    reduction, route = planned.reduction, scope.route
+    root = scope.root(reduction.root) if planned.op is Op.BROADCAST else 0
+    route.carries(devices.of(tensor))
+    priority = runtime.priorities.get(claim.stable, 0)
+    declared = route.declare_one(_spec(claim.name, tensor.dtype, tensor.shape, priority, reduction.codec))
     scale_in_place(tensor, reduction.prescale)
-    address, place = _runtime.current().place(tensor)
-    return scope.route.push_pull(declared, address, op, Request(root, None, reduction.priority or None, place, claim))
+    address, place = runtime.place(tensor)
+    return route.push_pull(declared, address, planned.op, Request(root, None, reduction.priority or None, place, claim))
 
 
-def _start_adasum(tensor: torch.Tensor, claim: Claim, reduction: Reduction, scope: Scope) -> Handle:
+def _start_adasum(runtime: Runtime, tensor: torch.Tensor, claim: Claim, planned: _Planned, scope: Scope) -> Handle:
     adasum.check_ranks(tensor, scope.size)
-    scale_in_place(tensor, reduction.prescale)
-    _, place = _runtime.current().place(tensor)
+    scale_in_place(tensor, planned.reduction.prescale)
+    _, place = runtime.place(tensor)
     if place is None:
         return adasum.begin(scope.lane(claim.name), tensor)
     copy = (place.host, place.data)

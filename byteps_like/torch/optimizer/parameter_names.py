@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,15 +20,27 @@ class ParameterNames:
 
     def __init__(self, attributes: dict[str, Any], named: Sequence[Named] | None) -> None:
         self._attributes = attributes
+        self._ids: list[int] = []
+        self._listed: list[Named] = []
         self._names = {} if named is None else _checked(named)
         if named is not None:
             self._check_complete()
 
-    def __call__(self) -> Iterator[Named]:
-        """The pairs, in the order of the groups."""
-        for number, group in enumerate(self._attributes["param_groups"]):
-            for place, parameter in enumerate(group["params"]):
-                yield self._names.get(id(parameter), f"group{number}.parameter{place}"), parameter
+    def __call__(self) -> list[Named]:
+        """The pairs, in the order of the groups: the same list as before while these are the same."""
+        ids: list[int] = []
+        for group in self._attributes["param_groups"]:
+            ids += (len(group["params"]), *map(id, group["params"]))
+        if ids != self._ids:
+            self._ids, self._listed = ids, self._pairs()
+        return self._listed
+
+    def _pairs(self) -> list[Named]:
+        return [
+            (self._names.get(id(parameter), f"group{number}.parameter{place}"), parameter)
+            for number, group in enumerate(self._attributes["param_groups"])
+            for place, parameter in enumerate(group["params"])
+        ]
 
     def by_parameter(self) -> dict[torch.Tensor, str]:
         """The names by parameter, as Horovod has them: without one from the user `allreduce.noname.0.3`."""

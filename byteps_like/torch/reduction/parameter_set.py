@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -46,6 +47,9 @@ Make = Callable[[str, list[Named], Compress], B]
 
 _owners: Any = WeakIdKeyDictionary()
 
+_LOOKS = tuple(map(attrgetter, ("requires_grad", "dtype", "device")))
+"""What of a parameter decides, beside itself, whether it needs a place, and fits the one that it has."""
+
 
 def note_reached(parameter: torch.Tensor) -> None:
     """Backward has come to the layer of `parameter`, whose gradient will be made later (see deferred.layer).
@@ -62,20 +66,27 @@ def note_reached(parameter: torch.Tensor) -> None:
 class ParameterSet(Generic[B]):
     """The parameters of `source` whose gradients are reduced, each by one set at a time.
 
-    Owns the buckets, where each parameter lies in them, and the hooks by which autograd tells `accumulated` (a method,
-    held weakly) of a new `p.grad`. Holds no reference to what owns it; `close`, or its deletion, removes the hooks.
+    Owns the buckets, where each parameter lies in them, and the hooks by which autograd calls `accumulated` with the
+    parameter of each new `p.grad`. That must hold no reference to what owns the set: `close`, or its deletion, removes
+    the hooks.
     """
 
-    def __init__(self, source: Callable[[], Iterable[Named]], accumulated: Any, only_on_host: str = "") -> None:
+    def __init__(
+        self,
+        source: Callable[[], Iterable[Named]],
+        accumulated: Callable[[torch.Tensor], None],
+        only_on_host: str = "",
+    ) -> None:
         self.source = source
         self.buckets: list[B] = []
         """In the order in which they were made: always the same list."""
-        # A WeakMethod would make them a method again for each gradient.
-        self._owner, self._accumulated = weakref.ref(accumulated.__self__), accumulated.__func__
+        self._accumulated = accumulated
         self._only_on_host = only_on_host
         """Why it takes no parameters on a device; "": it does."""
-        self._places: dict[int, tuple[B, Any]] = {}
+        self.places: dict[int, tuple[B, Any]] = {}
+        """By the ids of parameters: their bucket, and their slot there."""
         self._hooks: dict[int, RemovableHandle] = {}
+        self._seen: list[Any] = []
         self._label, self._generation = "", 0
         self._runtime = _runtime.current()
 
@@ -84,41 +95,56 @@ class ParameterSet(Generic[B]):
         self._runtime, self._label, self._generation = runtime, label, 0
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
-        return id(parameter) in self._places
+        return id(parameter) in self.places
 
     def __getitem__(self, parameter: torch.Tensor) -> tuple[B, Any]:
-        return self._places[id(parameter)]
-
-    def find(self, parameter: torch.Tensor) -> tuple[B, Any] | None:
-        """Its bucket and its slot there; None: it is in none."""
-        return self._places.get(id(parameter))
+        return self.places[id(parameter)]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def slots(self) -> Iterator[Any]:
         """All that lie in buckets, in no order that counts."""
-        return (slot for _, slot in self._places.values())
+        return (slot for _, slot in self.places.values())
 
     @property
     def closed(self) -> bool:
         """Whether it takes part in nothing any more: closed, or left behind by a shutdown of its runtime."""
-        return not (self._places or self._hooks) or self._runtime.closed
+        return not (self.places or self._hooks) or self._runtime.closed
 
     def newcomers(self, named: Iterable[Named]) -> tuple[list[Named], bool]:
         """Those of `named` that need a place, and whether some that have one aren't among them any more, or don't fit.
 
-        Hooks those that stay, which may have been frozen.
+        Hooks those that stay, which may have been frozen. Most steps change nothing: that is seen at a glance.
         """
+        known = list(named)
+        parameters = [parameter for _, parameter in known]
+        seen: list[Any] = [*map(id, parameters)]
+        for look in _LOOKS:
+            seen += map(look, parameters)
+        if seen == self._seen:
+            return [], False
+        self._seen = []
+        fresh, some_left = self._compared(known)
+        if not fresh and not some_left:
+            self._seen = seen
+        return fresh, some_left
+
+    @property
+    def settled(self) -> bool:
+        """Whether all had their places when it last looked."""
+        return bool(self._seen) or not self.places
+
+    def _compared(self, named: Iterable[Named]) -> tuple[list[Named], bool]:
         fresh, kept = [], 0
         for name, parameter in named:
-            place = self._places.get(id(parameter))
+            place = self.places.get(id(parameter))
             if place is not None and place[1].fits(parameter):
                 kept += 1
                 self.hook(parameter)
             elif parameter.requires_grad:
                 fresh.append((name, parameter))
-        return fresh, kept < len(self._places)
+        return fresh, kept < len(self.places)
 
     def add(self, named: list[Named], way_of: Callable[[str, torch.Tensor], Compress], make: Make[B]) -> None:
         """Makes buckets for `named`, the last parameters first, as backward comes to them. All ranks alike."""
@@ -139,7 +165,7 @@ class ParameterSet(Generic[B]):
     def _adopt(self, bucket: B) -> None:
         self.buckets.append(bucket)
         self._runtime.arenas[bucket.label] = bucket
-        self._places.update((id(slot.parameter), (bucket, slot)) for slot in bucket.slots)
+        self.places.update((id(slot.parameter), (bucket, slot)) for slot in bucket.slots)
         for slot in bucket.slots:
             self.hook(slot.parameter)
 
@@ -163,16 +189,8 @@ class ParameterSet(Generic[B]):
         """Has autograd tell of each new `p.grad`, unless the parameter is frozen. Idempotent."""
         if id(parameter) in self._hooks or not parameter.requires_grad:
             return
-        reference, method = self._owner, self._accumulated
-
-        def accumulated(tensor: torch.Tensor) -> None:
-            owner = reference()
-            if owner is not None:
-                with torch.no_grad():
-                    method(owner, tensor)
-
         register: Any = parameter.register_post_accumulate_grad_hook
-        self._hooks[id(parameter)] = register(accumulated)
+        self._hooks[id(parameter)] = register(self._accumulated)
 
     def unhook(self, parameter: torch.Tensor) -> None:
         """Autograd tells no more of it. Idempotent."""
@@ -188,7 +206,8 @@ class ParameterSet(Generic[B]):
         for bucket in self.buckets:
             bucket.abandon()
         self.buckets.clear()
-        self._places.clear()
+        self.places.clear()
+        self._seen = []
 
     def close(self) -> None:
         """As `drop`, for good. Idempotent."""

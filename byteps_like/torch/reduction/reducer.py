@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -57,7 +58,8 @@ class GradientReducer:
         self.watchers = Watchers()
         self.options = options
         self._besides = besides
-        self.parameters: ParameterSet[Bucket] = ParameterSet(source, self._accumulated, options.only_on_host)
+        hook = partial(GradientReducer._accumulated, weakref.ref(self))
+        self.parameters: ParameterSet[Bucket] = ParameterSet(source, hook, options.only_on_host)
         self.codecs = CodecMemory(self.parameters.buckets, options.switches)
         self._start()
         self.refresh()
@@ -127,9 +129,12 @@ class GradientReducer:
 
     def _dense(self) -> Iterable[Named]:
         """The parameters whose gradients go through buckets."""
-        named = self.parameters.source()
-        left = {id(parameter) for item in self.beside for parameter in item.parameters}
+        named, left = self.parameters.source(), self._left()
         return [item for item in named if id(item[1]) not in left] if left else named
+
+    def _left(self) -> set[int]:
+        """Ids of the parameters whose gradients have left their buckets."""
+        return {id(parameter) for item in self.beside for parameter in item.parameters}
 
     def in_bucket(self, parameter: torch.Tensor) -> bool:
         """Whether the gradient of `parameter` goes through a bucket in the round under way, or the next one."""
@@ -231,11 +236,15 @@ class GradientReducer:
         """Whether a backward has reached any parameter since the last round."""
         return self._rounds.touched
 
-    def _accumulated(self, parameter: torch.Tensor) -> None:
-        if self.paused:
+    @staticmethod
+    def _accumulated(reference: weakref.ref[GradientReducer], parameter: torch.Tensor) -> None:
+        """Autograd's hook. What runs here runs for each gradient: tests count the calls."""
+        reducer = reference()
+        if reducer is None or reducer.paused:
             return
-        self._announce(parameter)
-        self._rounds.accumulated(parameter, self.passes_per_step)
+        if reducer.on_first is not None or reducer.on_gradient is not None or reducer._runtime.closed:
+            reducer._announce(parameter)
+        reducer._rounds.accumulated(parameter, reducer.passes_per_step)
 
     def arrived(self, parameter: torch.Tensor, taker: Taker, slot: Accumulated) -> None:
         """Backward has made what the gradient of `parameter` is made of, which has left its bucket. See Rounds."""
@@ -245,12 +254,13 @@ class GradientReducer:
         self._rounds.arrived(taker, slot, self.passes_per_step)
 
     def _announce(self, parameter: torch.Tensor) -> None:
-        if self._runtime.closed:
-            self.refresh()
-        if self.on_first is not None:
-            self.on_first()
-        if self.on_gradient is not None:
-            self.on_gradient(parameter)
+        with torch.no_grad():
+            if self._runtime.closed:
+                self.refresh()
+            if self.on_first is not None:
+                self.on_first()
+            if self.on_gradient is not None:
+                self.on_gradient(parameter)
 
     def synchronize(self) -> None:
         """Ends the round: sends what is missing, blocks until all has landed and makes it every `p.grad`.
@@ -261,11 +271,13 @@ class GradientReducer:
         """
         with torch.no_grad():
             self.refresh()
+            left = self._left()
             self._rounds.end(discard=False)
             for item in self.beside if self.complete else ():
                 item.reroute(self.codecs.rounds)
             self.codecs.recode(self.codecs.rounds + self.complete)
-            self.refresh()
+            if self._left() != left or not self.parameters.settled:
+                self.refresh()
             self.watchers.tell()
 
     def depart(self) -> list[Departed] | None:

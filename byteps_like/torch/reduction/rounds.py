@@ -11,7 +11,7 @@ import torch
 
 from byteps_like.errors import MismatchError
 from byteps_like.torch.gradients.bucket import Bucket, Departed, Place
-from byteps_like.torch.gradients.slot import changed_in_flight, too_many_passes
+from byteps_like.torch.gradients.slot import changed_in_flight, first_changed, too_many_passes
 from byteps_like.torch.reduction.beside import Accumulated, Beside
 from byteps_like.torch.reduction.parameter_set import ParameterSet
 
@@ -43,6 +43,7 @@ class Rounds:
         self, parameters: ParameterSet[Bucket], beside: Sequence[Beside], came_sparse: Callable[[Place], None]
     ) -> None:
         self.phase = Phase.IDLE
+        self.places = parameters.places
         self._parameters, self._beside, self._came_sparse = parameters, beside, came_sparse
 
     @property
@@ -65,14 +66,33 @@ class Rounds:
         return self.phase in (Phase.COUNTING, Phase.SENDING)
 
     def accumulated(self, parameter: torch.Tensor, passes: int) -> None:
-        """Backward has added to `p.grad`; see `arrived` for one in a bucket."""
-        place = self._parameters.find(parameter)
-        if place is not None:
-            self.arrived(*place, passes)
+        """Backward has made, or added to, `p.grad`: as `arrived`, for gradients in buckets and beside them."""
+        place = self.places.get(id(parameter))
+        if place is None:
+            self._elsewhere(parameter)
             return
-        for item in self._beside:
-            if parameter in item:
-                item.accumulated(parameter)
+        bucket, slot = place
+        if slot.ready:
+            self._repeated(slot, passes)
+        # As Slot.count and `arrived` say it: here calls would cost more than what they do.
+        grad = parameter.grad
+        slot.passes = slot.passes + 1 if grad is slot.bound else 1
+        slot.bound, slot.version = grad, 0 if grad is None else grad._version
+        if self.phase is Phase.IDLE:
+            self.phase = Phase.COUNTING
+        if slot.passes < passes:
+            return
+        try:
+            bucket.ready(slot)
+        finally:
+            if slot.ready:
+                self.phase = Phase.SENDING
+
+    def _elsewhere(self, parameter: torch.Tensor) -> None:
+        with torch.no_grad():
+            for item in self._beside:
+                if parameter in item:
+                    item.accumulated(parameter)
         # If it is in neither, it was frozen when it should have returned to a bucket: the round's end finds it a place.
         self._touch()
 
@@ -103,7 +123,8 @@ class Rounds:
     def _repeated(self, slot: Accumulated, passes: int) -> None:
         if not all(other.cleared() for other in self._sent()):
             raise too_many_passes(slot, passes)
-        self.end(discard=True)
+        with torch.no_grad():
+            self.end(discard=True)
 
     def _sent(self) -> Iterator[Accumulated]:
         """The gradients of the round under way that were sent already, in buckets and beside them."""
@@ -151,7 +172,10 @@ class Rounds:
             item.land()
 
     def _check_unchanged(self) -> None:
-        for slot in self._sent():
+        for bucket in self._parameters.buckets:
+            if (changed := first_changed(bucket.slots)) is not None:
+                self._withdraw(changed_in_flight(changed))
+        for slot in (slot for item in self._beside for slot in item.sent):
             if slot.changed():
                 self._withdraw(changed_in_flight(slot))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -58,7 +59,8 @@ class ShardReducer:
         self.route = chosen_route(self._runtime, scope, options.route)
         self.label = f"gradients.{self._runtime.count(f'{scope.prefix}gradients')}"
         self.watchers = Watchers()
-        self._parameters: ParameterSet[ShardArena] = ParameterSet(source, self._accumulated, _ON_HOST_ONLY)
+        hook = partial(ShardReducer._accumulated, weakref.ref(self))
+        self._parameters: ParameterSet[ShardArena] = ParameterSet(source, hook, _ON_HOST_ONLY)
         self.codecs = CodecMemory(self._parameters.buckets, options.switches)
         self._parameters.enter(self._runtime, self.label)
         self.route.report(self.label)
@@ -152,7 +154,15 @@ class ShardReducer:
         """Whether a backward has reached any parameter since the last round."""
         return any(slot.passes or slot.ready for slot in self._parameters.slots())
 
-    def _accumulated(self, parameter: torch.Tensor) -> None:
+    @staticmethod
+    def _accumulated(reference: weakref.ref[ShardReducer], parameter: torch.Tensor) -> None:
+        """Autograd's hook."""
+        reducer = reference()
+        if reducer is not None:
+            with torch.no_grad():
+                reducer._arrived(parameter)
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
         if self._runtime.closed:
             self.refresh()
         if self.on_gradient is not None:

@@ -62,6 +62,7 @@ class ChaosStream final : public Stream {
   }
   void Shutdown() override { inner_->Shutdown(); }
   bool KeepShort(bool on) override { return inner_->KeepShort(on); }
+  size_t Filling(size_t segment) const override { return inner_->Filling(segment); }
   void LimitQueue(uint32_t bytes) override { inner_->LimitQueue(bytes); }
   void LimitSilence(double seconds) override { inner_->LimitSilence(seconds); }
   std::string peer() const override { return "chaos " + inner_->peer(); }

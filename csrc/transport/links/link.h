@@ -24,6 +24,7 @@ inline constexpr std::byte* kAnywhere = &kAnywhereMark;
 struct Outgoing {
   Header header;                       // payload_crc is filled in by the link
   const std::byte* payload = nullptr;  // header.length bytes; unchanged until OnSent (or OnClosed)
+  size_t copied = 0;                   // bytes that took time though they don't go out
 };
 
 // Which frames an offer is about: RESULT by key, PUSH by key and parity of the round (an accumulator each), DATA by
@@ -119,6 +120,7 @@ class Link {
   virtual void Keep() = 0;
   // On the loop's thread: Stream::KeepShort.
   virtual bool KeepShort(bool on) = 0;
+  virtual size_t Filling(size_t segment) const { return segment; }  // Stream::Filling
   // On the loop's thread. OnClosed(why) follows from the loop, never inside this call; frames that were sent completely
   // still arrive. Nothing more is written into offered memory.
   virtual void Close(const Status& why) = 0;

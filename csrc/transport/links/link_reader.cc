@@ -69,11 +69,21 @@ Result<size_t> LinkReader::ReadPayload() {
     if (!filled.ok() || *filled == 0) return filled;
     return TakeBuffered();
   }
-  auto got = stream_.Read(place_ + landed_, std::min<size_t>(missing, kReadBytes));
+  auto got = ReadDirectly(std::min<size_t>(missing, kReadBytes), missing <= kReadBytes ? read_ahead_ : 0);
   if (!got.ok() || *got == 0) return got;
-  traffic_.bytes.Add(*got);
   Landed(*got);
   return got;
+}
+
+// Payload into place, and if that is all of it, the next header along with it. The buffer is empty. Returns how much of
+// the payload has come.
+Result<size_t> LinkReader::ReadDirectly(size_t payload, size_t ahead) {
+  auto got = stream_.ReadAhead(place_ + landed_, payload, std::span(buffer_.get(), ahead));
+  if (!got.ok()) return got;
+  traffic_.bytes.Add(*got);
+  begin_ = 0;
+  end_ = *got - std::min(*got, payload);
+  return *got - end_;
 }
 
 size_t LinkReader::TakeBuffered() {

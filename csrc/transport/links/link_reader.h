@@ -31,6 +31,7 @@ class LinkReader {
   size_t buffered() const { return end_ - begin_; }
   Result<size_t> Fill();
   Result<size_t> ReadPayload();
+  Result<size_t> ReadDirectly(size_t payload, size_t ahead);
   size_t TakeBuffered();
   Status BeginFrame();
   Status EndFrame();

@@ -22,6 +22,7 @@ iovec Rest(const std::byte* data, size_t size, size_t* skip) {
 
 Result<bool> LinkWriter::Send(size_t budget, const bool& stop) {
   const uint64_t limit = traffic_.bytes.get() + budget;
+  copied_ = 0;
   blocked_ = false;
   while (!stop) {
     if (first_ == count_) Gather(stop);
@@ -34,7 +35,7 @@ Result<bool> LinkWriter::Send(size_t budget, const bool& stop) {
     if (blocked_) return false;
     traffic_.bytes.Add(*written);
     Sent(*written);
-    if (traffic_.bytes.get() >= limit) return true;
+    if (traffic_.bytes.get() + copied_ >= limit) return true;
   }
   return false;
 }
@@ -50,7 +51,8 @@ void LinkWriter::Gather(const bool& stop) {
     Header& header = pending.frame.header;
     header.payload_crc = kernels::Crc32c(0, pending.frame.payload, header.length);
     EncodeHeader(header, pending.header);
-    bytes += SizeOf(header);
+    bytes += SizeOf(header) + pending.frame.copied;
+    copied_ += pending.frame.copied;
     ++count_;
   }
 }

@@ -45,6 +45,7 @@ class LinkWriter {
   std::array<Pending, kBatch> batch_;
   size_t first_ = 0, count_ = 0;  // batch_[first_ .. count_) is not sent whole
   size_t sent_of_first_ = 0;      // bytes, header included
+  uint64_t copied_ = 0;           // bytes, in this turn
   bool blocked_ = false;
   bool sent_goodbye_ = false;
   Traffic traffic_;

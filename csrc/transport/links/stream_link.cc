@@ -21,6 +21,7 @@ class StreamLink final : public LoopLink {
 
   bool KeepShort(bool on) override { return stream_->KeepShort(on); }
 
+  size_t Filling(size_t segment) const override { return stream_->Filling(segment); }
   bool shares_memory() const override { return stream_->shares_memory(); }
   Status PassBuffer(const SharedBuffer& buffer) override { return stream_->PassBuffer(buffer); }
   Result<std::shared_ptr<SharedBuffer>> TakeBuffer() override { return stream_->TakeBuffer(); }

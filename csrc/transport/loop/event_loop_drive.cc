@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kAfterDriver = std::chrono::milliseconds(1);  // the loop's own thread keeps away
 constexpr auto kAlone = std::chrono::microseconds(5);        // then a spinning thread offers its core to others
-constexpr auto kSpin = std::chrono::microseconds(100);       // the patience of a thread with a core to itself,
+constexpr auto kSpin = std::chrono::microseconds(200);       // the patience of a thread with a core to itself,
 constexpr auto kYield = std::chrono::microseconds(50);       // and of one that gives way to others each time
 constexpr int kMostShorter = 6;                              // halvings of its patience
 constexpr int kFlushes = 4;                                  // iterations in which a driver finishes what it has begun

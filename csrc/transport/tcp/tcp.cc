@@ -14,6 +14,7 @@
 #include "csrc/transport/tcp/listen_socket.h"
 #include "csrc/transport/tcp/tcp_address.h"
 #include "csrc/transport/tcp/tcp_queue.h"
+#include "csrc/wire/frame.h"
 
 namespace byteps_like {
 namespace {
@@ -62,10 +63,15 @@ class TcpStream final : public Stream {
 
   Result<size_t> Read(std::byte* data, size_t size) override {
     if (size == 0) return size_t{0};
-    const ssize_t bytes = Retry([&] { return ::recv(fd_.get(), data, size, MSG_DONTWAIT); });
-    if (bytes > 0) return static_cast<size_t>(bytes);
-    if (bytes == 0) return Status(Code::kClosed, peer_ + " closed the connection");
-    return Failure("receive from ");
+    return Received(Retry([&] { return ::recv(fd_.get(), data, size, MSG_DONTWAIT); }));
+  }
+
+  Result<size_t> ReadAhead(std::byte* data, size_t size, std::span<std::byte> ahead) override {
+    iovec pieces[] = {{data, size}, {ahead.data(), ahead.size()}};
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = std::size(pieces);
+    return Received(Retry([&] { return ::recvmsg(fd_.get(), &message, MSG_DONTWAIT); }));
   }
 
   Result<size_t> Write(std::span<const iovec> pieces) override {
@@ -81,6 +87,7 @@ class TcpStream final : public Stream {
   void Shutdown() override { ::shutdown(fd_.get(), SHUT_RDWR); }
   std::string peer() const override { return peer_; }
   bool KeepShort(bool on) override { return queue_.KeepShort(on); }
+  size_t Filling(size_t segment) const override { return FillingSends(segment); }
   void LimitQueue(uint32_t bytes) override { queue_.Limit(bytes); }
   // A host that vanished is found by the control plane within seconds; this is the last resort.
   void LimitSilence(double seconds) override {
@@ -88,6 +95,11 @@ class TcpStream final : public Stream {
   }
 
  private:
+  Result<size_t> Received(ssize_t bytes) const {
+    if (bytes > 0) return static_cast<size_t>(bytes);
+    if (bytes == 0) return Status(Code::kClosed, peer_ + " closed the connection");
+    return Failure("receive from ");
+  }
   Result<size_t> Failure(const char* what) const {
     const int error = errno;
     if (error == EAGAIN) return size_t{0};

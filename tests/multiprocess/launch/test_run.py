@@ -1,5 +1,9 @@
 """`byteps-like run`: output, failures and exit codes. The workers are small scripts that import nothing of ours."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 
@@ -80,6 +84,22 @@ raise PeerLostError("worker 2 died")
     ended = [line.partition(": ")[2][:8] for line in report if line.startswith("after it")]
     assert sorted(ended) == ["worker 0", "worker 1"]  # in the order in which they ended, which is chance
     assert not [line for line in report if line.startswith("worker 3")]
+
+
+def test_a_scheduler_that_ends_before_it_listens_is_named(launcher):
+    scheduler = "import os; os.write({told}, b'127.0.0.1:1\\n'); os.close({told}); os._exit(6)"
+    program = f"""
+import sys
+from byteps_like.launch import job, run
+from byteps_like.launch.options import RunOptions
+job.scheduler_command = lambda told: [sys.executable, "-I", "-S", "-c", {scheduler!r}.format(told=told)]
+sys.exit(run.run_job(RunOptions(["sleep", "60"], workers=2, servers=0, settle=0.1)))
+"""
+    environment = {**os.environ, "TMPDIR": str(launcher.tmp)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 6, done.stderr
+    assert "scheduler failed first: exit code 6" in done.stderr
+    assert launcher.left() == []
 
 
 @pytest.mark.parametrize(

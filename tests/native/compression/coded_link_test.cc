@@ -19,6 +19,7 @@ class OneServer {
     if (!listening.ok()) throw std::runtime_error(listening.status().message());
     listener_ = std::move(*listening);
     EngineOptions options;
+    options.bounce_bytes = 0;
     options.credentials = credentials_;
     options.on_event = [this](Code code, const std::string& text, bool fatal) {
       std::lock_guard lock(mutex_);

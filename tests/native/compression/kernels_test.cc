@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/kernels/crc32c/crc32c.h"
 #include "csrc/kernels/stream_rate.h"
 
 namespace byteps_like::kernels {
@@ -139,10 +140,10 @@ TEST_CASE("kernels: sums in several threads at once") {
 
 TEST_CASE("kernels: CRC32C by every instruction set, of exactly the bytes given") {
   const std::string best(InstructionSet());
-  Bytes data(7000);
+  Bytes data(40'000);
   std::mt19937 random(5);
   for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
-  for (size_t count = 0; count <= data.size(); count += count < 300 ? 1 : 67) {
+  for (size_t count = 0; count <= data.size(); count += count < 300 ? 1 : count < 7000 ? 67 : 499) {
     REQUIRE(SelectInstructionSet("scalar"));
     const uint32_t expected = Crc32c(count, data.data(), count);
     for (const std::string& name : InstructionSets()) {
@@ -154,6 +155,17 @@ TEST_CASE("kernels: CRC32C by every instruction set, of exactly the bytes given"
   SelectInstructionSet(best);
   CHECK(Crc32c(0, "123456789", 9) == 0xE3069283u);
 }
+
+#if defined(__x86_64__)
+TEST_CASE("kernels: CRC32C by the instruction alone, where longer blocks are folded as well") {
+  if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul")) return;
+  Bytes data(40'000);
+  std::mt19937 random(6);
+  for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
+  for (size_t count = 0; count <= data.size(); count += 499)
+    CHECK(Crc32cX86(count, data.data(), count) == Crc32cTable(count, data.data(), count));
+}
+#endif
 
 TEST_CASE("kernels: the streaming rate is a rate, and an unknown instruction set is refused") {
   const double rate = StreamRate(1 << 16, 0.001);

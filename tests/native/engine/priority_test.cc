@@ -23,6 +23,7 @@ class OwnServers {
     options.credentials = credentials;
     options.segment_bytes = kSegment;
     options.credit_bytes = credit;
+    options.bounce_bytes = 0;
     options.on_event = [](Code, const std::string&, bool) {};
     std::vector<ShardAddress> shards;
     std::vector<std::unique_ptr<Listener>> listeners;

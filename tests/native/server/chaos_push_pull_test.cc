@@ -40,7 +40,8 @@ ClusterOptions OptionsFor(uint64_t seed) {
   options.scheme = seed % 3 == 0 ? "tcp" : seed % 3 == 1 ? "inproc" : "shm";
   options.chaos = ChaosFor(seed);
   options.seed = seed;
-  if (seed % 10 == 0) options.credit_bytes = 20000;  // not enough for all that is in flight
+  if (seed % 10 == 0) options.credit_bytes = 20000;       // not enough for all that is in flight
+  if (seed / 3 % 2 == 0) options.bounce_bytes = 100'000;  // likewise
   return options;
 }
 

@@ -24,6 +24,8 @@ struct ClusterOptions {
   uint32_t partition_bytes = 16384;
   double stall_warning = 5, stall_timeout = 20, drain_timeout = 5;
   uint64_t memory_limit = 0;
+  uint32_t local_workers = 1;  // how many cores the workers want, as each of them is told
+  size_t bounce_bytes = 0;     // so that what is in private memory goes as a stream, even to servers of this host
 };
 
 class Cluster {
@@ -94,8 +96,10 @@ class Cluster {
     engine.credentials = MakeCredentials();
     engine.standing = {rank, options_.workers};
     engine.member = NumberOf(rank);
+    engine.local_workers = options_.local_workers;
     engine.segment_bytes = options_.segment_bytes;
     engine.credit_bytes = options_.credit_bytes;
+    engine.bounce_bytes = options_.bounce_bytes;
     engine.stall_warning = options_.stall_warning;
     engine.stall_timeout = options_.stall_timeout;
     engine.drain_timeout = options_.drain_timeout;

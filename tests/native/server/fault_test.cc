@@ -58,10 +58,12 @@ TEST_CASE("a rank that never comes: a warning, then an error at the deadline, na
 // What ranks mean by a name is part of it: those who mean different things by it push different keys.
 TEST_CASE("an operation that ranks give up ends there, its memory is left alone, and the next one is right") {
   for (const char* scheme : {"inproc", "shm", "tcp"})
-    for (const bool shared : {false, true}) {
+    for (const int memory : {0, 1, 2}) {
       CAPTURE(scheme);
-      CAPTURE(shared);
-      Cluster cluster({.workers = 3, .servers = 2, .scheme = scheme});
+      CAPTURE(memory);
+      const bool shared = memory == 1;
+      Cluster cluster(
+          {.workers = 3, .servers = 2, .scheme = scheme, .bounce_bytes = memory == 2 ? size_t{16} << 20 : 0});
       std::atomic<uint32_t> begun{0};
       cluster.Everybody([&](uint32_t rank) {
         Engine& engine = cluster.engine(rank);

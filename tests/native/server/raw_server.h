@@ -14,11 +14,12 @@ namespace byteps_like::testing {
 
 class RawServer {
  public:
-  RawServer() {
-    auto listener = Listen(FreshUrl("inproc"));
+  explicit RawServer(const std::string& scheme = "inproc") {
+    auto listener = Listen(FreshUrl(scheme));
     if (!listener.ok()) throw std::runtime_error(listener.status().message());
     EngineOptions options;
     options.credentials = {"job", std::string(32, 's'), 1};
+    options.bounce_bytes = 0;
     options.on_event = [](Code, const std::string&, bool) {};
     std::thread accept([&] {
       auto stream = (*listener)->Accept(In(5));

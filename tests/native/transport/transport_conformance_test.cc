@@ -74,6 +74,23 @@ TEST_CASE("transport: several pieces go out in one write") {
   });
 }
 
+TEST_CASE("transport: what is read ahead follows what was asked for") {
+  const Bytes sent = Pattern(1000, 9);
+  OnEveryTransport([&](StreamPair streams) {
+    REQUIRE(WriteFull(*streams.client, sent, In(5)).ok());
+    Bytes received;
+    const auto limit = In(5);
+    while (received.size() < sent.size() && Clock::now() < limit) {
+      Bytes place(150), ahead(100);
+      auto got = streams.server->ReadAhead(place.data(), place.size(), ahead);
+      REQUIRE(got.ok());
+      place.insert(place.end(), ahead.begin(), ahead.end());
+      received.insert(received.end(), place.begin(), place.begin() + static_cast<ptrdiff_t>(*got));
+    }
+    CHECK(received == sent);
+  });
+}
+
 TEST_CASE("transport: a writer is held back while nobody reads, and goes on afterwards") {
   const Bytes block = Pattern(1 << 20, 5);
   OnEveryTransport([&](StreamPair streams) {

@@ -1,11 +1,13 @@
 """Servers are weighted by the optimum of their hosts: who is where, and how fast each card is."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 
 from byteps_like.config import Config
 from byteps_like.control.hosts import card
+from byteps_like.control.placing.placement import ON_ONE_HOST, PARTITION_BYTES, usual_partition
 from byteps_like.control.placing.weights import hosts_of, server_weights
 from byteps_like.control.types import Member, MemberRole, View
 
@@ -28,6 +30,16 @@ def test_servers_beside_workers_and_a_spare_one() -> None:
     assert server_weights(world("abcd", "abcdx")) == pytest.approx([3 / 18] * 4 + [6 / 18])
     assert server_weights(world("abcd", "wxyz")) == pytest.approx([1 / 4] * 4)
     assert server_weights(world("abcd", "")) == []
+
+
+def test_partitions_of_a_job_on_one_host_are_smaller_unless_it_says_how_large() -> None:
+    def told(view: View, size: int) -> View:
+        return replace(view, settings={"partition_bytes": str(size)})
+
+    alone, apart = world("aa", "a"), [world("aa", "b"), world("ab", "a"), world("ab", "ab")]
+    assert usual_partition(alone) == usual_partition(told(alone, PARTITION_BYTES)) == ON_ONE_HOST
+    assert [usual_partition(told(alone, size)) for size in (4096, 8 << 20)] == [4096, 8 << 20]
+    assert {usual_partition(view) for view in apart} == {PARTITION_BYTES}
 
 
 def test_servers_on_one_host_share_its_part() -> None:

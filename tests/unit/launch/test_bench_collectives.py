@@ -14,9 +14,11 @@ from byteps_like.bench.board import Board
 from byteps_like.bench.buffers import Buffers, pattern
 from byteps_like.bench.collectives import Options, run
 from byteps_like.bench.contenders import direct_jobs
+from byteps_like.bench.openmpi import Components, Settings, fastest
 from byteps_like.bench.plan import DIRECT, GLOO, OPERATIONS, BenchPlan, Case
+from byteps_like.bench.start import why_no_deepspeed
 from byteps_like.cli.bench import app, parse_bytes
-from byteps_like.errors import ConfigError
+from byteps_like.errors import ConfigError, SystemCallError
 
 RANKS = 3
 
@@ -101,3 +103,47 @@ def test_gloo_and_the_limit_are_measured_and_checked(tmp_path: Path, capsys: pyt
     assert len(lines) == len(rows) and {"commit", "machine", "versions", "config"} <= set(lines[0])
     assert list(tmp_path.glob("all_reduce-2-*.png"))
     assert "bus GB/s" in capsys.readouterr().out
+
+
+OMPI_INFO = """package:Open MPI root@host Distribution
+ompi:version:full:{version}
+ompi:version:repo:v{version}
+mca:btl:sm:version:"component:{version}"
+mca:smsc:cma:version:"component:{version}"
+mca:coll:basic:version:"component:{version}"
+mca:coll:tuned:version:"mca:2.1.0"
+mca:coll:tuned:version:"component:{version}"
+{more}"""
+
+
+def test_the_components_of_openmpi_are_found_and_what_is_missing_is_said() -> None:
+    old = Components.parse(OMPI_INFO.format(version="5.0.11", more=""))
+    assert old.choices() == {"its own choice": {}, "tuned": {"coll_tuned_priority": "100"}}
+    assert "5.0.11" in str(old) and "smsc: cma" in str(old) and "no coll/xhc" in str(old)
+    new = Components.parse(OMPI_INFO.format(version="6.0.0", more='mca:coll:xhc:version:"component:6.0.0"'))
+    assert list(new.choices()) == ["its own choice", "xhc", "tuned"]
+    assert new.choices()["xhc"] == {"coll_xhc_priority": "100"} and "xhc" not in str(new)
+    assert Components.parse("").choices() == {"its own choice": {}}
+
+
+def test_openmpi_takes_part_with_the_fastest_component_that_works() -> None:
+    choices: dict[str, Settings] = {"its own choice": {}, "xhc": {"x": "1"}, "sm": {"s": "1"}, "han": {"h": "1"}}
+
+    def seconds(settings: Settings) -> float:
+        if "x" in settings:
+            raise SystemCallError("mpirun ended with 1")
+        return {"s": 1.0, "h": 1.5}.get(next(iter(settings), ""), 2.0)
+
+    settings, tried = fastest(choices, seconds)
+    assert settings == {"s": "1"}
+    assert tried == "taken: sm; times relative to it: its own choice 2.00, xhc fails, sm 1.00, han 1.50"
+    with pytest.raises(SystemCallError):
+        fastest({"xhc": {"x": "1"}}, seconds)
+
+
+def test_deepspeed_takes_part_only_where_it_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install" in why_no_deepspeed(in_lab=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "deepspeed" else None)
+    assert why_no_deepspeed(in_lab=False) == ""
+    assert "one host" in why_no_deepspeed(in_lab=True)

@@ -22,12 +22,12 @@ from byteps_like.control.calls.session import Session
 from byteps_like.errors import ConfigError, InvalidArgumentError
 from byteps_like.timeline.analysis import Analysis
 from byteps_like.timeline.clock import Clock
-from byteps_like.timeline.merge import merge
+from byteps_like.timeline.merge import RECORD, merge
 from byteps_like.timeline.orders import NEXT, RecordingOrder, parse_steps
 from byteps_like.timeline.parts import PartWriter, read_chunks
 from byteps_like.timeline.perfetto import load, merged, write
 from byteps_like.timeline.recorder import Recorder, recorder
-from byteps_like.timeline.records import RECORD, SERVERS, RecordKind
+from byteps_like.timeline.records import SERVERS, RecordKind
 from byteps_like.timeline.report import tables, verdict
 from tests.fakes.software_driver import DRIVER, needs_software_driver
 

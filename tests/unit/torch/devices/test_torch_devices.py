@@ -13,7 +13,7 @@ import torch.distributed as dist
 from byteps_like.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from byteps_like.torch.c10d.options import GroupOptions
 from byteps_like.torch.device import devices
-from byteps_like.torch.gradients.slot import Slot
+from byteps_like.torch.gradients.slot import Slot, stage_all
 from byteps_like.torch.job import runtime
 from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.native_groups import run_native_groups, sent_across
@@ -238,7 +238,7 @@ def test_clipping_leaves_what_is_no_number_where_it_is():
     slot.place(torch.zeros(3), 0)
     for gradient, expected in (([3.0, 4.0, 0.0], [0.6, 0.8, 0.0]), ([0.1, math.nan, 0.0], [0.1, math.nan, 0.0])):
         slot.parameter.grad = torch.tensor(gradient)
-        slot.stage(1.0)
+        stage_all([slot], 1.0)
         torch.testing.assert_close(slot.region, torch.tensor(expected), equal_nan=True)
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from byteps_like.errors import MismatchError
+from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError
 from byteps_like.torch.job.naming import LANES, Among, Call, Claim, NameTable
-from byteps_like.worker.api import OUT_OF_STEP
+from byteps_like.worker.api import LEFT, OUT_OF_STEP
 from byteps_like.worker.local import CompletedHandle
 
 DEADLINE = 10.0
@@ -120,13 +120,18 @@ def test_what_has_failed_does_not_block():
         assert names.blocking(0.0) == []
 
 
-def test_who_hears_it_from_another_rank_first_goes_on_when_it_knows_what_to_pass_over():
+@pytest.mark.parametrize(
+    "error",
+    [MismatchError(f"rank 1: {OUT_OF_STEP}: ..."), PeerLostError(f"rank 0: rank 2 (10.0.0.3, pid 7) {LEFT}")],
+    ids=["given up by another", "another has left"],
+)
+def test_who_hears_it_from_another_rank_first_goes_on_when_it_knows_what_to_pass_over(error: BytePSLikeError):
     names = NameTable()
     claim = _begin(names, None)
     heard = threading.Event()
 
     def hear() -> None:
-        names.hear(claim, MismatchError(f"rank 1: {OUT_OF_STEP}: ..."))
+        names.hear(claim, error)
         heard.set()
 
     thread = threading.Thread(target=hear)

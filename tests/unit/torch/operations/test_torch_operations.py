@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -39,6 +40,28 @@ def test_unnamed_operations_use_few_names():
 
     run_world(2, body, world=world)
     assert len(world.pushed) == LANES
+
+
+def test_a_tensor_that_was_reduced_before_costs_few_calls_of_python():
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    def reduce(times):
+        for _ in range(times):
+            bps.synchronize(bps.push_pull_async_inplace(tensor, average=False, name="t"))
+
+    tensor = torch.ones(8)
+    with runtime.bound(LocalWorker()):
+        reduce(3)  # names are kept from their second use on
+        sys.setprofile(count)
+        try:
+            reduce(10)
+        finally:
+            sys.setprofile(None)
+    assert calls / 10 < 64
 
 
 def test_objects_use_few_names():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError, MismatchError
 from byteps_like.torch.job.naming import Among, Call, Claim, NameTable
 from byteps_like.torch.job.shadows import Message, Shadows, meeting_of
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -17,12 +18,19 @@ class Flight:
 
     def __init__(self, over: bool = False) -> None:
         self.over = over
+        self.error: BytePSLikeError | None = None
+
+    def end(self, error: BytePSLikeError) -> None:
+        """With `error`."""
+        self.over, self.error = True, error
 
     def done(self) -> bool:
         return self.over
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns at once."""
+        """Returns, or raises, at once."""
+        if self.error is not None:
+            raise self.error
 
 
 class Route:
@@ -107,3 +115,26 @@ def test_names_that_are_used_while_this_rank_has_joined_are_let_go_of_at_the_end
     rank.shadows.finish()
     assert [name.rpartition("@")[2] for name in rank.shadows.let_go()] == ["1"]
     assert not rank.route.declared
+
+
+def test_what_the_others_disagree_on_may_fail_before_they_have_said_so() -> None:
+    rank = Rank()
+    rank.hear("loss")
+    rank.route.launched[0][1].end(MismatchError("the ranks disagree"))
+    assert rank.hear("weight")
+    assert not rank.shadows._passing.keys() & {(0, rank.route.launched[0][0])}
+    assert rank.shadows.finish() == []
+    assert not rank.route.declared.keys() & {rank.route.launched[0][0]}
+
+
+def test_so_may_what_is_used_more_than_once() -> None:
+    rank = Rank()
+    rank.hear("loss")
+    for use in range(2):  # the second time they had not heard either
+        claim = begin(rank.other, "loss")
+        rank.other.begun(claim, Flight(over=True))
+        rank.other.release(claim)
+        assert rank.shadows.start(notice(claim, use))
+        rank.route.launched[-1][1].end(MismatchError("the ranks disagree"))
+    assert rank.launched == ["0", "1"]
+    assert rank.shadows.finish() == []

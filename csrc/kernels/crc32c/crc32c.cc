@@ -1,4 +1,4 @@
-#include "csrc/kernels/crc32c.h"
+#include "csrc/kernels/crc32c/crc32c.h"
 
 #include <array>
 #include <bit>

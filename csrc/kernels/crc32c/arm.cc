@@ -3,7 +3,7 @@
 #pragma GCC target("+crc")
 #include <arm_acle.h>
 
-#include "csrc/kernels/crc32c.h"
+#include "csrc/kernels/crc32c/crc32c.h"
 
 namespace byteps_like::kernels {
 

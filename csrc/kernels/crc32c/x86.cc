@@ -1,25 +1,12 @@
 // Compiled with -msse4.2 -mpclmul; runs only where the CPU has them. The instruction takes 3 cycles but can begin in
 // each: so a block is cut in three lanes, whose checksums run side by side and are put together by multiplication.
 #if defined(__SSE4_2__) && defined(__PCLMUL__)
-#include <immintrin.h>
+#include "csrc/kernels/crc32c/x86.h"
 
-#include "csrc/kernels/crc32c.h"
+#include <immintrin.h>
 
 namespace byteps_like::kernels {
 namespace {
-
-inline uint64_t Load64(const uint8_t* from) {
-  uint64_t word;
-  __builtin_memcpy(&word, from, sizeof(word));
-  return word;
-}
-
-// crc times x^(33 + e), where constant is x^e, unreduced: as if it were the next 8 bytes of data with a checksum of 0.
-inline uint64_t Multiply(uint32_t crc, uint32_t constant) {
-  const __m128i product =
-      _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(crc)), _mm_cvtsi32_si128(static_cast<int>(constant)), 0);
-  return static_cast<uint64_t>(_mm_cvtsi128_si64(product));
-}
 
 // Checksum of blocks of 3 * kLane bytes, as long as there are any.
 template <size_t kLane>

@@ -11,6 +11,7 @@ namespace byteps_like::kernels {
 // All: seed is the checksum so far (0 to begin); any alignment, any length.
 uint32_t Crc32cTable(uint32_t seed, const void* data, size_t bytes);  // eight bytes at a time by table
 uint32_t Crc32cX86(uint32_t seed, const void* data, size_t bytes);    // SSE4.2 and PCLMULQDQ; x86-64 only
+uint32_t Crc32cFold(uint32_t seed, const void* data, size_t bytes);   // AVX2 and VPCLMULQDQ besides; x86-64 only
 uint32_t Crc32cArm(uint32_t seed, const void* data, size_t bytes);    // CRC32 extension; aarch64 only
 
 namespace {
