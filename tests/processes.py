@@ -6,6 +6,7 @@ multiprocessing's own "spawn" are not among them.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 
@@ -38,6 +39,7 @@ class Plugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    importlib.import_module("matplotlib.font_manager")  # which looks for fonts by a command, on a new machine
     plugin = Plugin()
     config.pluginmanager.register(plugin, "processes")
     sys.addaudithook(plugin.hear)

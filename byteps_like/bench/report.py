@@ -164,18 +164,14 @@ def plot_bars(
 
 def _plot(path: Path, draw: Callable[[Any], None]) -> None:
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ModuleNotFoundError:
         Console().print("no plot: matplotlib is not installed")
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    draw(axis)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    draw(figure.subplots())
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def show_bytes(count: float) -> str:

@@ -28,21 +28,14 @@ _OF_PARTITIONS = _ROWS[2:-1]
 def draw(analysis: Analysis, path: Path) -> None:
     """Writes a PNG, SVG or PDF, by the name. Raises InvalidArgumentError without matplotlib, OSError."""
     try:
-        import matplotlib as mpl
+        from matplotlib.figure import Figure
     except ImportError:
         raise InvalidArgumentError("drawing a timeline needs matplotlib: pip install matplotlib") from None
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (upper, lower) = pyplot.subplots(
-        2, 1, figsize=(12, 8), height_ratios=(1 + 0.25 * len(analysis.ranks), 4), layout="constrained"
-    )
-    try:
-        _shares(upper, analysis)
-        _one_step(lower, analysis)
-        figure.savefig(path, dpi=110)
-    finally:
-        pyplot.close(figure)
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    upper, lower = figure.subplots(2, 1, height_ratios=(1 + 0.25 * len(analysis.ranks), 4))
+    _shares(upper, analysis)
+    _one_step(lower, analysis)
+    figure.savefig(path, dpi=110)
 
 
 def shares(steps: Sequence[MeasuredStep]) -> dict[str, float]:

@@ -60,14 +60,12 @@ class Log:
     def plot(self, path: Path) -> bool:
         """Each trial's seconds, the best so far, and where each size stood. False without matplotlib."""
         try:
-            import matplotlib
+            from matplotlib.figure import Figure
+            from matplotlib.ticker import MaxNLocator
         except ModuleNotFoundError:
             return False
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-        from matplotlib.ticker import MaxNLocator
-
-        figure, (above, below) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
+        figure = Figure(figsize=(8, 6), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True)
         numbers = range(len(self.trials))
         medians = [trial.median for trial in self.trials]
         for route, marker in (("server", "o"), ("allreduce", "s")):
@@ -85,5 +83,4 @@ class Log:
         below.legend()
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110)
-        pyplot.close(figure)
         return True
