@@ -60,9 +60,11 @@ class Rank:
         whole, own = self.gpu.allocate(source.nbytes), self.gpu.allocate(source.nbytes)
         ctypes.memmove(whole.address, source.ctypes.data, source.nbytes)  # its memory is the host's
         handle = self.stream.handle
-        self.peers.reduce_scatter(handle, whole.address, own.address, numel, int(dtype), divisor)
-        self.peers.all_gather(handle, whole.address, own.address, numel, int(dtype))
-        self.stream.synchronize()
+        try:
+            self.peers.reduce_scatter(handle, whole.address, own.address, numel, int(dtype), divisor)
+            self.peers.all_gather(handle, whole.address, own.address, numel, int(dtype))
+        finally:  # the first may be under way where the second has failed: the arrays live until it is over
+            self.stream.synchronize()
         self.peers.check()
         return ctypes.string_at(whole.address, source.nbytes)
 
