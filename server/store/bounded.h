@@ -7,7 +7,7 @@ namespace byteps_like {
 
 class EachAtOnce : public StorePolicy {
  public:
-  PushVerdict OnPush(const Ledger&, const Contribution&) const override { return PushVerdict::kCount; }
+  PushVerdict OnPush(const Ledger&, const StorePush&) const override { return PushVerdict::kCount; }
   std::optional<double> ReadyAt(const Ledger& key) const override;
   bool MayRead(const Ledger& key, uint32_t reader) const override;
 };

@@ -11,8 +11,8 @@ constexpr double kRecent = 0.25;  // the part of the newest interval in the aver
 
 }  // namespace
 
-const Contribution* OpenVersion::Find(uint32_t source) const {
-  const auto found = std::ranges::find(pushes, source, &Contribution::source);
+const StorePush* OpenVersion::Find(uint32_t source) const {
+  const auto found = std::ranges::find(pushes, source, &StorePush::source);
   return found == pushes.end() ? nullptr : &*found;
 }
 
@@ -38,11 +38,11 @@ bool Ledger::AllLiveAreHere() const {
 }
 
 int64_t Ledger::Clock(uint32_t source) const {
-  const auto waiting = std::ranges::count(held_, source, &Contribution::source);
+  const auto waiting = std::ranges::count(held_, source, &StorePush::source);
   return Find(source)->clock + (open_.Find(source) != nullptr) + waiting;
 }
 
-Status Ledger::Push(const Contribution& push, double now, std::vector<Settled>* events) {
+Status Ledger::Push(const StorePush& push, double now, std::vector<Settled>* events) {
   const int64_t expected = Clock(push.source);
   if (push.clock < expected) return {};
   if (push.clock > expected || push.base > version_)
@@ -77,7 +77,7 @@ int64_t Ledger::Join(uint32_t source) {
   return Clock(source);
 }
 
-void Ledger::Note(const Contribution& push, double now) {
+void Ledger::Note(const StorePush& push, double now) {
   SourceState& source = At(push.source);
   source.interval = source.base < 0 ? 0 : now - source.last;
   source.last = now;
@@ -89,7 +89,7 @@ void Ledger::Note(const Contribution& push, double now) {
   newest_ = now;
 }
 
-void Ledger::Offer(const Contribution& push, double now, std::vector<Settled>* events) {
+void Ledger::Offer(const StorePush& push, double now, std::vector<Settled>* events) {
   switch (policy_.OnPush(*this, push)) {
     case PushVerdict::kLate:
       return Settle(push, 0, events);
@@ -103,13 +103,13 @@ void Ledger::Offer(const Contribution& push, double now, std::vector<Settled>* e
 
 void Ledger::Make(double now, std::vector<Settled>* events) {
   ++version_;
-  const std::vector<Contribution> pushes = std::exchange(open_, {.since = now}).pushes;
-  const std::vector<Contribution> held = std::exchange(held_, {});
-  for (const Contribution& push : pushes) Settle(push, version_, events);
-  for (const Contribution& push : held) Offer(push, now, events);
+  const std::vector<StorePush> pushes = std::exchange(open_, {.since = now}).pushes;
+  const std::vector<StorePush> held = std::exchange(held_, {});
+  for (const StorePush& push : pushes) Settle(push, version_, events);
+  for (const StorePush& push : held) Offer(push, now, events);
 }
 
-void Ledger::Settle(const Contribution& push, int64_t version, std::vector<Settled>* events) {
+void Ledger::Settle(const StorePush& push, int64_t version, std::vector<Settled>* events) {
   SourceState& source = At(push.source);
   ++source.clock;
   if (source.live) source.lead = policy_.Lead(*this, push.source);

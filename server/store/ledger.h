@@ -23,15 +23,15 @@ struct SourceState {
 // What the next version will be made of.
 struct OpenVersion {
   double since = 0;                  // when the last one was made
-  std::vector<Contribution> pushes;  // in the order in which they came
+  std::vector<StorePush> pushes;  // in the order in which they came
   std::vector<double> times;         // when
 
-  const Contribution* Find(uint32_t source) const;
+  const StorePush* Find(uint32_t source) const;
 };
 
 // A contribution is settled.
 struct Settled {
-  Contribution push;
+  StorePush push;
   int64_t version = 0;  // that it is part of; 0: it is late
 };
 
@@ -53,7 +53,7 @@ class Ledger {
   // Each of these adds to `events` what it has brought about, in order.
   // A contribution has come, whole. kCorrupt if one before it is missing, or if it was computed on a version that there
   // is not yet.
-  Status Push(const Contribution& push, double now, std::vector<Settled>* events);
+  Status Push(const StorePush& push, double now, std::vector<Settled>* events);
   void PassTime(double now, std::vector<Settled>* events);
   void Lose(uint32_t source, double now, std::vector<Settled>* events);
   int64_t Join(uint32_t source);  // the clock of its first push
@@ -63,17 +63,17 @@ class Ledger {
  private:
   const SourceState* Find(uint32_t number) const;
   SourceState& At(uint32_t number) { return const_cast<SourceState&>(*Find(number)); }
-  void Note(const Contribution& push, double now);
-  void Offer(const Contribution& push, double now, std::vector<Settled>* events);
+  void Note(const StorePush& push, double now);
+  void Offer(const StorePush& push, double now, std::vector<Settled>* events);
   void Make(double now, std::vector<Settled>* events);
-  void Settle(const Contribution& push, int64_t version, std::vector<Settled>* events);
+  void Settle(const StorePush& push, int64_t version, std::vector<Settled>* events);
 
   const StorePolicy& policy_;
   int64_t version_ = 0;
   uint32_t live_ = 0;
   std::vector<SourceState> sources_;
   OpenVersion open_;
-  std::vector<Contribution> held_;
+  std::vector<StorePush> held_;
   std::optional<double> gap_, newest_;
 };
 

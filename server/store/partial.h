@@ -10,7 +10,7 @@ namespace byteps_like {
 // A version is made when as many contributions as are needed are here and the grace is over, or all are here.
 class Partial : public StorePolicy {
  public:
-  PushVerdict OnPush(const Ledger& key, const Contribution& push) const override;
+  PushVerdict OnPush(const Ledger& key, const StorePush& push) const override;
   std::optional<double> ReadyAt(const Ledger& key) const override;
   bool MayRead(const Ledger& key, uint32_t reader) const override;
 

@@ -18,7 +18,7 @@ class Ledger;
 inline constexpr double kNow = -std::numeric_limits<double>::infinity();  // when a version is made that need not wait
 inline constexpr double kAnyLead = std::numeric_limits<double>::infinity();
 
-struct Contribution {
+struct StorePush {
   uint32_t source = 0;  // member number
   int64_t clock = 0;    // how many the source has made before it
   int64_t base = 0;     // the version that it was computed on
@@ -35,7 +35,7 @@ class StorePolicy {
  public:
   virtual ~StorePolicy() = default;
   // Asked when it has come, and again after each version if it is held.
-  virtual PushVerdict OnPush(const Ledger& key, const Contribution& push) const = 0;
+  virtual PushVerdict OnPush(const Ledger& key, const StorePush& push) const = 0;
   // From when on, in the seconds of the ledger's calls, the next version may be made of what is open; nullopt: not
   // before something more comes. Asked when anything has changed.
   virtual std::optional<double> ReadyAt(const Ledger& key) const = 0;

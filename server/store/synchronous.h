@@ -9,7 +9,7 @@ class Bsp final : public StorePolicy {
  public:
   static std::unique_ptr<StorePolicy> Make(CodecSpec&) { return std::make_unique<Bsp>(); }
 
-  PushVerdict OnPush(const Ledger& key, const Contribution& push) const override {
+  PushVerdict OnPush(const Ledger& key, const StorePush& push) const override {
     return key.open().Find(push.source) != nullptr ? PushVerdict::kHold : PushVerdict::kCount;
   }
   std::optional<double> ReadyAt(const Ledger& key) const override {
