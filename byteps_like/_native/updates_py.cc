@@ -13,6 +13,7 @@
 #include <string>
 
 #include "byteps_like/_native/events.h"
+#include "byteps_like/_native/values_py.h"
 #include "server/update/updates.h"
 #include "server/update/yardstick.h"
 
@@ -21,25 +22,8 @@ namespace nb = nanobind;
 namespace byteps_like {
 namespace {
 
-using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
-using Source = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using FloatSource = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
-
-template <typename A>
-DType TypeOf(const A& array) {
-  if (array.dtype() == nb::dtype<float>()) return DType::kFloat32;
-  if (array.dtype() == nb::dtype<double>()) return DType::kFloat64;
-  if (array.dtype() == nb::dtype<int64_t>()) return DType::kInt64;
-  throw std::invalid_argument("values are of float32, float64 or int64");
-}
-
-template <typename A>
-ValueShape ShapeOf(const A& array) {
-  if (array.ndim() == 0) throw std::invalid_argument("a value has at least one dimension");
-  const size_t rows = array.shape(0);
-  return {rows, rows == 0 ? 0 : array.size() / rows};
-}
 
 void Need(const char* what, size_t bytes, size_t needed) {
   if (bytes == needed) return;
@@ -60,12 +44,12 @@ class PyUpdate {
   bool Takes(int dtype) const { return dtype >= 0 && dtype < kDTypeCount && update_->Takes(static_cast<DType>(dtype)); }
   size_t StateCount(size_t rows, size_t width) const { return update_->StateCount({rows, width}); }
 
-  void Begin(Source value, Array state) const {
+  void Begin(ValueSource value, ValueArray state) const {
     NeedState(value, state);
     update_->Begin(TypeOf(value), ShapeOf(value), state.data());
   }
 
-  void Apply(Array value, Array state, Source gradient, std::optional<double> lr, uint64_t step) const {
+  void Apply(ValueArray value, ValueArray state, ValueSource gradient, std::optional<double> lr, uint64_t step) const {
     const DType dtype = TypeOf(value);
     if (!update_->Takes(dtype)) throw std::invalid_argument(std::string("takes no values of ") + NameOf(dtype));
     if (TypeOf(gradient) != dtype) throw std::invalid_argument("value and gradient are of two types");
@@ -84,14 +68,14 @@ class PyUpdate {
 
  private:
   template <typename A>
-  void NeedState(const A& value, const Array& state) const {
+  void NeedState(const A& value, const ValueArray& state) const {
     Need("state", state.nbytes(), update_->StateCount(ShapeOf(value)) * SizeOf(TypeOf(value)));
   }
 
   UpdatePointer update_;
 };
 
-bool IsFiniteArray(Source gradient) {
+bool IsFiniteArray(ValueSource gradient) {
   const DType dtype = TypeOf(gradient);
   const nb::gil_scoped_release release;
   return IsFinite(dtype, gradient.data(), gradient.size());

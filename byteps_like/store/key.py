@@ -1,15 +1,20 @@
-"""A store key: a value under a policy, a way of combining, and an update. The reference of what servers do with one."""
+"""A store key: a value under a policy, a way of combining, and an update. The reference of what servers do with one.
+
+The native twin (server/store/store_key.h) gives the same answers and the same bits. So each contribution is multiplied
+by its factor, rounded once to the value's type, and the products are added from the first to the last.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import reduce
 
 import numpy as np
 
-from byteps_like.errors import InvalidArgumentError, MismatchError
-from byteps_like.store.combine import AgeFactor, factors
+from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
+from byteps_like.store.combine import Combining, check_weight, factors
 from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
@@ -25,27 +30,37 @@ class Applied(IntEnum):
 
 
 @dataclass(frozen=True)
-class Combining:
-    """How the contributions of a version become one gradient. See combine.factors."""
-
-    combine: str = "mean"
-    age: str | AgeFactor | None = None
-    damp: str | AgeFactor | None = None
-
-
-@dataclass(frozen=True)
 class PushAnswer:
     """For the source of a contribution."""
 
     push: Contribution
     applied: Applied
     version: int
-    """The version that it is part of; where it is of none, the one in force."""
+    """The version that it is part of; where it is of none, the one in force when this was first said."""
+
+
+@dataclass(frozen=True)
+class _Staged:
+    push: Contribution
+    gradient: Values
+    lr: float | None
+    is_finite: bool
+
+
+_Id = tuple[int, int]
+"""Source and clock of a contribution."""
 
 
 @dataclass
 class StoreKey:
-    """A value of fp32, fp64 or int64 that sources push to. Times are seconds of any one clock. Not thread-safe."""
+    """A value of fp32, fp64 or int64 that sources push to. Times are seconds of any one clock. Not thread-safe.
+
+    A source may have missed an answer, because a link broke: then it pushes the contribution again. The key keeps each
+    answer until its source has said that it has it (`heard`), and gives the same again; it never guesses one. That a
+    contribution is held is no final answer: it is said when it comes, and again when it is repeated.
+
+    Raises InvalidArgumentError where the update or the way of combining has nothing to do with the value's type.
+    """
 
     value: Values
     policy: Policy
@@ -54,80 +69,129 @@ class StoreKey:
     combining: Combining = field(default_factory=Combining)
 
     def __post_init__(self) -> None:
+        if not self.update.takes(self.value.dtype):
+            raise InvalidArgumentError(f"the update takes no values of {self.value.dtype}")
+        self._check_integers(self.combining.adds_integers)
         self.state = self.update.fresh_state(self.value)
         self.ledger = Ledger(self.policy, self.sources)
-        self._staged: dict[Contribution, tuple[Values, float | None]] = {}
+        self._staged: dict[_Id, _Staged] = {}
+        self._unheard: dict[_Id, PushAnswer] = {}
 
     def push(self, push: Contribution, gradient: Values, now: float, lr: float | None = None) -> list[PushAnswer]:
         """A contribution has come, whole, of the value's shape and type. Who can be answered by now, in order.
 
-        Raises CorruptError as Ledger.push, and InvalidArgumentError or MismatchError for one that can't be combined:
-        then it has not come.
+        Raises CorruptError as Ledger.push, and if it comes from who is no source, or again after its answer was heard;
+        InvalidArgumentError or MismatchError for one that can't be combined. Then it has not come.
         """
-        self._check(push, gradient)
-        self._check_rate(push, lr)
-        if push.clock == self.ledger.clock(push.source):
-            self._staged[push] = gradient, lr
-        answers = self._answered(self.ledger.push(push, now))
-        held = push in self._staged and push not in self.ledger.open.pushes.values()
-        return [*answers, PushAnswer(push, Applied.HELD, self.ledger.version)] if held else answers
+        if not self.ledger.knows(push.source):
+            raise CorruptError(f"rank {push.source} has pushed to a key of which it is no source")
+        if push.clock < self.ledger.clock(push.source):
+            return self._again(push)
+        self._check(push, gradient, lr)
+        events = self.ledger.push(push, now)
+        self._staged[_id(push)] = _Staged(push, gradient, lr, is_finite(gradient))
+        return self._answered(events) + self._held(push)
 
     def pass_time(self, now: float) -> list[PushAnswer]:
         """It is `now`."""
         return self._answered(self.ledger.pass_time(now))
 
     def lose(self, source: int, now: float) -> list[PushAnswer]:
-        """A source has left."""
-        return self._answered(self.ledger.lose(source, now))
+        """A source has left. What it has pushed counts, but nobody waits for it any more."""
+        events = self.ledger.lose(source, now)
+        self._unheard = {one: answer for one, answer in self._unheard.items() if one[0] != source}
+        return self._answered(events)
+
+    def join(self, source: int) -> int:
+        """A source has come: the clock of its first push."""
+        return self.ledger.join(source)
+
+    def heard(self, source: int, clock: int) -> None:
+        """A source has had the answers to its contributions before `clock`."""
+        past = [one for one in self._unheard if one[0] == source and one[1] < clock]
+        for one in past:
+            del self._unheard[one]
 
     def read(self, reader: int) -> Values | None:
         """The value, a copy; None if `reader` has to wait."""
         return self.value.copy() if self.ledger.may_read(reader) else None
 
-    def _check(self, push: Contribution, gradient: Values) -> None:
+    def _check(self, push: Contribution, gradient: Values, lr: float | None) -> None:
         if (gradient.shape, gradient.dtype) != (self.value.shape, self.value.dtype):
             raise MismatchError(
                 f"rank {push.source} has pushed {gradient.dtype} of shape {gradient.shape} to a key of"
                 f" {self.value.dtype} of shape {self.value.shape}"
             )
-        whole = self.combining.combine == "sum" and float(push.weight).is_integer()
-        if np.issubdtype(self.value.dtype, np.integer) and not whole:
+        weight = check_weight(push.weight)
+        self._check_integers(float(weight).is_integer() and weight < 2.0**63)
+        self.update.rate(lr)
+        self._check_rate(push, lr)
+
+    def _check_integers(self, adds: bool) -> None:
+        if np.issubdtype(self.value.dtype, np.integer) and not adds:
             raise InvalidArgumentError("contributions of integers can only be summed, with whole numbers as weights")
 
     def _check_rate(self, push: Contribution, lr: float | None) -> None:
-        for other, (_, rate) in self._staged.items():
-            if other.base == push.base and rate != lr:
+        for _, other in sorted(self._staged.items()):
+            if other.push.base == push.base and other.lr != lr:
                 raise MismatchError(
-                    f"rank {push.source} has pushed with lr={lr}, but rank {other.source} with lr={rate}, both computed"
-                    f" on version {push.base}: all ranks must have one schedule"
+                    f"rank {push.source} has pushed with lr={lr}, but rank {other.push.source} with lr={other.lr}, both"
+                    f" computed on version {push.base}: all ranks must have one schedule"
                 )
+
+    def _again(self, push: Contribution) -> list[PushAnswer]:
+        answer = self._unheard.get(_id(push))
+        if answer is not None:
+            return [answer]
+        if _id(push) not in self._staged:
+            raise CorruptError(
+                f"rank {push.source} has pushed its contribution {push.clock} again, but it has said that it had the"
+                " answer, or it has joined later"
+            )
+        return self._held(push)
+
+    def _held(self, push: Contribution) -> list[PushAnswer]:
+        staged = self._staged.get(_id(push))
+        if staged is None or staged.push in self.ledger.open.pushes.values():
+            return []
+        return [PushAnswer(staged.push, Applied.HELD, self.ledger.version)]
 
     def _answered(self, events: Sequence[Event]) -> list[PushAnswer]:
         answers: list[PushAnswer] = []
         for event in events:
-            if isinstance(event, Version):
-                answers += self._applied(event)
-            else:
-                del self._staged[event.push]
-                answers.append(PushAnswer(event.push, Applied.LATE, self.ledger.version))
+            answers += self._applied(event) if isinstance(event, Version) else [self._late(event.push)]
+        self._unheard |= {_id(one.push): one for one in answers if one.push.source in self.ledger.clocks}
         return answers
 
+    def _late(self, push: Contribution) -> PushAnswer:
+        del self._staged[_id(push)]
+        return PushAnswer(push, Applied.LATE, self.ledger.version)
+
     def _applied(self, version: Version) -> list[PushAnswer]:
-        staged = {push: self._staged.pop(push) for push in version.pushes}
-        finite = tuple(push for push in version.pushes if is_finite(staged[push][0]))
-        if finite:
-            made = Version(version.number, finite)
-            gradient = self._combined(made, [staged[push][0] for push in finite])
-            rate = staged[finite[-1]][1]  # of one schedule, the newest
-            self.value, self.state = self.update.apply(self.value, self.state, gradient, rate, version.number)
+        staged = [self._staged.pop(_id(push)) for push in version.pushes]
+        finite = [one for one in staged if one.is_finite]
+        applied = bool(finite) and self._apply(version.number, finite)
         return [
-            PushAnswer(push, Applied.COUNTED if push in finite else Applied.NOT_FINITE, version.number)
-            for push in version.pushes
+            PushAnswer(one.push, Applied.COUNTED if applied and one.is_finite else Applied.NOT_FINITE, version.number)
+            for one in staged
         ]
 
-    def _combined(self, version: Version, gradients: Sequence[Values]) -> Values:
+    def _apply(self, number: int, staged: Sequence[_Staged]) -> bool:
+        """False if they add up to what is not finite: then nothing has changed."""
+        gradient = self._combined(Version(number, tuple(one.push for one in staged)), staged)
+        if not is_finite(gradient):
+            return False
+        newest = max(staged, key=lambda one: one.push.base)
+        self.value, self.state = self.update.apply(self.value, self.state, gradient, newest.lr, number)
+        return True
+
+    def _combined(self, version: Version, staged: Sequence[_Staged]) -> Values:
         way, kind = self.combining, self.value.dtype.type
-        total = np.zeros_like(self.value)
-        for factor, gradient in zip(factors(version, way.combine, way.age, way.damp), gradients, strict=True):
-            total += kind(factor) * gradient
-        return total
+        found = factors(version, way.combine, way.age, way.damp)
+        with np.errstate(over="ignore", invalid="ignore"):
+            products: list[Values] = [kind(one) * push.gradient for one, push in zip(found, staged, strict=True)]
+            return reduce(np.add, products)
+
+
+def _id(push: Contribution) -> _Id:
+    return push.source, push.clock

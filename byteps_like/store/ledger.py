@@ -64,6 +64,10 @@ class Ledger:
         """The fewest contributions that are behind a live source."""
         return min(self.clocks.values(), default=0)
 
+    def knows(self, source: int) -> bool:
+        """Whether it is a live source, or was."""
+        return source in self.clocks or source in self._left
+
     def clock(self, source: int) -> int:
         """That of its next push; what is before it is here."""
         behind = self.clocks[source] if source in self.clocks else self._left[source]

@@ -22,9 +22,9 @@ struct SourceState {
 
 // What the next version will be made of.
 struct OpenVersion {
-  double since = 0;                  // when the last one was made
+  double since = 0;               // when the last one was made
   std::vector<StorePush> pushes;  // in the order in which they came
-  std::vector<double> times;         // when
+  std::vector<double> times;      // when
 
   const StorePush* Find(uint32_t source) const;
 };
@@ -45,6 +45,7 @@ class Ledger {
   uint32_t live() const { return live_; }
   const OpenVersion& open() const { return open_; }
   std::optional<double> gap() const { return gap_; }  // seconds between two pushes, on average of late
+  bool Knows(uint32_t source) const { return Find(source) != nullptr; }  // it is live, or was
   const SourceState& source(uint32_t number) const { return *Find(number); }
   std::span<const SourceState> sources() const { return sources_; }  // by number
   bool AllLiveAreHere() const;

@@ -69,6 +69,10 @@ class ValueUpdate(ABC):
         """Of the state for a value of `shape`: one array behind the other."""
         return (self.slots, *shape)
 
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        """Whether values may be of that type."""
+        return dtype in [np.float32, np.float64] + [np.int64] * self.takes_integers
+
     def fresh_state(self, value: Values) -> Values:
         """The state before the first update, of the value's type."""
         return np.zeros(self.state_shape(value.shape), value.dtype)
@@ -94,13 +98,12 @@ class ValueUpdate(ABC):
         """The learning rate of a push that brings `lr`, or None. 1 where the update has none and doesn't use it."""
         given = float(getattr(self, "lr", 1.0)) if lr is None else lr
         if not 0 <= given < math.inf:
-            raise InvalidArgumentError(f"lr of a push must be at least 0 and finite, not {given:g}")
+            raise InvalidArgumentError(f"lr of a push must be at least 0 and finite, not {given}")
         return given
 
     def _check(self, value: Values, state: Values, gradient: Values, step: int) -> None:
-        taken = [np.float32, np.float64] + [np.int64] * self.takes_integers
-        if value.dtype not in taken:
-            names = ", ".join(np.dtype(kind).name for kind in taken)
+        if not self.takes(value.dtype):
+            names = "float32, float64" + ", int64" * self.takes_integers
             raise InvalidArgumentError(f"update {self.name} takes values of {names}, not {value.dtype}")
         if not value.ndim:
             raise InvalidArgumentError(f"update {self.name}: a value needs a dimension, this is a scalar")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from byteps_like.errors import InvalidArgumentError, MismatchError
-from byteps_like.store.key import Applied, Combining, PushAnswer, StoreKey
+from byteps_like.store.combine import Combining
+from byteps_like.store.key import Applied, PushAnswer, StoreKey
 from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.policies.registry import policy_of
 from byteps_like.store.updates.registry import update_of

@@ -1,0 +1,218 @@
+#include "server/store/store_key.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "csrc/base/decimal.h"
+#include "server/update/updates.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr double kMostInteger = 9223372036854775808.0;  // one more than int64 holds
+
+std::string RateText(std::optional<double> lr) { return lr ? DecimalOf(*lr) : "None"; }
+
+std::string Pushed(const StorePush& push) { return "rank " + std::to_string(push.source) + " has pushed "; }
+
+Status NotForIntegers() {
+  return Status(Code::kInvalid, "contributions of integers can only be summed, with whole numbers as weights");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view policy, std::string_view combining,
+                                                            std::string_view update) {
+  auto decides = MakeStorePolicy(policy);
+  if (!decides.ok()) return decides.status();
+  auto combines = Combining::Parse(combining);
+  if (!combines.ok()) return combines.status();
+  auto updates = MakeUpdate(update);
+  if (!updates.ok()) return updates.status();
+  auto rules = std::make_shared<StoreRules>();
+  rules->policy = std::move(*decides);
+  rules->combining = *combines;
+  rules->update = std::move(*updates);
+  return std::shared_ptr<const StoreRules>(std::move(rules));
+}
+
+StoreKey::StoreKey(std::shared_ptr<const StoreRules> rules, StoreValue value, uint32_t sources, double now,
+                   ShardMemory& memory)
+    : rules_(std::move(rules)),
+      memory_(memory),
+      dtype_(value.dtype),
+      shape_(value.shape),
+      bytes_(value.size()),
+      state_bytes_(rules_->update->StateCount(shape_) * SizeOf(dtype_)),
+      value_(std::make_shared<ShardBuffer>(std::move(value.bytes))),
+      ledger_(*rules_->policy, sources, now) {}
+
+Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRules> rules, StoreValue value,
+                                                 uint32_t sources, double now, ShardMemory& memory) {
+  if (!rules->update->Takes(value.dtype))
+    return Status(Code::kInvalid, std::string("the update takes no values of ") + NameOf(value.dtype));
+  if (!IsFloat(value.dtype) && !rules->combining.adds_integers()) return NotForIntegers();
+  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), std::move(value), sources, now, memory));
+  if (Status status = key->Begin(); !status.ok()) return status;
+  return key;
+}
+
+Status StoreKey::Begin() {
+  state_ = memory_.Take(state_bytes_);
+  if (state_.size() < state_bytes_) return memory_.Exhausted();
+  rules_->update->Begin(dtype_, shape_, state_.data());
+  return {};
+}
+
+Status StoreKey::Push(WholePush&& whole, double now, std::vector<PushAnswer>* answers) {
+  const StorePush push = whole.push;
+  if (!ledger_.Knows(push.source)) return Status(Code::kCorrupt, Pushed(push) + "to a key of which it is no source");
+  if (HasCome(push)) return AnswerAgain(push, answers);
+  if (Status status = Check(whole); !status.ok()) return status;
+  ShardBuffer fresh;
+  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  std::vector<Settled> events;
+  if (Status status = ledger_.Push(push, now, &events); !status.ok()) return status;
+  Stage(std::move(whole));
+  Answer(events, std::move(fresh), answers);
+  if (IsHeld(push)) answers->push_back({push, Applied::kHeld, ledger_.version()});
+  return {};
+}
+
+Status StoreKey::PassTime(double now, std::vector<PushAnswer>* answers) {
+  if (const auto due = ReadyAt(); !due || *due > now) return {};
+  ShardBuffer fresh;
+  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  std::vector<Settled> events;
+  ledger_.PassTime(now, &events);
+  Answer(events, std::move(fresh), answers);
+  return {};
+}
+
+Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answers) {
+  ShardBuffer fresh;
+  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  std::vector<Settled> events;
+  ledger_.Lose(source, now, &events);
+  Heard(source, INT64_MAX);  // nobody asks any more
+  Answer(events, std::move(fresh), answers);
+  return {};
+}
+
+void StoreKey::Heard(uint32_t source, int64_t clock) {
+  unheard_.erase(unheard_.lower_bound({source, INT64_MIN}), unheard_.lower_bound({source, clock}));
+}
+
+Status StoreKey::Check(const WholePush& whole) const {
+  const double weight = whole.push.weight;
+  if (Status status = CheckWeight(weight); !status.ok()) return status;
+  if (!IsFloat(dtype_) && (weight != std::floor(weight) || weight >= kMostInteger)) return NotForIntegers();
+  const double lr = whole.lr.value_or(0);
+  if (!(lr >= 0 && std::isfinite(lr)))
+    return Status(Code::kInvalid, "lr of a push must be at least 0 and finite, not " + DecimalOf(lr));
+  return CheckRate(whole);
+}
+
+Status StoreKey::CheckRate(const WholePush& whole) const {
+  for (const auto& [id, other] : staged_)
+    if (other.whole.push.base == whole.push.base && other.whole.lr != whole.lr)
+      return Status(Code::kMismatch, Pushed(whole.push) + "with lr=" + RateText(whole.lr) + ", but rank " +
+                                         std::to_string(id.first) + " with lr=" + RateText(other.whole.lr) +
+                                         ", both computed on version " + std::to_string(whole.push.base) +
+                                         ": all ranks must have one schedule");
+  return {};
+}
+
+Status StoreKey::AnswerAgain(const StorePush& push, std::vector<PushAnswer>* answers) const {
+  const auto answered = unheard_.find(IdOf(push));
+  if (answered != unheard_.end()) {
+    answers->push_back(answered->second);
+    return {};
+  }
+  const auto staged = staged_.find(IdOf(push));
+  if (staged == staged_.end())
+    return Status(Code::kCorrupt, Pushed(push) + "its contribution " + std::to_string(push.clock) +
+                                      " again, but it has said that it had the answer, or it has joined later");
+  if (IsHeld(push)) answers->push_back({staged->second.whole.push, Applied::kHeld, ledger_.version()});
+  return {};
+}
+
+void StoreKey::Stage(WholePush whole) {
+  const Id id = IdOf(whole.push);
+  const bool is_finite = IsFinite(dtype_, whole.gradient.data(), shape_.count());
+  staged_.emplace(id, Staged{std::move(whole), is_finite});
+}
+
+bool StoreKey::IsHeld(const StorePush& push) const {
+  const StorePush* const open = ledger_.open().Find(push.source);
+  return staged_.contains(IdOf(push)) && (open == nullptr || open->clock != push.clock);
+}
+
+// Memory for what may have to be copied in this call: once at the most, for then nobody else has it.
+Status StoreKey::Reserve(ShardBuffer* fresh) {
+  if (value_.use_count() == 1) return {};
+  *fresh = memory_.Take(bytes_);
+  return fresh->size() < bytes_ ? memory_.Exhausted() : Status();
+}
+
+void StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers) {
+  const size_t before = answers->size();
+  while (!events.empty()) {
+    const Settled& first = events.front();
+    size_t count = 1;
+    if (first.version == 0) {
+      staged_.erase(IdOf(first.push));
+      answers->push_back({first.push, Applied::kLate, ledger_.version()});
+    } else {
+      while (count < events.size() && events[count].version == first.version) ++count;
+      MakeVersion(events.first(count), fresh, answers);
+    }
+    events = events.subspan(count);
+  }
+  for (const PushAnswer& answer : std::span(*answers).subspan(before))
+    if (ledger_.source(answer.push.source).live) unheard_.insert_or_assign(IdOf(answer.push), answer);
+}
+
+void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers) {
+  const size_t before = answers->size();
+  std::vector<WholePush> finite;
+  for (const Settled& one : made) {
+    Staged staged = std::move(staged_.extract(IdOf(one.push)).mapped());
+    answers->push_back({one.push, staged.is_finite ? Applied::kCounted : Applied::kNotFinite, one.version});
+    if (staged.is_finite) finite.push_back(std::move(staged.whole));
+  }
+  if (finite.empty() || Apply(made.front().version, finite, fresh)) return;
+  for (PushAnswer& answer : std::span(*answers).subspan(before)) answer.applied = Applied::kNotFinite;
+}
+
+// False if they add up to what is not finite: then nothing has changed.
+bool StoreKey::Apply(int64_t version, std::span<const WholePush> pushes, ShardBuffer& fresh) {
+  std::vector<StorePush> notes;
+  std::vector<void*> arrays;
+  for (const WholePush& one : pushes) {
+    notes.push_back(one.push);
+    arrays.push_back(one.gradient.data());
+  }
+  if (!AddUp(dtype_, arrays, rules_->combining.Factors(notes, version), shape_.count())) return false;
+  const auto newest = std::ranges::max_element(pushes, {}, [](const WholePush& one) { return one.push.base; });
+  rules_->update->Apply({.dtype = dtype_,
+                         .shape = shape_,
+                         .value = Writable(fresh),
+                         .state = state_.data(),
+                         .gradient = arrays.front(),
+                         .lr = newest->lr.value_or(rules_->update->lr()),
+                         .step = static_cast<uint64_t>(version)});
+  return true;
+}
+
+std::byte* StoreKey::Writable(ShardBuffer& fresh) {
+  if (value_.use_count() > 1 && bytes_ != 0) {
+    std::memcpy(fresh.data(), value_->data(), bytes_);
+    value_ = std::make_shared<ShardBuffer>(std::move(fresh));
+  }
+  return value_->data();
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,133 @@
+// A store key: a value under a policy, a way of combining, and an update. Contributions come whole, stay staged until
+// they are applied or late, and are answered. Twin of byteps_like/store/key.py, to the last bit.
+//
+// A source may have missed an answer, because a link broke: then it pushes the contribution again. The key keeps each
+// answer until its source has said that it has it (Heard), and gives the same again; it never guesses one. That a
+// contribution is held is no final answer: it is said when it comes, and again when it is repeated.
+//
+// Readers share the value: a handle keeps its version, and the next update goes to a fresh copy; without one, values
+// change in place. Not thread-safe: a key and its handles belong to one shard. Times are seconds of any one clock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/memory.h"
+#include "server/store/combining.h"
+#include "server/store/ledger.h"
+#include "server/update/update.h"
+
+namespace byteps_like {
+
+// What became of a contribution, as its source is told; the numbers travel.
+enum class Applied : uint8_t { kCounted = 0, kLate = 1, kHeld = 2, kNotFinite = 3 };
+
+// For the source of a contribution.
+struct PushAnswer {
+  StorePush push;
+  Applied applied = Applied::kCounted;
+  int64_t version = 0;  // that it is part of; where it is of none, the one in force when this was first said
+};
+
+// What is done with contributions: keys of one tensor share it.
+struct StoreRules {
+  // Of canonical texts. kInvalid.
+  static Result<std::shared_ptr<const StoreRules>> Parse(std::string_view policy, std::string_view combining,
+                                                         std::string_view update);
+  std::unique_ptr<const StorePolicy> policy;
+  Combining combining;
+  UpdatePointer update;
+};
+
+struct StoreValue {
+  size_t size() const { return shape.count() * SizeOf(dtype); }
+
+  DType dtype = DType::kFloat32;
+  ValueShape shape;
+  ShardBuffer bytes;  // size(), or more
+};
+
+// One version of a value, which stays as it is while this is there. The key's ShardMemory lives longer.
+struct Snapshot {
+  int64_t version = 0;
+  std::shared_ptr<const ShardBuffer> value;
+};
+
+struct WholePush {
+  StorePush push;
+  ShardBuffer gradient;      // as long as the value, of its type
+  std::optional<double> lr;  // nullopt: the update's own
+};
+
+class StoreKey {
+ public:
+  // Version 0 is `value`, of sources 0 to `sources` - 1. kInvalid if the rules have nothing to do with its type;
+  // kCapacity. The memory lives longer.
+  static Result<std::unique_ptr<StoreKey>> Make(std::shared_ptr<const StoreRules> rules, StoreValue value,
+                                                uint32_t sources, double now, ShardMemory& memory);
+
+  const Ledger& ledger() const { return ledger_; }
+  Snapshot value() const { return {ledger_.version(), value_}; }
+  std::span<const std::byte> state() const { return {state_.data(), state_bytes_}; }
+  bool MayRead(uint32_t reader) const { return ledger_.MayRead(reader); }  // a live source
+  // When PassTime has something to do; nullopt: not before something else happens. Asked after each call.
+  std::optional<double> ReadyAt() const { return rules_->policy->ReadyAt(ledger_); }
+  // Whether this is a repetition, of which only the answer matters. Of a source that the ledger knows.
+  bool HasCome(const StorePush& push) const { return push.clock < ledger_.Clock(push.source); }
+
+  // Each of these adds to `answers` who can be answered by now, in order, also sources that have left. After kCapacity,
+  // for want of memory for a copy while somebody reads, nothing has happened: it may be called again.
+
+  // A contribution has come. It is only taken if it is no repetition, and if all is well; otherwise it has not come.
+  // kCorrupt: as Ledger::Push, from who is no source, or again after its answer was Heard. kInvalid: a weight or a rate
+  // that makes no sense. kMismatch: one version, two rates.
+  Status Push(WholePush&& whole, double now, std::vector<PushAnswer>* answers);
+  Status PassTime(double now, std::vector<PushAnswer>* answers);
+  // What a source has pushed counts, but nobody waits for it any more.
+  Status Lose(uint32_t source, double now, std::vector<PushAnswer>* answers);
+
+  int64_t Join(uint32_t source) { return ledger_.Join(source); }  // the clock of its first push
+  // The source has had the answers to its contributions before `clock`.
+  void Heard(uint32_t source, int64_t clock);
+
+ private:
+  using Id = std::pair<uint32_t, int64_t>;  // source, clock
+  struct Staged {
+    WholePush whole;
+    bool is_finite;
+  };
+
+  StoreKey(std::shared_ptr<const StoreRules> rules, StoreValue value, uint32_t sources, double now,
+           ShardMemory& memory);
+  static Id IdOf(const StorePush& push) { return {push.source, push.clock}; }
+  Status Begin();
+  Status Check(const WholePush& whole) const;
+  Status CheckRate(const WholePush& whole) const;
+  Status AnswerAgain(const StorePush& push, std::vector<PushAnswer>* answers) const;
+  void Stage(WholePush whole);
+  bool IsHeld(const StorePush& push) const;
+  Status Reserve(ShardBuffer* fresh);
+  void Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers);
+  void MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers);
+  bool Apply(int64_t version, std::span<const WholePush> pushes, ShardBuffer& fresh);
+  std::byte* Writable(ShardBuffer& fresh);
+
+  const std::shared_ptr<const StoreRules> rules_;
+  ShardMemory& memory_;
+  const DType dtype_;
+  const ValueShape shape_;
+  const size_t bytes_, state_bytes_;
+  std::shared_ptr<ShardBuffer> value_;
+  ShardBuffer state_;
+  Ledger ledger_;
+  std::map<Id, Staged> staged_;
+  std::map<Id, PushAnswer> unheard_;  // final answers that their sources may not have
+};
+
+}  // namespace byteps_like

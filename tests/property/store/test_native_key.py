@@ -1,0 +1,315 @@
+"""The server's store key gives, event by event, the answers and the bits of its Python twin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from byteps_like import _core
+from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, InvalidArgumentError, MismatchError
+from byteps_like.store.combine import AGES, COMBINES, Combining, combining_of
+from byteps_like.store.key import Applied, PushAnswer, StoreKey
+from byteps_like.store.ledger import Ledger
+from byteps_like.store.policies.policy import Contribution, Policy
+from byteps_like.store.policies.registry import policy_of, text_of
+from byteps_like.store.updates.registry import OURS, update_of
+from byteps_like.store.updates.update import Values
+from tests.property.store.schedules import Schedule
+from tests.property.store.test_policies import RANKS, TEXTS
+
+SEEDS = 120
+"""Schedules of each policy."""
+SHAPES = [(1,), (3,), (5, 7), (2, 1033), (0, 4)]
+UPDATES = [kind.name for kind in OURS]
+INTEGER_UPDATES = [kind.name for kind in OURS if kind.takes_integers]
+WAYS = [Combining(combine, age, damp) for combine in COMBINES for age in (None, *AGES) for damp in (None, *AGES)]
+SPECIALS = [0.0, -0.0, 1.0, 1e-45, -3e38, 3e38]
+"""Denormals, zeros of both signs, and what overflows when it is added up."""
+Call = Callable[[], Any]
+
+
+def native_of(key: StoreKey, **how: Any) -> Any:
+    """The native twin of a key to which nothing has come."""
+    texts = text_of(key.policy), key.combining.text(), key.update.spec()
+    return _core.StoreKey(key.value, *texts, len(list(key.sources)), **how)
+
+
+def listed(answers: list[PushAnswer]) -> list[tuple[int, int, int, int]]:
+    """As the native one says it."""
+    return [(one.push.source, one.push.clock, int(one.applied), one.version) for one in answers]
+
+
+def bits(values: Values) -> bytes:
+    """With one NaN."""
+    return np.where(np.isnan(values), values.dtype.type(0), values).tobytes() + np.isnan(values).tobytes()
+
+
+def outcome(call: Call) -> Any:
+    """What it returns, or what is wrong."""
+    try:
+        return call()
+    except BytePSLikeError as error:
+        return type(error), str(error)
+
+
+class Twins:
+    """A StoreKey and its native twin, as the ledger of a schedule: pushes get gradients here, and all is compared."""
+
+    def __init__(self, policy: Policy, sources: range, seed: int) -> None:
+        self._random, self._draw = Random(seed), np.random.default_rng(seed)
+        self.key = self._made(policy, sources)
+        self._native = native_of(self.key)
+        self._came: dict[Contribution, tuple[Contribution, Values]] = {}
+        self._reads: list[tuple[Values, bytes]] = []
+        self.told: list[PushAnswer] = []
+        self.errors: list[type] = []
+
+    def _made(self, policy: Policy, sources: range) -> StoreKey:
+        kind = self._random.choice([np.float32, np.float32, np.float64, np.int64])
+        update = update_of(self._random.choice(INTEGER_UPDATES if kind is np.int64 else UPDATES))
+        way = Combining("sum") if kind is np.int64 else self._random.choice(WAYS)
+        self._is_whole = kind is np.int64
+        value = self._drawn(self._random.choice(SHAPES), kind)
+        return StoreKey(value, policy, sources, update, way)
+
+    def _drawn(self, shape: tuple[int, ...], kind: Any) -> Values:
+        if kind is np.int64:
+            return self._draw.integers(-(2**63), 2**63 - 1, shape)
+        drawn = self._draw.standard_normal(shape)
+        special = self._draw.random(shape) < 0.2 * self._random.random()
+        drawn[special] = self._draw.choice(SPECIALS, shape)[special]
+        if drawn.size and self._random.random() < 0.1:
+            drawn.flat[self._random.randrange(drawn.size)] = self._random.choice([math.nan, math.inf, -math.inf])
+        return drawn.astype(kind)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.key.ledger, name)
+
+    def push(self, push: Contribution, now: float) -> list[Any]:
+        if push not in self._came:
+            weight = push.weight if self._is_whole or self._random.random() < 0.5 else self._random.uniform(0.01, 3.0)
+            self._came[push] = (
+                replace(push, weight=weight),
+                self._drawn(self.key.value.shape, self.key.value.dtype.type),
+            )
+        repeated = push.clock < self.key.ledger.clock(push.source)
+        if not repeated and self._random.random() < 0.05:
+            self._give(push, now, 7.0)  # of another schedule
+        else:
+            self._give(push, now, None if push.base % 4 == 3 else 0.5 / (1 + push.base))
+        if push.clock >= self.key.ledger.clock(push.source):
+            assert self.errors[-1] is MismatchError
+            staged = self.key._staged.values()
+            self._give(push, now, next(one.lr for one in staged if one.push.base == push.base))
+        self._hear(push.source)
+        return []
+
+    def _give(self, push: Contribution, now: float, lr: float | None) -> None:
+        one, gradient = self._came[push]
+        as_tuple = one.source, one.clock, one.base, one.weight
+        found = outcome(lambda: self.key.push(one, gradient, now, lr))
+        self._same(found, outcome(lambda: self._native.push(as_tuple, gradient, now, lr)))
+
+    def _hear(self, source: int) -> None:
+        if self._random.random() < 0.5:
+            clock = self._random.randint(0, self.key.ledger.clocks[source])
+            self.key.heard(source, clock)
+            self._native.heard(source, clock)
+
+    def pass_time(self, now: float) -> list[Any]:
+        self._same(outcome(lambda: self.key.pass_time(now)), outcome(lambda: self._native.pass_time(now)))
+        return []
+
+    def lose(self, source: int, now: float) -> list[Any]:
+        self._same(outcome(lambda: self.key.lose(source, now)), outcome(lambda: self._native.lose(source, now)))
+        return []
+
+    def join(self, source: int) -> int:
+        clock = self.key.join(source)
+        assert clock == self._native.join(source)
+        return clock
+
+    def _same(self, found: Any, native: Any) -> None:
+        if isinstance(found, list):
+            self.told += found
+            found = listed(found)
+        else:
+            self.errors.append(found[0])
+        assert found == native
+        ledger = self.key.ledger
+        assert ledger.policy.ready_at(ledger) == self._native.ready_at()
+        assert all(ledger.may_read(one) == self._native.may_read(one) for one in ledger.clocks)
+        self._look()
+
+    def _look(self) -> None:
+        version, value = self._native.value()
+        assert (version, value.shape, value.dtype) == (
+            self.key.ledger.version,
+            self.key.value.shape,
+            self.key.value.dtype,
+        )
+        assert bits(value) == bits(self.key.value)
+        state = np.frombuffer(self._native.state(), value.dtype)
+        assert bits(state) == bits(self.key.state)
+        if self._random.random() < 0.3:
+            self._reads.append((value, bits(value)))
+        assert all(bits(read) == as_it_was for read, as_it_was in self._reads)
+        self._reads = [one for one in self._reads if self._random.random() < 0.8]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_twins_agree_in_all_schedules(text: str) -> None:
+    policy = policy_of(text, RANKS)
+    told: set[Applied] = set()
+    errors: set[type] = set()
+    for seed in range(SEEDS):
+        made: list[Twins] = []
+
+        def keeper(policy: Policy, sources: range, seed: int = seed, made: list[Twins] = made) -> Ledger:
+            made.append(Twins(policy, sources, seed))
+            return cast(Ledger, made[0])
+
+        try:
+            assert not Schedule(policy, RANKS, seed, keeper).play().unfinished
+        except AssertionError as error:
+            raise AssertionError(f"{text}, seed {seed}: {error}") from error
+        told |= {one.applied for one in made[0].told}
+        errors |= set(made[0].errors)
+    assert {Applied.COUNTED, Applied.NOT_FINITE} <= told, "the schedules have something to compare"
+    assert CorruptError in errors
+
+
+@given(st.floats(0, allow_infinity=False), st.floats(0, allow_infinity=False))
+def test_two_rates_for_one_version_are_refused_in_the_same_words(one: float, other: float) -> None:
+    key = StoreKey(np.zeros(2, np.float32), policy_of("bsp", 2), range(2), update_of("sgd"))
+    native = native_of(key)
+    gradient = np.ones(2, np.float32)
+    key.push(Contribution(0, 0, 0), gradient, 0.0, one)
+    native.push((0, 0, 0, 1.0), gradient, 0.0, one)
+    for rate in (other, None):
+        found = outcome(lambda rate=rate: key.push(Contribution(1, 0, 0), gradient, 0.0, rate))  # type: ignore[misc]
+        refused = outcome(lambda rate=rate: native.push((1, 0, 0, 1.0), gradient, 0.0, rate))  # type: ignore[misc]
+        if rate != one:
+            assert found == refused and found[0] is MismatchError
+            continue
+        assert listed(found) == refused
+        return
+
+
+@pytest.mark.parametrize(
+    ("kind", "push", "lr", "error"),
+    [
+        (np.float32, Contribution(5, 0, 0), None, CorruptError),
+        (np.float32, Contribution(0, 1, 0), None, CorruptError),
+        (np.float32, Contribution(0, 0, 1), None, CorruptError),
+        (np.float32, Contribution(0, 0, 0, 0.0), None, InvalidArgumentError),
+        (np.float32, Contribution(0, 0, 0, math.nan), None, InvalidArgumentError),
+        (np.float32, Contribution(0, 0, 0, 3.5e38), None, InvalidArgumentError),
+        (np.float32, Contribution(0, 0, 0, 1e-46), None, InvalidArgumentError),
+        (np.float32, Contribution(0, 0, 0), -1.0, InvalidArgumentError),
+        (np.float32, Contribution(0, 0, 0), math.nan, InvalidArgumentError),
+        (np.float32, Contribution(0, 0, 0), math.inf, InvalidArgumentError),
+        (np.int64, Contribution(0, 0, 0, 0.5), None, InvalidArgumentError),
+        (np.int64, Contribution(0, 0, 0, 2.0**63), None, InvalidArgumentError),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_the_same_words_and_has_not_come(
+    kind: Any, push: Contribution, lr: float | None, error: type
+) -> None:
+    key = StoreKey(np.zeros(2, kind), policy_of("asp", 2), range(2), update_of("add"), Combining("sum"))
+    native, gradient = native_of(key), np.ones(2, kind)
+    found = outcome(lambda: key.push(push, gradient, 0.0, lr))
+    native_push = push.source, push.clock, push.base, push.weight
+    assert found == outcome(lambda: native.push(native_push, gradient, 0.0, lr)) and found[0] is error
+    good = Contribution(0, 0, 0)
+    assert listed(key.push(good, gradient, 0.0)) == native.push((0, 0, 0, 1.0), gradient, 0.0) == [(0, 0, 0, 1)]
+
+
+def test_the_oldest_contributions_still_make_a_mean() -> None:
+    key = StoreKey(np.zeros(1), policy_of("asp", 2), range(2), update_of("add"), Combining("mean", "exp"))
+    native, one = native_of(key), np.ones(1)
+    for clock in range(5000):
+        key.push(Contribution(0, clock, clock, 1.0), one, 0.0)
+        native.push((0, clock, clock, 1.0), one, 0.0)
+    key.push(Contribution(1, 0, 0, 2.0**-149), one, 0.0)
+    native.push((1, 0, 0, 2.0**-149), one, 0.0)
+    assert key.value[0] == native.value()[1][0] == 5001.0
+
+
+def test_an_answer_that_was_lost_is_given_again_until_it_is_heard() -> None:
+    key = StoreKey(np.zeros(1), policy_of("backup:b=1", 2), range(2), update_of("add"))
+    native, one = native_of(key), np.ones(1)
+
+    def both(source: int, clock: int, base: int, number: float = 1.0) -> Any:
+        gradient = one * number
+        answers = listed(key.push(Contribution(source, clock, base), gradient, 0.0))
+        assert answers == native.push((source, clock, base, 1.0), gradient, 0.0)
+        return answers
+
+    said = [both(0, 0, 0), both(1, 0, 0), both(1, 1, 1, math.nan)]
+    assert said == [[(0, 0, 0, 1)], [(1, 0, 1, 1)], [(1, 1, 3, 2)]]
+    assert [both(0, 0, 0), both(1, 0, 0), both(1, 1, 1)] == said
+    for keeper in (key, native):
+        keeper.heard(1, 1)
+        with pytest.raises(CorruptError, match="rank 1 has pushed its contribution 0 again, but it has said"):
+            keeper.push(Contribution(1, 0, 0) if keeper is key else (1, 0, 0, 1.0), one, 0.0)
+    assert [both(0, 0, 0), both(1, 1, 1)] == [said[0], said[2]]
+    assert key.value[0] == native.value()[1][0] == 1.0
+
+
+def test_memory_for_a_copy_is_needed_while_somebody_reads_and_without_it_nothing_has_happened() -> None:
+    key = StoreKey(np.zeros(1024), policy_of("asp", 1), range(1), update_of("add"))
+    native, one = native_of(key, limit=2 * 8192), np.ones(1024)
+    version, read = native.value()
+    with pytest.raises(CapacityError, match="a key needs more than its 16384 bytes of memory"):
+        native.push((0, 0, 0, 1.0), one, 0.0)
+    assert version == native.value()[0] == 0 and not read.any()
+    del read
+    assert native.push((0, 0, 0, 1.0), one, 0.0) == [(0, 0, 0, 1)]
+    assert native.held == 2 * 8192 and native.value()[1].all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_of_combining_is_what_its_text_says(way: Combining) -> None:
+    assert combining_of(way.text()) == way
+    assert _core.StoreKey(np.zeros(1), "asp", way.text(), "add", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("median:age=none,damp=none", "combined by sum or mean, not by median"),
+        ("mean:age=none", "damp is missing"),
+        ("mean:age=old,damp=none", "age=old must be one of none, exp, inverse"),
+        ("mean:age=none,damp=none,k=1", "there is no k"),
+    ],
+)
+def test_texts_that_no_worker_would_send_are_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        _core.StoreKey(np.zeros(1), "asp", text, "add", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "update", "words"),
+    [
+        (np.int64, Combining("mean"), "add", "integers can only be summed"),
+        (np.int64, Combining("sum", damp="exp"), "add", "integers can only be summed"),
+        (np.int64, Combining("sum"), "adam", "takes no values of int64"),
+    ],
+)
+def test_rules_that_have_nothing_to_do_with_a_type_are_refused(
+    kind: Any, way: Combining, update: str, words: str
+) -> None:
+    value, policy = np.zeros(1, kind), policy_of("asp", 1)
+    with pytest.raises(InvalidArgumentError, match=words):
+        StoreKey(value, policy, range(1), update_of(update), way)
+    with pytest.raises(InvalidArgumentError, match=words):
+        _core.StoreKey(value, text_of(policy), way.text(), update_of(update).spec(), 1)
