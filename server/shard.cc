@@ -54,6 +54,7 @@ void Shard::Reset(const ShardWorld& world) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
   memory_.Refund(keys_.size() * KeyBytes());
   keys_.clear();
+  store_.Reset(world.size());
   given_up_.clear();
   memory_.Trim();
   codecs_.Reset(world.size());
@@ -92,6 +93,7 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.results = {};
   peer.codecs.clear();
   peer.regions.clear();
+  store_.OnLinkGone(peer.rank);
   ++peer.connection;
   if (!peer.link) return;
   if (peer.landing != nullptr) std::exchange(peer.landing, nullptr)->Abandon(*peer.link);
@@ -157,7 +159,7 @@ bool Shard::NextFrame(Link& link, Outgoing& next) {
     peer->control_under_way = true;
     return true;
   }
-  return failure_.ok() && NextResult(*peer, next);
+  return failure_.ok() && (NextStoreValue(*peer, next) || NextResult(*peer, next));
 }
 
 void Shard::OnSent(Link& link, const Header& header) {
@@ -165,6 +167,8 @@ void Shard::OnSent(Link& link, const Header& header) {
   stats_.payload_sent += header.length;
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return;
+  if (header.type == FrameType::kValue || (header.type == FrameType::kResult && store_.Holds(header.key)))
+    return store_.OnValueSent(peer->rank);
   if (header.type == FrameType::kResult) return OnResultSent(*peer, header);
   peer->control.pop_front();
   peer->control_under_way = false;
@@ -175,6 +179,10 @@ std::byte* Shard::PlaceFor(Link& link, const Header& said) {
   if (peer == nullptr) return nullptr;
   if (said.type == FrameType::kPush && said.member == peer->number && said.view == world_.epoch && failure_.ok()) {
     const Header header = peer->Ranked(said);
+    if (store_.Holds(header.key)) {
+      std::byte* const place = store_.PlaceFor(peer->rank, header);
+      return place == nullptr ? kAnywhere : place;
+    }
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
     std::byte* const place = round == nullptr ? nullptr : round->Place(link, header);
@@ -198,6 +206,7 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
   const uint64_t placed = link.counters().payload_placed;
   stats_.payload_placed += placed - std::exchange(peer->placed, placed);
   if (peer->control.size() > kMaxControl) return Blame(*peer, "it requests more answers than it reads");
+  if (OnStoreFrame(*peer, header, payload)) return;
   const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
   switch (header.type) {
     case FrameType::kPush:
@@ -215,6 +224,7 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
     case FrameType::kGoodbye:
       peer->left = true;
       ++left_;
+      store_.OnLeft(peer->rank);
       FailWhatWaitsFor(*peer);
       return Drop(*peer, Status(Code::kClosed, "the worker left"));
     default:

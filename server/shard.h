@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <span>
 #include <string>
@@ -25,6 +26,7 @@
 #include "server/memory.h"
 #include "server/policy/policies.h"
 #include "server/rounds/round.h"
+#include "server/store/shard_store.h"
 
 namespace byteps_like {
 
@@ -56,7 +58,7 @@ struct ShardStats {  // written by the shard, read from any thread
 inline constexpr size_t kKeyBytes = 1024;
 inline constexpr size_t kKeyBytesPerRank = 2 * (sizeof(Contribution) + sizeof(ShardBuffer));
 
-class Shard : private LinkHandler {
+class Shard : private LinkHandler, private StoreHost {
  public:
   struct Options {
     uint32_t index = 0;
@@ -100,6 +102,17 @@ class Shard : private LinkHandler {
   void FailRound(const Key& key, const Round& round, const Status& why);
   void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
   size_t KeyBytes() const { return kKeyBytes + world_.size() * kKeyBytesPerRank; }
+
+  // shard_store.cc: store keys
+  void Answer(uint32_t rank, Header header) override;
+  void OnValues(uint32_t rank) override;
+  void Refuse(uint32_t rank, const std::string& what) override;
+  void FailStore(const Status& why) override;
+  double Now() const override;
+  void CallStoreAt(double time) override;
+  bool OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload);
+  bool NextStoreValue(Peer& peer, Outgoing& next);
+  void CheckStoreStalls();
 
   // shard_push.cc: contributions in
   const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
@@ -154,6 +167,9 @@ class Shard : private LinkHandler {
   uint64_t order_ = 0;
   uint32_t left_ = 0;  // peers that have said goodbye
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
+  ShardStore store_{*this, memory_};
+  std::optional<double> store_call_;          // when it is called, at the latest
+  double store_warned_ = 0;                   // when a wait for one of its values was last told
   std::unordered_set<uint64_t> given_up_;     // keys whose last round was given up: late contributions are ignored
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   std::unordered_map<const Link*, Peer*> by_link_;

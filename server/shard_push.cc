@@ -70,7 +70,9 @@ const ServerCodec* Shard::CodecOf(const Peer& peer, const Header& header) const 
 // Checks what the frame's own bounds leave open.
 bool Shard::MakesSense(const Peer& peer, const Header& header) {
   const char* why = nullptr;
-  if ((header.flags & kEncoded) != 0) {
+  if ((header.flags & (kNoted | kSilent)) != 0) {
+    why = "it is of no store key that was announced";
+  } else if ((header.flags & kEncoded) != 0) {
     if (CodecOf(peer, header) == nullptr) why = "encoded by a codec that was not announced";
     if (header.op != Op::kSum && header.op != Op::kAverage) why = "only sums and averages can be encoded";
     if (header.dtype != DType::kFloat32) why = "only float32 can be encoded";

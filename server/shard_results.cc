@@ -112,7 +112,8 @@ void Shard::CheckStalls() {
   for (auto& [id, key] : keys_)
     for (auto& round : key->rounds)
       if (failure_.ok() && round->active() && !round->finished()) CheckStall(*key, *round);
-  if (failure_.ok() && stats_.open_rounds > 0) ArmStallCheck();
+  if (failure_.ok()) CheckStoreStalls();
+  if (failure_.ok() && (stats_.open_rounds > 0 || store_.HasWaiting())) ArmStallCheck();
 }
 
 void Shard::CheckStall(Key& key, Round& round) {

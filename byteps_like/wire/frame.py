@@ -12,6 +12,7 @@ from enum import IntEnum, IntFlag
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import CorruptError
 from byteps_like.wire.crc32c import Buffer, crc32c
+from byteps_like.wire.note import NOTE_BYTES
 
 MAGIC = 0x324C5042  # "BPL2"
 HEADER_BYTES = 64
@@ -51,12 +52,19 @@ class FrameType(IntEnum):
     HURRY = 14
     FORGET = 15
     CODEC = 16
+    SPEC = 17
+    OPENED = 18
+    APPLIED = 19
+    PULL = 20
+    VALUE = 21
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
-_SEGMENTS = _REFERABLE | {FrameType.DATA}
-_TEXTS = frozenset({FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT, FrameType.CODEC})
-_OF_PARTITION = frozenset({FrameType.PUSH, FrameType.RESULT, FrameType.RESUME, FrameType.RESUMED})
+_SEGMENTS = _REFERABLE | {FrameType.DATA, FrameType.VALUE}
+_TEXTS = frozenset(
+    {FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT, FrameType.CODEC, FrameType.SPEC}
+)
+_OF_PARTITION = _REFERABLE | {FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE}
 
 
 class FrameFlag(IntFlag):
@@ -67,9 +75,12 @@ class FrameFlag(IntFlag):
     MOVABLE = 2
     ENCODED = 4
     ABSENT = 8
+    NOTED = 16
+    SILENT = 32
 
 
-_FLAGS = FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE | FrameFlag.ENCODED | FrameFlag.ABSENT
+_OF_STORES = FrameFlag.NOTED | FrameFlag.SILENT
+_FLAGS = FrameFlag.BY_REFERENCE | FrameFlag.MOVABLE | FrameFlag.ENCODED | FrameFlag.ABSENT | _OF_STORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +154,21 @@ def _check_bounds(header: Header) -> None:
     if header.type is FrameType.RESUME and header.flags & FrameFlag.ENCODED:
         if header.offset > MAX_PARTITION:
             raise CorruptError(f"frame offset {header.offset} is over the limit of {MAX_PARTITION} for a result")
-    elif header.type in _OF_PARTITION and not by_reference and header.offset + header.length > header.total:
+    elif header.type in _OF_PARTITION and not by_reference and header.offset + _counted(header) > header.total:
         raise CorruptError(f"frame offset {header.offset} + length {header.length} is over its total {header.total}")
+
+
+def _counted(header: Header) -> int:
+    """Bytes of the partition."""
+    return max(0, header.length - NOTE_BYTES) if header.flags & FrameFlag.NOTED else header.length
 
 
 def _check_flags(header: Header) -> None:
     resumed = header.type is FrameType.RESUME and header.flags == FrameFlag.ENCODED
     if header.flags and header.type not in _REFERABLE and not resumed:
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
+    if header.flags & _OF_STORES:
+        _check_noted(header)
     if header.flags & FrameFlag.BY_REFERENCE and header.flags & FrameFlag.ENCODED:
         raise CorruptError(f"frame flags {header.flags} are encoded and by reference")
     if header.flags & FrameFlag.ABSENT:
@@ -158,6 +176,15 @@ def _check_flags(header: Header) -> None:
             raise CorruptError(f"frame flags {header.flags} are absent, and by reference or encoded")
         if header.offset or header.length:
             raise CorruptError(f"frame offset {header.offset} or length {header.length} of an absent rank is not zero")
+
+
+def _check_noted(header: Header) -> None:
+    if header.type is not FrameType.PUSH or header.flags & ~int(_OF_STORES):
+        raise CorruptError(f"frame flags {header.flags} do not go with one another, or with {header.type.name}")
+    if header.flags & FrameFlag.NOTED and (header.offset or header.length < NOTE_BYTES):
+        raise CorruptError(
+            f"frame offset {header.offset}, length {header.length}: what is noted is a first segment behind a note"
+        )
 
 
 def seal(header: Header, payload: Buffer) -> bytes:

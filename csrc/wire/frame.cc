@@ -1,7 +1,10 @@
 #include "csrc/wire/frame.h"
 
+#include <algorithm>
+
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/bytes.h"
+#include "csrc/wire/note.h"
 
 namespace byteps_like {
 namespace {
@@ -39,7 +42,7 @@ Status CheckCodes(const std::byte* in) {
   const auto op = std::to_integer<uint8_t>(in[kOpAt]);
   if (op >= kOpCount) return Corrupt("op", op, "is unknown");
   const auto flags = std::to_integer<uint8_t>(in[kFlagsAt]);
-  if ((flags & ~(kByReference | kMovable | kEncoded | kAbsent)) != 0)
+  if ((flags & ~(kByReference | kMovable | kEncoded | kAbsent | kNoted | kSilent)) != 0)
     return Corrupt("flags", flags, "has unknown bits");
   return {};
 }
@@ -66,21 +69,33 @@ Header Unpack(const std::byte* in) {
 
 bool CarriesPartition(FrameType type) {
   return type == FrameType::kPush || type == FrameType::kResult || type == FrameType::kResume ||
-         type == FrameType::kResumed;
+         type == FrameType::kResumed || type == FrameType::kPull || type == FrameType::kValue;
 }
 
 bool CarriesText(FrameType type) {
   return type == FrameType::kError || type == FrameType::kWarning || type == FrameType::kLaunch ||
-         type == FrameType::kAbort || type == FrameType::kCodec;
+         type == FrameType::kAbort || type == FrameType::kCodec || type == FrameType::kSpec;
+}
+
+// A contribution to a store key has neither of the other forms of a push, so far.
+Status CheckNoted(const Header& header) {
+  if (header.type != FrameType::kPush) return Corrupt("flags", header.flags, "does not go with this type");
+  if ((header.flags & ~(kNoted | kSilent)) != 0) return Corrupt("flags", header.flags, "do not go with one another");
+  if ((header.flags & kNoted) == 0) return {};
+  if (header.offset != 0) return Corrupt("offset", header.offset, "is not that of a first segment, which is noted");
+  if (header.length < kNoteBytes) return Corrupt("length", header.length, "is less than a note");
+  return {};
 }
 
 // Which lengths go with which type: only segments and texts have a payload, and a reference replaces it.
 Status CheckShape(const Header& header) {
   const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
-  const bool segment = partition || header.type == FrameType::kData;
+  const bool segment = partition || header.type == FrameType::kData || header.type == FrameType::kValue;
   const bool reference = (header.flags & kByReference) != 0;
   const bool flagged = partition || (header.type == FrameType::kResume && header.flags == kEncoded);
   if (header.flags != 0 && !flagged) return Corrupt("flags", header.flags, "does not go with this type");
+  if ((header.flags & (kNoted | kSilent)) != 0)
+    if (Status noted = CheckNoted(header); !noted.ok()) return noted;
   if (reference && (header.flags & kEncoded) != 0) return Corrupt("flags", header.flags, "is encoded and by reference");
   if ((header.flags & kAbsent) != 0) {
     if ((header.flags & (kByReference | kEncoded)) != 0)
@@ -104,7 +119,8 @@ Status CheckBounds(const Header& header) {
     if (header.offset > kMaxPartition) return Corrupt("offset", header.offset, "exceeds what a result may hold");
     return {};
   }
-  if (CarriesPartition(header.type) && !reference && header.offset + header.length > header.total) {
+  const uint64_t note = (header.flags & kNoted) != 0 ? std::min<uint64_t>(header.length, kNoteBytes) : 0;
+  if (CarriesPartition(header.type) && !reference && header.offset + header.length - note > header.total) {
     return Corrupt("offset", header.offset, "and length reach beyond total");
   }
   return {};

@@ -45,14 +45,23 @@ enum class FrameType : uint8_t {
   kHurry = 14,   // messages in a hurry share the line with what comes by this link: it should be paced for a second
   kForget = 15,  // worker -> server: this rank is done with `key` for ever; when all are, the server frees it
   kCodec = 16,   // worker -> server: codec `aux` of this link; payload = UTF-8 text, its canonical spec
+  // Of store keys, whose values servers keep (server/store). `round` is a source's clock.
+  kSpec = 17,     // worker -> server: `key` is a store key of `total` bytes and spec `aux` of this link, whose text is
+                  // the payload at its first use
+  kOpened = 18,   // server -> worker: it has version `offset`, and the sender's next contribution is number `round`
+  kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version
+  kPull = 20,     // worker -> server: wants bytes `offset` to `total` of a version of at least `aux` other than `root`
+  kValue = 21,    // server -> worker: a segment of version `root`; with `offset` = `total`: the reader has that version
 };
-inline constexpr uint8_t kFrameTypeCount = 17;
+inline constexpr uint8_t kFrameTypeCount = 22;
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
   kMovable = 2,      // PUSH: the rank knows where the tensor goes after this round; RESULT: all ranks do, so it moves
   kEncoded = 4,      // PUSH, RESULT, RESUME: bytes of a payload by codec `aux`; offset, length and total count those
   kAbsent = 8,       // PUSH: the rank brings nothing to this round, and wants no result; RESULT: it is over
+  kNoted = 16,       // PUSH, its first frame: the payload begins with a note (csrc/wire/note.h), outside `total`
+  kSilent = 32,      // PUSH: no RESULT is wanted
 };
 
 struct Header {
@@ -79,12 +88,15 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
 // Checks magic, checksum, codes and bounds; kCorrupt names the field that is wrong. What holds afterwards:
 //   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset
-//   PUSH, RESULT              offset + length <= total; by reference instead: length == 0; encoded: not by reference;
-//                             absent: neither of both, offset == length == 0
+//   PUSH, RESULT, VALUE       offset + length <= total; by reference instead: length == 0; encoded: not by reference;
+//                             absent: neither of both, offset == length == 0; noted: offset == 0, length >= kNoteBytes,
+//                             which are not counted
+//   PULL                      length == 0, offset <= total
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
-//   REGION, GOODBYE, FORGET   length == 0
+//   REGION, GOODBYE, FORGET, OPENED, APPLIED   length == 0
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
+//   SPEC                      length <= kMaxText
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 
 }  // namespace byteps_like

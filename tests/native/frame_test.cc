@@ -4,18 +4,23 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/bytes.h"
+#include "csrc/wire/note.h"
 
 namespace byteps_like::testing {
 namespace {
+
+constexpr char kDigits[] = "0123456789abcdef";
 
 using Encoded = std::array<std::byte, kHeaderBytes>;
 
@@ -137,6 +142,80 @@ std::vector<Golden> Goldens() {
   all.push_back({"a goodbye", goodbye,
                  "42504c3208000000000000000000000000000000000000000000000000000000"
                  "00000000000000000000000000000000000000000000000000000000ecaf48ee"});
+  Header spec;
+  spec.type = FrameType::kSpec;
+  spec.view = 3;
+  spec.member = 1;
+  spec.key = 0x20001;
+  spec.length = 6;
+  spec.total = 0x1000;
+  spec.payload_crc = kernels::Crc32c(0, "update", 6);
+  spec.aux = 4;
+  all.push_back({"the spec of a store key", spec,
+                 "42504c3211000000030000000100000001000200000000000000000000000000"
+                 "000000000000000006000000001000009f42edc30400000000000000890c32d3"});
+  Header noted;
+  noted.type = FrameType::kPush;
+  noted.flags = kNoted | kSilent;
+  noted.view = 3;
+  noted.member = 1;
+  noted.key = 0x20001;
+  noted.round = 12;
+  noted.length = 41;
+  noted.total = 9;
+  noted.payload_crc = 0xE3069283;
+  all.push_back({"a noted contribution to a store key", noted,
+                 "42504c3201000030030000000100000001000200000000000c00000000000000"
+                 "00000000000000002900000009000000839206e300000000000000009f11ae73"});
+  Header opened;
+  opened.type = FrameType::kOpened;
+  opened.view = 3;
+  opened.member = 1;
+  opened.key = 0x20001;
+  opened.round = 12;
+  opened.offset = 0x200000000;
+  all.push_back({"a store key is opened", opened,
+                 "42504c3212000000030000000100000001000200000000000c00000000000000"
+                 "00000000020000000000000000000000000000000000000000000000f9d758ae"});
+  Header applied;
+  applied.type = FrameType::kApplied;
+  applied.view = 3;
+  applied.member = 1;
+  applied.key = 0x20001;
+  applied.round = 12;
+  applied.offset = 40;
+  applied.aux = 1;
+  all.push_back({"a contribution is late", applied,
+                 "42504c3213000000030000000100000001000200000000000c00000000000000"
+                 "280000000000000000000000000000000000000001000000000000000aa26b01"});
+  Header pull;
+  pull.type = FrameType::kPull;
+  pull.view = 3;
+  pull.member = 1;
+  pull.key = 0x20001;
+  pull.round = 12;
+  pull.offset = 2048;
+  pull.total = 0x1000;
+  pull.aux = 5;
+  pull.root = 4;
+  all.push_back({"a pull of the end of a value", pull,
+                 "42504c3214000000030000000100000001000200000000000c00000000000000"
+                 "000800000000000000000000001000000000000005000000040000007a230819"});
+  Header value;
+  value.type = FrameType::kValue;
+  value.dtype = DType::kFloat64;
+  value.view = 3;
+  value.member = 1;
+  value.key = 0x20001;
+  value.round = 12;
+  value.offset = 2048;
+  value.length = 9;
+  value.total = 0x1000;
+  value.payload_crc = 0xE3069283;
+  value.root = 6;
+  all.push_back({"a segment of a value", value,
+                 "42504c3215010000030000000100000001000200000000000c00000000000000"
+                 "00080000000000000900000000100000839206e3000000000600000084e0663d"});
   return all;
 }
 
@@ -205,7 +284,10 @@ TEST_CASE("frame: every wrong field is refused by name") {
   CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
   CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
   CheckRefused(Mutant(6, kOpCount, 1), "op");
-  CheckRefused(Mutant(7, 16, 1), "flags");
+  CheckRefused(Mutant(7, 64, 1), "flags");
+  CheckRefused(Mutant(7, kNoted, 1), "offset");
+  CheckRefused(Mutant(7, kNoted | kEncoded, 1), "flags");
+  CheckRefused(Mutant(7, kSilent | kByReference, 1), "flags");
   CheckRefused(Mutant(7, kAbsent | kByReference, 1), "flags");
   CheckRefused(Mutant(7, kAbsent | kEncoded, 1), "flags");
   CheckRefused(Mutant(7, kAbsent, 1), "length");
@@ -229,12 +311,67 @@ TEST_CASE("frame: every wrong field is refused by name") {
   push.type = FrameType::kPush;
   push.flags = kEncoded | kByReference;
   CheckRefused(Encode(push), "flags");
+  push.flags = kNoted;
+  push.length = kNoteBytes - 1;
+  CheckRefused(Encode(push), "length");
+  push.length = kNoteBytes + 1;
+  CheckRefused(Encode(push), "total");
+  push.length = 0;
+  for (const FrameType type : {FrameType::kResult, FrameType::kPull, FrameType::kValue}) {
+    push.type = type;
+    CheckRefused(Encode(push), "flags");
+  }
+  push.flags = 0;
+  push.offset = 1;
+  for (const FrameType type : {FrameType::kPull, FrameType::kValue}) {
+    push.type = type;
+    CheckRefused(Encode(push), "total");
+  }
+  push.offset = 0;
+  for (const FrameType type : {FrameType::kOpened, FrameType::kApplied, FrameType::kPull}) {
+    push.type = type;
+    push.length = push.total = 1;
+    CheckRefused(Encode(push), "length");
+  }
+  push.length = push.total = 0;
   push.type = FrameType::kResumed;
   push.flags = kEncoded;
   CheckRefused(Encode(push), "flags");
   push.type = FrameType::kResume;
   push.offset = kMaxPartition + 1;
   CheckRefused(Encode(push), "offset");
+}
+
+TEST_CASE("note: golden bytes both ways, and every wrong field is refused by name") {
+  const Note note{7, 2.5F, 0.125F, std::numeric_limits<float>::quiet_NaN(), 0.25F, 3, 2, kLastBlock | kPartial};
+  std::array<std::byte, kNoteBytes> bytes;
+  EncodeNote(note, bytes);
+  std::string hex;
+  for (const std::byte byte : bytes) hex += {kDigits[size_t(byte) >> 4], kDigits[size_t(byte) & 15]};
+  CHECK(
+      hex ==
+      "07000000000020400000003e0000c07f0000803e030000000200000003000000");  // as tests/unit/server/test_note.py has it
+  auto decoded = DecodeNote(bytes);
+  REQUIRE(decoded.ok());
+  CHECK(decoded->base == 7);
+  CHECK(decoded->weight == 2.5F);
+  CHECK(decoded->lr == 0.125F);
+  CHECK(std::isnan(decoded->loss));
+  CHECK(decoded->time == 0.25F);
+  CHECK(decoded->after == 3);
+  CHECK(decoded->source == 2);
+  CHECK(decoded->bits == 3);
+  const auto refused = [&](Note wrong, const char* field) {
+    EncodeNote(wrong, bytes);
+    auto got = DecodeNote(bytes);
+    CHECK((!got.ok() && got.status().code() == Code::kCorrupt));
+    CHECK(got.status().message().find(field) != std::string::npos);
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float weight : {0.0F, -1.0F, kInfinity, note.loss}) refused({.weight = weight}, "weight");
+  for (const float lr : {-1.0F, kInfinity}) refused({.lr = lr}, "lr");
+  for (const float time : {-1.0F, kInfinity, note.loss}) refused({.time = time}, "time");
+  refused({.bits = 8}, "bits");
 }
 
 TEST_CASE("frame: any single wrong bit is noticed") {

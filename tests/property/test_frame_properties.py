@@ -17,8 +17,10 @@ u32 = st.integers(0, 2**32 - 1)
 @st.composite
 def headers(draw) -> Header:
     kind = draw(st.sampled_from(FrameType))
-    segment = kind in (FrameType.PUSH, FrameType.RESULT)
+    segment = kind in (FrameType.PUSH, FrameType.RESULT, FrameType.VALUE)
     flags = draw(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 10])) if segment else 0
+    if kind is FrameType.VALUE:
+        flags = 0
     total = draw(st.integers(0, MAX_PARTITION))
     offset = draw(st.integers(0, total)) if not flags & 8 else 0
     carries = (segment and not flags & 9) or kind in (FrameType.ERROR, FrameType.WARNING)

@@ -56,6 +56,9 @@ def reseal(data: bytearray) -> bytes:
         (7, 0x08, "absent"),
         (7, 0x09, "flags"),
         (7, 0x0C, "flags"),
+        (7, 0x10, "note"),
+        (7, 0x14, "flags"),
+        (7, 0x21, "flags"),
         (35, 0x40, "offset"),
         (43, 0x02, "length"),
         (47, 0x80, "total"),
@@ -86,6 +89,15 @@ def test_bounds_are_those_of_partitions_only():
     assert decode_header(encode_header(error)) == error
     by_reference = replace(PUSH, flags=FrameFlag.BY_REFERENCE, offset=1 << 40, length=0)
     assert decode_header(encode_header(by_reference)) == by_reference
+
+
+def test_a_note_is_not_counted_in_the_total():
+    noted = replace(PUSH, flags=FrameFlag.NOTED, offset=0, length=41, total=9)
+    assert decode_header(encode_header(noted)) == noted
+    with pytest.raises(CorruptError, match="total"):
+        decode_header(encode_header(replace(noted, total=8)))
+    with pytest.raises(CorruptError, match="note"):
+        decode_header(encode_header(replace(noted, length=31)))
 
 
 def test_payload_checks():

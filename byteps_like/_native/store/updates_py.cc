@@ -13,7 +13,7 @@
 #include <string>
 
 #include "byteps_like/_native/events.h"
-#include "byteps_like/_native/values_py.h"
+#include "byteps_like/_native/store/values_py.h"
 #include "server/update/updates.h"
 #include "server/update/yardstick.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "byteps_like/_native/events.h"
-#include "byteps_like/_native/values_py.h"
+#include "byteps_like/_native/store/values_py.h"
 #include "server/store/store_key.h"
 
 namespace nb = nanobind;

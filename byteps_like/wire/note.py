@@ -1,0 +1,68 @@
+"""The note before the payload of a contribution to a store key: 32 little-endian bytes. Mirrors csrc/wire/note.h.
+
+The fields are in docs/reference/protocol.md.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+
+from byteps_like.errors import CorruptError
+from byteps_like.wire.crc32c import Buffer
+
+NOTE_BYTES = 32
+_LAYOUT = struct.Struct("<I4f3I")
+
+
+class NoteBit(IntFlag):
+    """Bits of `Note.bits`."""
+
+    LAST_BLOCK = 1
+    PARTIAL = 2
+    INITIAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a server must know of one contribution. Floats travel as fp32."""
+
+    base: int = 0
+    """The version that it was computed on."""
+    weight: float = 1.0
+    """Above 0."""
+    lr: float = math.nan
+    """At least 0; NaN: the update's own."""
+    loss: float = math.nan
+    """NaN: not told."""
+    time: float = 0.0
+    """Seconds that it took to compute."""
+    after: int = 0
+    """The caller's task that must be done before; 0: none."""
+    source: int = 0
+    """0: the sender itself; else the portion of work, from 1."""
+    bits: int = NoteBit.LAST_BLOCK
+
+
+def encode_note(note: Note) -> bytes:
+    """The 32 bytes. Raises struct.error or OverflowError for a field out of its range: a caller's mistake."""
+    n = note
+    return _LAYOUT.pack(n.base, n.weight, n.lr, n.loss, n.time, n.after, n.source, n.bits)
+
+
+def decode_note(data: Buffer) -> Note:
+    """The note in the first 32 bytes of `data`. Raises CorruptError naming the field that is wrong."""
+    if len(data) < NOTE_BYTES:
+        raise CorruptError(f"a note has {NOTE_BYTES} bytes, not {len(data)}")
+    note = Note(*_LAYOUT.unpack_from(data))
+    if not 0 < note.weight < math.inf:
+        raise CorruptError(f"note: weight {note.weight} is not a number above 0")
+    if note.lr < 0 or math.isinf(note.lr):
+        raise CorruptError(f"note: lr {note.lr} is not a number from 0")
+    if not 0 <= note.time < math.inf:
+        raise CorruptError(f"note: time {note.time} is not a number from 0")
+    if note.bits >= 2 * NoteBit.INITIAL:
+        raise CorruptError(f"note: bits {note.bits} are unknown")
+    return note

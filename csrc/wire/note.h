@@ -1,0 +1,38 @@
+// The note before the payload of a contribution to a store key: what a policy, a combination and an update must know of
+// it. 32 bytes, little-endian, counted in the frame's `length` and not in `total`. See docs/reference/protocol.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "csrc/base/status.h"
+
+namespace byteps_like {
+
+inline constexpr size_t kNoteBytes = 32;
+
+enum NoteBit : uint32_t {
+  kLastBlock = 1,  // the contribution is whole with this frame's partition
+  kPartial = 2,    // it stands for a part of what its source set out to do
+  kInitial = 4,    // it is the key's first value, not a contribution
+};
+
+struct Note {
+  uint32_t base = 0;                                     // the version that it was computed on
+  float weight = 1;                                      // above 0
+  float lr = std::numeric_limits<float>::quiet_NaN();    // at least 0; NaN: the update's own
+  float loss = std::numeric_limits<float>::quiet_NaN();  // NaN: not told
+  float time = 0;                                        // seconds that it took to compute, at least 0
+  uint32_t after = 0;                                    // the caller's task that must be done before; 0: none
+  uint32_t source = 0;                                   // 0: the sender itself; else the portion of work, from 1
+  uint32_t bits = kLastBlock;                            // of NoteBit
+};
+
+void EncodeNote(const Note& note, std::span<std::byte, kNoteBytes> out);
+
+// kCorrupt names the field that is out of its range.
+Result<Note> DecodeNote(std::span<const std::byte, kNoteBytes> in);
+
+}  // namespace byteps_like

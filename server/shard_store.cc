@@ -1,0 +1,94 @@
+// What a shard does for its store keys.
+#include <cmath>
+#include <cstdio>
+#include <string_view>
+
+#include "server/shard.h"
+
+namespace byteps_like {
+
+void Shard::Answer(uint32_t rank, Header header) {
+  Peer& peer = *peers_[rank];
+  if (peer.link == nullptr) return;
+  header.view = world_.epoch;
+  header.member = peer.number;
+  peer.control.emplace_back(header, std::string());
+  peer.link->Kick();
+}
+
+void Shard::OnValues(uint32_t rank) {
+  if (peers_[rank]->link != nullptr) peers_[rank]->link->Kick();
+}
+
+void Shard::Refuse(uint32_t rank, const std::string& what) { Blame(*peers_[rank], what); }
+
+void Shard::FailStore(const Status& why) { FailOnLoop(why.code(), why.message()); }
+
+double Shard::Now() const { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+void Shard::CallStoreAt(double time) {
+  if (store_call_ && *store_call_ <= time) return;
+  store_call_ = time;
+  const auto since_epoch = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time));
+  loop_.CallAt(Deadline(since_epoch), [this] {
+    store_call_.reset();
+    if (failure_.ok()) store_.PassTime();
+  });
+}
+
+// Whether the frame was for a store key.
+bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload) {
+  if (header.type == FrameType::kSpec) {
+    const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
+    store_.OnSpec(peer.rank, header, text);
+    return true;
+  }
+  if (!store_.Holds(header.key)) return false;
+  switch (header.type) {
+    case FrameType::kPush:
+      store_.OnPush(peer.rank, header, payload);
+      break;
+    case FrameType::kPull:
+      store_.OnPull(peer.rank, header);
+      break;
+    case FrameType::kResume:
+      store_.OnResume(peer.rank, header);
+      break;
+    case FrameType::kForget:
+      store_.OnForget(peer.rank, header);
+      break;
+    default:
+      return false;
+  }
+  if (store_.HasWaiting()) ArmStallCheck();
+  return true;
+}
+
+// Rounds go first among equals: all ranks wait for them.
+bool Shard::NextStoreValue(Peer& peer, Outgoing& next) {
+  if (store_.empty()) return false;
+  const auto priority = store_.NextPriority(peer.rank);
+  if (!priority || (!peer.results.empty() && peer.results.top().priority >= *priority)) return false;
+  store_.NextValue(peer.rank, options_.segment_bytes, next);
+  next.header.view = world_.epoch;
+  next.header.member = peer.number;
+  return true;
+}
+
+void Shard::CheckStoreStalls() {
+  const auto wait = store_.LongestWait();
+  if (!wait) return;
+  const double seconds = Now() - wait->since;
+  if (seconds < world_.stall_warning && seconds < world_.stall_timeout) return;
+  char shown[32];
+  std::snprintf(shown, sizeof shown, ", for %.1f s", seconds);
+  const std::string text = wait->text + shown;
+  if (seconds >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
+  Peer& peer = *peers_[wait->rank];
+  if (Now() - store_warned_ < world_.stall_warning || peer.link == nullptr || !peer.control.empty()) return;
+  store_warned_ = Now();
+  SendText(peer, FrameType::kWarning, Code::kStalled, text);
+  options_.on_event(Code::kStalled, text, false);
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,536 @@
+#include "server/store/shard_store.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <queue>
+#include <utility>
+
+#include "csrc/wire/note.h"
+
+namespace byteps_like {
+
+namespace {
+
+constexpr uint32_t kNoRank = 0xFFFFFFFF;
+constexpr uint32_t kMostSpecs = 1u << 12;  // of a link
+constexpr size_t kMostSpecText = 1u << 10;
+constexpr size_t kMostReads = 1u << 16;  // that a rank may wait for, or leave unread
+constexpr size_t kEntryBytes = 2048;     // of a key beside its value, its state, and what each rank brings
+constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
+
+std::string RankText(uint32_t rank) { return "rank " + std::to_string(rank); }
+std::string StoreKeyText(uint64_t key) { return "store key " + std::to_string(key); }
+
+// The rules of a spec's text: three lines.
+Result<std::shared_ptr<const StoreRules>> ParseSpec(std::string_view text) {
+  std::array<std::string_view, kLines.size()> values;
+  for (size_t line = 0; line < kLines.size(); ++line) {
+    const size_t end = line + 1 < kLines.size() ? text.find('\n') : text.size();
+    if (!text.starts_with(kLines[line]) || end == text.npos)
+      return Status(Code::kInvalid, "its spec has no line \"" + std::string(kLines[line]) + "…\"");
+    values[line] = text.substr(kLines[line].size(), end - kLines[line].size());
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return StoreRules::Parse(values[0], values[1], values[2]);
+}
+
+}  // namespace
+
+struct ShardStore::Spec {
+  std::string policy() const { return text.substr(kLines[0].size(), text.find('\n') - kLines[0].size()); }
+
+  std::string text;
+  std::shared_ptr<const StoreRules> rules;
+};
+
+// A rank that wants the value, and waits until it may have it.
+struct ShardStore::Reader {
+  uint32_t rank = 0;
+  FrameType type = FrameType::kValue;  // or kResult, after a contribution
+  uint32_t round = 0;                  // as the rank's frame had it
+  int64_t clock = 0;                   // contributions that must be here, or settled, before
+  int64_t least = 0;                   // version
+  std::optional<uint32_t> known;       // version that it has
+  uint32_t begin = 0, end = 0;         // bytes
+  int32_t priority = 0;
+  double since = 0;
+};
+
+// A contribution, or a first value, that comes in segments.
+struct ShardStore::Arrival {
+  bool begun = false;
+  uint32_t round = 0;
+  uint32_t counted = 0;  // bytes
+  uint32_t heard = 0;    // its sender knows what became of those before
+  bool silent = false;
+  int32_t priority = 0;
+  Note note;
+  ShardBuffer buffer;
+};
+
+struct ShardStore::Sending {
+  int32_t priority = 0;
+  uint64_t order = 0;
+  Header header;  // whose offset moves on
+  std::shared_ptr<const ShardBuffer> value;
+  bool operator<(const Sending& other) const {
+    return priority != other.priority ? priority < other.priority : order > other.order;
+  }
+};
+
+struct ShardStore::Entry {
+  bool IsLike(const Entry& other) const {
+    return spec == other.spec && dtype == other.dtype && total == other.total && width == other.width &&
+           begun_by == other.begun_by;
+  }
+  std::string Text() const {
+    const std::string begins = begun_by == kNoRank ? "zeros" : "the value of " + RankText(begun_by);
+    return RankText(first) + " has " + std::to_string(total) + " bytes of " + NameOf(dtype) + " in rows of " +
+           std::to_string(width) + ", from " + begins + ", " + spec->text;
+  }
+
+  uint64_t number = 0;
+  const Spec* spec = nullptr;
+  DType dtype{};
+  uint32_t total = 0;
+  uint64_t width = 0;             // elements of a row
+  uint32_t begun_by = kNoRank;    // sets the first value
+  uint32_t first = 0;             // rank that has named it first
+  std::vector<uint32_t> openers;  // ranks that wait for the first value
+  std::unique_ptr<StoreKey> key;  // nullptr: it has no value yet
+  std::vector<Arrival> arrivals;  // by rank
+  std::vector<Reader> readers;
+  std::vector<bool> forgotten;  // by rank
+};
+
+struct ShardStore::Rank {
+  std::vector<const Spec*> specs;  // as its link has numbered them
+  std::priority_queue<Sending> sendings;
+  std::deque<std::shared_ptr<const ShardBuffer>> under_way;  // of each frame
+  bool left = false;
+};
+
+ShardStore::ShardStore(StoreHost& host, ShardMemory& memory) : host_(host), memory_(memory) {}
+ShardStore::~ShardStore() = default;
+
+size_t ShardStore::EntryBytes() const { return kEntryBytes + ranks_.size() * (sizeof(Arrival) + sizeof(SourceState)); }
+
+void ShardStore::Reset(uint32_t ranks) {
+  memory_.Refund(keys_.size() * EntryBytes());
+  ranks_ = std::vector<Rank>(ranks);
+  keys_.clear();
+  specs_.clear();
+}
+
+void ShardStore::Refuse(uint32_t rank, uint64_t key, const std::string& what) {
+  host_.Refuse(rank, StoreKeyText(key) + ": " + what);
+}
+
+// Specs and keys
+
+// nullptr: it is refused.
+const ShardStore::Spec* ShardStore::SpecOf(uint32_t rank, const Header& header, std::string_view text) {
+  auto& named = ranks_[rank].specs;
+  if (header.aux >= kMostSpecs || text.size() > kMostSpecText || (text.empty() && header.aux >= named.size())) {
+    Refuse(rank, header.key, "it has spec " + std::to_string(header.aux) + ", which this link has not announced");
+    return nullptr;
+  }
+  if (!text.empty()) {
+    if (named.size() <= header.aux) named.resize(header.aux + 1);
+    named[header.aux] = Announced(rank, header, text);
+  }
+  return named[header.aux];
+}
+
+const ShardStore::Spec* ShardStore::Announced(uint32_t rank, const Header& header, std::string_view text) {
+  const auto found = specs_.find(text);
+  if (found != specs_.end()) return found->second.get();
+  auto rules = ParseSpec(text);
+  if (!rules.ok()) {
+    host_.FailStore(Status(rules.status().code(),
+                           StoreKeyText(header.key) + " of " + RankText(rank) + ": " + rules.status().message()));
+    return nullptr;
+  }
+  auto spec = std::make_unique<Spec>(Spec{std::string(text), std::move(*rules)});
+  return specs_.emplace(spec->text, std::move(spec)).first->second.get();
+}
+
+// nullptr: it is refused.
+ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, const Spec& spec) {
+  auto entry = std::make_unique<Entry>();
+  entry->number = header.key;
+  entry->spec = &spec;
+  entry->dtype = header.dtype;
+  entry->total = header.total;
+  entry->width = header.offset;
+  entry->begun_by = header.root;
+  entry->first = rank;
+  const auto found = keys_.find(header.key);
+  if (found != keys_.end() && found->second->IsLike(*entry)) return found->second.get();
+  if (found != keys_.end()) {
+    host_.FailStore(Status(Code::kMismatch, StoreKeyText(header.key) + ": the ranks disagree: " +
+                                                found->second->Text() + "; " + entry->Text()));
+    return nullptr;
+  }
+  const size_t count = header.total / SizeOf(header.dtype);
+  const char* why = nullptr;
+  if (count == 0 || header.total % SizeOf(header.dtype) != 0) {
+    why = "it has no whole elements";
+  } else if (entry->width == 0 || count % entry->width != 0) {
+    why = "it has no whole rows";
+  } else if (header.root != kNoRank && header.root >= ranks_.size()) {
+    why = "there is no such rank to set its value";
+  }
+  if (why != nullptr) {
+    host_.FailStore(Status(Code::kInvalid, StoreKeyText(header.key) + ": " + entry->Text() + ": " + why));
+    return nullptr;
+  }
+  if (!memory_.Charge(EntryBytes())) {
+    const Status full = memory_.Exhausted();
+    host_.FailStore(Status(full.code(), StoreKeyText(header.key) + ": " + full.message()));
+    return nullptr;
+  }
+  entry->arrivals.resize(ranks_.size());
+  entry->forgotten.resize(ranks_.size());
+  return keys_.emplace(header.key, std::move(entry)).first->second.get();
+}
+
+void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view text) {
+  const Spec* const spec = SpecOf(rank, header, text);
+  Entry* const entry = spec == nullptr ? nullptr : FindOrMake(rank, header, *spec);
+  if (entry == nullptr) return;
+  if (entry->key == nullptr && entry->begun_by == kNoRank) {
+    ShardBuffer zeros = Take(*entry);
+    if (zeros.size() == 0) return;
+    std::memset(zeros.data(), 0, entry->total);
+    if (!Begin(*entry, std::move(zeros))) return;
+  }
+  if (entry->key != nullptr || rank == entry->begun_by) return Open(*entry, rank);
+  if (std::ranges::find(entry->openers, rank) == entry->openers.end()) entry->openers.push_back(rank);
+}
+
+void ShardStore::Open(const Entry& entry, uint32_t rank) {
+  Header answer;
+  answer.type = FrameType::kOpened;
+  answer.key = entry.number;
+  if (entry.key == nullptr) {
+    answer.aux = 1;
+  } else {
+    answer.offset = static_cast<uint64_t>(entry.key->ledger().version());
+    answer.round = static_cast<uint32_t>(entry.key->ledger().Clock(rank));
+  }
+  host_.Answer(rank, answer);
+}
+
+// Its first value is there. False: the job has failed.
+bool ShardStore::Begin(Entry& entry, ShardBuffer value) {
+  const size_t count = entry.total / SizeOf(entry.dtype);
+  StoreValue first{entry.dtype, {count / entry.width, entry.width}, std::move(value)};
+  auto key =
+      StoreKey::Make(entry.spec->rules, std::move(first), static_cast<uint32_t>(ranks_.size()), host_.Now(), memory_);
+  if (!Done(entry, key.status())) return false;
+  entry.key = std::move(*key);
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (ranks_[rank].left && !Done(entry, entry.key->Lose(rank, host_.Now(), &answers_))) return false;
+  for (const uint32_t rank : std::exchange(entry.openers, {})) Open(entry, rank);
+  return true;
+}
+
+// As long as the value; empty: the job has failed.
+ShardBuffer ShardStore::Take(const Entry& entry) {
+  ShardBuffer buffer = memory_.Take(entry.total);
+  if (buffer.size() == 0) {
+    const Status full = memory_.Exhausted();
+    host_.FailStore(Status(full.code(), StoreKeyText(entry.number) + ": " + full.message()));
+  }
+  return buffer;
+}
+
+// Contributions in
+
+// What the frame's bytes belong to, with memory for them; nullptr: they are refused.
+ShardStore::Arrival* ShardStore::ArrivalOf(Entry& entry, uint32_t rank, const Header& header) {
+  Arrival& arrival = entry.arrivals[rank];
+  const bool goes_on = arrival.begun && arrival.round == header.round;
+  if ((header.flags & kNoted) == 0 && !goes_on) {
+    Refuse(rank, entry.number, "a contribution begins without its first segment");
+    return nullptr;
+  }
+  if (goes_on || BeginArrival(entry, arrival, header)) return &arrival;
+  return nullptr;
+}
+
+// In the memory of one that was not finished, if there is one.
+bool ShardStore::BeginArrival(const Entry& entry, Arrival& arrival, const Header& header) {
+  ShardBuffer buffer = arrival.buffer.size() != 0 ? std::move(arrival.buffer) : Take(entry);
+  if (buffer.size() == 0) return false;
+  arrival = {};
+  arrival.begun = true;
+  arrival.round = header.round;
+  arrival.heard = header.aux;
+  arrival.silent = (header.flags & kSilent) != 0;
+  arrival.priority = header.priority;
+  arrival.buffer = std::move(buffer);
+  return true;
+}
+
+// A first segment is copied: the note is before it.
+std::byte* ShardStore::PlaceFor(uint32_t rank, const Header& header) {
+  const Arrival& arrival = keys_.at(header.key)->arrivals[rank];
+  if ((header.flags & kNoted) != 0 || !arrival.begun || arrival.round != header.round) return nullptr;
+  if (header.total != keys_.at(header.key)->total || header.offset != arrival.counted) return nullptr;
+  return arrival.buffer.data() + header.offset;
+}
+
+void ShardStore::OnPush(uint32_t rank, const Header& header, const std::byte* payload) {
+  Entry& entry = *keys_.at(header.key);
+  if (header.total != entry.total || header.dtype != entry.dtype)
+    return Refuse(rank, entry.number, "a contribution has another length or type than its spec");
+  if (entry.key != nullptr && int32_t(header.round - uint32_t(entry.key->ledger().Clock(rank))) < 0)
+    return Repeat(entry, rank, header, payload);
+  Arrival* const arrival = ArrivalOf(entry, rank, header);
+  if (arrival == nullptr) return;
+  const bool noted = (header.flags & kNoted) != 0;
+  if (noted) {
+    auto note = DecodeNote(std::span<const std::byte, kNoteBytes>(payload, kNoteBytes));
+    if (!note.ok()) return Refuse(rank, entry.number, note.status().message());
+    arrival->note = *note;
+  }
+  const uint32_t bytes = header.length - (noted ? kNoteBytes : 0);
+  const auto end = static_cast<uint32_t>(header.offset) + bytes;
+  if (header.offset > arrival->counted || header.offset % SizeOf(entry.dtype) != 0 || bytes % SizeOf(entry.dtype) != 0)
+    return Refuse(rank, entry.number, "a segment is out of order or splits an element");
+  std::byte* const place = arrival->buffer.data() + header.offset;
+  const std::byte* const from = payload + (noted ? kNoteBytes : 0);
+  if (end > arrival->counted && from != place) std::memcpy(place, from, bytes);
+  arrival->counted = std::max(arrival->counted, end);
+  if (arrival->counted == entry.total) Finish(entry, rank, std::exchange(*arrival, {}));
+}
+
+// It is whole.
+void ShardStore::Finish(Entry& entry, uint32_t rank, Arrival arrival) {
+  const bool initial = (arrival.note.bits & kInitial) != 0;
+  const char* why = nullptr;
+  if (arrival.note.source != 0 || arrival.note.after != 0) {
+    why = "a note asks for what this server can't do";
+  } else if (initial != (entry.key == nullptr)) {
+    why = initial ? "it has a value already" : "it has no value yet";
+  } else if (initial && rank != entry.begun_by) {
+    why = "another rank is to set its value";
+  }
+  if (why != nullptr) return Refuse(rank, entry.number, why);
+  if (!initial) return Contribute(entry, rank, std::move(arrival));
+  Begin(entry, std::move(arrival.buffer));
+}
+
+void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
+  const int64_t clock = entry.key->ledger().Clock(rank);
+  if (arrival.round != static_cast<uint32_t>(clock))
+    return Refuse(
+        rank, entry.number,
+        "contribution " + std::to_string(arrival.round) + " has come after " + std::to_string(clock) + " others");
+  const auto unheard = static_cast<uint32_t>(clock) - arrival.heard;
+  if (unheard > static_cast<uint64_t>(clock))
+    return Refuse(rank, entry.number, "it has heard of contributions that it has not made");
+  entry.key->Heard(rank, clock - unheard);
+  if (!arrival.silent)
+    entry.readers.push_back({.rank = rank,
+                             .type = FrameType::kResult,
+                             .round = arrival.round,
+                             .clock = clock + 1,
+                             .known = {},
+                             .end = entry.total,
+                             .priority = arrival.priority,
+                             .since = host_.Now()});
+  const Note& note = arrival.note;
+  const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
+  WholePush whole{{rank, clock, note.base, note.weight}, std::move(arrival.buffer), lr};
+  Done(entry, entry.key->Push(std::move(whole), host_.Now(), &answers_));
+}
+
+// The server has it: its sender may not have heard what became of it.
+void ShardStore::Repeat(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload) {
+  if ((header.flags & kNoted) == 0) return;
+  auto note = DecodeNote(std::span<const std::byte, kNoteBytes>(payload, kNoteBytes));
+  if (!note.ok()) return Refuse(rank, entry.number, note.status().message());
+  const int64_t next = entry.key->ledger().Clock(rank);
+  const int64_t clock = next - static_cast<uint32_t>(static_cast<uint32_t>(next) - header.round);
+  Done(entry, entry.key->Push({{rank, clock, note->base, note->weight}, {}, std::nullopt}, host_.Now(), &answers_));
+}
+
+// This rank is done with the key for ever; when all are, it is freed. Not while the link of one may write to its
+// memory.
+void ShardStore::OnForget(uint32_t rank, const Header& header) {
+  const auto found = keys_.find(header.key);
+  Entry& entry = *found->second;
+  entry.forgotten[rank] = true;
+  const auto over = [&](uint32_t one) {
+    return (entry.forgotten[one] || ranks_[one].left) && !entry.arrivals[one].begun;
+  };
+  for (uint32_t one = 0; one < ranks_.size(); ++one)
+    if (!over(one)) return;
+  memory_.Refund(EntryBytes());
+  keys_.erase(found);
+}
+
+void ShardStore::OnResume(uint32_t rank, const Header& header) {
+  const Entry& entry = *keys_.at(header.key);
+  const Arrival& arrival = entry.arrivals[rank];
+  Header answer = header;
+  answer.type = FrameType::kResumed;
+  answer.flags = 0;
+  answer.total = entry.total;
+  answer.offset = arrival.begun && arrival.round == header.round ? arrival.counted : 0;
+  host_.Answer(rank, answer);
+}
+
+// After a call to the key: tells what it has brought about. False: it has failed, and with it the job.
+bool ShardStore::Done(Entry& entry, const Status& status) {
+  for (const PushAnswer& answer : answers_) Say(entry, answer);
+  answers_.clear();
+  if (!status.ok()) {
+    host_.FailStore(Status(status.code(), StoreKeyText(entry.number) + ": " + status.message()));
+    return false;
+  }
+  if (entry.key == nullptr) return true;
+  Serve(entry);
+  if (const auto at = entry.key->ReadyAt()) host_.CallStoreAt(*at);
+  return true;
+}
+
+void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
+  Header header;
+  header.type = FrameType::kApplied;
+  header.key = entry.number;
+  header.round = static_cast<uint32_t>(answer.push.clock);
+  header.offset = static_cast<uint64_t>(answer.version);
+  header.aux = static_cast<uint32_t>(answer.applied);
+  host_.Answer(answer.push.source, header);
+}
+
+void ShardStore::PassTime() {
+  for (auto& [number, entry] : keys_)
+    if (entry->key != nullptr && !Done(*entry, entry->key->PassTime(host_.Now(), &answers_))) return;
+}
+
+void ShardStore::OnLeft(uint32_t rank) {
+  OnLinkGone(rank);
+  ranks_[rank].left = true;
+  for (auto& [number, entry] : keys_)
+    if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_))) return;
+}
+
+// Values out
+
+void ShardStore::OnPull(uint32_t rank, const Header& header) {
+  Entry& entry = *keys_.at(header.key);
+  if (entry.key == nullptr || header.total > entry.total)
+    return Refuse(rank, entry.number, "a pull of a value, or of a part of it, that there isn't");
+  if (entry.readers.size() + ranks_[rank].sendings.size() >= kMostReads)
+    return Refuse(rank, entry.number, "it asks for more values than it reads");
+  entry.readers.push_back({.rank = rank,
+                           .round = header.round,
+                           .clock = header.round,
+                           .least = header.aux,
+                           .known = header.root,
+                           .begin = static_cast<uint32_t>(header.offset),
+                           .end = header.total,
+                           .priority = header.priority,
+                           .since = host_.Now()});
+  Serve(entry);
+}
+
+// A reader sees its own contributions: those before a pull, and the one that a result answers.
+bool ShardStore::MayHave(const Entry& entry, const Reader& reader) const {
+  const Ledger& ledger = entry.key->ledger();
+  const bool result = reader.type == FrameType::kResult;
+  const int64_t here = result ? ledger.source(reader.rank).clock : ledger.Clock(reader.rank);
+  return here >= reader.clock && ledger.version() >= reader.least && ledger.MayRead(reader.rank);
+}
+
+void ShardStore::Serve(Entry& entry) {
+  std::erase_if(entry.readers, [&](const Reader& reader) {
+    const bool may = MayHave(entry, reader);
+    if (may) Send(entry, reader);
+    return may;
+  });
+}
+
+void ShardStore::Send(const Entry& entry, const Reader& reader) {
+  Snapshot snapshot = entry.key->value();
+  Sending sending{.priority = reader.priority, .order = order_++, .header = {}, .value = std::move(snapshot.value)};
+  Header& header = sending.header;
+  header.type = reader.type;
+  header.dtype = entry.dtype;
+  header.key = entry.number;
+  header.round = reader.round;
+  header.priority = reader.priority;
+  header.root = static_cast<uint32_t>(snapshot.version);
+  header.total = reader.end;
+  header.offset = reader.known == header.root ? reader.end : reader.begin;
+  ranks_[reader.rank].sendings.push(std::move(sending));
+  host_.OnValues(reader.rank);
+}
+
+std::optional<int32_t> ShardStore::NextPriority(uint32_t rank) const {
+  const auto& sendings = ranks_[rank].sendings;
+  return sendings.empty() ? std::nullopt : std::optional(sendings.top().priority);
+}
+
+void ShardStore::NextValue(uint32_t rank, size_t segment, Outgoing& next) {
+  Rank& to = ranks_[rank];
+  Sending sending = to.sendings.top();
+  to.sendings.pop();
+  next.header = sending.header;
+  segment = std::max(segment - segment % sizeof(double), sizeof(double));  // no element is split
+  next.header.length = static_cast<uint32_t>(std::min<uint64_t>(segment, sending.header.total - sending.header.offset));
+  next.payload = sending.value->data() + sending.header.offset;
+  sending.header.offset += next.header.length;
+  to.under_way.push_back(sending.value);
+  if (sending.header.offset < sending.header.total) to.sendings.push(std::move(sending));
+}
+
+void ShardStore::OnValueSent(uint32_t rank) { ranks_[rank].under_way.pop_front(); }
+
+void ShardStore::OnLinkGone(uint32_t rank) {
+  if (rank >= ranks_.size()) return;
+  ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left};
+  for (auto& [number, entry] : keys_) {
+    std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
+    std::erase(entry->openers, rank);
+  }
+}
+
+// Waits
+
+bool ShardStore::HasWaiting() const {
+  return std::ranges::any_of(keys_, [](const auto& one) { return !one.second->readers.empty(); });
+}
+
+std::optional<ShardStore::Wait> ShardStore::LongestWait() const {
+  std::optional<Wait> longest;
+  const Entry* of = nullptr;
+  for (const auto& [number, entry] : keys_)
+    for (const Reader& reader : entry->readers)
+      if (!longest || reader.since < longest->since) {
+        longest = {.rank = reader.rank, .since = reader.since, .text = {}};
+        of = entry.get();
+      }
+  if (longest) longest->text = Described(*of, longest->rank);
+  return longest;
+}
+
+// Who waits for whom, and why: all ranks' contributions that are behind them.
+std::string ShardStore::Described(const Entry& entry, uint32_t rank) {
+  const Ledger& ledger = entry.key->ledger();
+  std::string clocks;
+  for (const SourceState& source : ledger.sources())
+    clocks += (clocks.empty() ? "" : ", ") + std::to_string(source.clock) + (source.live ? "" : " (it has left)");
+  return StoreKeyText(entry.number) + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits to read version " +
+         std::to_string(ledger.version()) + " or a later one; contributions settled, by rank: " + clocks;
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,109 @@
+// The store keys of one shard, and what its workers want of them: contributions on their way in, readers that wait, and
+// values on their way out. docs/reference/protocol.md, "Store keys", has the sequences. On the shard's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "csrc/transport/links/link.h"
+#include "csrc/wire/frame.h"
+#include "server/memory.h"
+#include "server/store/store_key.h"
+
+namespace byteps_like {
+
+// A shard, as its store sees it. Ranks are those of its world. None of it blocks.
+class StoreHost {
+ public:
+  virtual void Answer(uint32_t rank, Header header) = 0;            // a frame without payload, for its link
+  virtual void OnValues(uint32_t rank) = 0;                         // NextValue has one now
+  virtual void Refuse(uint32_t rank, const std::string& what) = 0;  // it has broken the protocol
+  virtual void FailStore(const Status& why) = 0;                    // ends the job
+  virtual double Now() const = 0;                                   // seconds of any one clock
+  virtual void CallStoreAt(double time) = 0;                        // ShardStore::PassTime, then
+
+ protected:
+  ~StoreHost() = default;
+};
+
+class ShardStore {
+ public:
+  ShardStore(StoreHost& host, ShardMemory& memory);
+  ~ShardStore();
+
+  void Reset(uint32_t ranks);  // forgets everything, for a world of so many
+  bool Holds(uint64_t key) const { return !keys_.empty() && keys_.contains(key); }
+  bool empty() const { return keys_.empty(); }
+
+  // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC, of a key that it holds.
+  void OnSpec(uint32_t rank, const Header& header, std::string_view text);
+  std::byte* PlaceFor(uint32_t rank, const Header& header);  // of a PUSH's payload; nullptr: anywhere
+  void OnPush(uint32_t rank, const Header& header, const std::byte* payload);
+  void OnPull(uint32_t rank, const Header& header);
+  void OnResume(uint32_t rank, const Header& header);
+  void OnForget(uint32_t rank, const Header& header);
+
+  // The priority of the next segment for that rank; nullopt: there is none.
+  std::optional<int32_t> NextPriority(uint32_t rank) const;
+  void NextValue(uint32_t rank, size_t segment, Outgoing& next);  // which there is
+  void OnValueSent(uint32_t rank);
+  void OnLinkGone(uint32_t rank);
+  void OnLeft(uint32_t rank);  // it will contribute no more, and read no more
+  void PassTime();
+
+  // The rank that has waited longest for a value that it may not read yet, and an error's text.
+  struct Wait {
+    uint32_t rank = 0;
+    double since = 0;
+    std::string text;
+  };
+  bool HasWaiting() const;
+  std::optional<Wait> LongestWait() const;
+
+ private:
+  struct Spec;
+  struct Reader;
+  struct Arrival;
+  struct Sending;
+  struct Entry;
+  struct Rank;
+
+  const Spec* SpecOf(uint32_t rank, const Header& header, std::string_view text);
+  const Spec* Announced(uint32_t rank, const Header& header, std::string_view text);
+  Entry* FindOrMake(uint32_t rank, const Header& header, const Spec& spec);
+  bool Agrees(const Entry& entry, uint32_t rank, const Header& header, const Spec& spec);
+  void Open(const Entry& entry, uint32_t rank);
+  bool Begin(Entry& entry, ShardBuffer value);
+  ShardBuffer Take(const Entry& entry);
+  Arrival* ArrivalOf(Entry& entry, uint32_t rank, const Header& header);
+  bool BeginArrival(const Entry& entry, Arrival& arrival, const Header& header);
+  void Finish(Entry& entry, uint32_t rank, Arrival arrival);
+  void Contribute(Entry& entry, uint32_t rank, Arrival arrival);
+  void Repeat(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload);
+  bool Done(Entry& entry, const Status& status);
+  void Say(const Entry& entry, const PushAnswer& answer);
+  void Serve(Entry& entry);
+  bool MayHave(const Entry& entry, const Reader& reader) const;
+  void Send(const Entry& entry, const Reader& reader);
+  void Refuse(uint32_t rank, uint64_t key, const std::string& what);
+  static std::string Described(const Entry& entry, uint32_t rank);
+  size_t EntryBytes() const;
+
+  StoreHost& host_;
+  ShardMemory& memory_;
+  std::map<std::string, std::unique_ptr<Spec>, std::less<>> specs_;  // by text
+  std::unordered_map<uint64_t, std::unique_ptr<Entry>> keys_;
+  std::vector<Rank> ranks_;
+  std::vector<PushAnswer> answers_;  // of the call under way
+  uint64_t order_ = 0;
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,366 @@
+// Store keys of a shard, frame by frame: opened, pushed to, read, over links that break.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/wire/note.h"
+#include "tests/native/server/test_server.h"
+
+namespace byteps_like::testing {
+namespace {
+
+constexpr uint32_t kNobodys = 0xFFFFFFFF;
+constexpr uint64_t kKey = 9;
+using Values = std::vector<float>;
+
+std::string Spec(const std::string& policy, const std::string& combine = "sum:age=none,damp=none",
+                 const std::string& update = "add") {
+  return "policy " + policy + "\ncombine " + combine + "\nupdate " + update;
+}
+
+// A worker of store keys of fp32, one row each.
+class Reader {
+ public:
+  Reader(TestServer& server, uint32_t rank) : rank_(rank), link_(server.Connect(rank)) {}
+
+  Header Of(FrameType type, uint32_t count, uint32_t round = 0) const {
+    Header header = PushHeader(rank_, kKey, round, count * 4);
+    header.type = type;
+    header.dtype = DType::kFloat32;
+    header.length = 0;
+    return header;
+  }
+  void Spec(const std::string& text, uint32_t count, uint32_t root = kNobodys) {
+    Header header = Of(FrameType::kSpec, count);
+    header.root = root;
+    header.offset = count;
+    header.length = static_cast<uint32_t>(text.size());
+    const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
+    link_.Send(header, std::vector<std::byte>(bytes, bytes + text.size()));
+  }
+  Message Opened(const std::string& text, uint32_t count, uint32_t root = kNobodys) {
+    Spec(text, count, root);
+    return Next(FrameType::kOpened);
+  }
+  // Elements [begin, end) of a contribution; with the note, if they are its first.
+  void Push(const Values& values, uint32_t clock, Note note = {}, bool silent = true, uint32_t begin = 0,
+            uint32_t end = kNobodys, uint32_t heard = 0) {
+    end = std::min<uint32_t>(end, static_cast<uint32_t>(values.size()));
+    Header header = Of(FrameType::kPush, static_cast<uint32_t>(values.size()), clock);
+    std::vector<std::byte> payload(begin == 0 ? kNoteBytes : 0);
+    if (begin == 0) EncodeNote(note, std::span<std::byte, kNoteBytes>(payload.data(), kNoteBytes));
+    header.flags = static_cast<uint8_t>((begin == 0 ? kNoted : 0) | (silent ? kSilent : 0));
+    header.aux = heard;
+    header.offset = begin * 4;
+    const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+    payload.insert(payload.end(), bytes + begin * 4, bytes + end * 4);
+    header.length = static_cast<uint32_t>(payload.size());
+    link_.Send(header, payload);
+  }
+  void Pull(uint32_t count, uint32_t clock, uint32_t least = 0, uint32_t known = kNobodys, uint32_t begin = 0) {
+    Header header = Of(FrameType::kPull, count, clock);
+    header.offset = begin * 4;
+    header.aux = least;
+    header.root = known;
+    link_.Send(header);
+  }
+  Message Next(FrameType type) {
+    auto message = link_.Receive();
+    if (message && message->header.type == FrameType::kError) FAIL(Text(*message));
+    REQUIRE(message.has_value());
+    CHECK(int(message->header.type) == int(type));
+    CHECK(message->header.key == kKey);
+    return std::move(*message);
+  }
+  // What became of a contribution: "0 counted 3".
+  std::string Applied() {
+    const Header header = Next(FrameType::kApplied).header;
+    constexpr const char* kNames[] = {"counted", "late", "held", "not finite"};
+    return std::to_string(header.round) + " " + kNames[header.aux] + " " + std::to_string(header.offset);
+  }
+  // A value that comes in segments of one version.
+  Values Value(uint32_t count, uint32_t version, FrameType type = FrameType::kValue, uint32_t begin = 0) {
+    Values values(count);
+    for (uint32_t at = begin * 4; at < count * 4;) {
+      const Message message = Next(type);
+      CHECK(message.header.root == version);
+      CHECK(message.header.offset == at);
+      REQUIRE(message.header.length > 0);
+      std::memcpy(reinterpret_cast<std::byte*>(values.data()) + at, message.payload.data(), message.header.length);
+      at += message.header.length;
+    }
+    return values;
+  }
+  bool HearsNothing() { return !link_.Receive(0.1).has_value(); }
+  RawLink& link() { return link_; }
+
+ private:
+  static std::string Text(const Message& message) {
+    return std::string(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
+  }
+
+  const uint32_t rank_;
+  RawLink link_;
+};
+
+Values Counting(uint32_t count, float from = 0) {
+  Values values(count);
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+Values Times(Values values, float factor) {
+  for (float& value : values) value *= factor;
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("store: under asp each contribution makes a version at once, and a pull sees it") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  const std::string spec = Spec("asp");
+  for (Reader* rank : {&one, &other}) {
+    const Header opened = rank->Opened(spec, 100).header;
+    CHECK(opened.offset == 0);
+    CHECK(opened.round == 0);
+    CHECK(opened.aux == 0);
+  }
+  one.Push(Counting(100), 0);
+  CHECK(one.Applied() == "0 counted 1");
+  other.Push(Counting(100), 0, {.base = 1, .weight = 2});
+  CHECK(other.Applied() == "0 counted 2");
+  one.Pull(100, 1);
+  CHECK(one.Value(100, 2) == Times(Counting(100), 3));
+  one.Pull(100, 1, 0, 2);  // it has this one
+  const Header nothing = one.Next(FrameType::kValue).header;
+  CHECK(nothing.root == 2);
+  CHECK(nothing.offset == 400);
+  CHECK(nothing.length == 0);
+  one.Pull(60, 1, 2, 1, 50);  // a part
+  const Values part = one.Value(60, 2, FrameType::kValue, 50);
+  CHECK(part[50] == 150);
+  CHECK(part[59] == 177);
+}
+
+TEST_CASE("store: the rank that sets the first value is told so, and the others wait for it") {
+  TestServer server(2);
+  Reader other(server, 1), root(server, 0);
+  const std::string spec = Spec("asp");
+  other.Spec(spec, 10, 0);
+  CHECK(other.HearsNothing());
+  CHECK(root.Opened(spec, 10, 0).header.aux == 1);
+  root.Push(Counting(10, 5), 0, {.bits = kLastBlock | kInitial});
+  CHECK(other.Next(FrameType::kOpened).header.aux == 0);
+  other.Pull(10, 0);
+  CHECK(other.Value(10, 0) == Counting(10, 5));
+  CHECK(root.Opened("", 10, 0).header.aux == 0);  // asks again, to know that it has arrived
+}
+
+TEST_CASE("store: a contribution in segments counts when it is whole, and the value comes in segments of one version") {
+  constexpr uint32_t kCount = 200'000;  // more than a segment
+  TestServer server(1);
+  Reader rank(server, 0);
+  rank.Opened(Spec("asp"), kCount);
+  const Values values = Counting(kCount);
+  rank.Push(values, 0, {}, true, 0, 1);
+  rank.Push(values, 0, {}, true, 1, 70'000);
+  rank.Pull(kCount, 0);
+  CHECK(rank.Value(kCount, 0) == Values(kCount));
+  rank.Pull(kCount, 1);  // waits for the rest
+  rank.Push(values, 0, {}, true, 70'000, kCount);
+  CHECK(rank.Applied() == "0 counted 1");
+  CHECK(rank.Value(kCount, 1) == values);
+}
+
+TEST_CASE("store: a push that is not silent brings the value in force when it is settled") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp", "mean:age=none,damp=none", "assign"), 8);
+  one.Push(Counting(8), 0, {}, false);
+  CHECK(one.HearsNothing());
+  other.Push(Times(Counting(8), 3), 0, {}, false);
+  for (Reader* rank : {&one, &other}) {
+    CHECK(rank->Applied() == "0 counted 1");
+    CHECK(rank->Value(8, 1, FrameType::kResult) == Times(Counting(8), 2));
+  }
+}
+
+TEST_CASE("store: under ssp a rank that is too far ahead waits until the slowest has come") {
+  TestServer server(2);
+  Reader fast(server, 0), slow(server, 1);
+  for (Reader* rank : {&fast, &slow}) rank->Opened(Spec("ssp:s=1"), 4);
+  for (uint32_t clock = 0; clock < 2; ++clock) {
+    fast.Push(Values(4, 1), clock, {.base = clock});
+    fast.Applied();
+  }
+  fast.Pull(4, 2);
+  CHECK(fast.HearsNothing());
+  slow.Pull(4, 0);
+  CHECK(slow.Value(4, 2) == Values(4, 2));
+  slow.Push(Values(4, 10), 0, {.base = 2});
+  CHECK(fast.Value(4, 3) == Values(4, 12));
+}
+
+TEST_CASE("store: under k_of_n the grace is kept, late ones are told so, and its timer makes the version") {
+  TestServer server(3);
+  Reader one(server, 0), two(server, 1), three(server, 2);
+  const std::string spec = Spec("k_of_n:grace=0.05,k=2,late=drop,max_age=inf");
+  for (Reader* rank : {&one, &two, &three}) rank->Opened(spec, 4);
+  one.Push(Values(4, 1), 0);
+  two.Push(Values(4, 2), 0);
+  CHECK(one.Applied() == "0 counted 1");  // by the clock: nothing more has come
+  CHECK(two.Applied() == "0 counted 1");
+  three.Push(Values(4, 4), 0);
+  CHECK(three.Applied() == "0 late 1");
+  three.Pull(4, 1);
+  CHECK(three.Value(4, 1) == Values(4, 3));
+}
+
+TEST_CASE(
+    "store: over a new link a contribution goes on where it was, and one that was counted is only answered again") {
+  TestServer server(1);
+  const Values values = Counting(1000);
+  {
+    Reader rank(server, 0);
+    rank.Opened(Spec("asp"), 1000);
+    rank.Push(values, 0);
+    rank.Applied();
+    rank.Push(values, 1, {.base = 1}, true, 0, 300);
+    rank.Pull(1000, 0);  // its answer says that all before it was handled
+    rank.Value(1000, 1);
+  }
+  Reader rank(server, 0);
+  const Header opened = rank.Opened(Spec("asp"), 1000).header;
+  CHECK(opened.offset == 1);
+  CHECK(opened.round == 1);
+  rank.Push(values, 0, {}, true, 0, 10);
+  CHECK(rank.Applied() == "0 counted 1");
+  rank.link().Send(rank.Of(FrameType::kResume, 1000, 1));
+  CHECK(rank.Next(FrameType::kResumed).header.offset == 1200);
+  rank.Push(values, 1, {}, true, 300, 1000);
+  CHECK(rank.Applied() == "1 counted 2");
+  rank.Pull(1000, 2);
+  CHECK(rank.Value(1000, 2) == Times(values, 2));
+}
+
+TEST_CASE("store: what is not finite is left out, and its source is told so") {
+  TestServer server(1);
+  Reader rank(server, 0);
+  rank.Opened(Spec("asp"), 2);
+  rank.Push({1, std::nanf("")}, 0, {}, false);
+  CHECK(rank.Applied() == "0 not finite 1");
+  CHECK(rank.Value(2, 1, FrameType::kResult) == Values(2));
+}
+
+TEST_CASE("store: a rank that has left is waited for no more") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
+  one.Push(Values(4, 1), 0, {}, false);
+  Header goodbye = other.Of(FrameType::kGoodbye, 0);
+  goodbye.key = 0;
+  other.link().Send(goodbye);
+  CHECK(one.Applied() == "0 counted 1");
+  CHECK(one.Value(4, 1, FrameType::kResult) == Values(4, 1));
+}
+
+TEST_CASE("store: a key that all ranks have forgotten is freed") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("asp"), 1 << 18);
+  one.Push(Values(1 << 18, 1), 0);
+  CHECK(one.Applied() == "0 counted 1");
+  CHECK(server.stats().memory >= 1 << 20);
+  for (Reader* rank : {&one, &other}) rank->link().Send(rank->Of(FrameType::kForget, 0));
+  REQUIRE(server.HasReceived(5));
+  CHECK(one.Opened("", 4).header.offset == 0);  // another key, of the old one's number
+}
+
+TEST_CASE("store: a wait that is too long names the rank, the policy and how far each is") {
+  ShardWorld world;
+  world.stall_warning = 0.1;
+  world.stall_timeout = 0.4;
+  TestServer server(2, 0, world);
+  Reader fast(server, 0), slow(server, 1);
+  for (Reader* rank : {&fast, &slow}) rank->Opened(Spec("ssp:s=0"), 4);
+  fast.Push(Values(4, 1), 0);
+  fast.Applied();
+  fast.Pull(4, 1);
+  const auto warning = fast.link().Receive();
+  REQUIRE(warning.has_value());
+  CHECK(int(warning->header.type) == int(FrameType::kWarning));
+  const std::string error = slow.link().ReceiveError();
+  CHECK(error.find("store key 9 (ssp:s=0): rank 0 waits to read") != std::string::npos);
+  CHECK(error.find("contributions settled, by rank: 1, 0, for ") != std::string::npos);
+}
+
+TEST_CASE("store: ranks that disagree about a key are both named, with both texts") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  one.Opened(Spec("ssp:s=3"), 4);
+  other.Spec(Spec("ssp:s=4"), 4);
+  const std::string error = one.link().ReceiveError();
+  for (const char* part : {"store key 9", "rank 0 has", "ssp:s=3", "rank 1 has", "ssp:s=4"})
+    CHECK(error.find(part) != std::string::npos);
+}
+
+TEST_CASE("store: two rates for one version are refused") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
+  one.Push(Values(4, 1), 0, {.lr = 0.5F});
+  other.Push(Values(4, 1), 0, {.lr = 0.25F});
+  const std::string error = one.link().ReceiveError();
+  CHECK(error.find("lr=0.25") != std::string::npos);
+  CHECK(error.find("lr=0.5") != std::string::npos);
+}
+
+TEST_CASE("store: frames out of place fail the job, and say which") {
+  using Wrong = void (*)(Reader&);
+  const std::pair<Wrong, const char*> wrongs[] = {
+      {[](Reader& rank) { rank.Spec("policy asp\nupdate add", 4); }, "no line \"combine "},
+      {[](Reader& rank) { rank.Spec(Spec("never"), 4); }, "never"},
+      {[](Reader& rank) { rank.Spec("", 4); }, "not announced"},
+      {[](Reader& rank) { rank.Spec(Spec("asp"), 0); }, "whole elements"},
+      {[](Reader& rank) { rank.Spec(Spec("asp"), 4, 1); }, "no such rank"},
+      {[](Reader& rank) { rank.Push(Values(4), 0); }, "no store key"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(5), 0); }, "another length"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 1); }, "contribution 1 has come after 0"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {}, true, 2); }, "without its first"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.base = 3}); },
+       "computed on version 3"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.after = 1}); }, "can't do"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.weight = -1}); }, "weight"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.bits = kInitial}); }, "has a value"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4, 0), rank.Push(Values(4), 0); }, "no value yet"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4, 0), rank.Pull(4, 0); }, "isn't"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Pull(5, 0); }, "isn't"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {}, true, 0, 9, 7); }, "has heard"},
+  };
+  for (const auto& [wrong, says] : wrongs) {
+    CAPTURE(says);
+    TestServer server(1);
+    Reader rank(server, 0);
+    wrong(rank);
+    const std::string error = rank.link().ReceiveError();
+    CAPTURE(error);
+    CHECK(error.find("rank 0") != std::string::npos);
+    CHECK(error.find(says) != std::string::npos);
+  }
+}
+
+TEST_CASE("store: no more memory than the limit") {
+  TestServer server(1, 3 << 20);
+  Reader rank(server, 0);
+  rank.Spec(Spec("asp", "sum:age=none,damp=none", "adam:beta1=0.9,beta2=0.999,eps=1e-08,lr=0.001,weight_decay=0.0"),
+            1 << 18);
+  CHECK(rank.link().ReceiveError().find("memory") != std::string::npos);
+}
+
+}  // namespace byteps_like::testing
