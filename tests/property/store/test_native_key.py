@@ -265,6 +265,22 @@ def test_an_answer_that_was_lost_is_given_again_until_it_is_heard() -> None:
     assert key.value[0] == native.value()[1][0] == 1.0
 
 
+def test_answers_to_a_source_that_has_left_are_not_kept_for_who_comes_in_its_place() -> None:
+    key = StoreKey(np.zeros(1), policy_of("bsp", 2), range(2), update_of("add"))
+    native, one = native_of(key), np.ones(1)
+    for source, clock in ((0, 0), (1, 0), (0, 1)):
+        key.push(Contribution(source, clock, 0), one, 0.0)
+        native.push((source, clock, 0, 1.0), one, 0.0)
+    assert key.lose(0, 0.0) == native.lose(0, 0.0) == []
+    answers = listed(key.push(Contribution(1, 1, 1), one, 0.0))
+    assert answers == native.push((1, 1, 1, 1.0), one, 0.0) == [(0, 1, 0, 2), (1, 1, 0, 2)]
+    assert key.join(0) == native.join(0) == 2
+    for clock in (0, 1):
+        found = outcome(lambda clock=clock: key.push(Contribution(0, clock, 0), one, 0.0))  # type: ignore[misc]
+        assert found == outcome(lambda clock=clock: native.push((0, clock, 0, 1.0), one, 0.0))  # type: ignore[misc]
+        assert found[0] is CorruptError
+
+
 def test_memory_for_a_copy_is_needed_while_somebody_reads_and_without_it_nothing_has_happened() -> None:
     key = StoreKey(np.zeros(1024), policy_of("asp", 1), range(1), update_of("add"))
     native, one = native_of(key, limit=2 * 8192), np.ones(1024)

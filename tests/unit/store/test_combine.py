@@ -7,7 +7,7 @@ import math
 import pytest
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combine import factors
+from byteps_like.store.combine import Combining, combining_of, factors
 from byteps_like.store.ledger import Version
 from byteps_like.store.policies.policy import Contribution
 
@@ -48,3 +48,36 @@ def test_both_and_one_of_a_user_s_own() -> None:
 def test_what_makes_no_sense_is_refused(weight: float, how: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         factors(version((0, weight)), **how)  # type: ignore[arg-type]
+
+
+def test_a_text_says_a_way_of_combining_in_full_and_is_read_in_part() -> None:
+    assert Combining().text() == "mean:age=none,damp=none"
+    assert Combining("sum", damp="exp").text() == "sum:age=none,damp=exp"
+    assert combining_of("sum") == Combining("sum")
+    assert combining_of("mean:damp=inverse") == Combining("mean", damp="inverse")
+
+
+def test_servers_know_no_function_of_a_user() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"age=<.*> is a function, which servers don't know; they know exp, inv"
+    ):
+        Combining(age=lambda age: 1.0).text()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("median", "combine='median': contributions can be combined by sum or mean"),
+        ("mean:age=old", "no age factor 'old'"),
+        ("mean:k=1", "there is no k; there are age and damp"),
+        ("mean:age", "'age' in 'mean:age' is not key=value"),
+    ],
+)
+def test_texts_that_mean_nothing_are_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        combining_of(text)
+
+
+def test_however_old_all_are_their_mean_is_one() -> None:
+    assert factors(version((5000, 1.0)), age="exp") == [1.0]
+    assert factors(version((5000, 1.0), (7000, 3.0)), age="exp") == [0.25, 0.75]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
 from byteps_like.store.combine import Combining
 from byteps_like.store.key import Applied, PushAnswer, StoreKey
 from byteps_like.store.policies.policy import Contribution
@@ -69,6 +69,28 @@ def test_what_is_not_finite_counts_for_the_round_but_is_not_applied() -> None:
     assert (key.value[0], key.ledger.version) == (4.0, 2)
 
 
+def test_what_adds_up_to_infinity_is_not_applied() -> None:
+    key = key_of("bsp", "momentum")
+    push(key, 0, 3e38)
+    assert told(push(key, 1, 3e38)) == [(0, Applied.NOT_FINITE, 1), (1, Applied.NOT_FINITE, 1)]
+    assert not key.value.any() and not key.state.any()
+    push(key, 0, 3e38), push(key, 1, -3e38)
+    assert key.ledger.version == 2 and not key.value.any(), "and the next one is"
+
+
+def test_a_single_contribution_is_applied_as_it_is() -> None:
+    key = key_of("asp", "assign", combine="mean")
+    push(key, 0, -0.0, weight=0.3)
+    assert np.signbit(key.value).all()
+
+
+def test_of_two_rates_the_newer_version_s_counts() -> None:
+    key = key_of("k_of_n:k=2,late=next", "sgd", ranks=3)
+    push(key, 0, 1.0, lr=1.0), push(key, 1, 1.0, lr=1.0)
+    push(key, 0, 1.0, lr=0.5), push(key, 2, 1.0, base=0, lr=1.0)
+    assert key.value[0] == -2.0 - 0.5 * 2
+
+
 def test_an_old_single_contribution_is_damped() -> None:
     key = key_of("asp", damp="inverse", ranks=3)
     for source in (0, 1):
@@ -83,6 +105,26 @@ def test_repeated_contributions_are_not_kept() -> None:
     for _ in range(3):
         key.push(first, np.ones(3, np.float32), 0.0)
     assert key.value[0] == 1.0 and not key._staged
+
+
+def test_an_answer_that_was_lost_is_given_again_until_it_is_heard() -> None:
+    key = key_of("asp")
+    first = push(key, 0, 1.0)
+    push(key, 1, 1.0)
+    assert key.push(first[0].push, np.ones(3, np.float32), 0.0) == first, "of its own version, not of the newest"
+    key.heard(0, 1)
+    with pytest.raises(CorruptError, match="rank 0 has pushed its contribution 0 again, but it has said"):
+        key.push(first[0].push, np.ones(3, np.float32), 0.0)
+    assert key.value[0] == 2.0
+
+
+def test_a_held_contribution_is_told_so_again_and_an_open_one_waits() -> None:
+    key = key_of("bsp")
+    push(key, 0, 1.0), push(key, 0, 10.0)
+    assert key.push(Contribution(0, 0, 0), np.ones(3, np.float32), 0.0) == []
+    assert told(key.push(Contribution(0, 1, 0), np.ones(3, np.float32), 0.0)) == [(0, Applied.HELD, 0)]
+    push(key, 1, 2.0)
+    assert key.value[0] == 3.0
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asp", "ssp:s=1", "k_of_n:k=2,late=next", "dssp:lo=0,hi=2"])
@@ -116,4 +158,18 @@ def test_what_does_not_fit_is_refused_and_has_not_come() -> None:
         key.push(Contribution(0, 0, 0), np.zeros(3), 0.0)
     with pytest.raises(InvalidArgumentError, match="integers can only be summed, with whole numbers as weights"):
         push(key_of("asp", kind=np.int64), 0, 1, weight=0.5)
-    assert key.ledger.clock(0) == 0
+    with pytest.raises(InvalidArgumentError, match=r"lr of a push must be at least 0 and finite, not -1\.0"):
+        push(key, 0, 1.0, lr=-1.0)
+    with pytest.raises(InvalidArgumentError, match=r"weight 0\.0"):
+        push(key, 0, 1.0, weight=0.0)
+    with pytest.raises(CorruptError, match="computed on version 1"):
+        push(key, 0, 1.0, base=1)
+    with pytest.raises(CorruptError, match="rank 7 has pushed to a key of which it is no source"):
+        key.push(Contribution(7, 0, 0), np.zeros(3, np.float32), 0.0)
+    assert key.ledger.clock(0) == 0 and not key._staged
+
+
+@pytest.mark.parametrize(("update", "how"), [("add", {"combine": "mean"}), ("add", {"damp": "exp"}), ("sgd", {})])
+def test_what_makes_fractions_takes_no_integers(update: str, how: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"int64|integers can only be summed"):
+        key_of("asp", update, kind=np.int64, **how)
