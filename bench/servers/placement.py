@@ -2,6 +2,7 @@
 
     python -m bench.servers.placement                    all cases (root): minutes
     python -m bench.servers.placement --cases spare      one kind: spare, eight, slow
+    python -m bench.servers.placement --cases spare --spare 0 4 --mbits 10000
 
 Each host of the lab has its own shaped link; a worker and the server beside it share one. The prediction is the time of
 the busiest card (byteps_like/control/placing/optimum.py) at the line's measured goodput. Every sum is checked.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ def plot(path: Path, rows: list[dict[str, Any]]) -> None:
     series = {name: points(some, name, "seconds") for name in (OURS, RIVAL, RING)} | {
         "limit (predicted)": points(some, OURS, "limit")
     }
-    report.plot_curves(path, "64 MB, 4 workers at 1 Gb/s", ("spare servers", "seconds"), series)
+    report.plot_curves(path, "64 MB", ("spare servers", "seconds"), series)
 
 
 def points(rows: list[dict[str, Any]], contender: str, key: str) -> tuple[list[float], list[float]]:
@@ -168,17 +169,25 @@ def points(rows: list[dict[str, Any]], contender: str, key: str) -> tuple[list[f
     return [spare for spare, _ in found], [value for _, value in found]
 
 
+def cases_of(arguments: argparse.Namespace) -> list[Case]:
+    """Those that were chosen, with the rate and the repetitions that were given."""
+    return [
+        replace(case, mbits=arguments.mbits or case.mbits, repeats=arguments.repeats or case.repeats)
+        for case in CASES
+        if case.kind in arguments.cases and case.spare in (arguments.spare or [case.spare])
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--cases", nargs="+", choices=["spare", "eight", "slow"], default=["spare", "eight", "slow"])
     parser.add_argument("--spare", type=int, nargs="+", help="only with so many spare hosts")
+    parser.add_argument("--mbits", type=int, help="the rate of all hosts but slow ones, in place of the cases' own")
+    parser.add_argument("--repeats", type=int, help="of the last size, in place of the cases' own")
     parser.add_argument("--json", type=Path, default=report.OUT / "placement.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "placement.png")
     arguments = parser.parse_args()
-    chosen = [
-        case for case in CASES if case.kind in arguments.cases and case.spare in (arguments.spare or [case.spare])
-    ]
-    rows = [row for case in chosen for row in measure(case)]
+    rows = [row for case in cases_of(arguments) for row in measure(case)]
     show(rows)
     report.write_json_lines(arguments.json, {name: str(value) for name, value in vars(arguments).items()}, rows)
     if any(row["kind"] == "spare" for row in rows):

@@ -408,6 +408,7 @@ void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
   header.round = static_cast<uint32_t>(answer.push.clock);
   header.offset = static_cast<uint64_t>(answer.version);
   header.aux = static_cast<uint32_t>(answer.applied);
+  header.total = entry.total;
   host_.Answer(answer.push.source, header);
 }
 
