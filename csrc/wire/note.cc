@@ -10,7 +10,7 @@ namespace byteps_like {
 namespace {
 
 // Places of the fields; docs/reference/protocol.md has the same table.
-enum Place : size_t {
+enum NotePlace : size_t {
   kBaseAt = 0,
   kWeightAt = 4,
   kLrAt = 8,
