@@ -343,11 +343,12 @@ TEST_CASE("store: frames out of place fail the job, and say which") {
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Pull(5, 0); }, "isn't"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {}, true, 0, 9, 7); }, "has heard"},
   };
-  for (const auto& [wrong, says] : wrongs) {
+  for (const auto& one : wrongs) {
+    const char* const says = one.second;
     CAPTURE(says);
     TestServer server(1);
     Reader rank(server, 0);
-    wrong(rank);
+    one.first(rank);
     const std::string error = rank.link().ReceiveError();
     CAPTURE(error);
     CHECK(error.find("rank 0") != std::string::npos);
