@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import reduce
 
 import numpy as np
@@ -18,15 +17,7 @@ from byteps_like.store.combine import Combining, check_weight, factors
 from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
-
-
-class Applied(IntEnum):
-    """What became of a contribution, as its source is told; the numbers travel."""
-
-    COUNTED = 0
-    LATE = 1
-    HELD = 2
-    NOT_FINITE = 3
+from byteps_like.wire.note import Applied
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The note before the payload of a contribution to a store key: 32 little-endian bytes. Mirrors csrc/wire/note.h.
+"""The note before the payload of a contribution to a store key, 32 little-endian bytes, and what comes of one. Mirrors
+csrc/wire/note.h.
 
 The fields are in docs/reference/protocol.md.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 
 from byteps_like.errors import CorruptError
 from byteps_like.wire.crc32c import Buffer
@@ -23,6 +24,15 @@ class NoteBit(IntFlag):
     LAST_BLOCK = 1
     PARTIAL = 2
     INITIAL = 4
+
+
+class Applied(IntEnum):
+    """What became of a contribution, as its source is told."""
+
+    COUNTED = 0
+    LATE = 1
+    HELD = 2
+    NOT_FINITE = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the ground up. A part may use what is on its own floor and below it.
 PYTHON_FLOORS: list[set[str]] = [
     {"errors", "config", "config_environment", "config_values", "dtypes", "limits", "log", "wire", "timeline", "_core"},
-    {"worker.api", "worker.standing", "collectives.api"},  # the seams: plain data types that all floors speak of
+    # The seams: plain data types that all floors speak of.
+    {"worker.api", "worker.keeping", "worker.standing", "collectives.api"},
     {"compression", "cuda"},
     {"control"},
     {"server", "collectives", "store"},

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from byteps_like import _core
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, InvalidArgumentError, MismatchError
 from byteps_like.store.combine import AGES, COMBINES, Combining, combining_of
-from byteps_like.store.key import Applied, PushAnswer, StoreKey
+from byteps_like.store.key import PushAnswer, StoreKey
 from byteps_like.store.ledger import Ledger
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.updates.registry import OURS, update_of
 from byteps_like.store.updates.update import Values
+from byteps_like.wire.note import Applied
 from tests.property.store.schedules import Schedule
 from tests.property.store.test_policies import RANKS, TEXTS
 

@@ -11,10 +11,11 @@ import pytest
 
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
 from byteps_like.store.combine import Combining
-from byteps_like.store.key import Applied, PushAnswer, StoreKey
+from byteps_like.store.key import PushAnswer, StoreKey
 from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.policies.registry import policy_of
 from byteps_like.store.updates.registry import update_of
+from byteps_like.wire.note import Applied
 
 
 def key_of(policy: str, update: str = "add", ranks: int = 2, kind: Any = np.float32, **how: Any) -> StoreKey:

@@ -1,0 +1,80 @@
+"""What a worker does with values that servers keep: the seam between `byteps_like.store` and the runtime.
+
+Plain addresses, sizes and texts, as in `worker.api`; no torch and no NumPy here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from byteps_like.wire.note import Applied, Note
+from byteps_like.worker.api import Declared, Handle
+
+
+@dataclass(frozen=True)
+class KeepSpec:
+    """How servers keep a tensor: what all ranks give alike for all of its keys. The texts are canonical ones."""
+
+    policy: str
+    combine: str
+    update: str
+    width: int = 1
+    """Elements of a row, which no partition may split: of what has a state, or a version, per row."""
+    root: int | None = None
+    """The rank that gives the first value; None: it begins as zeros."""
+
+    @property
+    def text(self) -> str:
+        """As servers are told, and compare."""
+        return f"policy {self.policy}\ncombine {self.combine}\nupdate {self.update}"
+
+
+class Outcome(NamedTuple):
+    """Of one partition: what became of a contribution to it, or what was read of it."""
+
+    applied: Applied
+    """COUNTED of what was read."""
+    version: int
+    """That the contribution is part of, or that was read."""
+
+
+class KeepHandle(Handle, Protocol):
+    """A contribution or a read in flight; `wait` raises the job's error. A contribution that is late, or not finite, is
+    no error: it is done."""
+
+    def outcomes(self) -> Sequence[Outcome]:
+        """Of each partition, in their order. Call it once the operation is done."""
+
+
+class KeptTensor(Protocol):
+    """A tensor that servers keep, open on this rank. Thread-safe. What is called here first is first for each key: a
+    read sees all that this rank has contributed before."""
+
+    @property
+    def declared(self) -> Declared:
+        """Its name and its partitions."""
+
+    def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
+        """Contributes the tensor at `address`; with `parts`, only those partitions of it. Never blocks. Done when all
+        servers have said what became of it; its memory must stay as it is until then."""
+
+    def pull(
+        self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
+    ) -> KeepHandle:
+        """Reads the value to `address`, of version `least` or newer, once the policy lets this rank. Never blocks. One
+        version of each partition, but perhaps not the same of two."""
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """A worker whose servers can keep values."""
+
+    def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
+        """Opens a declared tensor of float32, float64 or int64, on all ranks. `initial`: on `spec.root`, the address of
+        the first value, unless servers have one already. Blocks until each key has a value.
+
+        Raises MismatchError (naming both ranks and both texts) where ranks give different specs, and
+        InvalidArgumentError for a spec that servers refuse, or a tensor of another dtype.
+        """
