@@ -6,7 +6,7 @@
 
 It sums in one job with native workers, over the servers' portable doors.
 
-Private: channel, connect, dealer, flow, handle, join, pump, session, transfer, worker.
+Private: channel, connect, dealer, flow, handle, join, keeping, pump, session, store_flow, store_lane, transfer, worker.
 """
 
 from byteps_like.portable.connect import connect

@@ -15,6 +15,7 @@ from byteps_like.control.calls.door_keys import DoorKeys
 from byteps_like.errors import BytePSLikeError, Code, CorruptError, PeerLostError, RefusedError, from_code
 from byteps_like.portable.dealer import Dealer, Trouble
 from byteps_like.portable.flow import Flow
+from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.transfer import Transfer
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.door import (
@@ -34,6 +35,7 @@ _REOPEN_SECONDS = 0.05
 _HANDSHAKES = 3  # failed ones in a row that mean a wrong secret rather than a server that just died
 _CORRUPTIONS = 10  # in a row without any progress: the fault is not on the way
 _HEADER_AND_ENVELOPE = 72
+_OF_KEYS = frozenset({FrameType.RESULT, FrameType.RESUMED, FrameType.OPENED, FrameType.APPLIED, FrameType.VALUE})
 _PASSING = frozenset({Code.CLOSED, Code.PEER_LOST, Code.TIMEOUT, Code.SYSTEM})
 """Refusals after which it is worth to connect again."""
 
@@ -83,6 +85,7 @@ class Channel:
         self._shards = 0
         self._flow = Flow(options.segment, options.credit, to.finished)
         self.submit = self._flow.submit
+        self.stores = StoreFlow(options.segment, options.credit)
         self.counters: Counter[str] = Counter()
         self.last_progress = time.monotonic()
 
@@ -113,6 +116,7 @@ class Channel:
         self._disconnect(orderly=orderly)
         self._state = _State.CLOSED
         self._flow.clear()
+        self.stores.clear()
 
     # Connecting
 
@@ -211,16 +215,17 @@ class Channel:
         welcome = decode_welcome(body)
         self._state = _State.OPEN
         self._failed_handshakes = 0
-        self._flow.set_segment(min(self._options.segment, welcome.segment))
-        self._flow.credit = min(self._options.credit, welcome.window)
         self._shards = welcome.shards
-        self._flow.new_link()
+        for flow in (self._flow, self.stores):
+            flow.set_segment(min(self._options.segment, welcome.segment))
+            flow.credit = min(self._options.credit, welcome.window)
+            flow.new_link()
         self._to.opened()
 
     def _take_frame(self, header: Header, payload: Buffer) -> None:
         text = bytes(payload).decode(errors="replace") if header.type in (FrameType.ERROR, FrameType.WARNING) else ""
-        if header.type in (FrameType.RESULT, FrameType.RESUMED):
-            if self._flow.take(header, payload):
+        if header.type in _OF_KEYS:
+            if self.stores.take(header, payload) or self._flow.take(header, payload):
                 self.last_progress = time.monotonic()
                 self._corruptions = 0
         elif header.type == FrameType.ERROR:
@@ -240,12 +245,17 @@ class Channel:
     # Sending
 
     def _send(self, dealer: Dealer) -> None:
-        more = self._flow.has_frame()
-        while more and dealer.has_room():
-            self._send_frame(dealer, *self._flow.next_frame())
+        while (flow := self._most_urgent()) is not None and dealer.has_room():
+            self._send_frame(dealer, *flow.next_frame())
             self.last_progress = time.monotonic()
-            more = self._flow.has_frame()
-        self._poller.register(dealer.socket, zmq.POLLIN | (zmq.POLLOUT if more else 0))
+        self._poller.register(dealer.socket, zmq.POLLIN | (zmq.POLLOUT if flow is not None else 0))
+
+    def _most_urgent(self) -> Flow | StoreFlow | None:
+        """Rounds go first among equals: all ranks wait for them."""
+        rounds, stores = self._flow.urgency(), self.stores.urgency()
+        if rounds is None and stores is None:
+            return None
+        return self.stores if rounds is None or (stores is not None and stores > rounds) else self._flow
 
     def _send_frame(self, dealer: Dealer, shard: int, header: Header, payload: Buffer) -> None:
         header = replace(header, view=self._options.hello.view, member=self._options.hello.member)

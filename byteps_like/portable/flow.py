@@ -13,8 +13,15 @@ from byteps_like.wire.frame import FrameType, Header
 MOST_ACTIVE = 1024
 """Partitions in flight per server: bounds the messages that can wait at the door."""
 
+URGENT = 1 << 31
+"""Above every priority: that of frames without a payload."""
 
 _ALIGNMENT = 8
+
+
+def whole_elements(nbytes: int) -> int:
+    """The longest segment of at most so many bytes that splits no element, whatever its type."""
+    return max(_ALIGNMENT, nbytes - nbytes % _ALIGNMENT)
 
 
 class Flow:
@@ -36,7 +43,7 @@ class Flow:
 
     def set_segment(self, nbytes: int) -> None:
         """The largest payload of a frame from now on; rounded down so that no segment splits an element."""
-        self._segment = max(_ALIGNMENT, nbytes - nbytes % _ALIGNMENT)
+        self._segment = whole_elements(nbytes)
 
     def submit(self, transfer: Transfer) -> None:
         """Queues a partition."""
@@ -58,6 +65,12 @@ class Flow:
             heapq.heappop(self._pushing)
         self._activate()
         return bool(self._resumes or self._pushing)
+
+    def urgency(self) -> int | None:
+        """The priority of the frame that goes next; None: there is none."""
+        if not self.has_frame():
+            return None
+        return URGENT if self._resumes else self._pushing[0][2].priority
 
     def next_frame(self) -> tuple[int, Header, Buffer]:
         """Shard, header and payload of the frame that goes next; it counts as sent. Call `has_frame` before."""

@@ -1,12 +1,14 @@
-"""A push_pull in flight on a portable worker."""
+"""An operation in flight on a portable worker."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from byteps_like.errors import BytePSLikeError, DeadlineError, StalledError
+from byteps_like.worker.keeping import Outcome
 
 _REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
 
@@ -94,3 +96,22 @@ class PortableHandle:
         if not self._finished.is_set():
             self._error = error
             self._finished.set()
+
+
+class PortableKeepHandle(PortableHandle):
+    """A contribution to store keys, or a read of them. See worker.keeping.KeepHandle."""
+
+    def __init__(self, name: str, parts: int, worker: Waited) -> None:
+        super().__init__(name, parts, worker)
+        self._outcomes: list[Outcome | None] = [None] * parts
+        if not parts:
+            self._finished.set()
+
+    def outcomes(self) -> Sequence[Outcome]:
+        """Of each partition, in their order. Call it once the operation is done."""
+        return [outcome for outcome in self._outcomes if outcome is not None]
+
+    def settle(self, part: int, outcome: Outcome) -> None:
+        """What has become of one."""
+        self._outcomes[part] = outcome
+        self.land()

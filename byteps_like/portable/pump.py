@@ -12,8 +12,12 @@ import zmq
 from byteps_like.errors import BytePSLikeError, ShutdownError, SystemCallError
 from byteps_like.portable.channel import Channel, ChannelEvents, ChannelOptions
 from byteps_like.portable.handle import PortableHandle
+from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.transfer import Transfer
 from byteps_like.wire.wakeup import Wakeup
+
+KeyCalls = Sequence[tuple[int, Callable[[StoreFlow], None]]]
+"""What is to be done with the store keys of some servers, by their ranks."""
 
 COUNTERS = ("payload_sent", "payload_received", "bytes_sent", "bytes_received", "frames_sent", "frames_received")
 
@@ -56,6 +60,14 @@ class Pump:
     def submit(self, handle: PortableHandle, transfers: list[Transfer]) -> None:
         """Starts the transfers of an operation, each after the one before it with the same key."""
         self._post(lambda: self._submit(handle, transfers))
+
+    def use_stores(self, handle: PortableHandle, calls: KeyCalls) -> None:
+        """Starts an operation on store keys; when it has ended, they call `ended`."""
+        self._post(lambda: self._use_stores(handle, calls))
+
+    def ended(self, handle: PortableHandle) -> None:
+        """An operation on store keys has ended. Only on the thread."""
+        self._handles.discard(handle)
 
     def fail(self, error: BytePSLikeError) -> None:
         """Ends everything with `error`; the first one stays. Once a handle has raised, its memory isn't touched."""
@@ -136,6 +148,15 @@ class Pump:
             else:
                 self._following[transfer.key] = deque()
                 self._channels[transfer.server].submit(transfer)
+
+    def _use_stores(self, handle: PortableHandle, calls: KeyCalls) -> None:
+        if self._error is not None:
+            handle.fail(self._error)
+            return
+        if calls:
+            self._handles.add(handle)
+        for server, call in calls:
+            call(self._channels[server].stores)
 
     def _finished(self, transfer: Transfer) -> None:
         transfer.handle.land()

@@ -14,10 +14,18 @@ from byteps_like.control.calls.door_keys import DoorKeys
 from byteps_like.control.members.seats import Waiting
 from byteps_like.control.types import EventKind, WatchEvent
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, ShutdownError, from_code
+from byteps_like.errors import (
+    BytePSLikeError,
+    DeadlineError,
+    InvalidArgumentError,
+    MismatchError,
+    ShutdownError,
+    from_code,
+)
 from byteps_like.portable.channel import ChannelOptions
 from byteps_like.portable.handle import PortableHandle
-from byteps_like.portable.pump import Pump
+from byteps_like.portable.keeping import PortableKept, check_keep, open_kept
+from byteps_like.portable.pump import KeyCalls, Pump
 from byteps_like.portable.transfer import Transfer, memory_at
 from byteps_like.wire.door import Hello
 from byteps_like.worker.api import (
@@ -31,6 +39,7 @@ from byteps_like.worker.api import (
     TensorSpec,
 )
 from byteps_like.worker.catalogue import Catalogue
+from byteps_like.worker.keeping import KeepSpec, KeptTensor
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.verdict import Verdict
@@ -111,6 +120,7 @@ class PortableWorker(Stands):
         self._lock = threading.Lock()
         self._rounds: Counter[int] = Counter()
         self._started: dict[str, tuple[int, PortableHandle]] = {}  # name -> number and handle of the newest
+        self._kept: dict[int, KeepSpec] = {}  # by tensor id
         self._verdict = Verdict(self, self._catalogue.name_keys)
         self._closed = False
         self._attending: list[Attends] = []
@@ -179,6 +189,19 @@ class PortableWorker(Stands):
             self._pump.submit(handle, [self._transfer(template, part, address) for part in chosen])
         return handle
 
+    def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
+        """See worker.keeping.Keeps. Raises MismatchError, too, for a tensor that this rank keeps in another way, and
+        InvalidArgumentError on the root when it gives no value and servers have none."""
+        check_keep(declared, spec, self.size)
+        self._raise_error()
+        with self._lock:
+            known = self._kept.setdefault(declared.tensor_id, spec)
+        if known != spec:
+            name = declared.spec.name
+            raise MismatchError(f"rank {self.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)
+        open_kept(self, declared, spec, initial).wait()
+        return PortableKept(self, declared)
+
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """Raises InvalidArgumentError: no tensor of a portable worker has a codec."""
         check_feedback(declared, feedback)
@@ -230,7 +253,18 @@ class PortableWorker(Stands):
         self._verdict.told(error)
         self._pump.fail(error)
 
-    # What handles need (portable.handle.Waited)
+    # What handles and kept tensors need (portable.handle.Waited, portable.keeping.StoresWorker)
+
+    def use_stores(self, handle: PortableHandle, calls: KeyCalls) -> None:
+        """Starts an operation on store keys. Raises the job's error."""
+        self._verdict.check()
+        with self._lock:
+            self._check_open()
+            self._pump.use_stores(handle, calls)
+
+    def ended(self, handle: PortableHandle) -> None:
+        """It has ended. On the pump's thread."""
+        self._pump.ended(handle)
 
     def report_waiting(self, name: str, since: float) -> None:
         """Tells the scheduler what this rank is blocked on."""

@@ -13,7 +13,9 @@ from byteps_like.wire.frame import FrameFlag, FrameType, Header, check_payload, 
 SEGMENT = 1 << 20  # largest payload a worker may send
 WINDOW = 32 << 20  # most bytes of contributions a worker may have unanswered
 
-_ALLOWED = frozenset({FrameType.PUSH, FrameType.RESUME, FrameType.ERROR, FrameType.GOODBYE})
+_ALLOWED = frozenset(
+    {FrameType.PUSH, FrameType.RESUME, FrameType.ERROR, FrameType.GOODBYE, FrameType.SPEC, FrameType.PULL}
+)
 
 
 class FrameLink(Protocol):

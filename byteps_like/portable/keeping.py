@@ -1,0 +1,141 @@
+"""Tensors that servers keep, on a portable worker: opens them, contributes to them, reads them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from byteps_like.dtypes import DType, Op
+from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
+from byteps_like.portable.handle import PortableHandle, PortableKeepHandle, Waited
+from byteps_like.portable.pump import KeyCalls
+from byteps_like.portable.store_flow import StoreFlow
+from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Settled
+from byteps_like.portable.transfer import memory_at
+from byteps_like.wire.note import Note, decode_note, encode_note
+from byteps_like.worker.api import Declared, Partition
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome
+from byteps_like.worker.local import check_push_pull
+
+_KEPT = (DType.FLOAT32, DType.FLOAT64, DType.INT64)
+
+
+class StoresWorker(Waited, Protocol):
+    """What the operations need of their worker."""
+
+    def use_stores(self, handle: PortableHandle, calls: KeyCalls) -> None:
+        """Starts an operation on store keys. Raises the job's error."""
+
+    def ended(self, handle: PortableHandle) -> None:
+        """It has ended. On the worker's own thread."""
+
+
+def check_keep(declared: Declared, spec: KeepSpec, size: int) -> None:
+    """Raises InvalidArgumentError for a tensor that no server can keep so, in a world of `size`."""
+    name, dtype = declared.spec.name, declared.spec.dtype
+    if dtype not in _KEPT:
+        known = ", ".join(one.name.lower() for one in _KEPT)
+        raise InvalidArgumentError(f"{name!r} is of {dtype.name.lower()}: servers keep values of {known}")
+    if spec.root is not None and not 0 <= spec.root < size:
+        raise InvalidArgumentError(f"the first value of {name!r} from rank {spec.root} in a world of {size}")
+    row = spec.width * dtype.itemsize
+    for number, part in enumerate(declared.partitions):
+        if row < 1 or part.nbytes % row:
+            raise InvalidArgumentError(
+                f"{name!r} (partition {number}) of {part.nbytes} bytes has no whole rows of {spec.width} elements:"
+                " declare it with partition_bytes that are a multiple of a row's"
+            )
+
+
+def open_kept(worker: StoresWorker, declared: Declared, spec: KeepSpec, initial: int) -> PortableHandle:
+    """Starts to open a tensor's keys; the handle is done when all have a value. `initial` is copied."""
+    handle = PortableKeepHandle(declared.spec.name, len(declared.partitions), worker)
+    whole = memoryview(bytes(memory_at(initial, declared.spec.nbytes))) if initial else None
+
+    def opened(error: BytePSLikeError | None) -> None:
+        if error is None:
+            handle.land()
+        else:
+            handle.fail(error)
+        if handle.done():
+            worker.ended(handle)
+
+    def opens(part: Partition) -> Callable[[StoreFlow], None]:
+        value = None if whole is None else whole[part.offset : part.offset + part.nbytes]
+        return lambda flow: flow.open(_lane_spec(declared, part, spec), value, opened)
+
+    if declared.partitions:
+        worker.use_stores(handle, [(part.server, opens(part)) for part in declared.partitions])
+    return handle
+
+
+def _lane_spec(declared: Declared, part: Partition, spec: KeepSpec) -> LaneSpec:
+    root = NOBODY if spec.root is None else spec.root
+    return LaneSpec(part.key, part.shard, declared.spec.dtype, part.nbytes, spec.width, root, spec.text)
+
+
+class _Operation(Protocol):
+    def __call__(self, flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None: ...
+
+
+class PortableKept:
+    """One that is open: see worker.keeping.KeptTensor."""
+
+    def __init__(self, worker: StoresWorker, declared: Declared) -> None:
+        self.declared = declared
+        self._worker = worker
+
+    def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
+        """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""
+        self._check_note(note)
+        urgency = self._priority(priority)
+
+        def push(flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None:
+            flow.push(key, LanePush(memory, note, settled, urgency))
+
+        return self._start(address, parts, push)
+
+    def pull(
+        self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
+    ) -> KeepHandle:
+        """See KeptTensor."""
+        if not 0 <= least < NOBODY:
+            raise InvalidArgumentError(f"{self.declared.spec.name!r} will have no version {least}")
+        urgency = self._priority(priority)
+
+        def pull(flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None:
+            flow.pull(key, LanePull(memory, settled, least, urgency))
+
+        return self._start(address, parts, pull)
+
+    def _start(self, address: int, parts: range | None, operation: _Operation) -> KeepHandle:
+        check_push_pull(self.declared, address, Op.SUM, parts)
+        every = self.declared.partitions
+        chosen = every if parts is None else [every[part] for part in parts]
+        handle = PortableKeepHandle(self.declared.spec.name, len(chosen), self._worker)
+        calls = [
+            (part.server, partial(
+                operation, key=part.key, memory=memory_at(address + part.offset, part.nbytes),
+                settled=partial(self._settled, handle, number),
+            ))
+            for number, part in enumerate(chosen)
+        ]  # fmt: skip
+        self._worker.use_stores(handle, calls)
+        return handle
+
+    def _settled(self, handle: PortableKeepHandle, number: int, outcome: Outcome) -> None:
+        handle.settle(number, outcome)
+        if handle.done():
+            self._worker.ended(handle)
+
+    def _priority(self, given: int | None) -> int:
+        return self.declared.spec.priority if given is None else given
+
+    def _check_note(self, note: Note) -> None:
+        try:
+            decode_note(encode_note(note))
+        except (struct.error, OverflowError, CorruptError) as error:
+            name = self.declared.spec.name
+            raise InvalidArgumentError(f"a contribution to {name!r} can't be sent with {note}: {error}") from None
