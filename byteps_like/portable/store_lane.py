@@ -40,7 +40,7 @@ class LaneSpec:
     text: str
 
 
-class Stage(Enum):
+class PushStage(Enum):
     """How far a contribution is on the link there is."""
 
     SENDS = auto()
@@ -64,7 +64,7 @@ class LanePush:
     settled: Settled
     priority: int = 0
     clock: int = field(default=0, init=False)
-    stage: Stage = field(default=Stage.SENDS, init=False)
+    stage: PushStage = field(default=PushStage.SENDS, init=False)
     noted: bool = field(default=False, init=False)
     """Whether its note was sent on this link, or is known to have arrived."""
     sent: int = field(default=0, init=False)
@@ -73,12 +73,12 @@ class LanePush:
 
     def new_link(self) -> None:
         """Nothing more is known than that it may have begun to arrive."""
-        self.stage = Stage.ASKS if self.begun else Stage.SENDS
+        self.stage = PushStage.ASKS if self.begun else PushStage.SENDS
         self.sent, self.noted = 0, False
 
     def go_on(self, offset: int) -> None:
         """So many bytes of it have arrived."""
-        self.stage = Stage.SENDS
+        self.stage = PushStage.SENDS
         self.sent, self.noted = offset, offset > 0
 
 
@@ -186,7 +186,7 @@ class StoreLane:
     def sends(self) -> LanePush | None:
         """That one, if its next segment is due."""
         current = self.current
-        return current if current is not None and current.stage is Stage.SENDS else None
+        return current if current is not None and current.stage is PushStage.SENDS else None
 
     def has_credit(self, push: LanePush) -> bool:
         """Whether it may go whatever else is unanswered: it has begun, or nothing else of the key has."""
@@ -194,9 +194,9 @@ class StoreLane:
 
     def has_question(self) -> bool:
         """Whether `question` has one."""
-        while self._repeats and self._repeats[0].stage is not Stage.REPEATS:
+        while self._repeats and self._repeats[0].stage is not PushStage.REPEATS:
             self._repeats.popleft()
-        if self._door is _Door.SHUT or (self.current is not None and self.current.stage is Stage.ASKS):
+        if self._door is _Door.SHUT or (self.current is not None and self.current.stage is PushStage.ASKS):
             return True
         return self._door is _Door.OPEN and bool(self._repeats or (self._pulls and not self._pulls[0].asked))
 
@@ -209,8 +209,8 @@ class StoreLane:
         if self._repeats:
             return self._repeat(self._repeats.popleft())
         current = self.current
-        if current is not None and current.stage is Stage.ASKS:
-            current.stage = Stage.ASKED
+        if current is not None and current.stage is PushStage.ASKS:
+            current.stage = PushStage.ASKED
             return self._header(FrameType.RESUME, current.clock), b""
         return self._ask(self._pulls[0])
 
@@ -239,7 +239,7 @@ class StoreLane:
         return replace(header, flags=header.flags | FrameFlag.NOTED, aux=heard)
 
     def _repeat(self, push: LanePush) -> Frame:
-        push.stage = Stage.SENT
+        push.stage = PushStage.SENT
         return self._noted(self._push_header(push)), encode_note(push.note)
 
     def _ask(self, pull: LanePull) -> Frame:
@@ -254,7 +254,7 @@ class StoreLane:
         push.sent = end
         if end < len(push.data):
             return
-        push.stage = Stage.SENT
+        push.stage = PushStage.SENT
         if is_value:
             self._unsent.popleft()
         else:
@@ -290,7 +290,7 @@ class StoreLane:
 
     def _begin_setting(self) -> None:
         initial = self._initial
-        if self._has_value or (initial is not None and initial.stage is Stage.SENT):
+        if self._has_value or (initial is not None and initial.stage is PushStage.SENT):
             raise self._corrupt("its value has been lost")
         if initial is None:
             self._door = _Door.LACKING
@@ -312,7 +312,7 @@ class StoreLane:
         if len(missed) != missing or (missed and missed[0].clock % _CLOCKS != clock):
             raise self._corrupt(f"the server is at contribution {clock}, this rank at {self._clock % _CLOCKS}")
         for push in here:
-            push.stage = Stage.REPEATS
+            push.stage = PushStage.REPEATS
         for push in missed:
             push.go_on(0)
         if missed:
@@ -321,7 +321,7 @@ class StoreLane:
 
     def _take_resumed(self, header: Header) -> None:
         current = self.current
-        if current is None or current.stage is not Stage.ASKED or header.round != current.clock % _CLOCKS:
+        if current is None or current.stage is not PushStage.ASKED or header.round != current.clock % _CLOCKS:
             raise self._corrupt("a RESUMED that answers nothing")
         if header.offset >= len(current.data):
             raise self._corrupt(f"a contribution of {len(current.data)} bytes goes on at byte {header.offset}")
@@ -335,10 +335,10 @@ class StoreLane:
         push = self._pushes.get(header.round)
         if push is None or applied is Applied.HELD:
             return  # said again, or to be said again
-        if push.stage not in (Stage.SENT, Stage.REPEATS):
+        if push.stage not in (PushStage.SENT, PushStage.REPEATS):
             raise self._corrupt(f"contribution {header.round} was answered before it was sent")
         del self._pushes[header.round]
-        push.stage = Stage.ANSWERED
+        push.stage = PushStage.ANSWERED
         self._begun -= 1
         push.settled(Outcome(applied, header.offset))
 

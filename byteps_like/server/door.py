@@ -40,6 +40,10 @@ _log = logging.getLogger(__name__)
 
 EARLY_SECONDS = 5.0  # how long a HELLO of an epoch that this server hasn't heard of yet may wait
 _EARLY_LIMIT = 4096
+_ROOM_SECONDS = 0.005
+"""After which a full queue is looked at again."""
+PATIENCE_SECONDS = 30.0
+"""How long a worker may take nothing at all: as long as one whose heartbeats fail."""
 _PROBE_AGAIN_SECONDS = 0.2  # ZeroMQ reports a disconnect a little before it forgets the peer
 
 
@@ -276,16 +280,48 @@ class Door:
         self._send(session.peer, [Envelope(DoorKind.WELCOME).encode(), welcome.encode()])
 
     def _from_link(self, session: DoorSession, shard: int) -> None:
+        if session.paused:
+            return
         envelope = Envelope(DoorKind.FRAME, shard).encode()
         try:
-            for header, payload in session.answers(shard):
-                if not self._send(session.peer, [envelope, header, payload]):
-                    return
+            session.unsent.extend([envelope, header, payload] for header, payload in session.answers(shard))
         except BytePSLikeError as error:
             if session.leaving:
                 self._drop(session)
             else:
                 self._end(session, error)
+            return
+        self._deliver(session)
+
+    def _deliver(self, session: DoorSession) -> None:
+        """Sends what is unsent; its links are read again once nothing is."""
+        try:
+            while session.unsent and self._socket.send(session.peer, session.unsent[0]):
+                session.unsent.popleft()
+                session.last_sent = time.monotonic()
+        except PeerGoneError as why:
+            self._lose(session, str(why))
+            return
+        if session.paused != bool(session.unsent):
+            self._pause(session, bool(session.unsent))
+        if session.paused:
+            self._call_in(_ROOM_SECONDS, lambda: self._deliver_again(session))
+
+    def _deliver_again(self, session: DoorSession) -> None:
+        if self._sessions.get(session.peer) is not session:
+            return
+        if time.monotonic() - session.last_sent >= PATIENCE_SECONDS:
+            self._end(session, ShutdownError(f"rank {session.rank} has taken nothing for {PATIENCE_SECONDS:g} s"))
+        else:
+            self._deliver(session)
+
+    def _pause(self, session: DoorSession, paused: bool) -> None:
+        session.paused = paused
+        for link in session.links:
+            if paused:
+                self._poller.unregister(link.fileno())
+            else:
+                self._poller.register(link.fileno(), zmq.POLLIN)
 
     def _leave(self, peer: bytes) -> None:
         self._early.pop(peer, None)
@@ -300,17 +336,17 @@ class Door:
         for peer in list(self._sessions):
             self._send(peer, [Envelope(DoorKind.PROBE).encode()])
 
-    def _send(self, peer: bytes, parts: list[Buffer]) -> bool:
-        """False, and the session of the peer is over, if it is gone."""
+    def _send(self, peer: bytes, parts: list[Buffer]) -> None:
+        """Unless there is no room. The session of a peer that is gone is over."""
         try:
             self._socket.send(peer, parts)
         except PeerGoneError as why:
-            session = self._sessions.get(peer)
-            if session is not None:
-                _log.info("portable rank %d is gone: %s", session.rank, why)
-                self._drop(session)
-            return False
-        return True
+            if peer in self._sessions:
+                self._lose(self._sessions[peer], str(why))
+
+    def _lose(self, session: DoorSession, why: str) -> None:
+        _log.info("portable rank %d is gone: %s", session.rank, why)
+        self._drop(session)
 
     def _refuse(self, peer: bytes, error: BytePSLikeError) -> None:
         self._early.pop(peer, None)
@@ -319,7 +355,15 @@ class Door:
         session = self._sessions.get(peer)
         if session is not None:
             self._drop(session)
-        self._send(peer, [Envelope(DoorKind.REFUSED).encode(), encode_refusal(error)])
+        self._insist(peer, [Envelope(DoorKind.REFUSED).encode(), encode_refusal(error)], PATIENCE_SECONDS)
+
+    def _insist(self, peer: bytes, parts: list[Buffer], patience: float) -> None:
+        """Sends a message to a peer without a session as soon as there is room."""
+        try:
+            if not self._socket.send(peer, parts) and patience > 0:
+                self._call_in(_ROOM_SECONDS, lambda: self._insist(peer, parts, patience - _ROOM_SECONDS))
+        except PeerGoneError:
+            return
 
     def _end(self, session: DoorSession, error: BytePSLikeError) -> None:
         self._refuse(session.peer, error)
@@ -327,6 +371,7 @@ class Door:
     def _drop(self, session: DoorSession) -> None:
         del self._sessions[session.peer]
         for link in session.links:
-            self._poller.unregister(link.fileno())
+            if not session.paused:
+                self._poller.unregister(link.fileno())
             del self._link_of[link.fileno()]
         session.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,6 +11,7 @@ from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.door import Hello
 from byteps_like.wire.frame import FrameFlag, FrameType, Header, check_payload, decode_header
+from byteps_like.wire.note import NOTE_BYTES, Applied
 
 SEGMENT = 1 << 20  # largest payload a worker may send
 WINDOW = 32 << 20  # most bytes of contributions a worker may have unanswered
@@ -38,6 +41,51 @@ LinkOpener = Callable[[Hello, int], FrameLink]
 """Opens a link for whoever said HELLO to a shard; blocks for the handshake; raises its typed error."""
 
 
+class Unanswered:
+    """Bytes of contributions that a worker has pushed, and has no answer to.
+
+    Of a store key those of one contribution don't count: other ranks decide when it is answered, and its value takes as
+    much memory anyway.
+    """
+
+    def __init__(self) -> None:
+        self._of_rounds = 0
+        self._totals: dict[tuple[int, int], int] = {}
+        """Bytes of each store key's value, by shard and key."""
+        self._of_stores: Counter[tuple[int, int]] = Counter()
+        self._excess = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Those that count."""
+        return self._of_rounds + self._excess
+
+    def pushed(self, shard: int, header: Header) -> None:
+        """A frame to that shard."""
+        key = shard, header.key
+        if header.type == FrameType.SPEC:
+            self._set(key, 0)  # a first value gets no answer of its own
+            self._totals[key] = header.total
+        elif header.type == FrameType.PUSH and key in self._totals:
+            noted = NOTE_BYTES if header.flags & FrameFlag.NOTED else 0
+            self._set(key, self._of_stores[key] + header.length - noted)
+        elif header.type == FrameType.PUSH:
+            self._of_rounds += header.length
+
+    def answered(self, shard: int, header: Header) -> None:
+        """A frame from that shard."""
+        key = shard, header.key
+        if header.type == FrameType.APPLIED and header.aux != Applied.HELD:
+            self._set(key, self._of_stores[key] - self._totals.get(key, 0))
+        elif header.type == FrameType.RESULT and key not in self._totals:
+            self._of_rounds = max(0, self._of_rounds - header.length)
+
+    def _set(self, key: tuple[int, int], nbytes: int) -> None:
+        most = self._totals.get(key, 0)
+        self._excess += max(0, nbytes - most) - max(0, self._of_stores[key] - most)
+        self._of_stores[key] = max(0, nbytes)
+
+
 class DoorSession:
     """The links of one connected worker. Raises typed errors; the door ends the session of which one came."""
 
@@ -48,7 +96,12 @@ class DoorSession:
         self.view = hello.view
         self.links: list[FrameLink] = []
         self.leaving = False  # the worker has said goodbye: its links may end
-        self._unanswered = 0
+        self.unsent: deque[list[Buffer]] = deque()
+        """Messages for which there was no room on the way to the worker. Meanwhile its links are not read."""
+        self.paused = False
+        """Whether that is so."""
+        self.last_sent = time.monotonic()
+        self._unanswered = Unanswered()
         try:
             for shard in range(shards):
                 self.links.append(open_link(hello, shard))
@@ -64,10 +117,9 @@ class DoorSession:
         self._check(shard, header)
         check_payload(header, payload)
         self.leaving |= header.type == FrameType.GOODBYE
-        if header.type == FrameType.PUSH:
-            self._unanswered += header.length
-        if self._unanswered > max(WINDOW, header.total) + SEGMENT:
-            text = f"rank {self.rank} pushed {self._unanswered} bytes ahead of their results"
+        self._unanswered.pushed(shard, header)
+        if self._unanswered.nbytes > max(WINDOW, header.total) + SEGMENT:
+            text = f"rank {self.rank} pushed {self._unanswered.nbytes} bytes ahead of their results"
             raise CapacityError(text, rank=self.rank)
         self.links[shard].send(bytes(header_bytes), payload)
 
@@ -88,7 +140,8 @@ class DoorSession:
     def answers(self, shard: int) -> list[tuple[bytes, bytes]]:
         """The frames that the shard has sent."""
         frames = self.links[shard].recv()
-        self._unanswered = max(0, self._unanswered - sum(len(payload) for _, payload in frames))
+        for header, _ in frames:
+            self._unanswered.answered(shard, decode_header(header))
         return frames
 
     def close(self) -> None:

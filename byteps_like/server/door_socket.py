@@ -20,7 +20,7 @@ _HEARTBEAT_MS = 5_000
 _HEARTBEAT_TIMEOUT_MS = 30_000  # a stopped process is slow, not gone: the stall rules are about it
 _HANDSHAKE_MS = 10_000
 _RECEIVE_QUEUE = 64  # messages per peer, before its TCP window closes
-_SEND_QUEUE = 4096  # messages per peer; a worker that takes its results stays far below
+_SEND_QUEUE = 256  # messages per peer: 32 MiB of usual segments
 _BURST = 64  # messages per turn, so that links are served in between
 
 _FAILURES = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
@@ -28,7 +28,7 @@ _EVENTS = zmq.Event.DISCONNECTED | _FAILURES
 
 
 class PeerGoneError(Exception):
-    """The peer of this routing id isn't connected any more, or takes no messages."""
+    """The peer of this routing id isn't connected any more."""
 
 
 class DoorSocket:
@@ -95,14 +95,17 @@ class DoorSocket:
                 return
             yield parts[0].bytes, [part.buffer for part in parts[1:]]
 
-    def send(self, peer: bytes, parts: list[Buffer]) -> None:
-        """Queues a message; never blocks. Raises PeerGoneError when there is no such peer, or its queue is full."""
+    def send(self, peer: bytes, parts: list[Buffer]) -> bool:
+        """Queues a message; False if there is no room for it now. Raises PeerGoneError when there is no such peer."""
         try:
             self.router.send_multipart([peer, *parts], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
         except zmq.ZMQError as error:
-            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+            if error.errno == zmq.EHOSTUNREACH:
                 raise PeerGoneError(error.strerror) from None
             raise
+        return True
 
     def close(self) -> None:
         """Closes everything at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -18,8 +19,10 @@ from byteps_like.control.calls.door_keys import door_keys
 from byteps_like.errors import CapacityError, CorruptError, RefusedError, ShutdownError
 from byteps_like.portable.dealer import Dealer, Trouble
 from byteps_like.server import door_session
+from byteps_like.server.door_session import Unanswered
 from byteps_like.wire.door import DoorKind, Envelope, Welcome, decode_envelope, decode_welcome
 from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, seal
+from byteps_like.wire.note import Applied
 
 PUSH = Header(FrameType.PUSH, view=1, member=FIRST, key=1, total=8)
 
@@ -186,6 +189,114 @@ def test_who_pushes_too_far_ahead_is_refused(monkeypatch):
         for key in range(3):
             send_frame(dealer, replace(PUSH, key=key, total=1000), bytes(1000))
         assert isinstance(refusal(dealer), CapacityError)
+
+
+SPEC = Header(FrameType.SPEC, view=1, member=FIRST, key=1, total=1000, offset=1)
+APPLIED = Header(FrameType.APPLIED, key=1, total=1000)
+
+
+def pushed(unanswered: Unanswered, key: int, nbytes: int, *, noted: bool = False) -> int:
+    """What counts after a segment of so many bytes."""
+    flags, length = (int(FrameFlag.NOTED), nbytes + 32) if noted else (0, nbytes)
+    unanswered.pushed(0, replace(PUSH, key=key, total=1000, flags=flags, length=length))
+    return unanswered.nbytes
+
+
+def test_of_each_store_key_one_contribution_may_be_unanswered():
+    """Its answer may depend on other ranks, so it must not keep those to other keys back."""
+    unanswered = Unanswered()
+    for key in range(3):
+        unanswered.pushed(0, replace(SPEC, key=key))
+        assert pushed(unanswered, key, 400, noted=True) == pushed(unanswered, key, 600) == 0
+    assert pushed(unanswered, 1, 300, noted=True) == 300
+    assert pushed(unanswered, 2, 1000, noted=True) == 1300
+    for applied, left in ((Applied.HELD, 1300), (Applied.COUNTED, 1000), (Applied.LATE, 1000)):
+        unanswered.answered(0, replace(APPLIED, aux=applied))
+        assert unanswered.nbytes == left
+    unanswered.answered(0, Header(FrameType.RESULT, key=2, length=999))
+    unanswered.answered(0, Header(FrameType.VALUE, key=2, length=999))
+    unanswered.answered(1, replace(APPLIED, key=2))
+    assert unanswered.nbytes == 1000, "of another shard, or no answer"
+    unanswered.answered(0, replace(APPLIED, key=2))
+    assert unanswered.nbytes == 0
+
+
+def test_a_first_value_is_no_contribution():
+    unanswered = Unanswered()
+    unanswered.pushed(0, SPEC)
+    pushed(unanswered, 1, 1000, noted=True)
+    unanswered.pushed(0, SPEC)
+    assert pushed(unanswered, 1, 1000, noted=True) == 0
+    assert pushed(unanswered, 1, 8, noted=True) == 8
+
+
+def test_rounds_count_whatever_store_keys_do():
+    unanswered = Unanswered()
+    unanswered.pushed(0, SPEC)
+    assert pushed(unanswered, 7, 1000) == 1000
+    unanswered.answered(0, replace(APPLIED, key=7))
+    assert unanswered.nbytes == 1000
+    unanswered.answered(0, Header(FrameType.RESULT, key=7, length=600))
+    assert unanswered.nbytes == 400
+
+
+def test_frames_of_store_keys_pass():
+    store = FakeStore(1)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer, replace(HELLO, world_size=1))
+        for header, payload in ((SPEC, b"policy asp"), (replace(SPEC, type=FrameType.PULL, offset=0), b"")):
+            send_frame(dealer, header, payload)
+        send_frame(dealer, PUSH, bytes(8))
+        receive(dealer, DoorKind.FRAME)
+    assert [each.type for each in store.frames] == [FrameType.SPEC, FrameType.PULL, FrameType.PUSH]
+
+
+VALUES, MEGABYTE = 40, 1 << 20
+
+
+def value(key: int, nbytes: int) -> Header:
+    return Header(FrameType.VALUE, view=1, member=FIRST, key=key, total=nbytes)
+
+
+def give_values(store: FakeStore) -> None:
+    """More than sockets and queues hold."""
+    for number in range(VALUES):
+        store.links[0].give(value(number, MEGABYTE), bytes(MEGABYTE))
+
+
+def test_who_reads_slowly_gets_all_in_order_and_its_links_wait_meanwhile(monkeypatch):
+    monkeypatch.setattr("byteps_like.server.door_socket._SEND_QUEUE", 2)
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        give_values(store)
+        until(lambda: [session.paused for session in door._sessions.values()] == [True])
+        store.links[0].give(value(VALUES, 4), b"last")
+        assert dealer.socket.poll(100)
+        assert store.links[0].inbox[-1][1] == b"last", "the link is not read"
+        keys = [decode_header(receive(dealer, DoorKind.FRAME)[1]).key for _ in range(VALUES + 1)]
+        assert keys == list(range(VALUES + 1))
+        until(lambda: [session.paused for session in door._sessions.values()] == [False])
+
+
+def test_who_takes_nothing_at_all_is_refused_in_the_end(monkeypatch):
+    monkeypatch.setattr("byteps_like.server.door_socket._SEND_QUEUE", 2)
+    monkeypatch.setattr("byteps_like.server.door.PATIENCE_SECONDS", 0.5)
+    store = FakeStore(2)
+    with door_to(store) as door, client(door.url) as dealer:
+        say_hello(dealer)
+        link = store.links[0]
+        give_values(store)
+        until(lambda: not door._sessions)
+        assert link.closed
+        assert "rank 0 has taken nothing for 0.5 s" in str(refusal(dealer))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_second_connection_replaces_the_first():
