@@ -86,11 +86,13 @@ class FakeLink:
         self.wakeup.clear()
         if self.error is not None:
             raise self.error
-        frames, self.inbox = self.inbox, []
+        with self.store.lock:
+            frames, self.inbox = self.inbox, []
         return frames
 
     def give(self, header: Header, payload: bytes = b"") -> None:
-        self.inbox.append((seal(header, payload), payload))
+        with self.store.lock:
+            self.inbox.append((seal(header, payload), payload))
         self.wakeup.set()
 
     def close(self) -> None:

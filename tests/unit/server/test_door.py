@@ -254,6 +254,11 @@ def test_frames_of_store_keys_pass():
 VALUES, MEGABYTE = 40, 1 << 20
 
 
+def short_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("byteps_like.server.door_socket._SEND_QUEUE", 2)
+    monkeypatch.setattr("byteps_like.portable.dealer._RECEIVE_QUEUE", 2)
+
+
 def value(key: int, nbytes: int) -> Header:
     return Header(FrameType.VALUE, view=1, member=FIRST, key=key, total=nbytes)
 
@@ -265,7 +270,7 @@ def give_values(store: FakeStore) -> None:
 
 
 def test_who_reads_slowly_gets_all_in_order_and_its_links_wait_meanwhile(monkeypatch):
-    monkeypatch.setattr("byteps_like.server.door_socket._SEND_QUEUE", 2)
+    short_queues(monkeypatch)
     store = FakeStore(2)
     with door_to(store) as door, client(door.url) as dealer:
         say_hello(dealer)
@@ -280,7 +285,7 @@ def test_who_reads_slowly_gets_all_in_order_and_its_links_wait_meanwhile(monkeyp
 
 
 def test_who_takes_nothing_at_all_is_refused_in_the_end(monkeypatch):
-    monkeypatch.setattr("byteps_like.server.door_socket._SEND_QUEUE", 2)
+    short_queues(monkeypatch)
     monkeypatch.setattr("byteps_like.server.door.PATIENCE_SECONDS", 0.5)
     store = FakeStore(2)
     with door_to(store) as door, client(door.url) as dealer:
