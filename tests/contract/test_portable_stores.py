@@ -3,6 +3,8 @@ once over connections that are cut anywhere, errors by name."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +18,7 @@ from cutting_proxy import CuttingProxy
 from mixed_job import DEADLINE, MixedJob, portable_through, reduce
 
 from byteps_like.dtypes import DType, Op
-from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError
+from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, PeerLostError
 from byteps_like.portable.join import join
 from byteps_like.store.combine import combining_of
 from byteps_like.store.policies.registry import policy_of, text_of
@@ -146,7 +148,7 @@ def test_updates_of_means(job, update, reference, dtype):
             np.testing.assert_allclose(value, wanted, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("policy", ["asp", "ssp:s=1", "dssp:lo=1,hi=2", "k_of_n:k=2,late=next", "bsp"])
+@pytest.mark.parametrize("policy", ["asp", "ssp:s=1", "dssp:lo=1,hi=2", "k_of_n:k=1,late=next", "bsp"])
 def test_each_contribution_counts_once_under_every_policy(job, policy):
     """Ranks at their own speed, several contributions in flight; from zeros, all integers, so the sum is exact."""
     count, pushes = 7001, 10
@@ -386,6 +388,43 @@ def test_a_root_without_a_value_is_told_and_may_bring_one_later():
         assert nothing_given.is_set()
     finally:
         made.close()
+
+
+KILLED = """
+import sys
+from byteps_like.config import Config
+from byteps_like.dtypes import DType
+from byteps_like.portable.join import join
+from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.keeping import KeepSpec
+
+worker = join(Config.from_env())
+declared = worker.declare([TensorSpec("w", DType.FLOAT32, (10_000,), partition_bytes=20_000)])[0]
+worker.keep(declared, KeepSpec(*sys.argv[1:4]))
+print("in", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_reads_what_a_killed_rank_should_have_pushed_to_learns_its_name():
+    made = MixedJob(makers=[join, join], others=1)
+    spec = spec_of("bsp", root=None)
+    command = [sys.executable, "-c", KILLED, spec.policy, spec.combine, spec.update]
+    own = subprocess.Popen(command, env=made.environment(2), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        made.start()
+        array = np.ones(10_000, np.float32)
+        kept = made.everybody(lambda w: Kept(w, "w", array, spec))
+        assert own.stdout is not None and own.stdout.readline() == "in\n"
+        handles = [one.start(array) for one in kept]
+        own.kill()
+        errors = [fails(one.pull) for one in kept] + [fails(lambda one=one: outcomes(one)) for one in handles]
+    finally:
+        own.kill()
+        own.wait(DEADLINE)
+        made.close()
+    for error in errors:
+        assert isinstance(error, PeerLostError) and "worker 2" in str(error), error
 
 
 @pytest.mark.parametrize("policy", ["asp", "bsp", "k_of_n:k=2,late=next"])

@@ -63,3 +63,38 @@ def test_torch_falls_back_says_so_and_trains_with_native_workers():
     told = [line for line in output.splitlines() if "native core is not installed" in line]
     assert len(told) == 1, output
     assert "worker 1" in told[0]
+
+
+KEEPING = """
+import sys
+sys.modules["byteps_like._core"] = None  # as on a host where it can't be built
+import numpy as np
+from byteps_like.config import Config
+from byteps_like.dtypes import DType
+from byteps_like.portable.join import join
+from byteps_like.wire.note import Note
+from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.keeping import KeepSpec
+
+worker = join(Config.from_env())
+first = np.arange(30_001, dtype=np.int64)
+(declared,) = worker.declare([TensorSpec("w", DType.INT64, first.shape, partition_bytes=50_000)])
+kept = worker.keep(declared, KeepSpec("ssp:s=2", "sum:age=none,damp=none", "add", root=2), first.ctypes.data)
+value = np.empty_like(first)
+for step in range(20):
+    gradient = np.full_like(first, (worker.rank + 1) * (step + 1))
+    handle = kept.push(gradient.ctypes.data, Note(base=0))
+    kept.pull(value.ctypes.data).wait()
+    handle.wait()
+worker.barrier()
+kept.pull(value.ctypes.data).wait()
+servers = {part.server for part in declared.partitions}
+print("END", len(declared.partitions) > 4, sorted(servers), set((value - first).tolist()), flush=True)
+worker.close()
+"""
+
+
+def test_three_workers_without_the_core_share_a_value_that_two_servers_keep():
+    output = run_job("-n", "3", "-s", "2", "--", sys.executable, "-c", KEEPING)
+    ends = [line.partition("END ")[2] for line in output.splitlines() if "END" in line]
+    assert ends == [f"True [0, 1] {{{(1 + 2 + 3) * 210}}}"] * 3, output
