@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from fake_store import FIRST, FakeLink, FakeStore
 
 from byteps_like.dtypes import DType
 from byteps_like.store.combine import combining_of
@@ -18,6 +19,7 @@ from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, 
 from byteps_like.wire.note import NOTE_BYTES, Note, NoteBit, decode_note
 
 NUMPY = {DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.INT64: np.int64}
+OF_KEYS = (FrameType.PUSH, FrameType.RESUME, FrameType.PULL)
 Frame = tuple[Header, bytes]
 
 
@@ -179,3 +181,31 @@ class FakeKeeper:
             piece = value[offset : offset + self.segment]
             segment = replace(header, type=FrameType.VALUE, root=version, offset=offset, aux=0, length=len(piece))
             self.out[rank].append((segment, piece))
+
+
+class KeepingStore(FakeStore):
+    """A FakeStore that keeps values, too."""
+
+    def __init__(self, size: int, **drops: int) -> None:
+        super().__init__(size, **drops)
+        self.keeper = FakeKeeper(size, segment=5000)
+
+    def open_link(self, member: int) -> FakeLink:
+        with self.lock:
+            self.keeper.cut(member - FIRST)
+        return super().open_link(member)
+
+    def handle(self, link: FakeLink, header: Header, payload: bytes) -> None:
+        kept = header.type in OF_KEYS and header.key in self.keeper.entries
+        if not kept and header.type is not FrameType.SPEC:
+            super().handle(link, header, payload)
+            return
+        self.keeper.take(link.rank, header, payload)
+        for rank, frames in self.keeper.out.items():
+            if rank in self.links:
+                self._give(self.links[rank], replace(header, member=FIRST + rank), frames)
+
+    def _give(self, link: FakeLink, like: Header, frames: list[Frame]) -> None:
+        for header, payload in frames:
+            link.give(replace(header, view=like.view, member=like.member), payload)
+        frames.clear()

@@ -124,10 +124,14 @@ class FakeStore:
                 self.drops -= 1
                 link.error = ShutdownError("the link broke (on purpose)")
                 link.wakeup.set()
-            elif header.type == FrameType.PUSH:
-                self._push(link, header, payload)
-            elif header.type == FrameType.RESUME:
-                self._resume(link, header)
+            else:
+                self.handle(link, header, payload)
+
+    def handle(self, link: FakeLink, header: Header, payload: bytes) -> None:
+        if header.type == FrameType.PUSH:
+            self._push(link, header, payload)
+        elif header.type == FrameType.RESUME:
+            self._resume(link, header)
 
     def _push(self, link: FakeLink, header: Header, payload: bytes) -> None:
         current = self.rounds.setdefault((header.key, header.round), Round(header))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_keeper import KeepingStore
 from fake_store import FIRST, INCARNATION, SECRET, SERVER, FakeStore, door_to
 
 from byteps_like.control.calls.door_keys import door_keys
@@ -25,7 +28,9 @@ from byteps_like.errors import (
     StalledError,
 )
 from byteps_like.portable.worker import PortableOptions, PortableWorker
+from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.api import Declared, Partition, TensorSpec, Worker
+from byteps_like.worker.keeping import Keeps, KeepSpec, KeptTensor
 from byteps_like.worker.standing import Standing
 
 DEADLINE = 20.0
@@ -313,3 +318,67 @@ def test_idle_threads_sleep():
         before = time.process_time()
         threading.Event().wait(0.5)
         assert time.process_time() - before < 0.02
+
+
+SUM = KeepSpec("asp", "sum:age=none,damp=none", "add", root=1)
+
+
+def keep_on_all(pair: Sequence[PortableWorker], first: np.ndarray, spec: KeepSpec = SUM) -> list[KeptTensor]:
+    """On two ranks at once: the first value is rank 1's."""
+    given = TensorSpec("kept", DType[first.dtype.name.upper()], first.shape)
+
+    def keep(worker: PortableWorker) -> KeptTensor:
+        assert isinstance(worker, Keeps)
+        return worker.keep(worker.declare([given])[0], spec, first.ctypes.data if worker.rank == spec.root else 0)
+
+    with ThreadPoolExecutor(len(pair)) as pool:
+        return list(pool.map(keep, pair))
+
+
+def test_values_are_kept_over_servers_and_links_that_break():
+    """The stores drop every link again and again, at frames that fall anywhere; rounds are under way meanwhile."""
+    control = FakeControl([(0, 0), (1, 1), (0, 1), (1, 0)], piece=24_000)
+    first = np.arange(20_000)
+    stores = [[KeepingStore(2, drop_after=9, drops=6) for _ in range(2)] for _ in range(2)]
+    with ExitStack() as stack:
+        urls = [stack.enter_context(door_to(*shards)).url for shards in stores]
+        with workers(urls, 2, control, segment=9000) as pair:
+            kept = keep_on_all(pair, first)
+            arrays, handles = [np.full_like(first, 10**turn) for turn in range(6)], []
+            for array in arrays:
+                rounds = [np.full(5000, rank) for rank in range(2)]
+                begun = [start(worker, own) for worker, own in zip(pair, rounds, strict=True)]
+                handles += [one.push(array.ctypes.data, Note()) for one in kept]
+                for handle, own in zip(begun, rounds, strict=True):
+                    handle.wait(DEADLINE)
+                    assert (own == 1).all()
+            for handle in handles:
+                handle.wait(DEADLINE)
+                assert {outcome.applied for outcome in handle.outcomes()} == {Applied.COUNTED}
+            for one in kept:
+                value = np.zeros_like(first)
+                handle = one.pull(value.ctypes.data)
+                handle.wait(DEADLINE)
+                assert {outcome.version for outcome in handle.outcomes()} == {12}
+                assert (value == first + 2 * 111_111).all()
+    assert sum(store.drops for shards in stores for store in shards) == 0
+
+
+def test_close_ends_what_is_under_way_with_kept_values():
+    with door_to(KeepingStore(2)) as door, workers([door.url], 2, FakeControl()) as pair:
+        first = np.zeros(100)
+        kept = keep_on_all(pair, first, replace(SUM, policy="bsp"))
+        handles = [kept[0].push(first.ctypes.data, Note()), kept[0].pull(first.ctypes.data)]
+        with pytest.raises(DeadlineError):
+            handles[1].wait(0.05)
+        pair[0].close()
+        for call in (handles[0].wait, handles[1].wait, lambda: kept[0].pull(first.ctypes.data)):
+            with pytest.raises(ShutdownError):
+                call()
+
+
+def test_who_waits_for_a_first_value_that_nobody_brings_is_told():
+    with door_to(KeepingStore(2)) as door, workers([door.url], 1, FakeControl(), world=2, stall_timeout=0.2) as (one,):
+        declared = one.declare([TensorSpec("kept", DType.INT64, (5,))])[0]
+        with pytest.raises(StalledError, match="'kept' made no progress"):
+            one.keep(declared, SUM)
