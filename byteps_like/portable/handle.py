@@ -24,7 +24,10 @@ class Waited(Protocol):
         """When (time.monotonic) any byte last moved."""
 
     def report_waiting(self, name: str, since: float) -> None:
-        """Somebody has been waiting for `name` for `since` seconds."""
+        """Somebody has been waiting for a round of `name` for `since` seconds."""
+
+    def report_keeping(self, name: str, since: float) -> None:
+        """Somebody has been waiting for what servers keep of `name`."""
 
     def stopped_waiting(self) -> None:
         """Not any more."""
@@ -63,13 +66,16 @@ class PortableHandle:
             raise self._worker.job_error(self._error)
 
     def _wait_long(self, began: float, timeout: float | None) -> None:
-        self._worker.report_waiting(self.name, time.monotonic() - began)
+        self._report(time.monotonic() - began)
         try:
             while not self._finished.wait(max(0.0, self._deadline(began, timeout) - time.monotonic())):
                 if time.monotonic() >= self._deadline(began, timeout):
                     raise self._late(time.monotonic() - began, timeout)
         finally:
             self._worker.stopped_waiting()
+
+    def _report(self, since: float) -> None:
+        self._worker.report_waiting(self.name, since)
 
     def _deadline(self, began: float, timeout: float | None) -> float:
         if timeout is not None:
@@ -115,3 +121,6 @@ class PortableKeepHandle(PortableHandle):
         """What has become of one."""
         self._outcomes[part] = outcome
         self.land()
+
+    def _report(self, since: float) -> None:
+        self._worker.report_keeping(self.name, since)

@@ -272,6 +272,11 @@ class PortableWorker(Stands):
             in_flight = {key: number for key, (number, handle) in self._started.items() if not handle.done()}
         self._client.waiting(Waiting(name=name, round=in_flight.get(name, 0), since=since, started=in_flight))
 
+    def report_keeping(self, name: str, since: float) -> None:
+        """Tells the scheduler, too. Not what this rank has started: whom it waits for is its policy's affair, so nobody
+        can tell by its wait that ranks wait for each other."""
+        self._client.waiting(Waiting(name=name, round=0, since=since))
+
     def stopped_waiting(self) -> None:
         """Tells the scheduler that it isn't any more."""
         self._client.waiting(None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from mixed_job import DEADLINE, MixedJob, portable_through, reduce
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, PeerLostError
 from byteps_like.portable.join import join
+from byteps_like.server import door_session
 from byteps_like.store.combine import combining_of
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.updates.registry import update_of
@@ -265,6 +267,22 @@ def test_a_tensor_may_be_opened_again_and_nothing_of_it_is_new(job):
         assert (value == first + 2 * RANKS).all()
 
 
+def test_ranks_may_push_and_read_in_any_order(job, monkeypatch):
+    """Far more than their credit: nothing that others have yet to push keeps back what they wait for."""
+    monkeypatch.setattr(door_session, "WINDOW", 1 << 20)
+    like = np.zeros(1 << 18)
+
+    def train(worker: Any) -> list[np.ndarray]:
+        kept = [Kept(worker, f"any order {number}", like, spec_of("bsp", root=None)) for number in range(16)]
+        order = np.roll(np.arange(len(kept)), 5 * worker.rank)
+        handles = [kept[one].start(like) for one in order]
+        for handle in handles:
+            outcomes(handle)
+        return [kept[one].pull(least=1)[0] for one in order]
+
+    assert all((value == 0).all() for values in job.everybody(train) for value in values)
+
+
 def test_an_empty_tensor_is_kept_too(job):
     kept = [Kept(worker, "empty", np.zeros(0, np.float32), spec_of("bsp", root=None)) for worker in job.workers]
     assert kept[0].push(np.zeros(0, np.float32)) == [] == list(kept[0].pull()[1])
@@ -328,6 +346,27 @@ def test_a_read_waits_as_its_policy_says(job):
             kept.push(first)
 
     job.everybody(train)
+
+
+def test_who_waits_long_for_different_values_is_in_no_deadlock(monkeypatch):
+    """Ranks 0 and 1 wait for rank 2, not for each other."""
+    monkeypatch.setattr("byteps_like.portable.handle._REPORT_AFTER", 0.1)
+    made = MixedJob(makers=[join] * RANKS, heartbeat_interval=0.2)
+    array = np.ones(10)
+
+    def train(worker: Any) -> np.ndarray:
+        kept = [Kept(worker, name, array, spec_of("bsp", root=None)) for name in "ab"]
+        if worker.rank == 2:
+            time.sleep(2.0)  # several heartbeats
+        handles = [one.start(array) for one in kept]
+        for number in (worker.rank, worker.rank + 1):
+            outcomes(handles[number % 2])
+        return kept[0].pull(least=1)[0] + kept[1].pull(least=1)[0]
+
+    try:
+        assert all((value == 2 * RANKS).all() for value in made.everybody(train))
+    finally:
+        made.close()
 
 
 def fails(call: Callable[[], Any]) -> BytePSLikeError:

@@ -377,6 +377,21 @@ def test_close_ends_what_is_under_way_with_kept_values():
                 call()
 
 
+def test_a_long_wait_for_a_kept_value_says_nothing_of_rounds(monkeypatch):
+    """Or the scheduler would take ranks that wait for two values for ranks that wait for each other."""
+    monkeypatch.setattr("byteps_like.portable.handle._REPORT_AFTER", 0.05)
+    control = FakeControl()
+    with door_to(KeepingStore(2)) as door, workers([door.url], 2, control) as pair:
+        first = np.zeros(100)
+        kept = keep_on_all(pair, first, replace(SUM, policy="bsp"))
+        control.waited.clear()
+        kept[0].push(first.ctypes.data, Note())
+        with pytest.raises(DeadlineError):
+            kept[0].pull(first.ctypes.data).wait(0.2)
+    told, ended = control.waited
+    assert (told["name"], "started" in told, ended) == ("kept", False, None)
+
+
 def test_who_waits_for_a_first_value_that_nobody_brings_is_told():
     with door_to(KeepingStore(2)) as door, workers([door.url], 1, FakeControl(), world=2, stall_timeout=0.2) as (one,):
         declared = one.declare([TensorSpec("kept", DType.INT64, (5,))])[0]
