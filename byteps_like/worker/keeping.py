@@ -73,8 +73,9 @@ class Keeps(Protocol):
 
     def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
         """Opens a declared tensor of float32, float64 or int64, on all ranks. `initial`: on `spec.root`, the address of
-        the first value, unless servers have one already. Blocks until each key has a value.
+        the first value, unless servers have one already; not used after the call. Blocks until each key has a value.
 
-        Raises MismatchError (naming both ranks and both texts) where ranks give different specs, and
-        InvalidArgumentError for a spec that servers refuse, or a tensor of another dtype.
+        Raises MismatchError (naming both ranks and both texts) where ranks give different specs: one that has opened
+        the tensor by then hears of it in a later call. InvalidArgumentError for a spec that servers refuse, a tensor of
+        another dtype, and on the root where a value is wanted and none given.
         """
