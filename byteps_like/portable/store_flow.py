@@ -37,8 +37,8 @@ class StoreFlow:
         """By key, whose turn is in one of these."""
         self._order = itertools.count()
         self._excess = 0
-        self._specs: dict[tuple[int, bytes], int] = {}
-        """Numbers of texts on the link to a shard."""
+        self._specs: dict[int, dict[bytes, int]] = {}
+        """By shard, numbers of texts on the link to it."""
 
     def set_segment(self, nbytes: int) -> None:
         """The largest payload of a frame from now on; rounded down so that no segment splits an element."""
@@ -133,6 +133,6 @@ class StoreFlow:
 
     def _numbered(self, shard: int, header: Header, text: bytes) -> Frame:
         """A SPEC with its number on this link, and its text where that is new."""
-        known = (shard, text) in self._specs
-        number = self._specs.setdefault((shard, text), len(self._specs))
-        return replace(header, aux=number), b"" if known else text
+        numbers = self._specs.setdefault(shard, {})
+        known = text in numbers
+        return replace(header, aux=numbers.setdefault(text, len(numbers))), b"" if known else text

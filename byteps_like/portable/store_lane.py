@@ -111,8 +111,8 @@ class _Door(Enum):
 class StoreLane:
     """All of one key, in the order in which it was asked for. One thread.
 
-    Contributions go one after the other. So do reads, which overtake contributions: the server keeps one back until those
-    before it have come.
+    Contributions go one after the other. So do reads, which overtake contributions: the server keeps a read back until
+    those before it have come.
     """
 
     def __init__(self, spec: LaneSpec) -> None:

@@ -126,7 +126,8 @@ def test_the_text_of_a_spec_goes_once_on_a_link():
     other = TEXT.replace("asp", "bsp")
     for key, text in enumerate((TEXT, other, TEXT, other)):
         flow.open(lane_spec(key, text=text), None, lambda _: None)
-    once = [(0, TEXT), (1, other), (0, ""), (1, "")]
+    flow.open(replace(lane_spec(9, text=other), shard=1), None, lambda _: None)
+    once = [(0, TEXT), (1, other), (0, ""), (1, ""), (0, other)]
     assert [(header.aux, text.decode()) for header, text in sent(flow)] == once
     flow.new_link()
     assert [(header.aux, text.decode()) for header, text in sent(flow)] == once
