@@ -91,7 +91,6 @@ class LanePull:
     least: int = 0
     priority: int = 0
     clock: int = field(default=0, init=False)
-    asked: bool = field(default=False, init=False)
     got: int = field(default=0, init=False)
     version: int = field(default=0, init=False)
     """Of which it has got something."""
@@ -111,8 +110,8 @@ class _Door(Enum):
 class StoreLane:
     """All of one key, in the order in which it was asked for. One thread.
 
-    Contributions go one after the other. So do reads, which overtake contributions: the server keeps a read back until
-    those before it have come.
+    Contributions go one after the other. Reads overtake them: the server keeps a read back until those before it have
+    come. Of reads with as many contributions before them there is one at a time, since answers name them by that.
     """
 
     def __init__(self, spec: LaneSpec) -> None:
@@ -132,7 +131,9 @@ class StoreLane:
         self._begun = 0
         """Contributions that have begun to be sent, and are not answered."""
         self._pulls: deque[LanePull] = deque()
-        """Only the first may have been asked for."""
+        """Not asked for."""
+        self._reading: dict[int, LanePull] = {}
+        """Asked for, by clock."""
 
     # What is asked of it
 
@@ -166,8 +167,10 @@ class StoreLane:
         self._repeats.clear()
         if self._initial is not None:
             self._initial.new_link()
-        if self._pulls:
-            self._pulls[0].asked, self._pulls[0].got = False, 0
+        for pull in self._reading.values():
+            pull.got = 0
+        self._pulls.extendleft(reversed(self._reading.values()))
+        self._reading.clear()
 
     # What it has to say
 
@@ -199,7 +202,7 @@ class StoreLane:
             self._repeats.popleft()
         if self._door is _Door.SHUT or (self.current is not None and self.current.stage is PushStage.ASKS):
             return True
-        return self._door is _Door.OPEN and bool(self._repeats or (self._pulls and not self._pulls[0].asked))
+        return self._door is _Door.OPEN and (bool(self._repeats) or self._next_pull() is not None)
 
     def question(self) -> Frame:
         """The next frame without any bytes of a value; it counts as sent. Call `has_question` before."""
@@ -213,7 +216,7 @@ class StoreLane:
         if current is not None and current.stage is PushStage.ASKS:
             current.stage = PushStage.ASKED
             return self._header(FrameType.RESUME, current.clock), b""
-        return self._ask(self._pulls[0])
+        return self._ask()
 
     def segment(self, most: int) -> Frame:
         """The next one, at most `most` bytes, of what `sends`; it counts as sent."""
@@ -243,8 +246,14 @@ class StoreLane:
         push.stage = PushStage.SENT
         return self._noted(self._push_header(push)), encode_note(push.note)
 
-    def _ask(self, pull: LanePull) -> Frame:
-        pull.asked = True
+    def _next_pull(self) -> LanePull | None:
+        return next((pull for pull in self._pulls if pull.clock % _CLOCKS not in self._reading), None)
+
+    def _ask(self) -> Frame:
+        pull = self._next_pull()
+        assert pull is not None
+        self._pulls.remove(pull)
+        self._reading[pull.clock % _CLOCKS] = pull
         header = self._header(FrameType.PULL, pull.clock)
         return replace(header, aux=pull.least, root=NOBODY, priority=pull.priority), b""
 
@@ -344,8 +353,8 @@ class StoreLane:
         push.settled(Outcome(applied, header.offset))
 
     def _take_value(self, header: Header, payload: Buffer) -> None:
-        pull = self._pulls[0] if self._pulls and self._pulls[0].asked else None
-        if pull is None or header.round != pull.clock % _CLOCKS or header.total != len(pull.out):
+        pull = self._reading.get(header.round)
+        if pull is None or header.total != len(pull.out):
             raise self._corrupt(f"a value of {header.total} bytes for read {header.round}, which there is not")
         if header.offset != pull.got or not header.length or (pull.got and header.root != pull.version):
             raise self._corrupt(
@@ -356,7 +365,7 @@ class StoreLane:
         pull.got += header.length
         pull.version = header.root
         if pull.got == len(pull.out):
-            self._pulls.popleft()
+            del self._reading[header.round]
             pull.settled(Outcome(Applied.COUNTED, header.root))
 
     def _corrupt(self, what: str) -> CorruptError:

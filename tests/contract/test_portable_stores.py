@@ -348,6 +348,23 @@ def test_a_read_waits_as_its_policy_says(job):
     job.everybody(train)
 
 
+def test_a_read_of_a_version_to_come_keeps_no_later_one_back(job):
+    """Which all ranks need to make that version."""
+    first, steps = np.zeros(12_000, np.int64), 4
+
+    def train(worker: Any) -> np.ndarray:
+        kept = Kept(worker, "to come", first, spec_of("bsp"))
+        last, one = np.empty_like(first), np.ones_like(first)
+        handle = kept.tensor.pull(last.ctypes.data, least=steps)
+        for step in range(steps):
+            kept.push(one, base=step)
+            assert (kept.pull()[0] == RANKS * (step + 1)).all()
+        assert {outcome.version for outcome in outcomes(handle)} == {steps}
+        return last
+
+    assert all((value == RANKS * steps).all() for value in job.everybody(train))
+
+
 def test_who_waits_long_for_different_values_is_in_no_deadlock(monkeypatch):
     """Ranks 0 and 1 wait for rank 2, not for each other."""
     monkeypatch.setattr("byteps_like.portable.handle._REPORT_AFTER", 0.1)

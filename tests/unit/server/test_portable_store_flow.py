@@ -152,6 +152,28 @@ def test_a_read_says_what_it_waits_for_and_lands_in_pieces():
     assert told(flow) == [(PULL, 1, 3, 0)], "one after the other"
 
 
+def test_a_read_of_a_version_to_come_keeps_none_back_but_those_with_as_many_contributions_before_them():
+    """Those may be what it waits for."""
+    flow, landed = StoreFlow(1000, 1000), list[str]()
+    opened(flow, lane_spec())
+    outs = {name: bytearray(48) for name in "abc"}
+    pulls = {name: LanePull(memoryview(out), lambda _, name=name: landed.append(name)) for name, out in outs.items()}
+    flow.pull(1, replace(pulls["a"], least=5))
+    flow.pull(1, pulls["b"])
+    flow.push(1, push_of(48))
+    flow.pull(1, pulls["c"])
+    assert told(flow) == [(PULL, 1, 0, 0), (PULL, 1, 1, 0), (PUSH, 1, 0, 0)]
+    half = Header(VALUE, key=1, length=24, total=48)
+    for clock, offset, version in ((1, 0, 1), (0, 0, 5), (1, 24, 1), (0, 24, 5)):
+        flow.take(replace(half, round=clock, offset=offset, root=version), bytes([version]) * 24)
+    assert landed == ["c", "a"] and outs["c"] == b"\x01" * 48 and outs["a"] == b"\x05" * 48
+    assert told(flow) == [(PULL, 1, 0, 0)]
+    flow.new_link()
+    sent(flow)
+    flow.take(Header(OPENED, key=1, round=1), b"")
+    assert told(flow)[-1] == (PULL, 1, 0, 0)
+
+
 def test_a_higher_priority_goes_between_segments():
     flow = StoreFlow(40, 1000)
     for key in (1, 2):
@@ -368,7 +390,9 @@ class Links:
             key = self._random.choice(sorted(asked.opened))
             read = Read(key, len(asked.pushed[key]), np.full(SIZES[key] // 8, -1))
             asked.reads.append(read)
-            self._flows[rank].pull(key, LanePull(memoryview(read.out).cast("B"), read.outcomes.append))
+            least = asked.newest(key) + self._random.choice([0, 0, 0, 1, 2])
+            pull = LanePull(memoryview(read.out).cast("B"), read.outcomes.append, least, self._random.randrange(3))
+            self._flows[rank].pull(key, pull)
 
     def _says(self, rank: int) -> None:
         if self._flows[rank].urgency() is not None:
@@ -434,7 +458,7 @@ def check_reads(links: Links, key: int, *, sees_own: bool) -> None:
     for asked in links.asked:
         for read in asked.reads:
             if read.key != key or not read.outcomes:
-                assert read.key != key or entry.readers, "it waits there"
+                assert read.key != key or entry.readers, "it, or one before it, waits there"
                 continue
             version = read.outcomes[0].version
             assert read.out.tobytes() == entry.history[version]
