@@ -14,6 +14,7 @@ from byteps_like.config import Config
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.worker.api import TensorSpec, Worker
+from byteps_like.worker.current import found_by
 
 Array = npt.NDArray[Any]
 
@@ -133,3 +134,6 @@ def _current() -> _Session:
     if session is None:
         raise NotInitializedError("call byteps_like.portable.init() first")
     return session
+
+
+found_by("byteps_like.portable", lambda: None if _session is None else _session.worker)

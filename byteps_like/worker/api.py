@@ -34,6 +34,8 @@ class TensorSpec:
     it, servers keep an error feedback of their own for results that they encode again. Float32 only; all ranks alike.
     """
 
+    row_bytes: int = 0
+    """No partition splits so many bytes, but for the tensor's end; 0: any element may begin one."""
     says_all: bool = False
     """The name says what is here: who uses it means the same, and nothing needs to be compared."""
     details: str = field(default="", compare=False, repr=False)

@@ -195,6 +195,7 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
         partition_bytes=spec.partition_bytes,
         codec=spec.codec,
         details=spec.details,
+        row_bytes=spec.row_bytes,
     )
 
 
@@ -214,9 +215,10 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
         _partition_bytes(message.partition_bytes)
     spec = TensorSpec(
         message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
-        details=message.details,
+        row_bytes=message.row_bytes, details=message.details,
     )  # fmt: skip
     bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
+    bounds.whole(f"bytes of a row of tensor {spec.name!r}", spec.row_bytes, 0, spec.nbytes)
     return spec
 
 

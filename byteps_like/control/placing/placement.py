@@ -84,7 +84,7 @@ class Placer:
         codec = _codec(spec)
         usual = min(self._partition_bytes, ENCODED_BYTES) if codec and codec.waits else self._partition_bytes
         partition_bytes = spec.partition_bytes or usual
-        grain = _grain(codec, partition_bytes)
+        grain = lcm(_grain(codec, partition_bytes), spec.row_bytes or 1)
         largest = max(partition_bytes // grain, 1) * grain
         self._check_count(spec, -(-spec.nbytes // largest), partition_bytes)
         each = self._share_out(spec.nbytes, largest, grain)

@@ -34,6 +34,7 @@ from byteps_like.torch.job.shadows import PACKED
 from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
+from byteps_like.worker.current import found_by
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.standing import Standing
 
@@ -346,6 +347,14 @@ def current() -> Runtime:
     if runtime is None:
         raise NotInitializedError("byteps_like.torch is not initialized; call init() first")
     return runtime
+
+
+def _worker() -> Worker | None:
+    runtime = _bound.get() or _process
+    return None if runtime is None else runtime.worker
+
+
+found_by("byteps_like.torch", _worker)
 
 
 @contextmanager

@@ -1,0 +1,140 @@
+"""What a store's calls return: an operation in flight, and what has become of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from byteps_like.wire.note import Applied
+from byteps_like.worker.keeping import KeepHandle, Outcome
+
+
+@dataclass(frozen=True)
+class Flight:
+    """Some partitions of one operation."""
+
+    handle: KeepHandle
+    parts: range
+    base: int | None = None
+    """The version that they were computed on; None: they are read."""
+
+
+Landed = Callable[[Sequence[tuple[Flight, Sequence[Outcome]]]], None]
+
+
+class Future:
+    """A push or a pull in flight. Thread-safe.
+
+    What is pushed must stay as it is, and what is read must be left alone, until it is done. All but `done` and `weight`
+    block until then, and raise the error that the operation has ended with.
+    """
+
+    def __init__(self, flights: Sequence[Flight], landed: Landed, weight: float = 1.0) -> None:
+        """`landed` is called once, when all is done, on a thread that waits or asks."""
+        self.weight = weight
+        """What the contribution counts; 1 of a pull."""
+        self._flights, self._landed = flights, landed
+        self._outcomes: list[tuple[Flight, Outcome]] = []
+        self._began, self._took = time.monotonic(), 0.0
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not. Never blocks."""
+        return self._ended or all(flight.handle.done() for flight in self._flights)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until it is done: a push, when servers have said what became of it; a pull, when `out` has the value.
+
+        A contribution that is late, or not finite, raises nothing: see `counted`. Raises DeadlineError after `timeout`
+        seconds (None: the job's own deadline), and the job's errors.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        for flight in self._flights:
+            flight.handle.wait(None if end is None else max(end - time.monotonic(), 0.0))
+        with self._lock:
+            if not self._ended:
+                self._settle()
+                self._ended = True
+
+    def followed_by(self, other: Future) -> Future:
+        """Both as one: done when both are. What it says of the contribution is this one's, the version the other's."""
+        return Both(self, other)
+
+    def _settle(self) -> None:
+        self._took = time.monotonic() - self._began
+        found = [(flight, flight.handle.outcomes()) for flight in self._flights]
+        self._outcomes = [(flight, outcome) for flight, outcomes in found for outcome in outcomes]
+        self._landed(found)
+
+    def _settled(self) -> list[tuple[Flight, Outcome]]:
+        self.wait()
+        return self._outcomes
+
+    @property
+    def time(self) -> float:
+        """Seconds from the call until somebody saw that it was done."""
+        self.wait()
+        return self._took
+
+    @property
+    def version(self) -> int:
+        """That the contribution is part of, or that was read: the least of its partitions'."""
+        return min((outcome.version for _, outcome in self._settled()), default=0)
+
+    @property
+    def age(self) -> int:
+        """How many versions were made between the one that the contribution was computed on and the one that it is part
+        of: the most of its partitions'. 0 of what was read."""
+        return max((_age(flight.base, outcome) for flight, outcome in self._settled()), default=0)
+
+    @property
+    def counted(self) -> bool:
+        """Whether all of it was applied: no partition was late, or not finite. True of what was read."""
+        return all(outcome.applied is Applied.COUNTED for _, outcome in self._settled())
+
+
+class Both(Future):
+    """A push, and the pull after it."""
+
+    def __init__(self, push: Future, pull: Future) -> None:
+        super().__init__((), lambda _: None, push.weight)
+        self._push, self._pull = push, pull
+
+    @override
+    def done(self) -> bool:
+        return self._push.done() and self._pull.done()
+
+    @override
+    def wait(self, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        self._push.wait(timeout)
+        self._pull.wait(None if end is None else max(end - time.monotonic(), 0.0))
+        super().wait(0)
+
+    @property
+    @override
+    def version(self) -> int:
+        """That was read."""
+        return self._pull.version
+
+    @property
+    @override
+    def age(self) -> int:
+        return self._push.age
+
+    @property
+    @override
+    def counted(self) -> bool:
+        return self._push.counted
+
+
+def _age(base: int | None, outcome: Outcome) -> int:
+    if base is None:
+        return 0
+    before = outcome.version - (outcome.applied is not Applied.LATE)  # what is late is part of none
+    return before - base

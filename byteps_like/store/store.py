@@ -1,0 +1,297 @@
+"""Named tensors whose values servers keep: what users push to and pull from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from byteps_like.config_values import LARGEST_PARTITION
+from byteps_like.dtypes import DType
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.arrays import kept_type, landing, outgoing, shape_of
+from byteps_like.store.combine import Combining, check_weight
+from byteps_like.store.future import Flight, Future
+from byteps_like.store.policies.bounded import EachAtOnce
+from byteps_like.store.policies.policy import Policy
+from byteps_like.store.policies.registry import policy_of, text_of
+from byteps_like.store.updates.adagrad import RowAdagrad
+from byteps_like.store.updates.plain import NoUpdate
+from byteps_like.store.updates.registry import update_of
+from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.wire.note import Note
+from byteps_like.worker.api import TensorSpec, Worker
+from byteps_like.worker.current import current
+from byteps_like.worker.keeping import Keeps, KeepSpec, KeptTensor, Outcome
+
+ROOT = 0
+"""The rank whose values the others begin with."""
+
+Found = Sequence[tuple[Flight, Sequence[Outcome]]]
+
+
+@dataclass
+class _Open:
+    """A tensor of the store on this rank."""
+
+    kept: KeptTensor
+    pulled: list[int] = field(default_factory=list)
+    """By partition, the version that was read last."""
+    newest: list[int] = field(default_factory=list)
+    """By partition, the newest version that this rank knows of."""
+
+    def __post_init__(self) -> None:
+        self.pulled = [0] * len(self.kept.declared.partitions)
+        self.newest = list(self.pulled)
+
+    def parts(self, part: int | range | None) -> range:
+        """Which partitions are meant. Raises InvalidArgumentError for one that there isn't."""
+        count = len(self.pulled)
+        chosen = range(count) if part is None else part if isinstance(part, range) else range(part, part + 1)
+        if chosen and not 0 <= min(chosen) <= max(chosen) < count:
+            raise InvalidArgumentError(
+                f"part={part!r} of {self.kept.declared.spec.name!r}, which has partitions 0 to {count - 1}"
+            )
+        return chosen if chosen.step > 0 else chosen[::-1]
+
+    def heard(self, found: Found) -> None:
+        """What has become of an operation."""
+        for flight, outcomes in found:
+            for part, outcome in zip(flight.parts, outcomes, strict=True):
+                self.newest[part] = max(self.newest[part], outcome.version)
+                if flight.base is None:
+                    self.pulled[part] = max(self.pulled[part], outcome.version)
+
+    def by_base(self, parts: range, base: int | None) -> Iterator[tuple[range, int]]:
+        """Runs of partitions that are computed on one version."""
+        if base is not None:
+            self._check_base(parts, base)
+            yield parts, base
+            return
+        for known, run in groupby(parts, key=self.pulled.__getitem__):
+            chosen = list(run)
+            yield range(chosen[0], chosen[-1] + 1, parts.step), known
+
+    def _check_base(self, parts: range, base: int) -> None:
+        known = min((self.newest[part] for part in parts), default=base)
+        if not 0 <= base <= known:
+            raise InvalidArgumentError(
+                f"base={base} of {self.kept.declared.spec.name!r}: this rank knows of versions 0 to {known};"
+                " pull the one that the contribution is computed on"
+            )
+
+
+class Store:
+    """Named tensors whose values the job's servers keep; each has a version for each of its partitions. Thread-safe.
+
+    A rank's calls for one tensor happen in their order: a pull sees what the rank has pushed before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensors: Mapping[str, Any],
+        *,
+        consistency: Policy | str = "bsp",
+        update: ValueUpdate | str = "add",
+        whole: bool = False,
+        init: str = "root",
+        combine: str = "mean",
+        age: str | None = None,
+        damp: str | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        """All ranks make it, with the same arguments, and tensors of the same names, shapes and dtypes: NumPy's arrays
+        or PyTorch's tensors of float32, float64, int64, float16 or bfloat16; the last two are kept as float32.
+
+        `consistency`: when a version is made and who waits for it (docs/consistency.md). `update`: what a version does
+        to the value. `combine`: "mean" (by weights) or "sum", of what a version is made of; integers have no mean.
+        `age`: a factor of weights, "inverse" or "exp", by how old they are; `damp`: the same outside of the mean.
+        `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
+        `tensors`, or "zeros"; a value that servers have already, under this name, stays. `worker`: whose job it is,
+        where this process is in several.
+
+        Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
+        that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers.
+        """
+        self.name = name
+        self._worker = worker or current()
+        self._flying: list[tuple[Future, Any]] = []
+        self._terms = _terms(self._worker, consistency, update, Combining(combine, age, damp), init)
+        arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
+        specs = [
+            _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
+            for key, value in tensors.items()
+        ]
+        self._open = dict(zip(tensors, self._keep(specs, list(arrays.values())), strict=True))
+
+    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
+        if not isinstance(self._worker, Keeps):
+            raise InvalidArgumentError(
+                f"rank {self._worker.rank}: Store {self.name!r} needs servers, and this job has none that can keep"
+                " values; start some (byteps-like run -s 1)",
+                rank=self._worker.rank,
+                operation="Store",
+            )
+        for declared, array in zip(self._worker.declare(specs), arrays, strict=True):
+            terms = self._terms
+            root = ROOT if terms.from_root else None
+            width = _row(declared.spec.shape, terms)
+            spec = KeepSpec(text_of(terms.policy), terms.combining.text(), terms.update.spec(), width, root)
+            initial = array.ctypes.data if root == self._worker.rank else 0
+            yield _Open(self._worker.keep(declared, spec, initial))
+
+    def push(
+        self,
+        name: str,
+        value: Any,
+        *,
+        part: int | range | None = None,
+        base: int | None = None,
+        weight: float = 1.0,
+        lr: float | None = None,
+        loss: float = math.nan,
+        priority: int | None = None,
+    ) -> Future:
+        """Contributes `value`, of the tensor's shape, to it. Never blocks. Done when servers have applied it, or not.
+
+        A contiguous array of the type that is kept is sent from its own memory, and must stay as it is until then;
+        anything else is copied first. `part`: only these partitions of it, by number or range (see `slices`). `base`:
+        the version that it was computed on; None: of each partition the one that was pulled last. `weight`: what it
+        counts beside others. `lr`: instead of the update's own. `loss`: of the step, for servers. `priority`: greater
+        goes first. Raises InvalidArgumentError for arguments out of bounds, and the job's error once it has failed.
+        """
+        tensor = self._tensor(name)
+        self._check_push(tensor, weight, lr)
+        array = outgoing(value, tensor.kept.declared.spec.dtype)
+        return self._push(tensor, array, part, Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss),
+                          base, priority)  # fmt: skip
+
+    def pull(
+        self, name: str, out: Any, *, part: int | range | None = None, version: int | None = None,
+        priority: int | None = None,
+    ) -> Future:  # fmt: skip
+        """Reads the value to `out`, of the tensor's shape, once the policy lets this rank. Never blocks.
+
+        `part`: only these partitions of it. `version`: that or a newer one. Where `out` is not a contiguous array of the
+        type that is kept, it has the value after `wait`. One version of each partition, not of all together.
+        """
+        tensor = self._tensor(name)
+        self._check_shape(tensor, out)
+        parts = tensor.parts(part)
+        place = landing(out, tensor.kept.declared.spec.dtype)
+        if place.finish and len(parts) < len(tensor.pulled):
+            place.array[...] = outgoing(out, tensor.kept.declared.spec.dtype)
+        handle = tensor.kept.pull(place.array.ctypes.data, parts=parts, least=version or 0, priority=priority)
+
+        def landed(found: Found) -> None:
+            tensor.heard(found)
+            if place.finish:
+                place.finish()
+
+        return self._fly(Future([Flight(handle, parts)], landed), place.array)
+
+    def push_pull(self, name: str, value: Any, out: Any, **push: Any) -> Future:
+        """`push`, then `pull` of the same partitions: the future of both. `value` and `out` may be the same."""
+        tensor = self._tensor(name)
+        self._check_shape(tensor, out)
+        if np.may_share_memory(
+            outgoing(value, tensor.kept.declared.spec.dtype), landing(out, tensor.kept.declared.spec.dtype).array
+        ):
+            value = outgoing(value, tensor.kept.declared.spec.dtype).copy()
+        pushed = self.push(name, value, **push)
+        pulled = self.pull(name, out, part=push.get("part"), priority=push.get("priority"))
+        return self._fly(pushed.followed_by(pulled), None)
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Of each partition, that which this rank has pulled last; 0 before."""
+        return tuple(self._tensor(name).pulled)
+
+    def slices(self, name: str) -> tuple[slice, ...]:
+        """Of each partition, which elements it has, in C order."""
+        declared = self._tensor(name).kept.declared
+        size = declared.spec.dtype.itemsize
+        return tuple(slice(one.offset // size, (one.offset + one.nbytes) // size) for one in declared.partitions)
+
+    def _push(
+        self, tensor: _Open, array: Any, part: int | range | None, note: Note, base: int | None, priority: int | None
+    ) -> Future:
+        self._check_shape(tensor, array)
+        flights = []
+        for parts, known in list(tensor.by_base(tensor.parts(part), base)):
+            own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
+            handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
+            flights.append(Flight(handle, parts, known))
+        return self._fly(Future(flights, tensor.heard, note.weight), array)
+
+    def _fly(self, future: Future, memory: Any) -> Future:
+        """Memory lives as long as somebody sends from it or writes to it."""
+        self._flying = [one for one in self._flying if not one[0].done()]
+        self._flying.append((future, memory))
+        return future
+
+    def _tensor(self, name: str) -> _Open:
+        if name not in self._open:
+            raise InvalidArgumentError(f"store {self.name!r} has no {name!r}; it has {', '.join(self._open)}")
+        return self._open[name]
+
+    def _check_push(self, tensor: _Open, weight: float, lr: float | None) -> None:
+        self._terms.update.rate(lr)
+        check_weight(weight)
+        if tensor.kept.declared.spec.dtype is DType.INT64 and not float(weight).is_integer():
+            raise InvalidArgumentError(f"weight {weight}: contributions of integers need whole numbers as weights")
+
+    def _check_shape(self, tensor: _Open, value: Any) -> None:
+        spec = tensor.kept.declared.spec
+        if shape_of(value) != spec.shape:
+            raise InvalidArgumentError(
+                f"{spec.name!r} has the shape {list(spec.shape)}, not {list(shape_of(value))}: give a value of its shape"
+            )
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """How a store's tensors are kept."""
+
+    policy: Policy
+    update: ValueUpdate
+    combining: Combining
+    from_root: bool
+
+
+def _terms(
+    worker: Worker, consistency: Policy | str, update: ValueUpdate | str, combining: Combining, init: str
+) -> _Terms:
+    policy = policy_of(consistency, worker.size)
+    found = update_of(update) if isinstance(update, str) else update
+    if isinstance(found, NoUpdate) and isinstance(policy, EachAtOnce):
+        raise InvalidArgumentError(
+            f"update='none' gives what a round has combined, and {policy.name} has no rounds: use bsp, k_of_n or backup,"
+            " or another update"
+        )
+    if init not in ("root", "zeros"):
+        raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
+    return _Terms(policy, found, combining, init == "root")
+
+
+def _row(shape: tuple[int, ...], terms: _Terms) -> int:
+    """Elements of what has a state of its own."""
+    return max(math.prod(shape[1:]), 1) if isinstance(terms.update, RowAdagrad) else 1
+
+
+def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: _Terms, whole: bool) -> TensorSpec:
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not terms.update.takes(np.dtype(dtype.name.lower())):
+        raise InvalidArgumentError(f"{name!r}: update {terms.update.name} takes no values of {dtype.name.lower()}")
+    if dtype is DType.INT64 and not terms.combining.adds_integers:
+        raise InvalidArgumentError(f"{name!r}: integers can only be summed: use combine='sum', without age and damp")
+    if terms.update.whole and not whole:
+        raise InvalidArgumentError(f"{name!r}: update {terms.update.name} takes norms of the tensor: use whole=True")
+    if whole and nbytes > LARGEST_PARTITION:
+        raise InvalidArgumentError(f"{name!r} has {nbytes} bytes: at most {LARGEST_PARTITION} stay whole")
+    row = nbytes if whole else _row(shape, terms) * dtype.itemsize
+    return TensorSpec(name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0)
