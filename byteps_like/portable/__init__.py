@@ -23,8 +23,10 @@ from byteps_like.portable.session import (
     size,
     stats,
 )
+from byteps_like.store.store import Store
 
 __all__ = [
+    "Store",
     "barrier",
     "broadcast",
     "connect",

@@ -47,7 +47,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def outgoing(value: Any, dtype: DType) -> Array:
-    """Its elements as a contiguous array of `dtype`: its own memory where it is such an array on the CPU, else a copy."""
+    """Its elements as a contiguous array of `dtype`: its own memory where it is one on the CPU, else a copy."""
     if _is_tensor(value):
         value = value.detach().cpu()
         value = (value.float() if _type_name(value) == "bfloat16" else value).numpy()

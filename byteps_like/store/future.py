@@ -29,8 +29,8 @@ Landed = Callable[[Sequence[tuple[Flight, Sequence[Outcome]]]], None]
 class Future:
     """A push or a pull in flight. Thread-safe.
 
-    What is pushed must stay as it is, and what is read must be left alone, until it is done. All but `done` and `weight`
-    block until then, and raise the error that the operation has ended with.
+    What is pushed must stay as it is, and what is read must be left alone, until it is done. All but `done` and
+    `weight` block until then, and raise the error that the operation has ended with.
     """
 
     def __init__(self, flights: Sequence[Flight], landed: Landed, weight: float = 1.0) -> None:

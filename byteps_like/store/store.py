@@ -177,8 +177,8 @@ class Store:
     ) -> Future:  # fmt: skip
         """Reads the value to `out`, of the tensor's shape, once the policy lets this rank. Never blocks.
 
-        `part`: only these partitions of it. `version`: that or a newer one. Where `out` is not a contiguous array of the
-        type that is kept, it has the value after `wait`. One version of each partition, not of all together.
+        `part`: only these partitions of it. `version`: that or a newer one. Where `out` is not a contiguous array of
+        the type that is kept, it has the value after `wait`. One version of each partition, not of all together.
         """
         tensor = self._tensor(name)
         self._check_shape(tensor, out)
@@ -249,7 +249,7 @@ class Store:
         spec = tensor.kept.declared.spec
         if shape_of(value) != spec.shape:
             raise InvalidArgumentError(
-                f"{spec.name!r} has the shape {list(spec.shape)}, not {list(shape_of(value))}: give a value of its shape"
+                f"{spec.name!r} has the shape {list(spec.shape)}, not {list(shape_of(value))}: give one of its shape"
             )
 
 
@@ -270,8 +270,8 @@ def _terms(
     found = update_of(update) if isinstance(update, str) else update
     if isinstance(found, NoUpdate) and isinstance(policy, EachAtOnce):
         raise InvalidArgumentError(
-            f"update='none' gives what a round has combined, and {policy.name} has no rounds: use bsp, k_of_n or backup,"
-            " or another update"
+            f"update='none' gives what a round has combined, and {policy.name} has no rounds: use bsp, k_of_n or"
+            " backup, or another update"
         )
     if init not in ("root", "zeros"):
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")

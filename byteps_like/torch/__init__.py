@@ -26,6 +26,7 @@ from byteps_like.errors import (
     StalledError,
     SystemCallError,
 )
+from byteps_like.store.store import Store
 from byteps_like.torch import cross_barrier, parallel
 from byteps_like.torch.c10d import backend as _backend
 from byteps_like.torch.c10d.backend import create_process_group, use_as_default
@@ -151,6 +152,7 @@ __all__ = [
     "ShutdownError",
     "StalledError",
     "StepPacer",
+    "Store",
     "Sum",
     "SyncBatchNorm",
     "SystemCallError",

@@ -1,4 +1,4 @@
-"""The worker of this process, for what needs one and stands below those who join jobs: they say here how to find theirs."""
+"""The worker of this process, for what stands below those who join jobs: they say here how to find theirs."""
 
 from __future__ import annotations
 
