@@ -51,7 +51,7 @@ def outgoing(value: Any, dtype: DType) -> Array:
     if _is_tensor(value):
         value = value.detach().cpu()
         value = (value.float() if _type_name(value) == "bfloat16" else value).numpy()
-    return np.ascontiguousarray(value, _numpy_type(dtype))
+    return np.asarray(value, _numpy_type(dtype), order="C")
 
 
 def landing(out: Any, dtype: DType) -> Landing:

@@ -188,7 +188,8 @@ def test_backup_tells_who_was_late(job):
 
 
 REFUSED = [
-    ({"consistency": "k_of_n:k=4"}, "k=4"), ({"consistency": "backup:b=3"}, "b=3"), ({"consistency": "ssp:s=-1"}, "s=-1"),
+    ({"consistency": "k_of_n:k=4"}, "k=4"), ({"consistency": "backup:b=3"}, "b=3"),
+    ({"consistency": "ssp:s=-1"}, "s=-1"),
     ({"consistency": "dssp:lo=2,hi=1"}, "lo=2"), ({"consistency": "asp", "update": "none"}, "no rounds"),
     ({"update": "lars"}, "whole=True"), ({"init": "ones"}, "init='ones'"), ({"combine": "max"}, "combine"),
 ]  # fmt: skip
