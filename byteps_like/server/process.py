@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Notify = Callable[[BytePSLikeError, bool], None]
 
 
-class Store(Protocol):
+class ServerStore(Protocol):
     """What sums: `server.native.NativeServer`, or a stand-in in tests."""
 
     @property
@@ -69,11 +69,11 @@ class PortableDoor(Protocol):
         """Ends it."""
 
 
-MakeStore = Callable[[Config, bytes, list[str], int, Notify], Store]
+MakeStore = Callable[[Config, bytes, list[str], int, Notify], ServerStore]
 MakeDoor = Callable[[str, str, bytes, int, str], PortableDoor]
 
 
-def native_store(config: Config, secret: bytes, urls: list[str], shards: int, notify: Notify) -> Store:
+def native_store(config: Config, secret: bytes, urls: list[str], shards: int, notify: Notify) -> ServerStore:
     """The C++ store. Raises SystemCallError if an address can't be bound."""
     from byteps_like.server.native import NativeServer
 

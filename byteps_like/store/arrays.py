@@ -20,7 +20,7 @@ _WIDENED = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Landing:
+class ValueLanding:
     """Where a value that is read lands."""
 
     array: Array
@@ -54,13 +54,13 @@ def outgoing(value: Any, dtype: DType) -> Array:
     return np.asarray(value, _numpy_type(dtype), order="C")
 
 
-def landing(out: Any, dtype: DType) -> Landing:
+def landing(out: Any, dtype: DType) -> ValueLanding:
     """Where a value of `dtype` lands so that it gets to `out`. Raises InvalidArgumentError if it can't be written."""
     array = _writable(out)
     if array is not None and array.dtype == _numpy_type(dtype) and array.flags.c_contiguous:
-        return Landing(array, None)
+        return ValueLanding(array, None)
     staged = np.empty(shape_of(out), _numpy_type(dtype))
-    return Landing(staged, lambda: _copy(staged, out))
+    return ValueLanding(staged, lambda: _copy(staged, out))
 
 
 def _writable(out: Any) -> Array | None:

@@ -14,7 +14,7 @@ from byteps_like.worker.keeping import KeepHandle, Outcome
 
 
 @dataclass(frozen=True)
-class Flight:
+class PartsFlight:
     """Some partitions of one operation."""
 
     handle: KeepHandle
@@ -23,7 +23,7 @@ class Flight:
     """The version that they were computed on; None: they are read."""
 
 
-Landed = Callable[[Sequence[tuple[Flight, Sequence[Outcome]]]], None]
+Landed = Callable[[Sequence[tuple[PartsFlight, Sequence[Outcome]]]], None]
 
 
 class Future:
@@ -33,12 +33,12 @@ class Future:
     `weight` block until then, and raise the error that the operation has ended with.
     """
 
-    def __init__(self, flights: Sequence[Flight], landed: Landed, weight: float = 1.0) -> None:
+    def __init__(self, flights: Sequence[PartsFlight], landed: Landed, weight: float = 1.0) -> None:
         """`landed` is called once, when all is done, on a thread that waits or asks."""
         self.weight = weight
         """What the contribution counts; 1 of a pull."""
         self._flights, self._landed = flights, landed
-        self._outcomes: list[tuple[Flight, Outcome]] = []
+        self._outcomes: list[tuple[PartsFlight, Outcome]] = []
         self._began, self._took = time.monotonic(), 0.0
         self._ended = False
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Future:
         self._outcomes = [(flight, outcome) for flight, outcomes in found for outcome in outcomes]
         self._landed(found)
 
-    def _settled(self) -> list[tuple[Flight, Outcome]]:
+    def _settled(self) -> list[tuple[PartsFlight, Outcome]]:
         self.wait()
         return self._outcomes
 

@@ -15,7 +15,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import kept_type, landing, outgoing, shape_of
 from byteps_like.store.combine import Combining, check_weight
-from byteps_like.store.future import Flight, Future
+from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.policies.bounded import EachAtOnce
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
@@ -31,7 +31,7 @@ from byteps_like.worker.keeping import Keeps, KeepSpec, KeptTensor, Outcome
 ROOT = 0
 """The rank whose values the others begin with."""
 
-Found = Sequence[tuple[Flight, Sequence[Outcome]]]
+Found = Sequence[tuple[PartsFlight, Sequence[Outcome]]]
 
 
 @dataclass
@@ -193,7 +193,7 @@ class Store:
             if place.finish:
                 place.finish()
 
-        return self._fly(Future([Flight(handle, parts)], landed), place.array)
+        return self._fly(Future([PartsFlight(handle, parts)], landed), place.array)
 
     def push_pull(self, name: str, value: Any, out: Any, **push: Any) -> Future:
         """`push`, then `pull` of the same partitions: the future of both. `value` and `out` may be the same."""
@@ -225,7 +225,7 @@ class Store:
         for parts, known in list(tensor.by_base(tensor.parts(part), base)):
             own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
             handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
-            flights.append(Flight(handle, parts, known))
+            flights.append(PartsFlight(handle, parts, known))
         return self._fly(Future(flights, tensor.heard, note.weight), array)
 
     def _fly(self, future: Future, memory: Any) -> Future:

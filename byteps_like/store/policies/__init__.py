@@ -1,4 +1,4 @@
 """Policies: what becomes of each push to a store key, when the next version is made, and who may read it.
 
-Private: bounded, partial, registry, synchronous.
+Private: partial, synchronous.
 """

@@ -105,7 +105,7 @@ def _run(queue: SimpleQueue[Job | None], depth: int) -> None:
         del job  # or it would live, with its tensors, until the next one comes
 
 
-class Future(torch.futures.Future[Any]):
+class CallFuture(torch.futures.CallFuture[Any]):
     """As torch's, but for when callbacks run, and for errors: all who wait get the error itself, in C++ too.
 
     `devices` are those that its value, and those of futures made from it, may be on: who waits waits on their streams.
@@ -115,9 +115,9 @@ class Future(torch.futures.Future[Any]):
         super().__init__(devices=list(devices))
         self._callbacks, self._devices = callbacks, tuple(devices)
 
-    def then(self, callback: Callable[[Any], Any]) -> Future:
+    def then(self, callback: Callable[[Any], Any]) -> CallFuture:
         """A future of what `callback(self)` returns or raises."""
-        result = Future(self._callbacks, self._devices)
+        result = CallFuture(self._callbacks, self._devices)
 
         def run() -> None:
             with self._aside():

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from byteps_like.collectives.api import CollectiveOperation, Keeper
 from byteps_like.collectives.together import Together
 from byteps_like.errors import BytePSLikeError
-from byteps_like.torch.c10d.futures import Callbacks, Future
+from byteps_like.torch.c10d.futures import Callbacks, CallFuture
 
 
 class Work(dist.Work):
@@ -34,7 +34,7 @@ class Work(dist.Work):
         self.callbacks = callbacks
         self._results = results
         self._held = held
-        self._future: Future | None = None
+        self._future: CallFuture | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks, without the GIL, until it has ended, or raises DeadlineError after `timeout` (0: none of its own).
@@ -82,14 +82,14 @@ class Work(dist.Work):
 
     _source_rank = source_rank
 
-    def get_future(self) -> Future:
-        """A torch.futures.Future of `result()`, or of the error. The same one each time.
+    def get_future(self) -> CallFuture:
+        """A torch.futures.CallFuture of `result()`, or of the error. The same one each time.
 
         Its callbacks run one after the other, in the order in which the program adds them to futures of the group, on
         a thread where they may start other operations and wait for them.
         """
         if self._future is None:
-            self._future = Future(
+            self._future = CallFuture(
                 self.callbacks, sorted({item.device for item in self._results if item.is_cuda}, key=str)
             )
             self.operation.on_done(_Completion(self, self._future))
@@ -153,7 +153,7 @@ class CoalescedWork(Work):
 class _Completion:
     """A callback that ends a future as its operation has ended; until then it keeps alive what the operation uses."""
 
-    def __init__(self, work: Work, future: Future) -> None:
+    def __init__(self, work: Work, future: CallFuture) -> None:
         self._work, self._future = work, future
 
     def __call__(self) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, ShutdownError
-from byteps_like.torch.c10d.futures import Callbacks, Future
+from byteps_like.torch.c10d.futures import Callbacks, CallFuture
 from byteps_like.torch.c10d.process_group import ProcessGroup
 from byteps_like.torch.device.tensors import WIRE_DTYPES
 from tests.fakes.thread_process_groups import run_groups
@@ -130,7 +130,7 @@ def test_errors_reach_whoever_waits_for_a_future() -> None:
 
 
 def test_what_cpp_finds_in_a_failed_future_raises_the_error() -> None:
-    future, found = Future(Callbacks()), []
+    future, found = CallFuture(Callbacks()), []
     future.set_result = found.append  # type: ignore[method-assign]
     future.set_exception(MismatchError("sizes differ"))
     for use in (lambda: torch.zeros(2).copy_(found[0]), lambda: found[0].view(-1), lambda: torch.cat(found)):
@@ -196,7 +196,7 @@ def test_monitored_barrier_names_rank_0() -> None:
 
 def test_callbacks_may_wait_for_other_collectives() -> None:
     def body(group: ProcessGroup, rank: int, size: int) -> None:
-        def again(future: torch.futures.Future) -> torch.Tensor:
+        def again(future: torch.futures.CallFuture) -> torch.Tensor:
             tensor = future.value()[0]
             group.allreduce([tensor]).wait()
             return tensor
@@ -212,7 +212,7 @@ def test_callbacks_may_start_collectives_beside_the_program() -> None:
     """Ranks differ in whether an operation has ended when its callback is added, and in how long callbacks take."""
 
     def body(group: ProcessGroup, rank: int, size: int) -> None:
-        def again(future: torch.futures.Future) -> torch.Tensor:
+        def again(future: torch.futures.CallFuture) -> torch.Tensor:
             time.sleep(0.003 * rank)
             count = future.value()[0].numel() + 1
             return group.allreduce([torch.ones(count)]).get_future().wait()

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from byteps_like.torch.c10d.futures import Callbacks, Future
+from byteps_like.torch.c10d.futures import Callbacks, CallFuture
 from byteps_like.torch.c10d.work import Work
 from byteps_like.torch.device import devices, inflight
 from byteps_like.torch.device import staged_copy as passage
@@ -131,7 +131,7 @@ def test_callbacks_share_a_stream(device, monkeypatch):
     """torch has 32 of a priority, and gives them out in turn: one each would soon be those of copies too."""
     place, callbacks = torch.device("cuda", 0), Callbacks()
     monkeypatch.setitem(devices._known, place, device)
-    future, streams = Future(callbacks), []
+    future, streams = CallFuture(callbacks), []
     future._devices = (place,)
     future.set_result(None)
     for _ in range(5):
@@ -219,16 +219,16 @@ def test_the_end_waits_for_no_device_that_hangs(device, monkeypatch):
 
 def test_a_result_that_torch_refuses_is_an_error_of_the_future(monkeypatch):
     """Such as a tensor on a device that the future is not for, or on any device what can't be pickled."""
-    complete = Future.set_result
+    complete = CallFuture.set_result
 
     def refusing(self, result):
         if result == "refused":
             raise ValueError("the result contained tensors residing on device(s) cuda:1")
         complete(self, result)
 
-    monkeypatch.setattr(Future, "set_result", refusing)
+    monkeypatch.setattr(CallFuture, "set_result", refusing)
     callbacks = Callbacks()
-    future = Future(callbacks)
+    future = CallFuture(callbacks)
     future.set_result(None)
     second = future.then(lambda _: "refused")
     callbacks.close()
