@@ -105,7 +105,7 @@ def _run(queue: SimpleQueue[Job | None], depth: int) -> None:
         del job  # or it would live, with its tensors, until the next one comes
 
 
-class CallFuture(torch.futures.CallFuture[Any]):
+class CallFuture(torch.futures.Future[Any]):
     """As torch's, but for when callbacks run, and for errors: all who wait get the error itself, in C++ too.
 
     `devices` are those that its value, and those of futures made from it, may be on: who waits waits on their streams.

@@ -83,7 +83,7 @@ class Work(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> CallFuture:
-        """A torch.futures.CallFuture of `result()`, or of the error. The same one each time.
+        """A torch.futures.Future of `result()`, or of the error. The same one each time.
 
         Its callbacks run one after the other, in the order in which the program adds them to futures of the group, on
         a thread where they may start other operations and wait for them.

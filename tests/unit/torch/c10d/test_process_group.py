@@ -196,7 +196,7 @@ def test_monitored_barrier_names_rank_0() -> None:
 
 def test_callbacks_may_wait_for_other_collectives() -> None:
     def body(group: ProcessGroup, rank: int, size: int) -> None:
-        def again(future: torch.futures.CallFuture) -> torch.Tensor:
+        def again(future: torch.futures.Future) -> torch.Tensor:
             tensor = future.value()[0]
             group.allreduce([tensor]).wait()
             return tensor
@@ -212,7 +212,7 @@ def test_callbacks_may_start_collectives_beside_the_program() -> None:
     """Ranks differ in whether an operation has ended when its callback is added, and in how long callbacks take."""
 
     def body(group: ProcessGroup, rank: int, size: int) -> None:
-        def again(future: torch.futures.CallFuture) -> torch.Tensor:
+        def again(future: torch.futures.Future) -> torch.Tensor:
             time.sleep(0.003 * rank)
             count = future.value()[0].numel() + 1
             return group.allreduce([torch.ones(count)]).get_future().wait()
