@@ -1,4 +1,5 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <set>
+#include <span>
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/gpu/gpu_py.h"
@@ -184,6 +186,46 @@ std::shared_ptr<Operation> Submit(PyEngine& self, uint32_t tensor, uintptr_t add
   return *operation;
 }
 
+std::shared_ptr<KeepOperation> Keep(PyEngine& self, uint32_t tensor, const std::string& text, uint32_t width,
+                                    uint32_t root, uintptr_t address, size_t bytes) {
+  const std::span initial(reinterpret_cast<const std::byte*>(address), bytes);
+  auto operation =
+      self.engine().Keep({.tensor = tensor, .text = text, .width = width, .root = root, .initial = initial});
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+using Chosen = std::vector<uint32_t>;
+
+Engine::KeepRequest RequestOf(uint32_t tensor, uintptr_t address, const Chosen& parts, int32_t priority) {
+  return {.tensor = tensor, .address = reinterpret_cast<std::byte*>(address), .parts = parts, .priority = priority};
+}
+
+std::shared_ptr<KeepOperation> Contribute(PyEngine& self, uint32_t tensor, uintptr_t address, const Chosen& parts,
+                                          int32_t priority, nb::bytes note) {
+  if (note.size() != kNoteBytes) throw nb::value_error("a note has 32 bytes");
+  const std::span<const std::byte, kNoteBytes> written(reinterpret_cast<const std::byte*>(note.c_str()), kNoteBytes);
+  auto decoded = DecodeNote(written);
+  ThrowIfFailed(decoded.status());
+  auto operation = self.engine().Contribute(RequestOf(tensor, address, parts, priority), *decoded);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::shared_ptr<KeepOperation> Read(PyEngine& self, uint32_t tensor, uintptr_t address, const Chosen& parts,
+                                    int32_t priority, uint32_t least) {
+  auto operation = self.engine().Read(RequestOf(tensor, address, parts, priority), least);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::vector<std::pair<int, uint64_t>> Outcomes(const KeepOperation& operation) {
+  std::vector<std::pair<int, uint64_t>> outcomes;
+  if (!operation.done()) return outcomes;
+  for (const KeepOutcome& one : operation.outcomes) outcomes.emplace_back(static_cast<int>(one.applied), one.version);
+  return outcomes;
+}
+
 bool WaitOnStream(PyEngine& self, const Operation& operation, uint64_t stream) {
   Engine& engine = self.engine();
   auto waits = BlockWithoutGil([&] { return engine.WaitOnStream(operation, stream); });
@@ -216,7 +258,9 @@ void BindEngine(nb::module_& m) {
   nb::class_<Operation>(m, "Operation").def("done", &Operation::done).def_prop_ro("moves", [](const Operation& self) {
     return self.done() && self.moves.load();
   });
-  nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/native.py.")
+  nb::class_<KeepOperation, Operation>(m, "KeepOperation")
+      .def("outcomes", &Outcomes, "(what became of it, version) of each partition; none before it is done.");
+  nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/engine/native.py.")
       .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"), nb::arg("epoch"),
            nb::arg("rank"), nb::arg("member"), nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"),
            nb::arg("credit_bytes"), nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
@@ -247,6 +291,13 @@ void BindEngine(nb::module_& m) {
            nb::arg("stream") = 0,
            "`device`: where the whole tensor is on the GPU, `address` is then its mirror's; what `stream` holds is "
            "waited for.")
+      .def("keep", &Keep, nb::arg("tensor"), nb::arg("text"), nb::arg("width"), nb::arg("root"), nb::arg("address") = 0,
+           nb::arg("bytes") = 0,
+           "Has servers keep its value, under a spec's text. `address`: of the first one, on that rank.")
+      .def("contribute", &Contribute, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
+           nb::arg("note"), "`note`: as it travels.")
+      .def("read", &Read, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
+           nb::arg("least"), "Of that version or a newer one, once the policy lets this rank.")
       .def("use_gpu", &PyEngine::UseGpu, nb::arg("gpu"), nb::arg("functions") = std::map<std::string, uint64_t>(),
            "Before the first submit with `device`; kernels by name, for those tensors that it encodes.")
       .def("add_kernels", &PyEngine::AddKernels, nb::arg("functions"), "More of them, for tensors declared later.")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from byteps_like.dtypes import DType, Op
-from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
+from byteps_like.dtypes import Op
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.portable.handle import PortableHandle, PortableKeepHandle, Waited
 from byteps_like.portable.pump import KeyCalls
 from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Settled
 from byteps_like.portable.transfer import memory_at
-from byteps_like.wire.note import Note, decode_note, encode_note
+from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, check_note
 from byteps_like.worker.local import check_push_pull
-
-_KEPT = (DType.FLOAT32, DType.FLOAT64, DType.INT64)
 
 
 class StoresWorker(Waited, Protocol):
@@ -30,23 +27,6 @@ class StoresWorker(Waited, Protocol):
 
     def ended(self, handle: PortableHandle) -> None:
         """It has ended. On the worker's own thread."""
-
-
-def check_keep(declared: Declared, spec: KeepSpec, size: int) -> None:
-    """Raises InvalidArgumentError for a tensor that no server can keep so, in a world of `size`."""
-    name, dtype = declared.spec.name, declared.spec.dtype
-    if dtype not in _KEPT:
-        known = ", ".join(one.name.lower() for one in _KEPT)
-        raise InvalidArgumentError(f"{name!r} is of {dtype.name.lower()}: servers keep values of {known}")
-    if spec.root is not None and not 0 <= spec.root < size:
-        raise InvalidArgumentError(f"the first value of {name!r} from rank {spec.root} in a world of {size}")
-    row = spec.width * dtype.itemsize
-    for number, part in enumerate(declared.partitions):
-        if row < 1 or part.nbytes % row:
-            raise InvalidArgumentError(
-                f"{name!r} (partition {number}) of {part.nbytes} bytes has no whole rows of {spec.width} elements:"
-                " declare it with partition_bytes that are a multiple of a row's"
-            )
 
 
 def open_kept(worker: StoresWorker, declared: Declared, spec: KeepSpec, initial: int) -> PortableHandle:
@@ -89,7 +69,7 @@ class PortableKept:
 
     def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""
-        self._check_note(note)
+        check_note(self.declared, note)
         urgency = self._priority(priority)
 
         def push(flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None:
@@ -132,10 +112,3 @@ class PortableKept:
 
     def _priority(self, given: int | None) -> int:
         return self.declared.spec.priority if given is None else given
-
-    def _check_note(self, note: Note) -> None:
-        try:
-            decode_note(encode_note(note))
-        except (struct.error, OverflowError, CorruptError) as error:
-            name = self.declared.spec.name
-            raise InvalidArgumentError(f"a contribution to {name!r} can't be sent with {note}: {error}") from None

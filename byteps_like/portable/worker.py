@@ -24,7 +24,7 @@ from byteps_like.errors import (
 )
 from byteps_like.portable.channel import ChannelOptions
 from byteps_like.portable.handle import PortableHandle
-from byteps_like.portable.keeping import PortableKept, check_keep, open_kept
+from byteps_like.portable.keeping import PortableKept, open_kept
 from byteps_like.portable.pump import KeyCalls, Pump
 from byteps_like.portable.transfer import Transfer, memory_at
 from byteps_like.wire.door import Hello
@@ -39,7 +39,7 @@ from byteps_like.worker.api import (
     TensorSpec,
 )
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.keeping import KeepSpec, KeptTensor
+from byteps_like.worker.keeping import KeepSpec, KeptTensor, check_keep
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.verdict import Verdict

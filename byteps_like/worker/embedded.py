@@ -43,6 +43,7 @@ from byteps_like.worker.api import (
     UsesGpu,
     Worker,
 )
+from byteps_like.worker.keeping import Keeps, KeepSpec, KeptTensor
 from byteps_like.worker.meeting import MeetingSeat, Notes, seat_of
 from byteps_like.worker.standing import Standing, Stands
 
@@ -220,6 +221,17 @@ class Owning(Stands):
     ) -> Handle:
         """See worker.api.Worker, UsesGpu and MovesShares."""
         return self._worker.push_pull(declared, address, op, root=root, parts=parts, priority=priority, **more)
+
+    def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
+        """See worker.keeping.Keeps."""
+        if not isinstance(self._worker, Keeps):
+            raise InvalidArgumentError(
+                f"rank {self.standing.rank}: {declared.spec.name!r} needs servers that keep values, and this job has"
+                " none: start some",
+                rank=self.standing.rank,
+                key=declared.spec.name,
+            )
+        return self._worker.keep(declared, spec, initial)
 
     def moves_shares(self) -> bool:
         """See worker.api.MovesShares."""

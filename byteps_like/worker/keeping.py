@@ -5,12 +5,15 @@ Plain addresses, sizes and texts, as in `worker.api`; no torch and no NumPy here
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from byteps_like.wire.note import Applied, Note
-from byteps_like.worker.api import Declared, Handle
+from byteps_like.dtypes import DType
+from byteps_like.errors import CorruptError, InvalidArgumentError
+from byteps_like.wire.note import Applied, Note, decode_note, encode_note
+from byteps_like.worker.api import Declared
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,14 @@ class Outcome(NamedTuple):
     """That the contribution is part of, or that was read."""
 
 
-class KeepHandle(Handle, Protocol):
-    """A contribution or a read in flight; `wait` raises the job's error. A contribution that is late, or not finite, is
-    no error: it is done."""
+class KeepHandle(Protocol):
+    """A contribution or a read in flight. A contribution that is late, or not finite, is no error: it is done."""
+
+    def done(self) -> bool:
+        """True once it has ended, well or not; never blocks."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until it has ended. Raises the job's error, DeadlineError after `timeout` seconds."""
 
     def outcomes(self) -> Sequence[Outcome]:
         """Of each partition, in their order. Call it once the operation is done."""
@@ -79,3 +87,35 @@ class Keeps(Protocol):
         the tensor by then hears of it in a later call. InvalidArgumentError for a spec that servers refuse, a tensor of
         another dtype, and on the root where a value is wanted and none given.
         """
+
+
+_KEPT = (DType.FLOAT32, DType.FLOAT64, DType.INT64)
+
+
+def check_keep(declared: Declared, spec: KeepSpec, size: int) -> None:
+    """Raises InvalidArgumentError for a tensor that no server can keep so, in a world of `size`."""
+    name, dtype = declared.spec.name, declared.spec.dtype
+    if dtype not in _KEPT:
+        known = ", ".join(one.name.lower() for one in _KEPT)
+        raise InvalidArgumentError(f"{name!r} is of {dtype.name.lower()}: servers keep values of {known}")
+    if spec.root is not None and not 0 <= spec.root < size:
+        raise InvalidArgumentError(f"the first value of {name!r} from rank {spec.root} in a world of {size}")
+    row = spec.width * dtype.itemsize
+    for number, part in enumerate(declared.partitions):
+        if row < 1 or part.nbytes % row:
+            raise InvalidArgumentError(
+                f"{name!r} (partition {number}) of {part.nbytes} bytes has no whole rows of {spec.width} elements:"
+                " declare it with partition_bytes that are a multiple of a row's"
+            )
+
+
+def check_note(declared: Declared, note: Note) -> bytes:
+    """The note as it travels. Raises InvalidArgumentError for one that can't go with a contribution."""
+    try:
+        written = encode_note(note)
+        decode_note(written)
+    except (struct.error, OverflowError, CorruptError) as error:
+        raise InvalidArgumentError(
+            f"a contribution to {declared.spec.name!r} can't be sent with {note}: {error}"
+        ) from None
+    return written

@@ -46,7 +46,7 @@ def connect(config: Config, seat: MeetingSeat | None = None) -> Worker:
 def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Worker:
     """Listens for the other workers, then joins: they learn of the address by the world."""
     from byteps_like.collectives.communicator import Communicator
-    from byteps_like.worker.native import NativeWorker
+    from byteps_like.worker.engine.native import NativeWorker
 
     with _declining(config):
         if config.trace:

@@ -28,7 +28,9 @@ Status ShutDown() { return Status(Code::kClosed, "this rank was shut down while 
 }  // namespace
 
 Channel::Channel(EngineContext& context, ChannelOwner& owner, ShardAddress address, size_t index)
-    : context_(context), owner_(owner), address_(std::move(address)), index_(index) {}
+    : context_(context), owner_(owner), address_(std::move(address)), index_(index), kept_(context, owner, [this] {
+        if (link_) link_->Kick();
+      }) {}
 
 Channel::~Channel() {
   ending_ = true;
@@ -105,6 +107,7 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   stream->LimitSilence(SilenceLimit(context_.options.stall_warning, context_.options.stall_timeout));
   link_ = MakeLink(context_.loop, std::move(stream), *this);
   for (Part* part : in_flight_) Resume(*part);
+  kept_.OnNewLink();
   Announce();
   link_->Start();
   link_->Kick();
@@ -154,6 +157,7 @@ void Channel::FinishAll(const Status& status) {
   queue_ = {};
   Announce();
   while (!in_flight_.empty()) Finish(*in_flight_.back(), status);
+  kept_.End(status);
 }
 
 void Channel::Abort(const Status& why) {
@@ -179,7 +183,7 @@ void Channel::GiveUp(const Operation& operation) {
 
 // If the link breaks meanwhile, the message is lost, and the server keeps the key until the epoch ends.
 void Channel::Forget(const Part& part) {
-  if (parts_.erase(part.key) == 0) return;
+  if (parts_.erase(part.key) == 0 && !kept_.Forget(part.key)) return;
   Next();  // passes over it, where it was given up and is still the first in the queue
   Header header = HeaderFor(part, FrameType::kForget);
   header.total = 0;

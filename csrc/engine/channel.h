@@ -18,6 +18,7 @@
 
 #include "csrc/base/trace.h"
 #include "csrc/engine/engine_context.h"
+#include "csrc/engine/keeping/kept_keys.h"
 #include "csrc/engine/operation.h"
 
 namespace byteps_like {
@@ -40,7 +41,8 @@ class Channel : private LinkHandler {
   void Withdraw(uint32_t region);           // which is gone
   void Goodbye();                           // tells the server; parts in flight end with the link, once that is sent
   bool closed() const { return link_ == nullptr; }
-  bool busy() const { return !in_flight_.empty(); }
+  bool busy() const { return !in_flight_.empty() || kept_.busy(); }
+  KeptKeys& kept() { return kept_; }               // the values that its shard keeps
   size_t index() const { return index_; }          // among the engine's channels
   bool held() const { return held_; }              // it has something to send, but is ahead of the others
   void LetGo();                                    // if it no longer is
@@ -81,7 +83,9 @@ class Channel : private LinkHandler {
   static const Operation* OperationOf(const Part& part);
   Part* Next();     // the part it would send next; nullptr: none
   void Announce();  // to the others, whether it has something to send
+  bool NextData(Outgoing& next);
   bool NextPush(Outgoing& next);
+  void OnKept(Link& link, const Header& header);
   bool NameCodec(uint32_t number, Outgoing& next);
   enum class Way { kReferred, kWaits, kStreamed };
   Way ByReference(Part& part, Outgoing& next);
@@ -130,6 +134,7 @@ class Channel : private LinkHandler {
   std::vector<Part*> in_flight_;
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
+  KeptKeys kept_;
   std::map<uint32_t, bool> shared_regions_;  // passed to the server over this link; false: it could not map them
   std::set<uint32_t> named_codecs_;          // told to the server over this link
   int64_t ahead_ = 0;                        // bytes of contributions that went out and whose results have not come

@@ -52,7 +52,7 @@ void Channel::Enqueue(Part& part) {
   part.expected = part.encoded ? 0 : part.total;
   part.begun = part.resuming = part.streamed = false;
   part.slot = in_flight_.size();
-  if (in_flight_.empty()) Heard();
+  if (!busy()) Heard();
   in_flight_.push_back(&part);
   const bool told = part.absent || (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
                     (part.staging != nullptr && part.staging->active);
@@ -130,7 +130,17 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
     control_.pop_front();
     return true;
   }
-  return NextPush(next);
+  return NextData(next);
+}
+
+// Rounds go first among equals: all ranks wait for them.
+bool Channel::NextData(Outgoing& next) {
+  const auto kept = ending_ ? std::nullopt : kept_.NextPriority();
+  const Part* const part = Next();
+  if (part != nullptr && (!kept || part->priority >= *kept) && NextPush(next)) return true;
+  if (!kept) return false;
+  kept_.Next(link_->Filling(context_.segment_bytes), next);
+  return true;
 }
 
 // Before the first frame of this link that speaks of the codec.
@@ -423,6 +433,7 @@ std::byte* Channel::PlaceFor(Link& link, const Header& header) {
     Part* const part = Expected(header);
     if (part != nullptr && header.offset == part->landed) return LandingOf(*part).data + header.offset;
   }
+  if (header.type == FrameType::kValue && kept_.Holds(header.key)) return kept_.PlaceFor(header);
   return kAnywhere;  // texts, and payloads that are no longer waited for
 }
 
@@ -447,9 +458,18 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
       return owner_.FailOnLoop(Status(CodeFrom(header.aux), text()));
     case FrameType::kRegion:
       return OnNoRegion(header.aux);
+    case FrameType::kOpened:
+    case FrameType::kApplied:
+    case FrameType::kValue:
+      return OnKept(link, header);
     default:
       return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));
   }
+}
+
+void Channel::OnKept(Link& link, const Header& header) {
+  if (header.view != context_.options.credentials.view || !kept_.Holds(header.key)) return;
+  if (const Status wrong = kept_.OnFrame(header); !wrong.ok()) link.Close(wrong);
 }
 
 void Channel::OnResult(Part& part, const Header& header) {

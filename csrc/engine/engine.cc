@@ -144,6 +144,7 @@ Status Engine::CheckRequest(const Request& request, const DeclaredTensor& tensor
   if (request.op == Op::kBroadcast && request.root >= context_.standing().world_size)
     return Status(Code::kInvalid, "root " + std::to_string(request.root) + " is not a rank of this world");
   if (request.first_part == request.last_part) return Status();
+  if (tensor.kept) return Status(Code::kInvalid, "servers keep this tensor: contribute to it, or read it");
   const Part& first = *parts[request.first_part];
   const DType dtype = first.coding != nullptr ? DType::kFloat32 : first.dtype;
   if (!Supports(request.op, dtype))
@@ -251,8 +252,13 @@ void Engine::Done(Part& part, const Status& status) {
   if (operation->remaining.load(std::memory_order_relaxed) == 1) memory = std::move(operation->memory);
   if (!status.ok()) operation->status = status;
   if (part.staging != nullptr) part.staging->active = false;
-  if (operation->remaining.fetch_sub(1) != 1) return;
-  if (operation->gate) operation->gate->Open();
+  EndPart(*operation);
+}
+
+// One of its parts has landed. Under the mutex.
+void Engine::EndPart(Operation& operation) {
+  if (operation.remaining.fetch_sub(1) != 1) return;
+  if (operation.gate) operation.gate->Open();
   completed_.notify_all();
   context_.loop.Nudge();  // whoever waits may drive it, and codec threads or the stager may have ended the operation
 }

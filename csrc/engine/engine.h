@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,6 +84,30 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // if one of them is still in flight; the job's error once it has failed.
   Result<std::shared_ptr<Operation>> Submit(const Request& request);
 
+  // Has servers keep the values of a tensor, which then has no rounds; the spec is the same on all ranks. `text`: as in
+  // docs/reference/protocol.md, "Store keys". `initial`: on the rank that sets the first value, the whole tensor, which
+  // is copied. Done when all keys have a value; once is enough. kInvalid: it is encoded, or not declared in whole rows;
+  // by the operation, too: on that rank, where no server has a value and none was given.
+  struct KeepSpec {
+    uint32_t tensor = 0;
+    std::string text;
+    uint32_t width = 1;             // elements of a row
+    uint32_t root = kNobodysValue;  // the rank that sets the first value
+    std::span<const std::byte> initial;
+  };
+  Result<std::shared_ptr<KeepOperation>> Keep(const KeepSpec& spec);
+  struct KeepRequest {
+    uint32_t tensor = 0;
+    std::byte* address = nullptr;  // of the whole tensor
+    std::vector<uint32_t> parts;
+    int32_t priority = 0;
+  };
+  // Contributes partitions to what servers keep; done when they have said what became of it. Its memory stays as it is
+  // until then. Many may be in flight; what is called here first is first for each partition.
+  Result<std::shared_ptr<KeepOperation>> Contribute(const KeepRequest& request, const Note& note);
+  // Reads partitions, of version `least` or newer, once their policy lets this rank.
+  Result<std::shared_ptr<KeepOperation>> Read(const KeepRequest& request, uint32_t least);
+
   // Allows tensors on this GPU from now on. Call it once, before the first Submit with `device`. `kernels`: those of
   // feedback. Without them, and for codecs without a GPU version, tensors on the GPU are encoded on the CPU.
   Status UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels);
@@ -145,6 +170,12 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void BeginStaged(Part& part, UserWork* start);
   bool WaitDriving(const Operation& operation, Deadline deadline);  // false: the deadline has passed
   Status CheckRequest(const Request& request, const DeclaredTensor& tensor) const;
+  using UseKept = std::function<void(const Part& part, uint64_t order, KeepTicket ticket)>;
+  void UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use);
+  Result<KeepRequest> CheckKeep(const KeepSpec& spec);
+  Result<std::shared_ptr<KeepOperation>> BeginKeeping(const KeepRequest& request);
+  void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
+  void EndPart(Operation& operation);
   void Weigh(uint32_t tensor);  // so that links keep step by it
   void BeginCoded(Part& part);
   void Hand(Part& part) override;

@@ -12,6 +12,7 @@
 
 #include "csrc/base/status.h"
 #include "csrc/engine/in_step.h"
+#include "csrc/engine/keeping/keep_operation.h"
 #include "csrc/engine/operation.h"
 #include "csrc/engine/region_table.h"
 #include "csrc/transport/entrance/handshake.h"
@@ -69,7 +70,7 @@ struct EngineContext {
 };
 
 // An engine, as its channels see it. On the I/O thread; none of it blocks.
-class ChannelOwner {
+class ChannelOwner : public KeepSink {
  public:
   virtual void FailOnLoop(const Status& why) = 0;                        // ends the job here: every channel is aborted
   virtual void Landed(Part& part, const Status& status) = 0;             // its round on the wire is over, or failed

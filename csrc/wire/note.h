@@ -30,6 +30,9 @@ struct Note {
   uint32_t bits = kLastBlock;                            // of NoteBit
 };
 
+// What became of a contribution, as its source is told.
+enum class Applied : uint8_t { kCounted = 0, kLate = 1, kHeld = 2, kNotFinite = 3 };
+
 void EncodeNote(const Note& note, std::span<std::byte, kNoteBytes> out);
 
 // kCorrupt names the field that is out of its range.

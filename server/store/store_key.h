@@ -18,15 +18,13 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/wire/note.h"
 #include "server/memory.h"
 #include "server/store/combining.h"
 #include "server/store/ledger.h"
 #include "server/update/update.h"
 
 namespace byteps_like {
-
-// What became of a contribution, as its source is told; the numbers travel.
-enum class Applied : uint8_t { kCounted = 0, kLate = 1, kHeld = 2, kNotFinite = 3 };
 
 // For the source of a contribution.
 struct PushAnswer {

@@ -25,7 +25,7 @@ from byteps_like.portable.join import join
 from byteps_like.server.door import open_door
 from byteps_like.server.native import NativeServer
 from byteps_like.worker.api import TensorSpec, Worker
-from byteps_like.worker.native import NativeWorker
+from byteps_like.worker.engine.native import NativeWorker
 
 DEADLINE = 30.0
 T = TypeVar("T")

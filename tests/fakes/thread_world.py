@@ -21,8 +21,8 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError, MismatchEr
 from byteps_like.torch.job import runtime
 from byteps_like.worker.api import Declared, Feedback, Links, Places, Share, TensorSpec
 from byteps_like.worker.collective import CollectiveWorker
+from byteps_like.worker.engine.shares import shared
 from byteps_like.worker.local import DeclaredNames, PrivateMemory, check_feedback, check_push_pull, check_same
-from byteps_like.worker.shares import shared
 from byteps_like.worker.standing import ALONE, Standing, Stands
 from tests.fakes.reduction import reduce
 from tests.fakes.thread_codecs import Contribution, RankCodecs, WorldCodecs

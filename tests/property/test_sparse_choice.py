@@ -107,7 +107,7 @@ def test_single_elements_go_by_their_indices_while_these_are_few() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=6), st.booleans())
 def test_cards_are_those_of_the_optimum(hosts: list[tuple[int, int]], known: bool) -> None:
     """With one rank to a host, dense sums take by servers what BytePS's optimum says, and by ranks an all-reduce's."""
-    from byteps_like.worker.native import cards_of
+    from byteps_like.worker.engine.native import cards_of
 
     assume(any(workers for workers, _ in hosts))
     gbps = 5.0 if known else 0.0

@@ -12,7 +12,7 @@ import torch
 
 from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.errors import BytePSLikeError, ShutdownError
-from byteps_like.worker.shares import slice_of
+from byteps_like.worker.engine.shares import slice_of
 
 _SCATTER, _GATHER, _END = 1, 2, 3
 _FOR_EVER = 1e8  # seconds: a turn comes when the program makes it

@@ -27,7 +27,7 @@ from byteps_like.torch.device.staged_copy import Stage, StagedCopy
 from byteps_like.torch.device.tensors import reducible
 from byteps_like.torch.local.choice import make_peers
 from byteps_like.torch.local.peers import LocalPeers, exchange
-from byteps_like.worker.shares import slice_of
+from byteps_like.worker.engine.shares import slice_of
 
 _SUMMED = (Op.SUM, Op.AVERAGE)
 Move = Callable[[torch.Tensor], Waitable]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from byteps_like.control.types import Move
 from byteps_like.dtypes import DType
 from byteps_like.worker.api import Declared, Partition, TensorSpec
-from byteps_like.worker.moves import Moves
+from byteps_like.worker.engine.moves import Moves
 
 SPEC = TensorSpec("w", DType.FLOAT32, (4,))
 FIRST = Declared(SPEC, 0, (Partition(0, 0, 16, 0, 0),))

@@ -18,7 +18,7 @@ from byteps_like.torch.local.choice import PeerMeans, choose
 from byteps_like.torch.local.peers_ipc import IpcPeers
 from byteps_like.torch.local.peers_nccl import Turns
 from byteps_like.torch.local.shares import even_places
-from byteps_like.worker.shares import slice_of
+from byteps_like.worker.engine.shares import slice_of
 from tests.fakes.ddp_bucket import Bucket
 from tests.fakes.native_groups import run_native_groups, sent_across
 from tests.fakes.settings import configure

@@ -14,7 +14,7 @@ from byteps_like.torch.device import devices
 from byteps_like.torch.job import runtime
 from byteps_like.wire.frame import PARTITION_KEY, SHARE_SHIFT
 from byteps_like.worker.api import Declared, Partition, Share, TensorSpec
-from byteps_like.worker.shares import shared
+from byteps_like.worker.engine.shares import shared
 from tests.contract.mixed_job import DEADLINE, MixedJob, native_worker
 from tests.fakes.native_job import run_native_job
 from tests.fakes.settings import configure

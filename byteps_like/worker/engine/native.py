@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import byteps_like._core as _core
@@ -41,15 +41,17 @@ from byteps_like.worker.api import (
 )
 from byteps_like.worker.cards import ASSUMED, Cards, NicLoad
 from byteps_like.worker.catalogue import Catalogue
+from byteps_like.worker.engine.kept import KeptTensors, Start
+from byteps_like.worker.engine.moves import Moves
+from byteps_like.worker.engine.shares import Shared, shared
+from byteps_like.worker.engine.waiting import Describe, wait_for
+from byteps_like.worker.keeping import KeepSpec, KeptTensor
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
-from byteps_like.worker.moves import Moves
-from byteps_like.worker.shares import Shared, shared
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
-_REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
 _POLL = 1.0  # seconds between two looks whether to end, and two reports of the counters
 
 
@@ -71,7 +73,7 @@ class NativeHandle:
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the result has landed. Raises the operation's typed error, DeadlineError after `timeout`."""
-        self._worker.wait_for(self._operation, self._declared, timeout)
+        self._worker.wait_for(self._operation, self._declared.spec.name, timeout)
 
     def wait_on(self, stream: int) -> None:
         """What comes later in `stream`, a CUstream of the worker's GPU, waits for the result; the host does not, unless
@@ -97,6 +99,7 @@ class NativeWorker(Stands):
         self._tensors: dict[int, int] = {}  # tensor id of the job -> of the engine
         self._shared: dict[int, tuple[int, Shared]] = {}  # the same, cut into the shares of this host's ranks
         self._moves = Moves()
+        self._kept = KeptTensors(self)
         # Where there is a server on this host, it looks at the card.
         beside = any(server.host_id == own_host_id for server in view.servers)
         self._meter = None if beside or not view.servers else open_meter(config, own_host(config))
@@ -221,6 +224,18 @@ class NativeWorker(Stands):
             self._started[declared.spec.name] = (newest + 1, operation)
         return NativeHandle(self, operation, declared)
 
+    def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
+        """See worker.keeping.Keeps."""
+        return self._kept.keep(declared, spec, initial)
+
+    def begin(self, declared: Declared, start: Start) -> Any:
+        """See worker.kept.KeepsByEngine."""
+        self._verdict.check()
+        try:
+            return start(self._engine, self._tensors[declared.tensor_id])
+        except BytePSLikeError as error:
+            raise self._explained(error) from None
+
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """See worker.api.Worker.compensate."""
         check_feedback(declared, feedback)
@@ -306,6 +321,7 @@ class NativeWorker(Stands):
     def forget(self, declared: Declared) -> None:
         """See worker.api.Forgets."""
         self.retire(self._moves.end(declared))
+        self._kept.forget(declared)
         self._started.pop(declared.spec.name, None)
         self._catalogue.forget(declared)
         self._client.retire(declared.tensor_id)
@@ -377,28 +393,18 @@ class NativeWorker(Stands):
 
     # --- waiting ---
 
-    def wait_for(self, operation: Any, declared: Declared, timeout: float | None) -> None:
-        """Waits for an operation of the engine, and tells the scheduler what for when it takes long."""
-        started = time.monotonic()
-        deadline = None if timeout is None else started + timeout
-        reported = False
+    def wait_for(self, operation: Any, name: str, timeout: float | None, describe: Describe | None = None) -> None:
+        """Waits for an operation of the engine on the tensor `name`, and tells the scheduler when it takes long."""
         try:
-            while not self._engine.wait(operation, _slice(deadline, reported)):
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise DeadlineError(
-                        f"rank {self.rank}: {declared.spec.name!r} has not ended after {timeout:.1f} s",
-                        rank=self.rank,
-                        key=declared.spec.name,
-                    )
-                self._report_waiting(declared, started)
-                reported = True
-        except DeadlineError:
-            raise
+            ended = wait_for(
+                self._engine, operation, timeout, describe or partial(self._describe, name), self._client.waiting
+            )
         except BytePSLikeError as error:
             raise self._explained(error) from None
-        finally:
-            if reported:
-                self._client.waiting(None)
+        if not ended:
+            raise DeadlineError(
+                f"rank {self.rank}: {name!r} has not ended after {timeout:.1f} s", rank=self.rank, key=name
+            )
 
     def give_up(self, operation: Any, error: BytePSLikeError) -> None:
         """Ends an operation of the engine that other ranks won't complete. Never blocks."""
@@ -411,11 +417,10 @@ class NativeWorker(Stands):
         except BytePSLikeError as error:
             raise self._explained(error) from None
 
-    def _report_waiting(self, declared: Declared, started: float) -> None:
-        name = declared.spec.name
+    def _describe(self, name: str, since: float) -> Waiting:
+        """A wait for the newest round of `name`."""
         in_flight = {key: number for key, (number, operation) in list(self._started.items()) if not operation.done()}
-        since = time.monotonic() - started
-        self._client.waiting(Waiting(name=name, round=in_flight.get(name, 0), since=since, started=in_flight))
+        return Waiting(name=name, round=in_flight.get(name, 0), since=since, started=in_flight)
 
     # --- errors ---
 
@@ -489,9 +494,3 @@ def _summary(declared: Declared) -> str:
     for part in declared.partitions:
         loads[part.server] = loads.get(part.server, 0) + part.nbytes
     return ", ".join(f"{loads[server]} bytes on server {server}" for server in sorted(loads))
-
-
-def _slice(deadline: float | None, reported: bool) -> float:
-    """How long to wait in one go: until the deadline, but at first only until it is worth a report."""
-    longest = 3600.0 if reported else _REPORT_AFTER
-    return longest if deadline is None else max(0.0, min(longest, deadline - time.monotonic()))

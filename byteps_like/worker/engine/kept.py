@@ -1,0 +1,132 @@
+"""Tensors that servers keep, over the C++ engine: opens them, contributes to them, reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from byteps_like.control.members.seats import Waiting
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.wire.note import Applied, Note
+from byteps_like.worker.api import Declared
+from byteps_like.worker.engine.waiting import Describe
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note
+from byteps_like.worker.local import check_push_pull
+
+NOBODY = 0xFFFFFFFF
+"""As the rank that gives the first value: it begins as zeros. No version has this number."""
+
+Start = Callable[[Any, int], Any]
+"""Begins an operation: given the engine, and the tensor's id there."""
+
+
+class KeepsByEngine(Protocol):
+    """What kept tensors need of their worker."""
+
+    @property
+    def rank(self) -> int:
+        """Its rank."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    def begin(self, declared: Declared, start: Start) -> Any:
+        """Has the engine begin an operation on a tensor. Raises the job's error."""
+
+    def wait_for(self, operation: Any, name: str, timeout: float | None, describe: Describe) -> None:
+        """Blocks until an operation of the engine is over. Raises its error, and DeadlineError after `timeout`."""
+
+
+class KeptTensors:
+    """Those of one worker. Thread-safe."""
+
+    def __init__(self, worker: KeepsByEngine) -> None:
+        self._worker = worker
+        self._specs: dict[int, KeepSpec] = {}  # by tensor id
+        self._lock = threading.Lock()
+
+    def keep(self, declared: Declared, spec: KeepSpec, initial: int) -> KeptTensor:
+        """See worker.keeping.Keeps."""
+        check_keep(declared, spec, self._worker.size)
+        with self._lock:
+            known = self._specs.setdefault(declared.tensor_id, spec)
+        if known != spec:
+            raise MismatchError(
+                f"rank {self._worker.rank} keeps {declared.spec.name!r} as {known}, and asks for {spec}",
+                key=declared.spec.name,
+            )
+        root = NOBODY if spec.root is None else spec.root
+        value = (initial, declared.spec.nbytes) if initial else (0, 0)
+        opening = self._worker.begin(
+            declared, lambda engine, tensor: engine.keep(tensor, spec.text, spec.width, root, *value)
+        )
+        EngineKeepHandle(self._worker, opening, declared).wait()
+        return EngineKept(self._worker, declared)
+
+    def forget(self, declared: Declared) -> None:
+        """Its name is not used any more."""
+        with self._lock:
+            self._specs.pop(declared.tensor_id, None)
+
+
+class EngineKeepHandle:
+    """A contribution to what servers keep, or a read of it. See worker.keeping.KeepHandle."""
+
+    def __init__(self, worker: KeepsByEngine, operation: Any, declared: Declared) -> None:
+        self._worker, self._operation, self._name = worker, operation, declared.spec.name
+
+    def done(self) -> bool:
+        """True once it has ended, well or not; never blocks."""
+        return bool(self._operation.done())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until it has ended. Raises its typed error, DeadlineError after `timeout` seconds."""
+        self._worker.wait_for(self._operation, self._name, timeout, self._describe)
+
+    def outcomes(self) -> Sequence[Outcome]:
+        """Of each partition, in their order. Call it once the operation is done."""
+        return [Outcome(Applied(applied), version) for applied, version in self._operation.outcomes()]
+
+    def _describe(self, since: float) -> Waiting:
+        """Not what this rank has started: whom it waits for is its policy's affair, so nobody can tell by its wait that
+        ranks wait for each other."""
+        return Waiting(name=self._name, round=0, since=since)
+
+
+class EngineKept:
+    """One that is open: see worker.keeping.KeptTensor."""
+
+    def __init__(self, worker: KeepsByEngine, declared: Declared) -> None:
+        self._worker = worker
+        self.declared = declared
+
+    def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
+        """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""
+        chosen, urgency, written = (
+            self._chosen(address, parts),
+            self._priority(priority),
+            check_note(self.declared, note),
+        )
+        return self._start(lambda engine, tensor: engine.contribute(tensor, address, chosen, urgency, written))
+
+    def pull(
+        self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
+    ) -> KeepHandle:
+        """See KeptTensor."""
+        if not 0 <= least < NOBODY:
+            raise InvalidArgumentError(f"{self.declared.spec.name!r} will have no version {least}")
+        chosen, urgency = self._chosen(address, parts), self._priority(priority)
+        return self._start(lambda engine, tensor: engine.read(tensor, address, chosen, urgency, least))
+
+    def _start(self, start: Start) -> KeepHandle:
+        return EngineKeepHandle(self._worker, self._worker.begin(self.declared, start), self.declared)
+
+    def _chosen(self, address: int, parts: range | None) -> list[int]:
+        check_push_pull(self.declared, address, Op.SUM, parts)
+        return list(range(len(self.declared.partitions)) if parts is None else parts)
+
+    def _priority(self, given: int | None) -> int:
+        return self.declared.spec.priority if given is None else given

@@ -1,0 +1,111 @@
+// Tensors whose values servers keep: from callers to the channels of their keys, and back.
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/engine/channel.h"
+#include "csrc/engine/engine.h"
+
+namespace byteps_like {
+
+// The operation, if it may begin.
+Result<std::shared_ptr<KeepOperation>> Engine::BeginKeeping(const KeepRequest& request) {
+  auto operation = std::make_shared<KeepOperation>();
+  operation->memory = RegionOf(request.address, 1).buffer;
+  std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  if (closed_) return Status(Code::kClosed, "the engine is closed");
+  const DeclaredTensor& tensor = tensors_.at(request.tensor);
+  if (!tensor.kept) return Status(Code::kInvalid, "servers don't keep this tensor");
+  for (const uint32_t part : request.parts)
+    if (part >= tensor.parts.size()) return Status(Code::kInvalid, "no partition " + std::to_string(part));
+  operation->remaining = static_cast<uint32_t>(request.parts.size());
+  operation->outcomes.resize(request.parts.size());
+  if (!request.parts.empty()) operation->key = tensor.parts[request.parts.front()]->key;
+  return operation;
+}
+
+// Makes `use` of each of its keys, on the loop.
+void Engine::UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use) {
+  context_.loop.PostOrRun([this, request, operation, use = std::move(use)] {
+    std::vector<const Part*> parts;
+    {
+      std::lock_guard lock(mutex_);
+      for (const uint32_t part : request.parts) parts.push_back(tensors_.at(request.tensor).parts[part].get());
+    }
+    const uint64_t order = order_++;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i]->channel->busy()) parts[i]->channel->Heard();
+      use(*parts[i], order, {operation, i});
+    }
+    silence_.Arm();
+  });
+}
+
+// Every partition of a tensor that servers can keep.
+Result<Engine::KeepRequest> Engine::CheckKeep(const KeepSpec& spec) {
+  std::lock_guard lock(mutex_);
+  DeclaredTensor& tensor = tensors_.at(spec.tensor);
+  for (const auto& part : tensor.parts)
+    if (part->coding != nullptr || part->bytes % (spec.width * SizeOf(part->dtype)) != 0)
+      return Status(Code::kInvalid, "its partitions are encoded, or split a row");
+  tensor.kept = true;
+  KeepRequest all{.tensor = spec.tensor, .parts = std::vector<uint32_t>(tensor.parts.size())};
+  std::iota(all.parts.begin(), all.parts.end(), 0);
+  return all;
+}
+
+Result<std::shared_ptr<KeepOperation>> Engine::Keep(const KeepSpec& spec) {
+  auto all = CheckKeep(spec);
+  if (!all.ok()) return all.status();
+  auto operation = BeginKeeping(*all);
+  if (!operation.ok()) return operation;
+  (*operation)->initial.assign(spec.initial.begin(), spec.initial.end());
+  UseKeys(*all, *operation,
+          [text = spec.text, width = spec.width, root = spec.root](const Part& part, uint64_t, KeepTicket ticket) {
+            const KeySpec key{.key = part.key, .dtype = part.dtype, .bytes = part.bytes, .width = width, .root = root};
+            const auto& value = ticket.operation->initial;
+            part.channel->kept().Open(key, text, value.empty() ? nullptr : value.data() + part.offset,
+                                      std::move(ticket));
+          });
+  return operation;
+}
+
+Result<std::shared_ptr<KeepOperation>> Engine::Contribute(const KeepRequest& request, const Note& note) {
+  auto operation = BeginKeeping(request);
+  if (!operation.ok()) return operation;
+  UseKeys(request, *operation, [request, note](const Part& part, uint64_t order, KeepTicket ticket) {
+    part.channel->kept().Push(part.key, {.data = request.address + part.offset,
+                                         .note = note,
+                                         .priority = request.priority,
+                                         .order = order,
+                                         .ticket = std::move(ticket)});
+  });
+  return operation;
+}
+
+Result<std::shared_ptr<KeepOperation>> Engine::Read(const KeepRequest& request, uint32_t least) {
+  auto operation = BeginKeeping(request);
+  if (!operation.ok()) return operation;
+  UseKeys(request, *operation, [request, least](const Part& part, uint64_t order, KeepTicket ticket) {
+    part.channel->kept().Read(part.key, {.out = request.address + part.offset,
+                                         .least = least,
+                                         .priority = request.priority,
+                                         .order = order,
+                                         .ticket = std::move(ticket)});
+  });
+  return operation;
+}
+
+void Engine::Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) {
+  KeepOperation& operation = *ticket.operation;
+  std::shared_ptr<SharedBuffer> memory;  // let go of after the lock
+  std::lock_guard lock(mutex_);
+  operation.outcomes[ticket.index] = outcome;
+  if (!status.ok()) operation.status = status;
+  if (operation.remaining.load(std::memory_order_relaxed) == 1) memory = std::move(operation.memory);
+  EndPart(operation);
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,40 @@
+// Work with values that servers keep, in flight: the opening of a tensor's keys, a contribution to them, or a read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "csrc/engine/operation.h"
+#include "csrc/wire/note.h"
+
+namespace byteps_like {
+
+// Of one key: what became of a contribution to it, or was read of it.
+struct KeepOutcome {
+  Applied applied = Applied::kCounted;
+  uint64_t version = 0;  // that the contribution is part of, or that was read
+};
+
+struct KeepOperation : Operation {
+  std::vector<KeepOutcome> outcomes;  // of each partition; written before `remaining` becomes 0
+  std::vector<std::byte> initial;     // the first value of the tensor that it opens, on the rank that sets it
+};
+
+// One partition of an operation.
+struct KeepTicket {
+  std::shared_ptr<KeepOperation> operation;
+  size_t index = 0;  // of its outcome
+};
+
+// Where what is over is told of. On the I/O thread.
+class KeepSink {
+ public:
+  virtual void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) = 0;
+
+ protected:
+  ~KeepSink() = default;
+};
+
+}  // namespace byteps_like

@@ -1,0 +1,181 @@
+#include "csrc/engine/keeping/kept_keys.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace byteps_like {
+namespace {
+
+constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without answers, until credit is lent
+
+}  // namespace
+
+KeptKeys::KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()> kick)
+    : context_(context), sink_(sink), kick_(std::move(kick)) {}
+
+// What is asked for
+
+void KeptKeys::Open(KeySpec spec, const std::string& text, const std::byte* initial, KeepTicket opening) {
+  if (ended_) return sink_.Settled(opening, *ended_, {});
+  ++under_way_;
+  spec.text = NumberOf(text);
+  KeepSink& own = *this;
+  Entry& entry = keys_.try_emplace(spec.key, spec, own).first->second;
+  entry.key.Open(initial, std::move(opening));
+  Queue(entry);
+}
+
+void KeptKeys::Push(uint64_t key, KeepPush push) {
+  if (const Status never = CheckOpened(key); !never.ok()) return sink_.Settled(push.ticket, never, {});
+  ++under_way_;
+  Entry& entry = keys_.at(key);
+  entry.key.Push(std::move(push));
+  Queue(entry);
+}
+
+void KeptKeys::Read(uint64_t key, KeepRead read) {
+  if (const Status never = CheckOpened(key); !never.ok()) return sink_.Settled(read.ticket, never, {});
+  ++under_way_;
+  Entry& entry = keys_.at(key);
+  entry.key.Read(std::move(read));
+  Queue(entry);
+}
+
+Status KeptKeys::CheckOpened(uint64_t key) const {
+  if (ended_) return *ended_;
+  if (keys_.contains(key)) return Status();
+  return Status(Code::kInvalid, "store key " + std::to_string(key) + " was not opened");
+}
+
+bool KeptKeys::Forget(uint64_t key) {
+  const auto found = keys_.find(key);
+  if (found == keys_.end() || found->second.key.busy()) return false;
+  std::priority_queue<Turn> others;
+  for (; !turns_.empty(); turns_.pop())
+    if (turns_.top().entry != &found->second) others.push(turns_.top());
+  turns_.swap(others);
+  std::erase(starved_, &found->second);
+  keys_.erase(found);
+  return true;
+}
+
+void KeptKeys::End(const Status& why) {
+  ended_ = why;
+  turns_ = {};
+  starved_.clear();
+  for (auto& [number, entry] : keys_) entry.key.End(why);
+}
+
+uint32_t KeptKeys::NumberOf(const std::string& text) {
+  const auto known = std::ranges::find(texts_, text);
+  const auto number = static_cast<uint32_t>(known - texts_.begin());
+  if (known == texts_.end()) texts_.push_back(text);
+  return number;
+}
+
+// Whose turn it is
+
+void KeptKeys::OnNewLink() {
+  announced_.clear();
+  turns_ = {};
+  starved_.clear();
+  unanswered_ = lent_ = 0;
+  for (auto& [number, entry] : keys_) {
+    entry.key.OnNewLink();
+    entry.queued = false;
+    Queue(entry);
+  }
+}
+
+void KeptKeys::Queue(Entry& entry) {
+  const auto next = entry.key.next();
+  if (!next || std::exchange(entry.queued, true)) return;
+  turns_.push({*next, &entry});
+  kick_();
+}
+
+std::optional<int32_t> KeptKeys::NextPriority() {
+  while (!turns_.empty()) {
+    Entry& entry = *turns_.top().entry;
+    if (!entry.key.begins_push() || HasCredit(entry.key)) return turns_.top().at.priority;
+    turns_.pop();
+    entry.queued = false;
+    Starve(entry);
+  }
+  return std::nullopt;
+}
+
+void KeptKeys::Next(size_t segment, Outgoing& next) {
+  Entry& entry = *turns_.top().entry;
+  turns_.pop();
+  entry.queued = false;
+  unanswered_ -= entry.key.unanswered();
+  entry.key.Next(segment, next);
+  unanswered_ += entry.key.unanswered();
+  next.header.view = context_.options.credentials.view;
+  next.header.member = context_.options.member;
+  if (next.header.type == FrameType::kSpec && announced_.insert(next.header.aux).second) {
+    const std::string& text = texts_[next.header.aux];
+    next.header.length = static_cast<uint32_t>(text.size());
+    next.payload = reinterpret_cast<const std::byte*>(text.data());
+  }
+  Queue(entry);
+}
+
+// Two of the longest at least: one is on its way while the other is applied. So a server holds no more of a rank.
+bool KeptKeys::HasCredit(const KeptKey& key) const {
+  const uint64_t bytes = key.spec().bytes;
+  return unanswered_ + bytes <= std::max<uint64_t>(context_.credit_bytes + lent_, 2 * bytes);
+}
+
+// Until something is answered. What waits at the server for other ranks may wait for what they have in mind to push
+// after something that waits here: after a moment without answers credit is lent.
+void KeptKeys::Starve(Entry& entry) {
+  starved_.push_back(&entry);
+  if (std::exchange(lending_armed_, true)) return;
+  context_.loop.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
+}
+
+void KeptKeys::LendCredit() {
+  lending_armed_ = false;
+  if (starved_.empty()) return;
+  if (Clock::now() - last_answer_ >= kLendAfter) lent_ = std::max(2 * lent_, unanswered_);
+  Feed();
+}
+
+void KeptKeys::Feed() {
+  for (Entry* const entry : std::exchange(starved_, {})) Queue(*entry);
+}
+
+// What comes
+
+std::byte* KeptKeys::PlaceFor(const Header& header) { return keys_.at(header.key).key.PlaceFor(header); }
+
+Status KeptKeys::OnFrame(const Header& header) {
+  Entry& entry = keys_.at(header.key);
+  const uint64_t before = entry.key.unanswered();
+  const Status status = entry.key.OnFrame(header);
+  if (status.code() == Code::kInvalid) return Refuse(entry, status);
+  const uint64_t answered = before - entry.key.unanswered();
+  unanswered_ -= answered;
+  last_answer_ = Clock::now();
+  if (unanswered_ <= context_.credit_bytes) lent_ = 0;
+  Queue(entry);
+  if (answered != 0) Feed();
+  return status;
+}
+
+// It may be opened again, as it should be.
+Status KeptKeys::Refuse(Entry& entry, const Status& why) {
+  entry.key.End(why);
+  keys_.erase(entry.key.spec().key);
+  return Status();
+}
+
+void KeptKeys::Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) {
+  --under_way_;
+  sink_.Settled(ticket, status, outcome);
+}
+
+}  // namespace byteps_like

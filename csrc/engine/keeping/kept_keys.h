@@ -1,0 +1,82 @@
+// The store keys that a worker uses on one link: whose turn it is, by priority and age, within the credit. On the I/O
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "csrc/engine/engine_context.h"
+#include "csrc/engine/keeping/kept_key.h"
+
+namespace byteps_like {
+
+class KeptKeys : private KeepSink {
+ public:
+  // `kick`: there may be a frame now.
+  KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()> kick);
+
+  void Open(KeySpec spec, const std::string& text, const std::byte* initial, KeepTicket opening);
+  void Push(uint64_t key, KeepPush push);  // fails where the key was not opened, as the next
+  void Read(uint64_t key, KeepRead read);
+  bool Forget(uint64_t key);    // which is not used again; false: there is none, or something is in flight
+  void End(const Status& why);  // everything, and what comes later
+
+  void OnNewLink();
+  std::optional<int32_t> NextPriority();      // of the next frame; nullopt: there is none
+  void Next(size_t segment, Outgoing& next);  // which there is
+
+  bool Holds(uint64_t key) const { return keys_.contains(key); }
+  std::byte* PlaceFor(const Header& header);  // as the next, of a key that it holds
+  Status OnFrame(const Header& header);
+  bool busy() const { return under_way_ != 0; }
+
+ private:
+  struct Entry {
+    Entry(const KeySpec& spec, KeepSink& sink) : key(spec, sink) {}
+    KeptKey key;
+    bool queued = false;  // in `turns_`
+  };
+  struct Turn {
+    KeptKey::Turn at;
+    Entry* entry = nullptr;
+    bool operator<(const Turn& other) const {
+      return at.priority != other.at.priority ? at.priority < other.at.priority : at.order > other.at.order;
+    }
+  };
+
+  uint32_t NumberOf(const std::string& text);
+  Status CheckOpened(uint64_t key) const;
+  Status Refuse(Entry& entry, const Status& why);
+  void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
+  void Queue(Entry& entry);
+  bool HasCredit(const KeptKey& key) const;
+  void Starve(Entry& entry);
+  void Feed();
+  void LendCredit();
+
+  EngineContext& context_;
+  KeepSink& sink_;
+  const std::function<void()> kick_;
+  std::unordered_map<uint64_t, Entry> keys_;
+  std::deque<std::string> texts_;  // of specs, by number; a frame may refer to one
+  std::set<uint32_t> announced_;   // of those, to the server on this link
+  std::priority_queue<Turn> turns_;
+  std::vector<Entry*> starved_;  // for credit
+  size_t under_way_ = 0;         // openings, contributions and reads
+  uint64_t unanswered_ = 0;      // bytes
+  uint64_t lent_ = 0;            // credit beyond the limit, while nothing is answered
+  bool lending_armed_ = false;
+  Deadline last_answer_{};
+  std::optional<Status> ended_;
+};
+
+}  // namespace byteps_like
