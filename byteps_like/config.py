@@ -42,6 +42,9 @@ class Config:
         -1, "Number of servers; 0: workers reduce among themselves; -1: one server, or none for a world of one."
     )
     force_distributed: bool = _setting(False, "Use servers even in a world of one worker.")
+    enable_async: bool = _setting(
+        False, "Let DistributedOptimizer train asynchronously where its `consistency` isn't given, as BytePS does."
+    )
     host: str = _setting(
         "", "Address at which peers reach this process; empty: that of `interface`, or of the route to the scheduler."
     )

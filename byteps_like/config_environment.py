@@ -23,6 +23,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "local_size": ("BYTEPS_LOCAL_SIZE",),
     "num_servers": ("DMLC_NUM_SERVER",),
     "force_distributed": ("BYTEPS_FORCE_DISTRIBUTED",),
+    "enable_async": ("BYTEPS_ENABLE_ASYNC",),
     "host": ("DMLC_NODE_HOST",),
     "interface": ("DMLC_INTERFACE",),
     "port": ("DMLC_PORT",),
@@ -70,10 +71,6 @@ _IGNORED_NAMES = """
 IGNORED = frozenset(_IGNORED_NAMES.split())
 
 
-_REFUSED = {"BYTEPS_ENABLE_ASYNC": "asynchronous training is not supported: every step would be synchronous"}
-"""Variables of BytePS that would change what is computed; they may say no."""
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that asks for the known name nearest to `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
@@ -91,9 +88,6 @@ def read_environment(
     present = {name: text for name, text in environ.items() if text.strip()}
     if role or f"{PREFIX}ROLE" in present:
         present["DMLC_ROLE"] = role or present[f"{PREFIX}ROLE"]
-    for name, why in _REFUSED.items():
-        if name in present and parse(name, present[name], bool):
-            raise ConfigError(f"{name}={present[name]}: {why}; unset it")
     aliases = {alias for names in ALIASES.values() for entry in names for alias in entry.split(":")}
     own = {PREFIX + setting.upper() for setting in settings}
     for name in present:
@@ -135,9 +129,7 @@ def _rank_on_node(present: Mapping[str, str]) -> str:
 
 
 def _of_byteps(name: str) -> bool:
-    return name in IGNORED or (
-        name not in _REFUSED and name.startswith(("BYTEPS_", "DMLC_")) and not name.startswith(PREFIX)
-    )
+    return name in IGNORED or (name.startswith(("BYTEPS_", "DMLC_")) and not name.startswith(PREFIX))
 
 
 def _log_ignored(names: list[str], aliases: set[str]) -> None:

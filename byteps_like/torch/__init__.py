@@ -38,7 +38,7 @@ from byteps_like.torch.compression.public import Compression
 from byteps_like.torch.ddp.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.ddp.module import DistributedDataParallel
 from byteps_like.torch.deferred.backward import DeferredBackward
-from byteps_like.torch.factory import CrossBarrier, DistributedOptimizer
+from byteps_like.torch.factory import AsyncOptimizer, CrossBarrier, DistributedOptimizer
 from byteps_like.torch.fsdp.policy import compress_fsdp, ranks_per_host
 from byteps_like.torch.horovod import (
     HorovodInternalError,
@@ -122,6 +122,7 @@ _backend.register()  # torch before 2.14 knows of no entry point
 
 __all__ = [
     "Adasum",
+    "AsyncOptimizer",
     "Average",
     "BytePSLikeError",
     "CapacityError",

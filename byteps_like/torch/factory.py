@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.policies.policy import Policy
 from byteps_like.torch.adapt.attach import follow
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
@@ -33,6 +34,9 @@ from byteps_like.torch.reduction.api import Adaptable
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
+from byteps_like.torch.stored.optimizer import stored
+from byteps_like.torch.stored.periods import Periods
+from byteps_like.torch.stored.terms import StoredTerms, stored_terms
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,12 @@ def DistributedOptimizer(
     shard: str = "",
     tune: str | os.PathLike[str] | None = None,
     sufficient_factors: bool | str = False,
+    consistency: Policy | str | None = None,
+    apply: str = "auto",
+    push_every: int = 1,
+    pull_every: int = 1,
+    periods: Mapping[str, int] | None = None,
+    **store: Any,
 ) -> Any:
     """Returns an optimizer that averages gradients over all ranks before each step.
 
@@ -82,6 +92,13 @@ def DistributedOptimizer(
         (docs/how-to/sharding.md).
     tune: "on", or a path to save to or to read from, finds the best settings while training (docs/how-to/tuner.md).
     sufficient_factors: "auto" or True sends gradients of Linear weights as factors (docs/how-to/sufficient-factors.md).
+    consistency: "bsp", every step is everybody's; or "asp", "ssp:s=3", "backup:b=1" and others: servers keep the
+        weights, and ranks don't wait for each other, or not for long (docs/how-to/consistency.md). None takes the
+        setting `enable_async`, which stands for "asp" and apply="worker".
+    apply: with another consistency than bsp, "server" sends gradients during backward, and servers update; "worker"
+        makes each step here, and sends how far it went; "auto" takes servers if they have the update.
+    push_every, pull_every: likewise, after how many steps; `periods`: by patterns of names, instead of both.
+    store: likewise, `age` and `damp` (see Store).
 
     Blocks for one round trip. On the wire, per step and rank, up and down: the parameters' bytes (half of them with a
     16-bit cast of float32), plus two elements per parameter. Raises InvalidArgumentError for options that exclude each
@@ -89,12 +106,16 @@ def DistributedOptimizer(
     """
     del num_groups, groups
     check_plain(optimizer)
+    terms = _terms(consistency, apply, Periods(push_every, pull_every, periods or {}), store)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
-    rules = _rules(optimizer, compression, whole=op is Adasum, shares=bool(shard))
+    rules = _rules(optimizer, compression, whole=op is Adasum or terms is not None, shares=bool(shard))
     asked = Asked(op, gradient_predivide_factor, backward_passes_per_step, sparse_as_dense, process_set)
-    choices = Choices(asked, route, model, cross_barrier, shard, tune, sufficient_factors, rules)
+    choices = Choices(asked, route, model, cross_barrier, shard, tune, sufficient_factors, rules, terms is not None)
     choices.check(optimizer)
-    twin = _distributed(optimizer, names, choices, compression)
+    if terms is None:
+        twin = _distributed(optimizer, names, choices, compression)
+    else:
+        twin = stored(optimizer, names, terms, resolve_op(None, op), backward_passes_per_step)
     twin._asked = asked
     return twin
 
@@ -115,6 +136,14 @@ def _distributed(
     if isinstance(optimizer, OnebitAdam):
         options = replace(options, transform=optimizer.to_momentum)
     return _by_gradients(optimizer, names, options, choices)
+
+
+def _terms(
+    consistency: Policy | str | None, apply: str, periods: Periods, store: Mapping[str, Any]
+) -> StoredTerms | None:  # fmt: skip
+    if consistency is None and _runtime.current().config.enable_async:
+        return stored_terms("asp", "worker" if apply == "auto" else apply, periods, store)
+    return stored_terms("bsp" if consistency is None else consistency, apply, periods, store)
 
 
 def _by_gradients(
@@ -184,6 +213,19 @@ def _scaling(op: Op, predivide: float) -> Scaling:
     if predivide <= 0.0 or (predivide != 1.0 and op is not Op.AVERAGE):
         raise InvalidArgumentError(f"gradient_predivide_factor={predivide} must be positive, and needs op=Average")
     return Scaling(op, predivide)
+
+
+def AsyncOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    *,
+    consistency: Policy | str = "asp",
+    damp: str | None = "inverse",
+    **options: Any,
+) -> Any:
+    """`DistributedOptimizer` whose ranks never wait for each other; the older a gradient, the less it moves the
+    weights (Zhang et al., "Staleness-aware Async-SGD", IJCAI 2016). `options`: more of DistributedOptimizer's."""
+    return DistributedOptimizer(optimizer, named_parameters, consistency=consistency, damp=damp, **options)
 
 
 def CrossBarrier(

@@ -33,7 +33,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"torch.adapt"},
     {"torch.optimizer"},
     {"torch.crossing"},
-    {"torch.sharded"},
+    {"torch.sharded", "torch.stored"},
     {"torch.factors"},
     {"torch.deferred"},
     {"torch.ddp"},

@@ -78,7 +78,8 @@ def test_argument_beats_environment_beats_default() -> None:
         ),
         ({"BYTEPS_LIKE_DOOR": "off", "DMLC_NUM_SERVER": "0"}, {"door": False, "num_servers": 0, "servers": 0}),
         ({"WORLD_SIZE": "2"}, {"servers": 1}),
-        ({"BYTEPS_ENABLE_ASYNC": "0"}, {}),
+        ({"BYTEPS_ENABLE_ASYNC": "0"}, {"enable_async": False}),
+        ({"BYTEPS_ENABLE_ASYNC": "1"}, {"enable_async": True}),
     ],
 )
 def test_environment(environ: dict[str, str], expected: dict[str, object]) -> None:
@@ -95,7 +96,7 @@ def test_environment(environ: dict[str, str], expected: dict[str, object]) -> No
         ({"DMLC_NUM_WORKER": "x"}, {}, "DMLC_NUM_WORKER='x'"),
         ({"BYTEPS_LIKE_STALL_TIMEOUT": "nan"}, {}, "BYTEPS_LIKE_STALL_TIMEOUT"),
         ({"BYTEPS_LIKE_FORCE_DISTRIBUTED": "maybe"}, {}, "is not a bool"),
-        ({"BYTEPS_ENABLE_ASYNC": "1"}, {}, "BYTEPS_ENABLE_ASYNC=1: asynchronous training is not supported"),
+        ({"BYTEPS_ENABLE_ASYNC": "maybe"}, {}, "BYTEPS_ENABLE_ASYNC='maybe' is not a bool"),
         ({}, {"role": "sever"}, "did you mean 'server'"),
         ({}, {"rank": 2, "world_size": 2}, "rank=2 must be below world_size=2"),
         ({}, {"local_rank": 1, "local_size": 1}, "local_size=1"),

@@ -28,6 +28,16 @@ CONFLICTS = (
     ("tune", "op=Adasum", "steps go whole and have nothing to tune"),
     ("gradient_predivide_factor", "op=Adasum", "Adasum is no sum that could be scaled"),
     ("route='server'", "op=Adasum", "Adasum goes among the workers"),
+    ("consistency", "op=Adasum", "Adasum reduces whole steps of all ranks"),
+    ("consistency", "gradient_predivide_factor", "servers combine contributions by their weights"),
+    ("consistency", "route='allreduce'", "servers keep the weights"),
+    ("consistency", "process_set", "servers keep the weights for all ranks"),
+    ("consistency", "shard", "servers keep the optimizer's state, each a share"),
+    ("consistency", "cross_barrier", "there is no barrier between the steps of the ranks to cross"),
+    ("consistency", "tune", "what it measures is the steps of all ranks together"),
+    ("consistency", "sufficient_factors", "factors are exchanged among the workers"),
+    ("consistency", "OnebitAdam", "its momenta are sums over the batches of all ranks"),
+    ("consistency", "compression", "servers keep values of whole numbers or floats as they are"),
 )
 """Options that exclude each other, and why: all pairs that are refused, as docs/how-to/choose-options.md lists them."""
 
@@ -44,6 +54,8 @@ class Choices:
     tune: Tune | None
     sufficient_factors: bool | str
     rules: Rules
+    stored: bool = False
+    """Servers keep the weights."""
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raises InvalidArgumentError for what can't be, alone or together."""
@@ -62,6 +74,9 @@ class Choices:
             "op=Adasum": self.asked.op is Adasum,
             "gradient_predivide_factor": self.asked.gradient_predivide_factor != 1.0,
             "route='server'": self.route == "server",
+            "route='allreduce'": self.route == "allreduce",
+            "process_set": self.asked.process_set is not None,
+            "consistency": self.stored,
             "cross_barrier": self.cross_barrier,
             "shard": bool(self.shard),
             "tune": self.tune is not None and os.fspath(self.tune) != OFF,

@@ -1,0 +1,145 @@
+"""Servers apply gradients: they get them while backward goes on, and step() lands the weights that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.torch.gradients.slot import too_many_passes
+from byteps_like.torch.stored.landing import Contributed, Settling, land
+from byteps_like.torch.stored.periods import Periods
+from byteps_like.torch.stored.weights import KeptWeights
+
+
+@dataclass
+class _Given:
+    """What backward has made of one parameter's gradient since the last step."""
+
+    name: str
+    hook: RemovableHandle
+    passes: int = 0
+    contributed: bool = False
+    grad: torch.Tensor | None = None
+    """As it was contributed."""
+    version: int = 0
+    sum: torch.Tensor | None = None
+    """Of steps since the last push."""
+
+    def restart(self) -> None:
+        self.passes, self.contributed, self.grad = 0, False, None
+
+
+class GradientPushes:
+    """The hooks of an optimizer's parameters, and their weights on servers.
+
+    `each_step`: servers wait for a contribution of each step, be it zeros. Between two pulls of a parameter the plain
+    optimizer steps with its gradient (Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012).
+    """
+
+    def __init__(
+        self, weights: KeptWeights, periods: Periods, rates: Callable[[], dict[int, float]], each_step: bool
+    ) -> None:
+        self.weight = 1.0
+        self.passes_per_step = 1
+        self._weights, self._periods, self._rates, self._each_step = weights, periods, rates, each_step
+        self._given: dict[int, _Given] = {}
+        self._settling = Settling()
+        self._steps = 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Hooks parameters that are new."""
+        for name, parameter in self._weights.named():
+            if parameter.requires_grad and id(parameter) not in self._given:
+                register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
+                self._given[id(parameter)] = _Given(name, register(self._accumulated))
+
+    def step(self, plain: Callable[[], Any]) -> None:
+        """Contributes what backward has not, and blocks until the weights that are due have landed."""
+        self._weights.open()
+        trained = [parameter for _, parameter in self._weights.named() if id(parameter) in self._given]
+        for parameter in trained:
+            self._complete(parameter)
+        due = [p for p in trained if self._periods.pulls(self._given[id(p)].name, self._steps)]
+        for parameter in due:
+            self._weights.start_read(parameter)
+        _without_gradients(due, plain)
+        for parameter in due:
+            land(parameter, self._weights.finish_read(parameter))
+        self.restart()
+        self._steps += 1
+        self._settling.so_far()
+
+    def restart(self) -> None:
+        """Backward begins anew. What it has contributed stays so."""
+        for given in self._given.values():
+            given.restart()
+
+    def contributed(self) -> Contributed:
+        """See Settling.so_far."""
+        return self._settling.so_far()
+
+    def check_between_steps(self) -> None:
+        """Raises InvalidArgumentError within a step."""
+        if any(given.passes for given in self._given.values()):
+            raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
+
+    def close(self) -> None:
+        """Removes the hooks. Idempotent."""
+        for given in self._given.values():
+            given.hook.remove()
+
+    def clip_refused(self, what: str) -> None:
+        """Raises InvalidArgumentError: gradients are gone before `what` could see them."""
+        raise InvalidArgumentError(
+            f"{what} comes too late where servers apply gradients, which go to them during backward: pass"
+            " apply='worker' to DistributedOptimizer, and change gradients before step()"
+        )
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        given = self._given[id(parameter)]
+        given.passes += 1
+        if given.passes > self.passes_per_step:
+            raise too_many_passes(given, self.passes_per_step)
+        if given.passes == self.passes_per_step:
+            self._weights.open()
+            self._contribute(parameter, given)
+
+    def _complete(self, parameter: torch.Tensor) -> None:
+        given, grad = self._given[id(parameter)], parameter.grad
+        if not given.contributed:
+            if grad is not None or self._each_step:
+                self._contribute(parameter, given)
+        elif grad is not None and (grad is not given.grad or grad._version != given.version):
+            self.clip_refused(f"a change of the gradient of {given.name!r} after backward")
+
+    def _contribute(self, parameter: torch.Tensor, given: _Given) -> None:
+        grad = parameter.grad
+        given.contributed, given.grad, given.version = True, grad, 0 if grad is None else grad._version
+        dense = torch.zeros_like(parameter) if grad is None else grad.detach()
+        dense = dense.to_dense() if dense.is_sparse else dense
+        given.sum = dense.clone() if given.sum is None else given.sum.add_(dense)
+        if not self._periods.pushes(given.name, self._steps):
+            return
+        rate = self._rates()[id(parameter)]
+        self._settling.add(self._weights.push(parameter, given.sum, rate, self.weight))
+        given.sum = None
+        if self._periods.pulls(given.name, self._steps):
+            self._weights.start_read(parameter)
+
+
+def _without_gradients(parameters: list[torch.Tensor], plain: Callable[[], Any]) -> None:
+    """`plain()`, which leaves these as they are."""
+    grads = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        plain()
+    finally:
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad

@@ -1,0 +1,179 @@
+"""DistributedOptimizer with a consistency: servers keep the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from byteps_like.dtypes import Op
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.combine import check_weight
+from byteps_like.store.policies.bounded import Asp
+from byteps_like.store.policies.registry import policy_of
+from byteps_like.store.updates.plain import Add
+from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.optimizer.outsider import OutsiderMixin
+from byteps_like.torch.optimizer.parameter_names import ParameterNames
+from byteps_like.torch.optimizer.twin import DistributedTwin, twin_of
+from byteps_like.torch.stored.deltas import DeltaPushes
+from byteps_like.torch.stored.gradients import GradientPushes
+from byteps_like.torch.stored.landing import Contributed
+from byteps_like.torch.stored.rules import server_update
+from byteps_like.torch.stored.terms import StoredTerms
+from byteps_like.torch.stored.weights import KeptWeights
+
+Closure = Callable[[], Any]
+
+
+class StoredOptimizerMixin(DistributedTwin):
+    """The methods of an optimizer whose weights servers keep. See optimizer.distributed.DistributedOptimizerMixin."""
+
+    _distribution: GradientPushes | DeltaPushes
+
+    route = "server"
+    route_why = "servers keep the weights"
+    tuned = None
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Contributes this rank's step, and blocks until the consistency lets it have the weights, which then land.
+
+        `closure` is called once, before it; its loss is this rank's own, and returned. Raises the job's error, and
+        InvalidArgumentError if a gradient was changed after it had gone to servers.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._distribution.step(super().step)
+        return loss
+
+    @property
+    def weight(self) -> float:
+        """What this rank's contributions count beside others: samples or tokens, say. Set it before backward."""
+        return self._distribution.weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        check_weight(weight)
+        self._distribution.weight = weight
+
+    @property
+    def contributed(self) -> Contributed:
+        """This rank's contributions so far: how many, how many were left out, and how old they were. Never blocks."""
+        return self._distribution.contributed()
+
+    def synchronize(self) -> None:
+        """Does nothing where ranks apply gradients, which stay this rank's own, to be clipped or not before `step()`.
+        Raises InvalidArgumentError where servers do."""
+        self._distribution.clip_refused("synchronize()")
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """As `synchronize`."""
+        self._distribution.clip_refused("skip_synchronize()")
+        yield
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks. Raises InvalidArgumentError where servers would get scaled gradients."""
+        self._distribution.clip_refused("GradScaler")
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the plain optimizer's. What servers have been given stays so."""
+        self._distribution.restart()
+        super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the plain optimizer's; all ranks must add the same group."""
+        super().add_param_group(param_group)
+        self._distribution.refresh()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Gradients go to servers by the `passes`-th backward after a step. Call it between steps."""
+        self._distribution.check_between_steps()
+        super().set_backward_passes_per_step(passes)
+        self._distribution.passes_per_step = passes
+
+    def compression_report(self) -> list[Any]:
+        """Empty."""
+        return []
+
+    def close(self) -> None:
+        """Removes all hooks: nothing of these parameters goes to servers during backward. Idempotent."""
+        self._distribution.close()
+
+
+class AloneMixin(OutsiderMixin):
+    """Where there is nobody else, and no server: every consistency is the plain optimizer's."""
+
+    route_why = "this rank is alone, and there is no server"
+    weight = 1.0
+    contributed = Contributed()
+
+
+def stored(
+    optimizer: torch.optim.Optimizer, names: ParameterNames, terms: StoredTerms, op: Op, passes: int
+) -> DistributedTwin:  # fmt: skip
+    """The twin of `optimizer` whose weights servers keep. Raises InvalidArgumentError for terms that can't be."""
+    runtime = _runtime.current()
+    policy = policy_of(terms.consistency, runtime.worker.size)
+    if runtime.route.name == "none":
+        return twin_of(optimizer, AloneMixin, None, names)
+    if runtime.route.name != "server":
+        raise InvalidArgumentError(
+            f"rank {runtime.worker.rank}: consistency={terms.consistency!r} needs servers, which keep the weights, and"
+            " this job has none; start some (byteps-like run -s 1)",
+            rank=runtime.worker.rank,
+            operation="DistributedOptimizer",
+        )
+    store = {"consistency": policy, "combine": _combine(op), **terms.store}
+    pushes: GradientPushes | DeltaPushes
+    if _by_servers(optimizer, terms.apply):
+        weights = KeptWeights(names, _updates_of(optimizer), store)
+        pushes = GradientPushes(weights, terms.periods, names.rates, not isinstance(policy, Asp))
+    else:
+        pushes = DeltaPushes(KeptWeights(names, lambda _: Add(), store), terms.periods)
+    pushes.passes_per_step = passes
+    return twin_of(optimizer, StoredOptimizerMixin, pushes, names)
+
+
+def _combine(op: Op) -> str:
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise InvalidArgumentError(f"steps can't be combined with op={op.name}; use Average or Sum")
+    return "mean" if op is Op.AVERAGE else "sum"
+
+
+def _by_servers(optimizer: torch.optim.Optimizer, apply: str) -> bool:
+    if apply == "worker":
+        return False
+    able = all(server_update(type(optimizer), group) is not None for group in optimizer.param_groups)
+    if apply == "server" and not able:
+        raise InvalidArgumentError(
+            f"apply='server': servers have no update like this {type(optimizer).__name__}; they have SGD (without"
+            " dampening), Adam and AdamW (without amsgrad) and Adagrad. Leave it out, or pass apply='worker'"
+        )
+    return able
+
+
+def _updates_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], ValueUpdate]:
+    kind, attributes = type(optimizer), optimizer.__dict__  # the optimizer itself would be kept alive
+
+    def update_of(parameter: torch.Tensor) -> ValueUpdate:
+        for group in attributes["param_groups"]:
+            if any(one is parameter for one in group["params"]):
+                found = server_update(kind, group)
+                if found is None:
+                    raise InvalidArgumentError(f"servers have no update like {kind.__name__} with this group's options")
+                return found
+        raise InvalidArgumentError("the parameter is in no group")
+
+    return update_of

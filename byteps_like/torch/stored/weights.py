@@ -1,0 +1,91 @@
+"""The parameters of an optimizer in stores, one for each update that some of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from byteps_like.store.future import Future
+from byteps_like.store.store import Store
+from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.job import runtime as _runtime
+
+UpdateOf = Callable[[torch.Tensor], ValueUpdate]
+
+
+@dataclass
+class _Read:
+    """A value on its way to `memory`."""
+
+    future: Future
+    memory: torch.Tensor
+
+
+@dataclass
+class KeptWeights:
+    """Opened when first used, with what rank 0 then has. All ranks use the same parameters in the same order.
+
+    `store`: further arguments of every Store.
+    """
+
+    named: Callable[[], list[Named]]
+    update_of: UpdateOf
+    store: Mapping[str, Any]
+    _stores: dict[int, Store] = field(default_factory=dict, init=False)
+    """By the parameter's id."""
+    _names: dict[int, str] = field(default_factory=dict, init=False)
+    _memory: dict[int, torch.Tensor] = field(default_factory=dict, init=False)
+    """Where its value lands, before it becomes the parameter's."""
+    _reads: dict[int, _Read] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        runtime = _runtime.current()
+        self._worker = runtime.worker
+        self._label = f"weights.{runtime.count('weights')}"
+
+    def open(self) -> None:
+        """Has servers keep all that are trained. Blocks where one is new; raises as Store."""
+        fresh = [(name, p) for name, p in self.named() if p.requires_grad and id(p) not in self._stores]
+        by_update: dict[ValueUpdate, dict[str, torch.Tensor]] = {}
+        for name, parameter in fresh:
+            by_update.setdefault(self.update_of(parameter), {})[name] = parameter
+            self._names[id(parameter)] = name
+        for update, parameters in by_update.items():
+            kept = {name: parameter.detach() for name, parameter in parameters.items()}
+            label = f"{self._label}.{len(set(self._stores.values()))}"
+            store = Store(label, kept, update=update, worker=self._worker, **self.store)
+            self._stores.update({id(parameter): store for parameter in parameters.values()})
+
+    def name(self, parameter: torch.Tensor) -> str:
+        """What it is called."""
+        return self._names[id(parameter)]
+
+    def push(self, parameter: torch.Tensor, value: torch.Tensor, lr: float | None, weight: float) -> Future:
+        """Contributes `value`, which must stay as it is, to a parameter that is open."""
+        return self._stores[id(parameter)].push(self.name(parameter), value, lr=lr, weight=weight)
+
+    def start_read(self, parameter: torch.Tensor) -> None:
+        """Asks for its value, unless that has been done; `finish_read` has it."""
+        key = id(parameter)
+        if key in self._reads:
+            return
+        memory = self._memory.get(key)
+        if memory is None:
+            dtype = torch.float64 if parameter.dtype is torch.float64 else torch.float32
+            memory = self._memory[key] = torch.empty(parameter.shape, dtype=dtype, device="cpu")
+        self._reads[key] = _Read(self._stores[key].pull(self.name(parameter), memory), memory)
+
+    def finish_read(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Blocks until the policy lets this rank have it. It is there until the next read. Raises as Future.wait."""
+        self.start_read(parameter)
+        read = self._reads.pop(id(parameter))
+        read.future.wait()
+        return read.memory
+
+    def version(self, parameter: torch.Tensor) -> int:
+        """That was read last: the oldest of its partitions'."""
+        return min(self._stores[id(parameter)].versions(self.name(parameter)), default=0)
