@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from byteps_like.store.holding import held
 from byteps_like.wire.note import Applied
 from byteps_like.worker.keeping import KeepHandle, Outcome
 
@@ -68,6 +69,8 @@ class Future:
     def _settle(self) -> None:
         self._took = time.monotonic() - self._began
         found = [(flight, flight.handle.outcomes()) for flight in self._flights]
+        for flight in self._flights:
+            held.let_go(flight.handle)
         self._outcomes = [(flight, outcome) for flight, outcomes in found for outcome in outcomes]
         self._landed(found)
 

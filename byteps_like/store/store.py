@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,6 +17,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import kept_type, landing, outgoing, shape_of
 from byteps_like.store.combine import Combining, check_weight
 from byteps_like.store.future import Future, PartsFlight
+from byteps_like.store.holding import held
 from byteps_like.store.policies.bounded import EachAtOnce
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
@@ -39,18 +41,25 @@ class _Open:
     """A tensor of the store on this rank."""
 
     kept: KeptTensor
-    pulled: list[int] = field(default_factory=list)
+    _pulled: list[int] = field(default_factory=list)
     """By partition, the version that was read last."""
-    newest: list[int] = field(default_factory=list)
+    _newest: list[int] = field(default_factory=list)
     """By partition, the newest version that this rank knows of."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of both. Nothing is waited for while it is held."""
 
     def __post_init__(self) -> None:
-        self.pulled = [0] * len(self.kept.declared.partitions)
-        self.newest = list(self.pulled)
+        self._pulled = [0] * len(self.kept.declared.partitions)
+        self._newest = list(self._pulled)
+
+    def pulled(self) -> tuple[int, ...]:
+        """By partition, the version that was read last; 0 before."""
+        with self._lock:
+            return tuple(self._pulled)
 
     def parts(self, part: int | range | None) -> range:
         """Which partitions are meant. Raises InvalidArgumentError for one that there isn't."""
-        count = len(self.pulled)
+        count = len(self._pulled)
         chosen = range(count) if part is None else part if isinstance(part, range) else range(part, part + 1)
         if chosen and not 0 <= min(chosen) <= max(chosen) < count:
             raise InvalidArgumentError(
@@ -60,24 +69,24 @@ class _Open:
 
     def heard(self, found: Found) -> None:
         """What has become of an operation."""
-        for flight, outcomes in found:
-            for part, outcome in zip(flight.parts, outcomes, strict=True):
-                self.newest[part] = max(self.newest[part], outcome.version)
-                if flight.base is None:
-                    self.pulled[part] = max(self.pulled[part], outcome.version)
+        with self._lock:
+            for flight, outcomes in found:
+                for part, outcome in zip(flight.parts, outcomes, strict=True):
+                    self._newest[part] = max(self._newest[part], outcome.version)
+                    if flight.base is None:
+                        self._pulled[part] = max(self._pulled[part], outcome.version)
 
-    def by_base(self, parts: range, base: int | None) -> Iterator[tuple[range, int]]:
+    def by_base(self, parts: range, base: int | None) -> list[tuple[range, int]]:
         """Runs of partitions that are computed on one version."""
         if base is not None:
             self._check_base(parts, base)
-            yield parts, base
-            return
-        for known, run in groupby(parts, key=self.pulled.__getitem__):
-            chosen = list(run)
-            yield range(chosen[0], chosen[-1] + 1, parts.step), known
+            return [(parts, base)]
+        runs = [(list(run), known) for known, run in groupby(parts, key=self.pulled().__getitem__)]
+        return [(range(chosen[0], chosen[-1] + 1, parts.step), known) for chosen, known in runs]
 
     def _check_base(self, parts: range, base: int) -> None:
-        known = min((self.newest[part] for part in parts), default=base)
+        with self._lock:
+            known = min((self._newest[part] for part in parts), default=base)
         if not 0 <= base <= known:
             raise InvalidArgumentError(
                 f"base={base} of {self.kept.declared.spec.name!r}: this rank knows of versions 0 to {known};"
@@ -120,7 +129,6 @@ class Store:
         """
         self.name = name
         self._worker = worker or current()
-        self._flying: list[tuple[Future, Any]] = []
         self._terms = _terms(self._worker, consistency, update, Combining(combine, age, damp), init)
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
         specs = [
@@ -184,7 +192,7 @@ class Store:
         self._check_shape(tensor, out)
         parts = tensor.parts(part)
         place = landing(out, tensor.kept.declared.spec.dtype)
-        if place.finish and len(parts) < len(tensor.pulled):
+        if place.finish and len(parts) < len(tensor.kept.declared.partitions):
             place.array[...] = outgoing(out, tensor.kept.declared.spec.dtype)
         handle = tensor.kept.pull(place.array.ctypes.data, parts=parts, least=version or 0, priority=priority)
 
@@ -193,7 +201,8 @@ class Store:
             if place.finish:
                 place.finish()
 
-        return self._fly(Future([PartsFlight(handle, parts)], landed), place.array)
+        held.hold(handle, place.array)
+        return Future([PartsFlight(handle, parts)], landed)
 
     def push_pull(self, name: str, value: Any, out: Any, **push: Any) -> Future:
         """`push`, then `pull` of the same partitions: the future of both. `value` and `out` may be the same."""
@@ -205,11 +214,11 @@ class Store:
             value = outgoing(value, tensor.kept.declared.spec.dtype).copy()
         pushed = self.push(name, value, **push)
         pulled = self.pull(name, out, part=push.get("part"), priority=push.get("priority"))
-        return self._fly(pushed.followed_by(pulled), None)
+        return pushed.followed_by(pulled)
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Of each partition, that which this rank has pulled last; 0 before."""
-        return tuple(self._tensor(name).pulled)
+        return self._tensor(name).pulled()
 
     def slices(self, name: str) -> tuple[slice, ...]:
         """Of each partition, which elements it has, in C order."""
@@ -222,17 +231,12 @@ class Store:
     ) -> Future:
         self._check_shape(tensor, array)
         flights = []
-        for parts, known in list(tensor.by_base(tensor.parts(part), base)):
+        for parts, known in tensor.by_base(tensor.parts(part), base):
             own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
             handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
+            held.hold(handle, array)
             flights.append(PartsFlight(handle, parts, known))
-        return self._fly(Future(flights, tensor.heard, note.weight), array)
-
-    def _fly(self, future: Future, memory: Any) -> Future:
-        """Memory lives as long as somebody sends from it or writes to it."""
-        self._flying = [one for one in self._flying if not one[0].done()]
-        self._flying.append((future, memory))
-        return future
+        return Future(flights, tensor.heard, note.weight)
 
     def _tensor(self, name: str) -> _Open:
         if name not in self._open:

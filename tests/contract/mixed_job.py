@@ -150,3 +150,11 @@ def reduce(worker: Worker, name: str, array: np.ndarray, op: Op, *, root: int = 
     (declared,) = worker.declare([TensorSpec(name, code, array.shape)])
     worker.push_pull(declared, array.ctypes.data, op, root=root).wait(DEADLINE)
     return array
+
+
+WORLDS: dict[str, list[Maker]] = {
+    "portable": [join] * 3,
+    "native": [native_worker] * 3,
+    "mixed": [native_worker, join, native_worker],
+}
+"""Worlds of three ranks, by what they are."""

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
 from cutting_proxy import CuttingProxy
-from mixed_job import DEADLINE, MixedJob, native_worker, portable_through, reduce
+from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through, reduce
 
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, PeerLostError
@@ -32,9 +32,6 @@ from byteps_like.worker.keeping import KeepHandle, Keeps, KeepSpec, KeptTensor, 
 RANKS = 3
 PIECE = 20_000
 """Bytes of a partition: several of each tensor, on the four shards of two servers."""
-
-
-WORLDS = {"portable": [join] * RANKS, "native": [native_worker] * RANKS, "mixed": [native_worker, join, native_worker]}
 
 
 @pytest.fixture(scope="module", params=WORLDS)

@@ -1,5 +1,5 @@
-"""The store's interface over portable workers and native servers: against the update's reference, closed forms, and
-torch; versions, ages, weights, bounds, parts, rows and wholes; what it refuses."""
+"""The store's interface over portable and native workers, and native servers: against the update's reference, closed
+forms, and torch; versions, ages, weights, bounds, parts, rows and wholes; what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from mixed_job import DEADLINE, MixedJob
+from mixed_job import DEADLINE, WORLDS, MixedJob
 
 from byteps_like.errors import InvalidArgumentError, MismatchError, NotInitializedError
 from byteps_like.portable.join import join
@@ -25,9 +25,9 @@ from byteps_like.worker.local import LocalWorker
 RANKS = 3
 
 
-@pytest.fixture(scope="module")
-def job() -> Iterator[MixedJob]:
-    made = MixedJob(makers=[join] * RANKS)
+@pytest.fixture(scope="module", params=WORLDS)
+def job(request: pytest.FixtureRequest) -> Iterator[MixedJob]:
+    made = MixedJob(makers=WORLDS[request.param])
     yield made
     made.close()
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
+from typing_extensions import override
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.gradients.slot import too_many_passes
-from byteps_like.torch.stored.landing import Contributed, Settling, land
 from byteps_like.torch.stored.periods import Periods
+from byteps_like.torch.stored.pushes import Pushes
 from byteps_like.torch.stored.weights import KeptWeights
 
 
@@ -34,72 +35,62 @@ class _Given:
         self.passes, self.contributed, self.grad = 0, False, None
 
 
-class GradientPushes:
-    """The hooks of an optimizer's parameters, and their weights on servers.
+class GradientPushes(Pushes):
+    """Parameters have hooks. Between two pulls of one the plain optimizer steps with its gradient (Dean et al., "Large
+    Scale Distributed Deep Networks", NeurIPS 2012).
 
-    `each_step`: servers wait for a contribution of each step, be it zeros. Between two pulls of a parameter the plain
-    optimizer steps with its gradient (Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012).
+    `each_step`: servers wait for a contribution of each step, be it zeros.
     """
 
     def __init__(
         self, weights: KeptWeights, periods: Periods, rates: Callable[[], dict[int, float]], each_step: bool
     ) -> None:
-        self.weight = 1.0
-        self.passes_per_step = 1
-        self._weights, self._periods, self._rates, self._each_step = weights, periods, rates, each_step
+        super().__init__(weights, periods)
+        self._rates, self._each_step = rates, each_step
         self._given: dict[int, _Given] = {}
-        self._settling = Settling()
-        self._steps = 1
         self.refresh()
 
+    @override
     def refresh(self) -> None:
-        """Hooks parameters that are new."""
-        for name, parameter in self._weights.named():
-            if parameter.requires_grad and id(parameter) not in self._given:
+        for name, parameter in self._trained():
+            if id(parameter) not in self._given:
                 register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
                 self._given[id(parameter)] = _Given(name, register(self._accumulated))
 
+    @override
     def step(self, plain: Callable[[], Any]) -> None:
-        """Contributes what backward has not, and blocks until the weights that are due have landed."""
         self._weights.open()
-        trained = [parameter for _, parameter in self._weights.named() if id(parameter) in self._given]
-        for parameter in trained:
+        for _, parameter in self._trained():
             self._complete(parameter)
-        due = [p for p in trained if self._periods.pulls(self._given[id(p)].name, self._steps)]
+        due = self._due()
         for parameter in due:
             self._weights.start_read(parameter)
         _without_gradients(due, plain)
-        for parameter in due:
-            land(parameter, self._weights.finish_read(parameter))
+        self._land(due)
         self.restart()
-        self._steps += 1
-        self._settling.so_far()
+        self._next_step()
 
+    @override
     def restart(self) -> None:
-        """Backward begins anew. What it has contributed stays so."""
         for given in self._given.values():
             given.restart()
 
-    def contributed(self) -> Contributed:
-        """See Settling.so_far."""
-        return self._settling.so_far()
-
+    @override
     def check_between_steps(self) -> None:
-        """Raises InvalidArgumentError within a step."""
         if any(given.passes for given in self._given.values()):
             raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
 
-    def close(self) -> None:
-        """Removes the hooks. Idempotent."""
-        for given in self._given.values():
-            given.hook.remove()
-
-    def clip_refused(self, what: str) -> None:
-        """Raises InvalidArgumentError: gradients are gone before `what` could see them."""
+    @override
+    def check_unsent(self, what: str) -> None:
         raise InvalidArgumentError(
             f"{what} comes too late where servers apply gradients, which go to them during backward: pass"
             " apply='worker' to DistributedOptimizer, and change gradients before step()"
         )
+
+    @override
+    def close(self) -> None:
+        for given in self._given.values():
+            given.hook.remove()
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         given = self._given[id(parameter)]
@@ -116,7 +107,7 @@ class GradientPushes:
             if grad is not None or self._each_step:
                 self._contribute(parameter, given)
         elif grad is not None and (grad is not given.grad or grad._version != given.version):
-            self.clip_refused(f"a change of the gradient of {given.name!r} after backward")
+            self.check_unsent(f"a change of the gradient of {given.name!r} after backward")
 
     def _contribute(self, parameter: torch.Tensor, given: _Given) -> None:
         grad = parameter.grad
@@ -126,8 +117,7 @@ class GradientPushes:
         given.sum = dense.clone() if given.sum is None else given.sum.add_(dense)
         if not self._periods.pushes(given.name, self._steps):
             return
-        rate = self._rates()[id(parameter)]
-        self._settling.add(self._weights.push(parameter, given.sum, rate, self.weight))
+        self._push(parameter, given.sum, self._rates()[id(parameter)])
         given.sum = None
         if self._periods.pulls(given.name, self._steps):
             self._weights.start_read(parameter)

@@ -21,7 +21,7 @@ from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import DistributedTwin, twin_of
 from byteps_like.torch.stored.deltas import DeltaPushes
 from byteps_like.torch.stored.gradients import GradientPushes
-from byteps_like.torch.stored.landing import Contributed
+from byteps_like.torch.stored.pushes import Contributed, Pushes
 from byteps_like.torch.stored.rules import server_update
 from byteps_like.torch.stored.terms import StoredTerms
 from byteps_like.torch.stored.weights import KeptWeights
@@ -32,7 +32,7 @@ Closure = Callable[[], Any]
 class StoredOptimizerMixin(DistributedTwin):
     """The methods of an optimizer whose weights servers keep. See optimizer.distributed.DistributedOptimizerMixin."""
 
-    _distribution: GradientPushes | DeltaPushes
+    _distribution: Pushes
 
     route = "server"
     route_why = "servers keep the weights"
@@ -66,21 +66,31 @@ class StoredOptimizerMixin(DistributedTwin):
         """This rank's contributions so far: how many, how many were left out, and how old they were. Never blocks."""
         return self._distribution.contributed()
 
+    @property
+    def version(self) -> int:
+        """Of the weights that landed last, as servers count: that of the parameter that has had the fewest updates."""
+        return self._distribution.version()
+
+    def pull(self) -> None:
+        """Lands the weights that servers have now, to test or save them, as the consistency lets this rank have them.
+        Blocks; raises the job's error."""
+        self._distribution.pull()
+
     def synchronize(self) -> None:
         """Does nothing where ranks apply gradients, which stay this rank's own, to be clipped or not before `step()`.
         Raises InvalidArgumentError where servers do."""
-        self._distribution.clip_refused("synchronize()")
+        self._distribution.check_unsent("synchronize()")
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """As `synchronize`."""
-        self._distribution.clip_refused("skip_synchronize()")
+        self._distribution.check_unsent("skip_synchronize()")
         yield
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """What torch's GradScaler asks. Raises InvalidArgumentError where servers would get scaled gradients."""
-        self._distribution.clip_refused("GradScaler")
+        self._distribution.check_unsent("GradScaler")
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
@@ -118,6 +128,10 @@ class AloneMixin(OutsiderMixin):
     route_why = "this rank is alone, and there is no server"
     weight = 1.0
     contributed = Contributed()
+    version = 0
+
+    def pull(self) -> None:
+        """Does nothing."""
 
 
 def stored(
@@ -136,7 +150,7 @@ def stored(
             operation="DistributedOptimizer",
         )
     store = {"consistency": policy, "combine": _combine(op), **terms.store}
-    pushes: GradientPushes | DeltaPushes
+    pushes: Pushes
     if _by_servers(optimizer, terms.apply):
         weights = KeptWeights(names, _updates_of(optimizer), store)
         pushes = GradientPushes(weights, terms.periods, names.rates, not isinstance(policy, Asp))

@@ -86,6 +86,6 @@ class KeptWeights:
         read.future.wait()
         return read.memory
 
-    def version(self, parameter: torch.Tensor) -> int:
-        """That was read last: the oldest of its partitions'."""
-        return min(self._stores[id(parameter)].versions(self.name(parameter)), default=0)
+    def version(self) -> int:
+        """Of what was read last: the oldest."""
+        return min((min(store.versions(self._names[key]), default=0) for key, store in self._stores.items()), default=0)

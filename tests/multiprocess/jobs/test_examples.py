@@ -27,12 +27,17 @@ IN_ONE_JOB = {
     ),
     "clipping_amp.py": ("--steps 20", r"rank [01]: same gradients on all 2 ranks"),
     "sharded_optimizer.py": ("--steps 20", r"rank [01] of 2: \d+ of \d+ bytes of state"),
+    "slow_rank.py": (
+        "--steps 30 --delay 5 --consistency ssp:s=2",
+        r"rank [01]: \d+\.\d s; of 120 gradients of its parameters 0 came too late, and the oldest was [0-6] versions",
+    ),
     "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),
     "portable.py": ("", r"rank [01] of 2: \d+ bytes sent, all ranks agree"),
     "collectives_numpy.py": ("--elements 5000", r"rank [01] of 2: sums, parts and messages are right"),
 }
 """Example -> short arguments, what must stand in its output."""
 
+NEED_SERVERS = {"portable.py", "slow_rank.py"}
 IN_THE_DEMO = {"digits.py", "demo.py"}
 
 
@@ -77,7 +82,7 @@ def test_example_with_two_workers(outputs: dict[str, str], script: str) -> None:
 
 
 def test_the_same_examples_without_servers(warm_python: list[str]) -> None:
-    scripts = [script for script in IN_ONE_JOB if script != "portable.py"]
+    scripts = [script for script in IN_ONE_JOB if script not in NEED_SERVERS]
     found = drive(warm_python, 2, [f"{script} {IN_ONE_JOB[script][0]}" for script in scripts], servers=0)
     for script in scripts:
         assert re.search(IN_ONE_JOB[script][1], found[script]), found[script]

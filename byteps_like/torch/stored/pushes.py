@@ -1,0 +1,107 @@
+"""The steps of an optimizer whose weights servers keep: what is common to both ways of applying gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from byteps_like.store.future import Future
+from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.stored.periods import Periods
+from byteps_like.torch.stored.weights import KeptWeights
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """Contributions of this rank that servers have settled; one is a parameter's."""
+
+    made: int = 0
+    left_out: int = 0
+    """That came too late, or were not finite."""
+    oldest: int = 0
+    """Most versions that were made between what one was computed on and what it became part of."""
+
+
+class Pushes(ABC):
+    """One thread at a time."""
+
+    def __init__(self, weights: KeptWeights, periods: Periods) -> None:
+        self.weight = 1.0
+        """What contributions count."""
+        self.passes_per_step = 1
+        self._weights, self._periods = weights, periods
+        self._steps = 1
+        """The number of the one that is under way."""
+        self._under_way: deque[Future] = deque()
+        self._settled = Contributed()
+
+    @abstractmethod
+    def step(self, plain: Callable[[], Any]) -> None:
+        """Contributes what is due, by `plain`, the plain optimizer's step, or without; blocks until weights land."""
+
+    def refresh(self) -> None:  # noqa: B027 - nothing to do without hooks
+        """There may be new parameters."""
+
+    def restart(self) -> None:  # noqa: B027 - nothing to do without hooks
+        """Backward begins anew. What it has contributed stays so."""
+
+    def check_between_steps(self) -> None:  # noqa: B027 - nothing to do without hooks
+        """Raises InvalidArgumentError within a step that is hurt by a change."""
+
+    def check_unsent(self, what: str) -> None:  # noqa: B027 - nothing to do without hooks
+        """Raises InvalidArgumentError where gradients are gone before `what` can see them."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to do without hooks
+        """Removes all hooks. Idempotent."""
+
+    def pull(self) -> None:
+        """Blocks until the weights that servers have now have landed."""
+        self._weights.open()
+        self._land([parameter for _, parameter in self._trained()])
+
+    def version(self) -> int:
+        """Of what landed last: the oldest of the parameters'."""
+        return self._weights.version()
+
+    def contributed(self) -> Contributed:
+        """Never blocks. Raises the job's error where a contribution has ended with it."""
+        while self._under_way and self._under_way[0].done():
+            future = self._under_way.popleft()
+            future.wait()
+            self._settled = replace(
+                self._settled,
+                made=self._settled.made + 1,
+                left_out=self._settled.left_out + (not future.counted),
+                oldest=max(self._settled.oldest, future.age),
+            )
+        return self._settled
+
+    def _trained(self) -> list[Named]:
+        return [(name, parameter) for name, parameter in self._weights.named() if parameter.requires_grad]
+
+    def _due(self) -> list[torch.Tensor]:
+        """Whose weights are to land by the end of this step."""
+        return [parameter for name, parameter in self._trained() if self._periods.pulls(name, self._steps)]
+
+    def _push(self, parameter: torch.Tensor, value: torch.Tensor, lr: float | None = None) -> None:
+        self._under_way.append(self._weights.push(parameter, value, lr, self.weight))
+
+    def _land(self, parameters: Sequence[torch.Tensor]) -> None:
+        for parameter in parameters:
+            self._weights.start_read(parameter)
+        for parameter in parameters:
+            self._take(parameter, self._weights.finish_read(parameter))
+
+    def _take(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
+        """`parameter` becomes `value`, in its own type and on its own device."""
+        with torch.no_grad():
+            parameter.copy_(value)
+
+    def _next_step(self) -> None:
+        self._steps += 1
+        self.contributed()
