@@ -113,6 +113,7 @@ class Shard : private LinkHandler, private StoreHost {
   bool OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload);
   bool NextStoreValue(Peer& peer, Outgoing& next);
   void CheckStoreStalls();
+  bool WarnOfStore(Peer& peer, const std::string& text);
 
   // shard_push.cc: contributions in
   const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
@@ -169,7 +170,6 @@ class Shard : private LinkHandler, private StoreHost {
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
   ShardStore store_{*this, memory_};
   std::optional<double> store_call_;          // when it is called, at the latest
-  double store_warned_ = 0;                   // when a wait for one of its values was last told
   std::unordered_set<uint64_t> given_up_;     // keys whose last round was given up: late contributions are ignored
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   std::unordered_map<const Link*, Peer*> by_link_;
@@ -231,8 +231,9 @@ struct Shard::Peer {  // one worker and its link
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;
-  bool left = false;    // said goodbye: will not contribute to anything any more
-  bool warned = false;  // in this check for stalls
+  bool left = false;        // said goodbye: will not contribute to anything any more
+  bool warned = false;      // in this check for stalls
+  double store_warned = 0;  // when it was last told what it waits for at a store key
 };
 
 }  // namespace byteps_like

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string_view>
+#include <utility>
 
 #include "server/shard.h"
 
@@ -41,6 +42,7 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
   if (header.type == FrameType::kSpec) {
     const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
     store_.OnSpec(peer.rank, header, text);
+    ArmStallCheck();
     return true;
   }
   if (!store_.Holds(header.key)) return false;
@@ -60,7 +62,7 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
     default:
       return false;
   }
-  if (store_.HasWaiting()) ArmStallCheck();
+  ArmStallCheck();
   return true;
 }
 
@@ -76,19 +78,24 @@ bool Shard::NextStoreValue(Peer& peer, Outgoing& next) {
 }
 
 void Shard::CheckStoreStalls() {
-  const auto wait = store_.LongestWait();
-  if (!wait) return;
-  const double seconds = Now() - wait->since;
-  if (seconds < world_.stall_warning && seconds < world_.stall_timeout) return;
-  char shown[32];
-  std::snprintf(shown, sizeof shown, ", for %.1f s", seconds);
-  const std::string text = wait->text + shown;
-  if (seconds >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
-  Peer& peer = *peers_[wait->rank];
-  if (Now() - store_warned_ < world_.stall_warning || peer.link == nullptr || !peer.control.empty()) return;
-  store_warned_ = Now();
+  bool news = false;
+  for (const ShardStore::Wait& wait : store_.Waits()) {
+    const double seconds = Now() - wait.since;
+    if (seconds < world_.stall_warning && seconds < world_.stall_timeout) continue;
+    char shown[32];
+    std::snprintf(shown, sizeof shown, ", for %.1f s", seconds);
+    if (seconds >= world_.stall_timeout) return FailOnLoop(Code::kStalled, wait.text + shown);
+    if (WarnOfStore(*peers_[wait.rank], wait.text + shown) && !std::exchange(news, true))
+      options_.on_event(Code::kStalled, wait.text + shown, false);
+  }
+}
+
+// Every so often, so that a waiting rank knows that this server is alive. False: it has been told, or reads nothing.
+bool Shard::WarnOfStore(Peer& peer, const std::string& text) {
+  if (Now() - peer.store_warned < world_.stall_warning || peer.link == nullptr || !peer.control.empty()) return false;
+  peer.store_warned = Now();
   SendText(peer, FrameType::kWarning, Code::kStalled, text);
-  options_.on_event(Code::kStalled, text, false);
+  return true;
 }
 
 }  // namespace byteps_like

@@ -16,6 +16,7 @@ from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
 from byteps_like.store.combine import Combining, check_weight, factors
 from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
+from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
 from byteps_like.wire.note import Applied
 
@@ -42,6 +43,15 @@ _Id = tuple[int, int]
 """Source and clock of a contribution."""
 
 
+def check_rounds(policy: Policy, update: ValueUpdate) -> None:
+    """Raises InvalidArgumentError where an update needs rounds, and the policy has none."""
+    if isinstance(update, NoUpdate) and not policy.has_rounds:
+        raise InvalidArgumentError(
+            f"update none gives what a round has combined, and {policy.name} has no rounds: use bsp, k_of_n or backup,"
+            " or another update"
+        )
+
+
 @dataclass
 class StoreKey:
     """A value of fp32, fp64 or int64 that sources push to. Times are seconds of any one clock. Not thread-safe.
@@ -60,6 +70,7 @@ class StoreKey:
     combining: Combining = field(default_factory=Combining)
 
     def __post_init__(self) -> None:
+        check_rounds(self.policy, self.update)
         if not self.update.takes(self.value.dtype):
             raise InvalidArgumentError(f"the update takes no values of {self.value.dtype}")
         self._check_integers(self.combining.adds_integers)

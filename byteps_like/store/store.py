@@ -18,11 +18,10 @@ from byteps_like.store.arrays import kept_type, landing, outgoing, shape_of
 from byteps_like.store.combine import Combining, check_weight
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
-from byteps_like.store.policies.bounded import EachAtOnce
+from byteps_like.store.key import check_rounds
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.updates.adagrad import RowAdagrad
-from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.registry import update_of
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.wire.note import Note
@@ -272,11 +271,7 @@ def _terms(
 ) -> _Terms:
     policy = policy_of(consistency, worker.size)
     found = update_of(update) if isinstance(update, str) else update
-    if isinstance(found, NoUpdate) and isinstance(policy, EachAtOnce):
-        raise InvalidArgumentError(
-            f"update='none' gives what a round has combined, and {policy.name} has no rounds: use bsp, k_of_n or"
-            " backup, or another update"
-        )
+    check_rounds(policy, found)
     if init not in ("root", "zeros"):
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
     return _Terms(policy, found, combining, init == "root")

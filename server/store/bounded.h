@@ -10,6 +10,7 @@ class EachAtOnce : public StorePolicy {
   PushVerdict OnPush(const Ledger&, const StorePush&) const override { return PushVerdict::kCount; }
   std::optional<double> ReadyAt(const Ledger& key) const override;
   bool MayRead(const Ledger& key, uint32_t reader) const override;
+  bool HasRounds() const override { return false; }
 };
 
 class Ssp final : public EachAtOnce {

@@ -43,6 +43,7 @@ class StorePolicy {
   virtual bool MayRead(const Ledger& key, uint32_t reader) const = 0;
   // By how many clocks `source`, which has just pushed, may be ahead of the slowest when it reads. The ledger keeps it.
   virtual double Lead(const Ledger& key, uint32_t source) const;
+  virtual bool HasRounds() const { return true; }  // versions are made of several contributions
 };
 
 struct StorePolicyRow {

@@ -17,8 +17,9 @@ namespace {
 constexpr uint32_t kNoRank = 0xFFFFFFFF;
 constexpr uint32_t kMostSpecs = 1u << 12;  // of a link
 constexpr size_t kMostSpecText = 1u << 10;
-constexpr size_t kMostReads = 1u << 16;  // that a rank may wait for, or leave unread
-constexpr size_t kEntryBytes = 2048;     // of a key beside its value, its state, and what each rank brings
+constexpr size_t kMostReads = 1u << 16;    // that a rank may wait for, or leave unread
+constexpr int64_t kMostUnheard = 1 << 16;  // contributions of a rank to a key whose answers it has not confirmed
+constexpr size_t kEntryBytes = 2048;       // of a key beside its value, its state, and what each rank brings
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
 
 std::string RankText(uint32_t rank) { return "rank " + std::to_string(rank); }
@@ -81,6 +82,12 @@ struct ShardStore::Sending {
   }
 };
 
+// A rank that waits for a first value.
+struct ShardStore::Opener {
+  uint32_t rank = 0;
+  double since = 0;
+};
+
 struct ShardStore::Entry {
   bool IsLike(const Entry& other) const {
     return spec == other.spec && dtype == other.dtype && total == other.total && width == other.width &&
@@ -96,14 +103,17 @@ struct ShardStore::Entry {
   const Spec* spec = nullptr;
   DType dtype{};
   uint32_t total = 0;
-  uint64_t width = 0;             // elements of a row
-  uint32_t begun_by = kNoRank;    // sets the first value
-  uint32_t first = 0;             // rank that has named it first
-  std::vector<uint32_t> openers;  // ranks that wait for the first value
+  uint64_t width = 0;           // elements of a row
+  uint32_t begun_by = kNoRank;  // sets the first value
+  uint32_t first = 0;           // rank that has named it first
+  std::vector<Opener> openers;
   std::unique_ptr<StoreKey> key;  // nullptr: it has no value yet
   std::vector<Arrival> arrivals;  // by rank
   std::vector<Reader> readers;
   std::vector<bool> forgotten;  // by rank
+  // Since when contributions have been here that no version was made of, nor of others meanwhile.
+  std::optional<double> held_since;
+  int64_t held_at = 0;  // that version
 };
 
 struct ShardStore::Rank {
@@ -202,6 +212,7 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
   const Spec* const spec = SpecOf(rank, header, text);
   Entry* const entry = spec == nullptr ? nullptr : FindOrMake(rank, header, *spec);
   if (entry == nullptr) return;
+  entry->forgotten[rank] = false;
   if (entry->key == nullptr && entry->begun_by == kNoRank) {
     ShardBuffer zeros = Take(*entry);
     if (zeros.size() == 0) return;
@@ -209,7 +220,8 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
     if (!Begin(*entry, std::move(zeros))) return;
   }
   if (entry->key != nullptr || rank == entry->begun_by) return Open(*entry, rank);
-  if (std::ranges::find(entry->openers, rank) == entry->openers.end()) entry->openers.push_back(rank);
+  if (std::ranges::find(entry->openers, rank, &Opener::rank) == entry->openers.end())
+    entry->openers.push_back({rank, host_.Now()});
 }
 
 void ShardStore::Open(const Entry& entry, uint32_t rank) {
@@ -235,7 +247,7 @@ bool ShardStore::Begin(Entry& entry, ShardBuffer value) {
   entry.key = std::move(*key);
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].left && !Done(entry, entry.key->Lose(rank, host_.Now(), &answers_))) return false;
-  for (const uint32_t rank : std::exchange(entry.openers, {})) Open(entry, rank);
+  for (const Opener& opener : std::exchange(entry.openers, {})) Open(entry, opener.rank);
   return true;
 }
 
@@ -335,6 +347,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   const auto unheard = static_cast<uint32_t>(clock) - arrival.heard;
   if (unheard > static_cast<uint64_t>(clock))
     return Refuse(rank, entry.number, "it has heard of contributions that it has not made");
+  if (unheard > kMostUnheard) return Refuse(rank, entry.number, "it doesn't confirm what it hears");
   entry.key->Heard(rank, clock - unheard);
   if (!arrival.silent)
     entry.readers.push_back({.rank = rank,
@@ -361,17 +374,18 @@ void ShardStore::Repeat(Entry& entry, uint32_t rank, const Header& header, const
   Done(entry, entry.key->Push({{rank, clock, note->base, note->weight}, {}, std::nullopt}, host_.Now(), &answers_));
 }
 
-// This rank is done with the key for ever; when all are, it is freed. Not while the link of one may write to its
-// memory.
+// This rank is done with the key for ever; when all are, it is freed.
 void ShardStore::OnForget(uint32_t rank, const Header& header) {
-  const auto found = keys_.find(header.key);
-  Entry& entry = *found->second;
-  entry.forgotten[rank] = true;
-  const auto over = [&](uint32_t one) {
-    return (entry.forgotten[one] || ranks_[one].left) && !entry.arrivals[one].begun;
-  };
-  for (uint32_t one = 0; one < ranks_.size(); ++one)
-    if (!over(one)) return;
+  keys_.at(header.key)->forgotten[rank] = true;
+  FreeIfForgotten(header.key);
+}
+
+// Not while the link of a rank may write to its memory: there is half a contribution, and that rank may go on with it.
+void ShardStore::FreeIfForgotten(uint64_t key) {
+  const auto found = keys_.find(key);
+  const Entry& entry = *found->second;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (!ranks_[rank].left && (!entry.forgotten[rank] || entry.arrivals[rank].begun)) return;
   memory_.Refund(EntryBytes());
   keys_.erase(found);
 }
@@ -397,8 +411,19 @@ bool ShardStore::Done(Entry& entry, const Status& status) {
   }
   if (entry.key == nullptr) return true;
   Serve(entry);
+  TimeHeld(entry);
   if (const auto at = entry.key->ReadyAt()) host_.CallStoreAt(*at);
   return true;
+}
+
+void ShardStore::TimeHeld(Entry& entry) {
+  const int64_t version = entry.key->ledger().version();
+  if (!entry.key->Waiting()) {
+    entry.held_since.reset();
+  } else if (!entry.held_since || entry.held_at != version) {
+    entry.held_since = host_.Now();
+    entry.held_at = version;
+  }
 }
 
 void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
@@ -420,8 +445,13 @@ void ShardStore::PassTime() {
 void ShardStore::OnLeft(uint32_t rank) {
   OnLinkGone(rank);
   ranks_[rank].left = true;
-  for (auto& [number, entry] : keys_)
+  std::vector<uint64_t> numbers;
+  for (auto& [number, entry] : keys_) {
+    numbers.push_back(number);
+    entry->arrivals[rank] = {};
     if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_))) return;
+  }
+  for (const uint64_t number : numbers) FreeIfForgotten(number);
 }
 
 // Values out
@@ -501,37 +531,58 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left};
   for (auto& [number, entry] : keys_) {
     std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
-    std::erase(entry->openers, rank);
+    std::erase_if(entry->openers, [rank](const Opener& opener) { return opener.rank == rank; });
   }
 }
 
 // Waits
 
 bool ShardStore::HasWaiting() const {
-  return std::ranges::any_of(keys_, [](const auto& one) { return !one.second->readers.empty(); });
+  return std::ranges::any_of(keys_, [](const auto& one) {
+    const Entry& entry = *one.second;
+    return !entry.readers.empty() || !entry.openers.empty() || entry.held_since;
+  });
 }
 
-std::optional<ShardStore::Wait> ShardStore::LongestWait() const {
-  std::optional<Wait> longest;
-  const Entry* of = nullptr;
-  for (const auto& [number, entry] : keys_)
-    for (const Reader& reader : entry->readers)
-      if (!longest || reader.since < longest->since) {
-        longest = {.rank = reader.rank, .since = reader.since, .text = {}};
-        of = entry.get();
-      }
-  if (longest) longest->text = Described(*of, longest->rank);
-  return longest;
+std::vector<ShardStore::Wait> ShardStore::Waits() const {
+  struct Longest {
+    double since = 0;
+    const Entry* of = nullptr;
+    const char* what = nullptr;
+  };
+  std::vector<Longest> longest(ranks_.size());
+  const auto waits = [&](uint32_t rank, double since, const Entry& of, const char* what) {
+    if (ranks_[rank].left || (longest[rank].of != nullptr && longest[rank].since <= since)) return;
+    longest[rank] = {since, &of, what};
+  };
+  for (const auto& [number, entry] : keys_) {
+    for (const Opener& opener : entry->openers) waits(opener.rank, opener.since, *entry, nullptr);
+    for (const Reader& reader : entry->readers) waits(reader.rank, reader.since, *entry, "to read");
+    if (entry->held_since)
+      for (const uint32_t rank : entry->key->Waiters())
+        waits(rank, *entry->held_since, *entry, "for more contributions, to make");
+  }
+  std::vector<Wait> found;
+  for (uint32_t rank = 0; rank < longest.size(); ++rank)
+    if (const Longest& one = longest[rank]; one.of != nullptr)
+      found.push_back({rank, one.since,
+                       one.what != nullptr
+                           ? Described(*one.of, rank, one.what)
+                           : StoreKeyText(one.of->number) + ": " + RankText(rank) +
+                                 " waits for the first value, which " + RankText(one.of->begun_by) + " is to set"});
+  return found;
 }
 
 // Who waits for whom, and why: all ranks' contributions that are behind them.
-std::string ShardStore::Described(const Entry& entry, uint32_t rank) {
+std::string ShardStore::Described(const Entry& entry, uint32_t rank, const std::string& what) {
   const Ledger& ledger = entry.key->ledger();
   std::string clocks;
   for (const SourceState& source : ledger.sources())
-    clocks += (clocks.empty() ? "" : ", ") + std::to_string(source.clock) + (source.live ? "" : " (it has left)");
-  return StoreKeyText(entry.number) + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits to read version " +
-         std::to_string(ledger.version()) + " or a later one; contributions settled, by rank: " + clocks;
+    clocks += (clocks.empty() ? "" : ", ") + std::to_string(ledger.Clock(source.number)) +
+              (source.live ? "" : " (it has left)");
+  return StoreKeyText(entry.number) + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits " + what +
+         " version " + std::to_string(ledger.version() + (what == "to read" ? 0 : 1)) +
+         (what == "to read" ? " or a later one" : "") + "; contributions that have come, by rank: " + clocks;
 }
 
 }  // namespace byteps_like

@@ -59,18 +59,20 @@ class ShardStore {
   void OnLeft(uint32_t rank);  // it will contribute no more, and read no more
   void PassTime();
 
-  // The rank that has waited longest for a value that it may not read yet, and an error's text.
+  // A rank that waits for others: for a first value, for one that it may not read yet, or for what its contribution
+  // will be part of. And an error's text.
   struct Wait {
     uint32_t rank = 0;
     double since = 0;
     std::string text;
   };
   bool HasWaiting() const;
-  std::optional<Wait> LongestWait() const;
+  std::vector<Wait> Waits() const;  // the longest of each rank that waits
 
  private:
   struct Spec;
   struct Reader;
+  struct Opener;
   struct Arrival;
   struct Sending;
   struct Entry;
@@ -94,7 +96,9 @@ class ShardStore {
   bool MayHave(const Entry& entry, const Reader& reader) const;
   void Send(const Entry& entry, const Reader& reader);
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
-  static std::string Described(const Entry& entry, uint32_t rank);
+  void TimeHeld(Entry& entry);
+  void FreeIfForgotten(uint64_t key);
+  static std::string Described(const Entry& entry, uint32_t rank, const std::string& what);
   size_t EntryBytes() const;
 
   StoreHost& host_;

@@ -11,6 +11,7 @@
 namespace byteps_like {
 namespace {
 
+constexpr std::string_view kNoUpdate = "none";
 constexpr double kMostInteger = 9223372036854775808.0;  // one more than int64 holds
 
 std::string RateText(std::optional<double> lr) { return lr ? DecimalOf(*lr) : "None"; }
@@ -31,6 +32,10 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
   if (!combines.ok()) return combines.status();
   auto updates = MakeUpdate(update);
   if (!updates.ok()) return updates.status();
+  if (update == kNoUpdate && !(*decides)->HasRounds())
+    return Status(Code::kInvalid, "update none gives what a round has combined, and " +
+                                      std::string(policy.substr(0, policy.find(':'))) +
+                                      " has no rounds: use bsp, k_of_n or backup, or another update");
   auto rules = std::make_shared<StoreRules>();
   rules->policy = std::move(*decides);
   rules->combining = *combines;
@@ -148,6 +153,13 @@ void StoreKey::Stage(WholePush whole) {
 bool StoreKey::IsHeld(const StorePush& push) const {
   const StorePush* const open = ledger_.open().Find(push.source);
   return staged_.contains(IdOf(push)) && (open == nullptr || open->clock != push.clock);
+}
+
+std::vector<uint32_t> StoreKey::Waiters() const {
+  std::vector<uint32_t> sources;
+  for (const auto& [id, staged] : staged_)
+    if (sources.empty() || sources.back() != id.first) sources.push_back(id.first);
+  return sources;
 }
 
 // Memory for what may have to be copied in this call: once at the most, for then nobody else has it.

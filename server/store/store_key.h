@@ -76,6 +76,8 @@ class StoreKey {
   bool MayRead(uint32_t reader) const { return ledger_.MayRead(reader); }  // a live source
   // When PassTime has something to do; nullopt: not before something else happens. Asked after each call.
   std::optional<double> ReadyAt() const { return rules_->policy->ReadyAt(ledger_); }
+  bool Waiting() const { return !staged_.empty(); }  // some contributions are neither in a version nor late
+  std::vector<uint32_t> Waiters() const;             // their sources
   // Whether this is a repetition, of which only the answer matters. Of a source that the ledger knows.
   bool HasCome(const StorePush& push) const { return push.clock < ledger_.Clock(push.source); }
 

@@ -18,6 +18,8 @@ from byteps_like.store.policies.policy import NOW, Contribution, Key, Policy, Pu
 class EachAtOnce(Policy):
     """Versions of one push each."""
 
+    has_rounds = False
+
     @override
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
         return PushVerdict.COUNT

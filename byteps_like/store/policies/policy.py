@@ -103,6 +103,8 @@ class Policy(ABC):
 
     name: str
     """In texts."""
+    has_rounds = True
+    """Versions are made of several contributions."""
 
     def check(self, ranks: int) -> None:  # noqa: B027 - most have nothing to check
         """Raises InvalidArgumentError if so many ranks can't use it."""

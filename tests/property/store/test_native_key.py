@@ -75,7 +75,8 @@ class Twins:
 
     def _made(self, policy: Policy, sources: range) -> StoreKey:
         kind = self._random.choice([np.float32, np.float32, np.float64, np.int64])
-        update = update_of(self._random.choice(INTEGER_UPDATES if kind is np.int64 else UPDATES))
+        names = INTEGER_UPDATES if kind is np.int64 else UPDATES
+        update = update_of(self._random.choice([name for name in names if name != "none" or policy.has_rounds]))
         way = Combining("sum") if kind is np.int64 else self._random.choice(WAYS)
         self._is_whole = kind is np.int64
         value = self._drawn(self._random.choice(SHAPES), kind)
@@ -320,6 +321,7 @@ def test_texts_that_no_worker_would_send_are_refused(text: str, words: str) -> N
         (np.int64, Combining("mean"), "add", "integers can only be summed"),
         (np.int64, Combining("sum", damp="exp"), "add", "integers can only be summed"),
         (np.int64, Combining("sum"), "adam", "takes no values of int64"),
+        (np.float32, Combining("sum"), "none", "update none .* asp has no rounds"),
     ],
 )
 def test_rules_that_have_nothing_to_do_with_a_type_are_refused(

@@ -174,3 +174,10 @@ def test_what_does_not_fit_is_refused_and_has_not_come() -> None:
 def test_what_makes_fractions_takes_no_integers(update: str, how: dict[str, str]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"int64|integers can only be summed"):
         key_of("asp", update, kind=np.int64, **how)
+
+
+@pytest.mark.parametrize("policy", ["asp", "ssp:s=1", "dssp:lo=1,hi=2"])
+def test_what_a_round_has_combined_needs_rounds(policy: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"update none .* {policy.partition(':')[0]} has no rounds"):
+        key_of(policy, "none")
+    assert push(key_of("bsp", "none", ranks=1), 0, 3.0)

@@ -297,7 +297,52 @@ TEST_CASE("store: a wait that is too long names the rank, the policy and how far
   CHECK(int(warning->header.type) == int(FrameType::kWarning));
   const std::string error = slow.link().ReceiveError();
   CHECK(error.find("store key 9 (ssp:s=0): rank 0 waits to read") != std::string::npos);
-  CHECK(error.find("contributions settled, by rank: 1, 0, for ") != std::string::npos);
+  CHECK(error.find("contributions that have come, by rank: 1, 0, for ") != std::string::npos);
+}
+
+TEST_CASE("store: who waits for a first value, or for what a contribution is part of, is told so, and the job ends") {
+  ShardWorld world;
+  world.stall_warning = 0.1;
+  world.stall_timeout = 0.4;
+  TestServer server(2, 0, world);
+  Reader one(server, 0), other(server, 1);
+  std::string wanted;
+  SUBCASE("a first value") {
+    one.Spec(Spec("asp"), 4, 1);
+    wanted = "store key 9: rank 0 waits for the first value, which rank 1 is to set, for ";
+  }
+  SUBCASE("a contribution") {
+    for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
+    one.Push(Values(4, 1), 0);
+    wanted =
+        "store key 9 (bsp): rank 0 waits for more contributions, to make version 1; contributions that have come,"
+        " by rank: 1, 0, for ";
+  }
+  const auto warning = one.link().Receive();
+  REQUIRE(warning.has_value());
+  CHECK(int(warning->header.type) == int(FrameType::kWarning));
+  CHECK(other.link().ReceiveError().find(wanted) != std::string::npos);
+}
+
+TEST_CASE("store: a key that all but who has left have forgotten is freed, whatever was half there") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("asp"), 4);
+  other.Push(Values(4, 1), 0, {}, true, 0, 2);
+  const Header forget = one.Of(FrameType::kForget, 0);
+  SUBCASE("first the others, then it leaves") {
+    one.link().Send(forget);
+    REQUIRE(server.HasReceived(4));
+    other.link().Send(other.Of(FrameType::kGoodbye, 0));
+    REQUIRE(server.HasReceived(5));
+  }
+  SUBCASE("first it leaves") {
+    other.link().Send(other.Of(FrameType::kGoodbye, 0));
+    REQUIRE(server.HasReceived(4));
+    one.link().Send(forget);
+    REQUIRE(server.HasReceived(5));
+  }
+  CHECK(one.Opened(Spec("ssp:s=9"), 4).header.offset == 0);  // another key, of the old one's number
 }
 
 TEST_CASE("store: ranks that disagree about a key are both named, with both texts") {
@@ -327,6 +372,8 @@ TEST_CASE("store: frames out of place fail the job, and say which") {
       {[](Reader& rank) { rank.Spec("policy asp\nupdate add", 4); }, "no line \"combine "},
       {[](Reader& rank) { rank.Spec(Spec("never"), 4); }, "never"},
       {[](Reader& rank) { rank.Spec("", 4); }, "not announced"},
+      {[](Reader& rank) { rank.Spec(Spec("ssp:s=1", "sum:age=none,damp=none", "none"), 4); },
+       "update none gives what a round has combined, and ssp has no rounds"},
       {[](Reader& rank) { rank.Spec(Spec("asp"), 0); }, "whole elements"},
       {[](Reader& rank) { rank.Spec(Spec("asp"), 4, 1); }, "no such rank"},
       {[](Reader& rank) { rank.Push(Values(4), 0); }, "no store key"},
