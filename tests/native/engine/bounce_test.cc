@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <map>
 #include <random>
 
@@ -28,13 +29,16 @@ bool IsFreeOfAll(const std::map<std::byte*, Bounce>& taken, const Bounce& one) {
 }
 
 // Of all ranks: the sums are right, and so many bytes of payload have crossed each link; the others were copied twice.
+// They begin each round together: what has waited long for a place, since another rank is late, is streamed.
 void CheckSums(const ClusterOptions& options, size_t count, int rounds, uint64_t payload) {
   Cluster cluster(options);
   std::atomic<size_t> wrong{0};
+  std::barrier start(options.workers);
   cluster.Everybody([&](uint32_t rank) {
     Tensor<int32_t> tensor(cluster, rank, count, DType::kInt32, 0);
     for (int round = 0; round < rounds; ++round) {
       for (size_t i = 0; i < count; ++i) tensor.data()[i] = static_cast<int32_t>(i * (rank + 1) + size_t(round));
+      start.arrive_and_wait();
       REQUIRE(tensor.Run(Op::kSum).ok());
       const auto workers = static_cast<size_t>(options.workers);
       for (size_t i = 0; i < count; ++i)

@@ -40,7 +40,7 @@ struct Keys {
     for (uint64_t key = 1; key <= count; ++key) Came(FrameType::kOpened, key, 0);
   }
   void Push(uint64_t key, int32_t priority, size_t number) {
-    keys.Push(key, {.data = memory, .priority = priority, .order = number, .ticket = {operation, number}});
+    keys.Push(key, {.data = memory, .note = {}, .priority = priority, .order = number, .ticket = {operation, number}});
   }
   void Read(uint64_t key, int32_t priority, size_t number) {
     keys.Read(key, {.out = memory, .priority = priority, .order = number, .ticket = {operation, number}});
