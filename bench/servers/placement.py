@@ -3,6 +3,7 @@
     python -m bench.servers.placement                    all cases (root): minutes
     python -m bench.servers.placement --cases spare      one kind: spare, eight, slow
     python -m bench.servers.placement --cases spare --spare 0 4 --mbits 10000
+    python -m bench.servers.placement --cases spare --sizes 16384 65536 262144 --mbits 100
 
 Each host of the lab has its own shaped link; a worker and the server beside it share one. The prediction is the time of
 the busiest card (byteps_like/control/placing/optimum.py) at the line's measured goodput. Every sum is checked.
@@ -170,9 +171,14 @@ def points(rows: list[dict[str, Any]], contender: str, key: str) -> tuple[list[f
 
 
 def cases_of(arguments: argparse.Namespace) -> list[Case]:
-    """Those that were chosen, with the rate and the repetitions that were given."""
+    """Those that were chosen, with the rate, the sizes and the repetitions that were given."""
     return [
-        replace(case, mbits=arguments.mbits or case.mbits, repeats=arguments.repeats or case.repeats)
+        replace(
+            case,
+            mbits=arguments.mbits or case.mbits,
+            repeats=arguments.repeats or case.repeats,
+            sizes=tuple(arguments.sizes or case.sizes),
+        )
         for case in CASES
         if case.kind in arguments.cases and case.spare in (arguments.spare or [case.spare])
     ]
@@ -183,6 +189,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=["spare", "eight", "slow"], default=["spare", "eight", "slow"])
     parser.add_argument("--spare", type=int, nargs="+", help="only with so many spare hosts")
     parser.add_argument("--mbits", type=int, help="the rate of all hosts but slow ones, in place of the cases' own")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="BYTES", help="in place of the cases' own, ascending")
     parser.add_argument("--repeats", type=int, help="of the last size, in place of the cases' own")
     parser.add_argument("--json", type=Path, default=report.OUT / "placement.jsonl")
     parser.add_argument("--plot", type=Path, default=report.OUT / "placement.png")

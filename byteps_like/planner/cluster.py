@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -72,6 +73,11 @@ class Cluster:
         if self.rates:
             return self.rates[host]
         return self.rate if host < self.hosts else self.server_rate or self.rate
+
+    def slowest_card(self) -> float:
+        """Of those that traffic crosses: infinite on one host."""
+        count = self.hosts + self.servers
+        return min(self.rate_of(host) for host in range(count)) if count > 1 else math.inf
 
 
 class SendOrder(StrEnum):

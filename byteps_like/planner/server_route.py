@@ -39,7 +39,8 @@ class ServerRoute:
         self._hosts = [self._host("worker", number) for number in range(cluster.hosts if exact else 1)]
         self._spare = [self._host("server", cluster.hosts + number) for number in range(cluster.servers)]
         servers = self._beside + cluster.servers
-        placer = Placer([cluster.shards] * servers, settings.partition_bytes, self._weights())
+        shards, slowest = [cluster.shards] * servers, cluster.slowest_card() * 8 / 1e9
+        placer = Placer(shards, settings.partition_bytes, self._weights(), slowest_gbps=slowest)
         self.partitions = joined([placer.place(number, spec) for number, spec in enumerate(specs)])
         self._slots = [self._simulated(part.server, part.shard) for part in self.partitions]
         self._loads: Counter[Slot] = Counter()

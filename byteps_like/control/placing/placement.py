@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import lcm
+from math import inf, lcm
 from typing import TYPE_CHECKING
 
 from byteps_like.control.types import View
@@ -19,7 +19,14 @@ ALIGNMENT = 64
 """Partition boundaries are multiples of this: whole cache lines, whole elements."""
 
 SMALLEST_PIECE = 64 << 10
-"""A tensor is not cut finer than this only to reach more slots."""
+"""A tensor is not cut finer than this only to reach more slots, where all is on one host or cards are fast,"""
+
+WORTH_A_MESSAGE = 120e-6
+"""nor so fine that a piece takes less than so many seconds on the slowest card: four times what a message costs both
+ends in processor time, some 30 microseconds,"""
+
+FINEST_PIECE = 1 << 10
+"""nor finer than this."""
 
 ENCODED_BYTES = 1 << 20
 """Most fp32 bytes of a partition whose encoded sum a server makes when all contributions are whole, unless its tensor
@@ -43,6 +50,18 @@ def usual_partition(view: View) -> int:
     return ON_ONE_HOST if told == PARTITION_BYTES and len(hosts) == 1 else told
 
 
+def smallest_piece(gbps: float) -> int:
+    """The least bytes that a server gets of a tensor where the slowest card has that rate, in Gb/s each way."""
+    worth = min(gbps * 1e9 / 8 * WORTH_A_MESSAGE, SMALLEST_PIECE)
+    return max(FINEST_PIECE, int(worth) // ALIGNMENT * ALIGNMENT)
+
+
+def slowest_card(view: View) -> float:
+    """The rate of the slowest card that the members' traffic crosses, in Gb/s: infinite on one host or if unknown."""
+    rates = {one.host_id: one.gbps for one in (*view.workers, *view.servers)}
+    return inf if len(rates) == 1 else min((rate for rate in rates.values() if rate > 0), default=inf)
+
+
 @dataclass
 class Vacancy:
     """One shard of one server: which part of all bytes it should have, and the bytes it has."""
@@ -57,14 +76,21 @@ class Placer:
     """Gives slots partitions so that their bytes are in proportion to their weights.
 
     A tensor is shared out by what each slot lacks of its part of all bytes so far, the tensor's included; slots that
-    lack less than SMALLEST_PIECE get nothing of it, so a small tensor goes whole to the one that lacks most, and the
+    lack less than a smallest piece get nothing of it, so a small tensor goes whole to the one that lacks most, and the
     next large one makes up for it. Hence no slot is more than about one small piece away from its part, and each
     large tensor by itself is spread as all are. Deterministic in the order of calls.
     """
 
-    def __init__(self, shards: Sequence[int], partition_bytes: int, weights: Sequence[float] | None = None) -> None:
-        """`shards[i]` is the number of shards of server i, `weights[i]` its share of all bytes (default: by shards)."""
+    def __init__(
+        self, shards: Sequence[int], partition_bytes: int, weights: Sequence[float] | None = None,
+        *, slowest_gbps: float = inf,
+    ) -> None:  # fmt: skip
+        """`shards[i]` is the number of shards of server i, `weights[i]` its share of all bytes (default: by shards).
+
+        The slower the slowest card, the finer are small tensors cut: see `smallest_piece`. Encoded ones are not.
+        """
         self._partition_bytes = partition_bytes
+        self._smallest = smallest_piece(slowest_gbps)
         given = [float(count) for count in shards] if weights is None else list(weights)
         places = sorted((shard, server) for server, count in enumerate(shards) for shard in range(count))
         self._slots = [Vacancy(server, shard, given[server] / shards[server]) for shard, server in places]
@@ -75,7 +101,8 @@ class Placer:
     @classmethod
     def of(cls, view: View, partition_bytes: int, weights: Sequence[float] | None = None) -> Placer:
         """For the servers of `view`; `weights` by their ranks."""
-        return cls([max(server.shards, 1) for server in view.servers], partition_bytes, weights)
+        shards = [max(server.shards, 1) for server in view.servers]
+        return cls(shards, partition_bytes, weights, slowest_gbps=slowest_card(view))
 
     def place(self, tensor_id: int, spec: TensorSpec) -> Declared:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""
@@ -87,7 +114,8 @@ class Placer:
         grain = lcm(_grain(codec, partition_bytes), spec.row_bytes or 1)
         largest = max(partition_bytes // grain, 1) * grain
         self._check_count(spec, -(-spec.nbytes // largest), partition_bytes)
-        each = self._share_out(spec.nbytes, largest, grain)
+        least = min(SMALLEST_PIECE if codec else self._smallest, largest)
+        each = self._share_out(spec.nbytes, least, grain)
         pieces = in_turn([_cut(nbytes, largest, grain) for nbytes in each], grain)
         self._check_count(spec, len(pieces), partition_bytes)
         parts, offset = [], 0
@@ -116,13 +144,12 @@ class Placer:
         """Bytes on each (server, shard)."""
         return {(slot.server, slot.shard): slot.load for slot in self._slots}
 
-    def _share_out(self, nbytes: int, largest: int, grain: int) -> list[int]:
-        """How much of a tensor each slot gets: multiples of `grain`, but for the tensor's end."""
+    def _share_out(self, nbytes: int, least: int, grain: int) -> list[int]:
+        """How much of a tensor each slot gets: `least` bytes or none, in multiples of `grain` but for its end."""
         total = nbytes + sum(slot.load for slot in self._slots)
         lacking = [max(0.0, slot.weight * total - slot.load) for slot in self._slots]
         order = sorted(range(len(lacking)), key=lambda place: -lacking[place])
         sums = list(accumulate(lacking[place] for place in order))
-        least = min(SMALLEST_PIECE, largest)
         # The fewer slots take part, the more is left for each: as many as get a piece worth having.
         worth = (lacking[place] * nbytes >= least * whole for place, whole in zip(order, sums, strict=True))
         count = max(1, sum(worth))

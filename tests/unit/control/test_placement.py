@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from byteps_like.compression.registry import codec_of
 from byteps_like.control.placing.optimum import Machine, shares
-from byteps_like.control.placing.placement import ALIGNMENT, SMALLEST_PIECE, Placer
+from byteps_like.control.placing.placement import ALIGNMENT, FINEST_PIECE, SMALLEST_PIECE, Placer, smallest_piece
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner import workloads
@@ -120,6 +120,31 @@ def test_small_tensors_are_not_cut() -> None:
     for number in range(4):
         assert len(placer.place(number, tensor(SMALLEST_PIECE)).partitions) == 1
     assert set(placer.loads().values()) == {SMALLEST_PIECE}
+
+
+@pytest.mark.parametrize(
+    ("gbps", "nbytes", "count"),
+    [
+        (math.inf, 64 << 10, 1), (10, 64 << 10, 1), (5, 64 << 10, 1), (5, 256 << 10, 4), (1, 64 << 10, 4),
+        (1, 16 << 10, 1), (0.1, 16 << 10, 4), (0.1, 4 << 10, 2), (0.001, 4 << 10, 4), (0.001, 1000, 1),
+    ],
+)  # fmt: skip
+def test_small_tensors_are_cut_where_cards_are_so_slow_that_it_pays(gbps: float, nbytes: int, count: int) -> None:
+    parts = Placer([1] * 4, 4 << 20, slowest_gbps=gbps).place(0, tensor(nbytes)).partitions
+    assert len(parts) == count and sum(part.nbytes for part in parts) == nbytes
+    encoded = TensorSpec("e", DType.FLOAT32, (16 << 10,), codec=codec_of("int8").spec())
+    assert len(Placer([1] * 4, 4 << 20, slowest_gbps=gbps).place(0, encoded).partitions) == 1
+
+
+@given(st.floats(0, 1000) | st.just(math.inf), st.integers(0, 1 << 20), SHARDS)
+def test_pieces_are_worth_their_messages(gbps: float, nbytes: int, shards: list[int]) -> None:
+    """All servers get a piece that takes their cards long enough, or none; and no server gets more for that."""
+    least = smallest_piece(gbps)
+    assert FINEST_PIECE <= least <= SMALLEST_PIECE and least % ALIGNMENT == 0
+    parts = Placer(shards, 4 << 20, slowest_gbps=gbps).place(0, tensor(nbytes)).partitions
+    assert len(parts) <= max(1, nbytes // (least - ALIGNMENT))
+    fine = Placer(shards, 4 << 20, slowest_gbps=gbps / 2 if gbps < math.inf else 1).place(0, tensor(nbytes)).partitions
+    assert len(fine) >= len(parts)
 
 
 def test_a_server_without_weight_gets_nothing() -> None:

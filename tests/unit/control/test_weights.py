@@ -7,7 +7,7 @@ import pytest
 
 from byteps_like.config import Config
 from byteps_like.control.hosts import card
-from byteps_like.control.placing.placement import ON_ONE_HOST, PARTITION_BYTES, usual_partition
+from byteps_like.control.placing.placement import ON_ONE_HOST, PARTITION_BYTES, slowest_card, usual_partition
 from byteps_like.control.placing.weights import hosts_of, server_weights
 from byteps_like.control.types import Member, MemberRole, View
 
@@ -40,6 +40,11 @@ def test_partitions_of_a_job_on_one_host_are_smaller_unless_it_says_how_large() 
     assert usual_partition(alone) == usual_partition(told(alone, PARTITION_BYTES)) == ON_ONE_HOST
     assert [usual_partition(told(alone, size)) for size in (4096, 8 << 20)] == [4096, 8 << 20]
     assert {usual_partition(view) for view in apart} == {PARTITION_BYTES}
+
+
+def test_the_slowest_card_is_one_that_traffic_crosses_and_whose_rate_is_known() -> None:
+    assert slowest_card(world("ab", "abc", {"a": 1.0, "c": 0.25})) == 0.25
+    assert slowest_card(world("aa", "a", {"a": 1.0})) == slowest_card(world("ab", "ab")) == float("inf")
 
 
 def test_servers_on_one_host_share_its_part() -> None:
