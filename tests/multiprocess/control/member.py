@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from threading import Lock
 from typing import Any
 
 from byteps_like.config import Config
@@ -19,9 +20,13 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, StalledError
 from byteps_like.worker.api import TensorSpec
 
+_SAYING = Lock()
+"""Answers come from the main thread, events from another."""
+
 
 def say(**fields: Any) -> None:
-    print(json.dumps({**fields, "at": time.time()}), flush=True)
+    with _SAYING:
+        print(json.dumps({**fields, "at": time.time()}), flush=True)
 
 
 class MemberProcess:
