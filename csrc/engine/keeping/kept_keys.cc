@@ -155,7 +155,7 @@ std::byte* KeptKeys::PlaceFor(const Header& header) { return keys_.at(header.key
 Status KeptKeys::OnFrame(const Header& header) {
   Entry& entry = keys_.at(header.key);
   const uint64_t before = entry.key.unanswered();
-  const Status status = entry.key.OnFrame(header);
+  Status status = entry.key.OnFrame(header);
   if (status.code() == Code::kInvalid) return Refuse(entry, status);
   const uint64_t answered = before - entry.key.unanswered();
   unanswered_ -= answered;
