@@ -20,16 +20,14 @@
 #include "compression/registry.h"
 #include "csrc/codec/payload.h"
 #include "csrc/kernels/kernels.h"
-#include "server/shard.h"
-#include "tests/fuzz/fuzzing.h"
+#include "tests/fuzz/shard_links.h"
 
 namespace byteps_like {
 namespace {
 
 using namespace fuzzing;  // NOLINT
 
-constexpr uint32_t kKeys = 3, kEpoch = 1;
-constexpr uint32_t kFirstMember = 40;                   // rank 0's member number; the others' follow
+constexpr uint32_t kKeys = 3;
 constexpr uint32_t kTotals[kKeys] = {64, 4096, 70000};  // the last is worth to be lent
 constexpr uint32_t kPlaces[kKeys] = {0, 4096, 16384};   // in each rank's memory
 constexpr size_t kRegionBytes = 128u << 10;
@@ -71,30 +69,15 @@ enum Action : uint32_t {
   kActions
 };
 
-class World {
+class World : ShardLinks {
  public:
-  World() {
-    Shard::Options options;
-    options.memory_limit = kLimit;
-    options.on_event = [this](Code code, const std::string&, bool fatal) {
-      Require(code != Code::kOk && CodeFrom(static_cast<uint32_t>(code)) == code);
-      failures_ += fatal;
-      Require(failures_ <= 1);
-    };
-    shard_ = std::make_unique<Shard>(std::move(options));
-    Require(shard_->Start().ok());
-    ShardWorld world;
-    world.epoch = kEpoch;
-    for (uint32_t rank = 0; rank < kRanks; ++rank) world.workers.push_back(kFirstMember + rank);
-    shard_->SetWorld(world);
-    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+  World() : ShardLinks(kLimit) {
+    for (Rank& one : ranks_) {
       auto memory = SharedBuffer::Create(kRegionBytes);
       Require(memory.ok());
-      ranks_[rank].memory = std::move(*memory);
-      Connect(rank);
+      one.memory = std::move(*memory);
     }
   }
-  ~World() { shard_->Stop(); }
 
   void Act(Input& input) {
     const uint32_t first = input.Byte(), second = input.Byte();
@@ -110,9 +93,7 @@ class World {
     bool at_once = false;  // this round was pushed by one frame
   };
   struct Rank {
-    std::shared_ptr<Wire> wire;
     std::shared_ptr<SharedBuffer> memory;
-    uint64_t number = 0;
     std::array<Progress, kKeys> keys;
     std::map<uint64_t, Progress> coded;
     std::map<uint64_t, Buffer> payloads;
@@ -122,30 +103,6 @@ class World {
     uint64_t upto = 0;  // bytes
     bool absent = false, present = false;
   };
-
-  void Connect(uint32_t rank) {
-    Rank& one = ranks_[rank];
-    if (one.wire) Take(rank);
-    one.wire = std::make_shared<Wire>();
-    shard_->AddLink(std::make_unique<WireStream>(one.wire), {.rank = rank, .view = kEpoch, .number = ++one.number});
-  }
-
-  // Until the shard has done all that follows from what it was given.
-  void Settle() {
-    for (Rank& one : ranks_) {
-      std::unique_lock lock(one.wire->mutex);
-      one.wire->changed.wait(
-          lock, [&] { return one.wire->closed || (one.wire->drained && one.wire->taken == one.wire->in.size()); });
-    }
-    for (int turn = 0; turn < 3; ++turn) {  // a link of another epoch is shut down when the shard comes to it
-      auto hook = std::make_shared<Wire>();
-      shard_->AddLink(std::make_unique<WireStream>(hook), {.view = kEpoch + 1, .number = 1});
-      std::unique_lock lock(hook->mutex);
-      hook->changed.wait(lock, [&] { return hook->closed; });
-    }
-    for (uint32_t rank = 0; rank < kRanks; ++rank) Take(rank);
-    Require(shard_->stats().memory <= kLimit);
-  }
 
   void Do(Action action, uint32_t rank, uint32_t key, Input& input) {
     Rank& one = ranks_[rank];
@@ -209,11 +166,8 @@ class World {
         for (uint32_t each = 0; each < kKeys; ++each) one.keys[each].said = one.keys[each].landed;
         return;
       case kStopReading:
-      case kReadOn: {
-        std::lock_guard lock(one.wire->mutex);
-        one.wire->reads = action == kReadOn;
-        return one.wire->Ring();
-      }
+      case kReadOn:
+        return Read(rank, action == kReadOn);
       case kLeave:
         return Send(rank, HeaderOf(FrameType::kGoodbye, rank), input);
       case kFail:
@@ -230,13 +184,6 @@ class World {
     return filled_.insert({rank, key, round}).second || (pure_ = false);
   }
 
-  static Header HeaderOf(FrameType type, uint32_t rank) {
-    Header header;
-    header.type = type;
-    header.view = kEpoch;
-    header.rank = rank;
-    return header;
-  }
   static Header PushOf(uint32_t rank, uint32_t key, uint32_t round) {
     Header header = HeaderOf(FrameType::kPush, rank);
     header.dtype = DType::kInt32;
@@ -253,8 +200,9 @@ class World {
     region.aux = how % 3;
     region.offset = kRegionBytes;
     {
-      std::lock_guard lock(one.wire->mutex);
-      if ((how & 0xc0) != 0xc0) one.wire->passed.push_back((how & 0x80) != 0 ? -1 : ::dup(one.memory->fd()));
+      Wire& wire = WireOf(rank);
+      std::lock_guard lock(wire.mutex);
+      if ((how & 0xc0) != 0xc0) wire.passed.push_back((how & 0x80) != 0 ? -1 : ::dup(one.memory->fd()));
     }
     Send(rank, region, input);
   }
@@ -331,12 +279,8 @@ class World {
     Put(rank, header, payload);
   }
 
-  void Put(uint32_t rank, Header header, const Buffer& payload) {
-    header.member = kFirstMember + header.rank;
-    const Buffer frame = FrameOf(header, payload);
-    if (frame.empty()) return;
-    if (header.type == FrameType::kPush) Note(header);
-    ranks_[rank].wire->Put(frame);
+  void Put(uint32_t rank, const Header& header, const Buffer& payload) {
+    if (PutFrame(rank, header, payload) && header.type == FrameType::kPush) Note(header);
   }
 
   void Note(const Header& push) {
@@ -350,12 +294,7 @@ class World {
       pure_ = false;
   }
 
-  // What the shard has sent to a rank.
-  void Take(uint32_t rank) {
-    ranks_[rank].wire->Take([&](const Header& header, const std::byte* payload) { OnFrame(rank, header, payload); });
-  }
-
-  void OnFrame(uint32_t rank, const Header& header, const std::byte* payload) {
+  void OnFrame(uint32_t rank, const Header& header, const std::byte* payload) override {
     switch (header.type) {
       case FrameType::kResult:
         return OnResult(rank, header, payload);
@@ -411,14 +350,12 @@ class World {
     progress = {.round = header.round + 1};
   }
 
-  std::unique_ptr<Shard> shard_;
   std::array<Rank, kRanks> ranks_;
   std::map<RoundOf, std::map<uint32_t, Said>> said_;  // by rank
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> filled_;
   std::array<std::set<uint32_t>, kKeys> forgotten_;
   bool mutates_ = false;
   bool pure_ = true;  // all memory holds what is expected of it
-  int failures_ = 0;
 };
 
 // As it should go, and once not: what a fuzzer varies.
