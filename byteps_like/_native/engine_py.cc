@@ -125,7 +125,8 @@ class PyEngine {
 PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarnation, uint32_t epoch, uint32_t rank,
                      uint32_t member, uint32_t world_size, const Shards& shards, size_t segment_bytes,
                      size_t credit_bytes, double connect_timeout, double stall_warning, double stall_timeout,
-                     uint32_t kernel_queue_bytes, uint32_t codec_threads, uint32_t local_workers) {
+                     uint32_t kernel_queue_bytes, uint32_t codec_threads, uint32_t local_workers,
+                     size_t least_segment) {
   EngineOptions options;
   options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch, IncarnationOf(incarnation)};
   options.standing = {rank, world_size};
@@ -138,6 +139,7 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarna
   options.kernel_queue_bytes = kernel_queue_bytes;
   options.codec_threads = codec_threads;
   options.local_workers = local_workers;
+  options.least_segment = least_segment;
   std::vector<ShardAddress> addresses;
   for (const auto& [server, shard, urls, number] : shards) addresses.push_back({server, shard, urls, number});
   return new PyEngine(std::move(options), std::move(addresses));
@@ -265,7 +267,7 @@ void BindEngine(nb::module_& m) {
            nb::arg("rank"), nb::arg("member"), nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"),
            nb::arg("credit_bytes"), nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
            nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("codec_threads") = 1,
-           nb::arg("local_workers") = 1)
+           nb::arg("local_workers") = 1, nb::arg("least_segment") = EngineOptions().least_segment)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
            nb::arg("gpu") = false, nb::arg("absent") = std::set<uint32_t>(),
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id. With `gpu` it is encoded "

@@ -13,9 +13,8 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without results, until credit is lent
-constexpr size_t kSegmentsPerPart = 8;                      // at least, unless they would become smaller than:
+constexpr size_t kSegmentsPerPart = 8;                      // at least, unless they would become too small
 constexpr size_t kLeadOfCredit = 2;  // all links together may be ahead of the last by credit over this
-constexpr size_t kLeastSegment = 16 << 10;
 constexpr size_t kSegmentUnit = 4 << 10;
 constexpr int64_t kPayloadsAhead = 2;  // beyond the credit: an encoded round is answered when it is whole
 
@@ -191,8 +190,9 @@ void Channel::LendCredit() {
 // Small partitions are cut as well: the server answers with the first segments while the others are on their way. It
 // answers in segments of the same length.
 size_t Channel::SegmentOf(const Part& part) const {
-  const size_t even = part.total / kSegmentsPerPart / kSegmentUnit * kSegmentUnit;
-  return link_->Filling(std::min(context_.segment_bytes.load(), std::max(even, kLeastSegment)));
+  const size_t least = context_.options.least_segment, unit = std::min(least, kSegmentUnit);
+  const size_t even = part.total / kSegmentsPerPart / unit * unit;
+  return link_->Filling(std::min(context_.segment_bytes.load(), std::max(even, least)));
 }
 
 bool Channel::Contributes(const Part& part) const {

@@ -33,6 +33,7 @@ struct EngineOptions {
   uint32_t member = 0;         // this process's member number
   uint32_t local_workers = 1;  // on this host, with this one
   size_t segment_bytes = kDefaultSegment;
+  size_t least_segment = 16u << 10;                   // of small partitions; a power of two
   size_t credit_bytes = 1u << 20;                     // per channel: how far pushes may be ahead of results
   size_t bounce_bytes = 16u << 20;                    // see BounceBuffers; 0: none
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, lcm
+from math import inf, lcm, log2
 from typing import TYPE_CHECKING
 
 from byteps_like.control.types import View
@@ -27,6 +27,9 @@ ends in processor time, some 30 microseconds,"""
 
 FINEST_PIECE = 1 << 10
 """nor finer than this."""
+
+SHORT_SEGMENT = 16 << 10
+"""A small partition goes in segments of so many bytes where cards are fast."""
 
 ENCODED_BYTES = 1 << 20
 """Most fp32 bytes of a partition whose encoded sum a server makes when all contributions are whole, unless its tensor
@@ -54,6 +57,12 @@ def smallest_piece(gbps: float) -> int:
     """The least bytes that a server gets of a tensor where the slowest card has that rate, in Gb/s each way."""
     worth = min(gbps * 1e9 / 8 * WORTH_A_MESSAGE, SMALLEST_PIECE)
     return max(FINEST_PIECE, int(worth) // ALIGNMENT * ALIGNMENT)
+
+
+def least_segment(gbps: float) -> int:
+    """The shortest segment of a partition, whose sum goes back while the rest comes in, in bytes: a power of two."""
+    nearest = round(log2(smallest_piece(gbps)))
+    return 1 << min(nearest, SHORT_SEGMENT.bit_length() - 1)
 
 
 def slowest_card(view: View) -> float:

@@ -19,6 +19,7 @@ from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import open_meter
 from byteps_like.control.hosts.rdma import server_urls
 from byteps_like.control.members.seats import Waiting
+from byteps_like.control.placing.placement import least_segment, slowest_card
 from byteps_like.control.placing.weights import hosts_of, server_weights
 from byteps_like.control.types import EventKind, Member, View, WatchEvent
 from byteps_like.dtypes import Op
@@ -126,6 +127,7 @@ class NativeWorker(Stands):
             world_size=view.size,
             shards=shards,
             segment_bytes=config.segment_bytes,
+            least_segment=least_segment(slowest_card(view)),
             credit_bytes=config.credit_bytes,
             connect_timeout=5.0,
             stall_warning=config.stall_warning,

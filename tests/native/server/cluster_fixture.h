@@ -21,6 +21,7 @@ struct ClusterOptions {
   std::string chaos = "";  // query of a chaos wrapper around every worker's links, "" for none; "seed=" is added
   uint64_t seed = 1;
   size_t segment_bytes = 4096, credit_bytes = 1 << 20;
+  size_t least_segment = EngineOptions().least_segment;
   uint32_t partition_bytes = 16384;
   double stall_warning = 5, stall_timeout = 20, drain_timeout = 5;
   uint64_t memory_limit = 0;
@@ -98,6 +99,7 @@ class Cluster {
     engine.member = NumberOf(rank);
     engine.local_workers = options_.local_workers;
     engine.segment_bytes = options_.segment_bytes;
+    engine.least_segment = options_.least_segment;
     engine.credit_bytes = options_.credit_bytes;
     engine.bounce_bytes = options_.bounce_bytes;
     engine.stall_warning = options_.stall_warning;

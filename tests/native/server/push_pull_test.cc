@@ -147,6 +147,30 @@ TEST_CASE("bytes and frames on the links are what the protocol says") {
   }
 }
 
+TEST_CASE("a small partition goes in segments as short as they may be") {
+  struct Case {
+    uint32_t partition;
+    size_t least, frames;
+  };
+  for (const Case& one : {Case{65536, 16384, 4},
+                          {65536, 2048, 8},
+                          {16384, 16384, 1},
+                          {16384, 2048, 8},
+                          {16384, 1024, 8},
+                          {4096, 1024, 4},
+                          {1000, 1024, 1}}) {
+    CAPTURE(one.partition);
+    CAPTURE(one.least);
+    Cluster cluster({.segment_bytes = 1 << 17, .least_segment = one.least, .partition_bytes = one.partition});
+    cluster.Everybody([&](uint32_t rank) {
+      Tensor<float> tensor(cluster, rank, one.partition / 4, DType::kFloat32, 0);
+      REQUIRE(tensor.Run(Op::kSum).ok());
+      CHECK(cluster.engine(rank).counters().frames_sent == one.frames);
+      CHECK(cluster.engine(rank).counters().frames_received == one.frames);
+    });
+  }
+}
+
 TEST_CASE("in shared memory no payload crosses the link") {
   Cluster cluster({.workers = 2, .scheme = "shm", .partition_bytes = 1 << 20});
   cluster.Everybody([&](uint32_t rank) {

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from byteps_like.compression.registry import codec_of
 from byteps_like.control.placing.optimum import Machine, shares
-from byteps_like.control.placing.placement import ALIGNMENT, FINEST_PIECE, SMALLEST_PIECE, Placer, smallest_piece
+from byteps_like.control.placing.placement import (
+    ALIGNMENT,
+    FINEST_PIECE,
+    SMALLEST_PIECE,
+    Placer,
+    least_segment,
+    smallest_piece,
+)
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.planner import workloads
@@ -134,6 +141,10 @@ def test_small_tensors_are_cut_where_cards_are_so_slow_that_it_pays(gbps: float,
     assert len(parts) == count and sum(part.nbytes for part in parts) == nbytes
     encoded = TensorSpec("e", DType.FLOAT32, (16 << 10,), codec=codec_of("int8").spec())
     assert len(Placer([1] * 4, 4 << 20, slowest_gbps=gbps).place(0, encoded).partitions) == 1
+
+
+def test_segments_are_as_short_as_pieces_but_no_longer_than_where_cards_are_fast() -> None:
+    assert [least_segment(gbps) for gbps in (math.inf, 1, 0.5, 0.1, 0.0001)] == [16384, 16384, 8192, 2048, 1024]
 
 
 @given(st.floats(0, 1000) | st.just(math.inf), st.integers(0, 1 << 20), SHARDS)
