@@ -12,9 +12,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without results, until credit is lent
-constexpr size_t kSegmentsPerPart = 8;                      // at least, unless they would become too small
-constexpr size_t kLeadOfCredit = 2;  // all links together may be ahead of the last by credit over this
+constexpr size_t kSegmentsPerPart = 8;  // at least, unless they would become too small
+constexpr size_t kLeadOfCredit = 2;     // all links together may be ahead of the last by credit over this
 constexpr size_t kSegmentUnit = 4 << 10;
 constexpr int64_t kPayloadsAhead = 2;  // beyond the credit: an encoded round is answered when it is whole
 
@@ -165,7 +164,7 @@ bool Channel::HasCredit(const Part& part) {
   if (ahead_ < credit || AheadFrom(part.priority) < credit) return true;
   if (!lending_armed_) {
     lending_armed_ = true;
-    context_.loop.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
+    context_.loop.CallAt(Clock::now() + context_.options.lend_after, [this] { LendCredit(); });
   }
   return false;
 }
@@ -183,7 +182,7 @@ int64_t Channel::AheadFrom(int32_t priority) const {
 void Channel::LendCredit() {
   lending_armed_ = false;
   if (queue_.empty()) return;
-  if (Clock::now() - last_landing_ >= kLendAfter) lent_ = std::max(2 * lent_, ahead_);
+  if (Clock::now() - last_landing_ >= context_.options.lend_after) lent_ = std::max(2 * lent_, ahead_);
   if (link_) link_->Kick();
 }
 
@@ -304,9 +303,9 @@ bool Channel::AwaitsRoom() {
   const Deadline now = Clock::now();
   if (!std::exchange(lacks_room_, true)) {
     lacking_since_ = now;
-    context_.loop.CallAt(now + kLendAfter, [this] { OnRoom(); });
+    context_.loop.CallAt(now + context_.options.lend_after, [this] { OnRoom(); });
   }
-  return now - lacking_since_ < kLendAfter;
+  return now - lacking_since_ < context_.options.lend_after;
 }
 
 void Channel::OnRoom() {

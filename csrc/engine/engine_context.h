@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,7 +39,8 @@ struct EngineOptions {
   size_t bounce_bytes = 16u << 20;                    // see BounceBuffers; 0: none
   uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
   uint32_t codec_threads = 1;
-  double connect_timeout = 5;  // seconds to reach a server, at first and after a broken link
+  std::chrono::milliseconds lend_after{50};  // that credit, or a place in shared memory, is waited for at most
+  double connect_timeout = 5;                // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;
   double drain_timeout = 5;  // seconds for a GPU to end its copies, after a failure or at the end

@@ -1,16 +1,9 @@
 #include "csrc/engine/keeping/kept_keys.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace byteps_like {
-namespace {
-
-constexpr auto kLendAfter = std::chrono::milliseconds(50);  // without answers, until credit is lent
-
-}  // namespace
-
 KeptKeys::KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()> kick)
     : context_(context), sink_(sink), kick_(std::move(kick)) {}
 
@@ -134,13 +127,13 @@ bool KeptKeys::HasCredit(const KeptKey& key) const {
 void KeptKeys::Starve(Entry& entry) {
   starved_.push_back(&entry);
   if (std::exchange(lending_armed_, true)) return;
-  context_.loop.CallAt(Clock::now() + kLendAfter, [this] { LendCredit(); });
+  context_.loop.CallAt(Clock::now() + context_.options.lend_after, [this] { LendCredit(); });
 }
 
 void KeptKeys::LendCredit() {
   lending_armed_ = false;
   if (starved_.empty()) return;
-  if (Clock::now() - last_answer_ >= kLendAfter) lent_ = std::max(2 * lent_, unanswered_);
+  if (Clock::now() - last_answer_ >= context_.options.lend_after) lent_ = std::max(2 * lent_, unanswered_);
   Feed();
 }
 

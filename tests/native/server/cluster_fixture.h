@@ -26,7 +26,8 @@ struct ClusterOptions {
   double stall_warning = 5, stall_timeout = 20, drain_timeout = 5;
   uint64_t memory_limit = 0;
   uint32_t local_workers = 1;  // how many cores the workers want, as each of them is told
-  size_t bounce_bytes = 0;     // so that what is in private memory goes as a stream, even to servers of this host
+  std::chrono::milliseconds lend_after = EngineOptions().lend_after;
+  size_t bounce_bytes = 0;  // so that what is in private memory goes as a stream, even to servers of this host
 };
 
 class Cluster {
@@ -100,6 +101,7 @@ class Cluster {
     engine.local_workers = options_.local_workers;
     engine.segment_bytes = options_.segment_bytes;
     engine.least_segment = options_.least_segment;
+    engine.lend_after = options_.lend_after;
     engine.credit_bytes = options_.credit_bytes;
     engine.bounce_bytes = options_.bounce_bytes;
     engine.stall_warning = options_.stall_warning;
