@@ -73,6 +73,7 @@ from byteps_like.torch.job.runtime import (
 )
 from byteps_like.torch.job.runtime import initialized as is_initialized
 from byteps_like.torch.job.tracing import start_timeline, stop_timeline, trace
+from byteps_like.torch.low_comm.low_comm import AveragedWeights, LowComm
 from byteps_like.torch.ops.differentiable import broadcast, broadcast_, push_pull, push_pull_inplace
 from byteps_like.torch.ops.gather_api import (
     allgather,
@@ -124,6 +125,7 @@ __all__ = [
     "Adasum",
     "AsyncOptimizer",
     "Average",
+    "AveragedWeights",
     "BytePSLikeError",
     "CapacityError",
     "Compress",
@@ -140,6 +142,7 @@ __all__ = [
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "InvalidArgumentError",
+    "LowComm",
     "Max",
     "Min",
     "MismatchError",

@@ -1,4 +1,1 @@
-"""Policies: what becomes of each push to a store key, when the next version is made, and who may read it.
-
-Private: partial, synchronous.
-"""
+"""Policies: what becomes of each push to a store key, when the next version is made, and who may read it."""

@@ -31,6 +31,10 @@ IN_ONE_JOB = {
         "--steps 30 --delay 5 --consistency ssp:s=2",
         r"rank [01]: \d+\.\d s; of 120 gradients of its parameters 0 came too late, and the oldest was [0-6] versions",
     ),
+    "diloco.py": (
+        "--steps 60 --every 10",
+        r"rank 0: local SGD: 0\.1\d\d of the bytes[^~]*rank 0: streaming DiLoCo, 4 parts: 0\.1\d\d of the bytes",
+    ),
     "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),
     "portable.py": ("", r"rank [01] of 2: \d+ bytes sent, all ranks agree"),
     "collectives_numpy.py": ("--elements 5000", r"rank [01] of 2: sums, parts and messages are right"),

@@ -1,0 +1,270 @@
+"""Training with few synchronizations, by servers, by collectives and alone, against a simulation with torch's
+optimizers; quorum, weights, types, layouts; what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("byteps_like._core", reason="the native core is not built")
+pytest.importorskip("torch")
+
+import torch
+from mixed_job import DEADLINE, MixedJob, in_threads, native_worker
+
+import byteps_like.torch as bps
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.updates.sgd import Nesterov, Sgd
+from byteps_like.torch.job import runtime
+from byteps_like.torch.low_comm.fragments import fragments_of
+from byteps_like.worker.local import LocalWorker
+from tests.fakes.native_world import run_native_world
+
+RANKS, STEPS = 2, 13
+_drawing = threading.Lock()  # there is one generator for all threads
+
+
+def model_of(seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.nn.Sequential:
+    with _drawing:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).to(dtype)
+
+
+def backward(model: torch.nn.Module, rank: int, step: int) -> None:
+    draw = torch.Generator().manual_seed(100 * rank + step)
+    dtype = next(model.parameters()).dtype
+    inputs, wanted = torch.randn(8, 6, generator=draw).to(dtype), torch.randn(8, 3, generator=draw).to(dtype)
+    torch.nn.functional.mse_loss(model(inputs), wanted).backward()
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def train(rank: int, samples: float = 0.0, steps: int = STEPS, **terms: Any) -> tuple[torch.Tensor, bps.LowComm]:
+    model = model_of(seed=rank)  # all begin with rank 0's
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with bps.LowComm(model, inner, **terms) as low:
+        for step in range(steps):
+            inner.zero_grad()
+            backward(model, rank, step)
+            low.count(samples)
+            inner.step()
+    return flat(model), low
+
+
+def simulated(
+    outer: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | None, every: int, fragments: int = 1, delay: int = 0,
+    mix: float = 0.0, shares: tuple[float, ...] = (1.0, 1.0),
+) -> list[torch.Tensor]:  # fmt: skip
+    """Rank by rank, the weights after STEPS. `outer`: None takes the mean."""
+    ranks = len(shares)
+    models = [model_of() for _ in range(ranks)]
+    size = len(flat(models[0]))
+    bounds = [slice(size * n // fragments, size * (n + 1) // fragments) for n in range(fragments)]
+    common = [flat(models[0])[bound].clone() for bound in bounds]
+    outers = [outer([one]) if outer else None for one in common]
+    pending: dict[int, int] = {}
+
+    def land(number: int) -> None:
+        for model in models:
+            weights = flat(model)
+            weights[bounds[number]] = mix * weights[bounds[number]] + (1 - mix) * common[number]
+            torch.nn.utils.vector_to_parameters(weights, model.parameters())
+
+    for step in range(1, STEPS + 1):
+        for rank, model in enumerate(models):
+            inner = torch.optim.SGD(model.parameters(), lr=0.1)
+            inner.zero_grad()
+            backward(model, rank, step - 1)
+            inner.step()
+        for number, bound in enumerate(bounds):
+            first = every * (number + 1) // fragments
+            if step >= first and (step - first) % every == 0:
+                mean = sum(w * flat(model)[bound] for w, model in zip(shares, models, strict=True)) / sum(shares)
+                if outers[number] is None:
+                    common[number].copy_(mean)
+                else:
+                    common[number].grad = common[number] - mean
+                    outers[number].step()
+                pending[number] = step
+        for number in [number for number, begun in pending.items() if step - begun == delay]:
+            land(number)
+            del pending[number]
+    for number in pending:
+        land(number)
+    return [flat(model) for model in models]
+
+
+def nesterov(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "local_sgd": ({"outer": bps.AveragedWeights(), "every": 3}, {"outer": None, "every": 3}),
+    "every_step": ({"outer": Sgd(lr=1.0), "H": 1}, {"outer": None, "every": 1}),
+    "diloco": ({"every": 4}, {"outer": nesterov, "every": 4}),
+    "fragments": ({"sync_every": 5, "fragments": 3}, {"outer": nesterov, "every": 5, "fragments": 3}),
+    "streaming": (
+        {"sync_steps": 4, "fragments": 2, "fragment_sync_delay": 3, "fragment_update_alpha": 0.25},
+        {"outer": nesterov, "every": 4, "fragments": 2, "delay": 3, "mix": 0.25},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def runtimes() -> Iterator[list[runtime.Runtime]]:
+    job = MixedJob(makers=[native_worker] * RANKS)
+    yield [runtime.Runtime(worker) for worker in job.workers]
+    job.close()
+
+
+def by_servers(runtimes: list[runtime.Runtime], body: Callable[[int], Any]) -> list[Any]:
+    def main(rank: int) -> Any:
+        torch.set_num_threads(1)
+        with runtime.using(runtimes[rank]):
+            return body(rank)
+
+    return in_threads([lambda rank=rank: main(rank) for rank in range(len(runtimes))])
+
+
+def by_collectives(body: Callable[[int], Any]) -> list[Any]:
+    return run_native_world(RANKS, lambda _, rank, size: body(rank))
+
+
+def check(found: list[tuple[torch.Tensor, bps.LowComm]], wanted: list[torch.Tensor], versions: int) -> None:
+    for (weights, low), expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
+        assert (low.version, low.staleness, low.left_out) == (versions, 0, 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("way", ["servers", "collectives"])
+def test_weights_become_common(runtimes, case, way):
+    terms, reference = CASES[case]
+
+    def body(rank: int) -> Any:
+        return train(rank, **terms)
+
+    found = by_servers(runtimes, body) if way == "servers" else by_collectives(body)
+    check(found, simulated(**reference), STEPS // reference["every"])
+
+
+@pytest.mark.parametrize("way", ["servers", "collectives"])
+@pytest.mark.parametrize(
+    ("weight", "shares"), [("samples", (2.0, 6.0)), ("tokens**2/steps", (4.0, 36.0)), (lambda s, n: s + n, (6.0, 10.0))]
+)
+def test_contributions_count_by_what_they_have_seen(runtimes, way, weight, shares):
+    def body(rank: int) -> Any:
+        return train(rank, samples=(0.5, 1.5)[rank], every=4, weight=weight)
+
+    found = by_servers(runtimes, body) if way == "servers" else by_collectives(body)
+    check(found, simulated(nesterov, 4, shares=shares), STEPS // 4)
+
+
+def test_a_quorum_waits_for_nobody_else(runtimes):
+    """One rank contributes three times while the other has not begun; then that one's counts, late, in the next."""
+    first_done = threading.Event()
+
+    def body(rank: int) -> Any:
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bps.LowComm(model, inner, every=2, quorum=0.5) as low:
+            assert rank == 0 or first_done.wait(DEADLINE)
+            for step in range(6 if rank == 0 else 2):
+                inner.zero_grad()
+                backward(model, rank, step)
+                inner.step()
+            if rank == 0:
+                assert low.version == 3
+                first_done.set()
+        return low.version, low.staleness
+
+    assert by_servers(runtimes, body) == [(3, 0), (4, 3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_types(runtimes, dtype):
+    def body(rank: int) -> Any:
+        model = model_of(rank, dtype)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bps.LowComm(model, inner, every=2):
+            for step in range(4):
+                inner.zero_grad()
+                backward(model, rank, step)
+                inner.step()
+        return flat(model)
+
+    for found in (by_servers(runtimes, body), by_collectives(body)):
+        assert found[0].dtype is dtype and torch.equal(*found) and not torch.equal(found[0], flat(model_of(0, dtype)))
+
+
+def test_who_is_alone_has_an_outer_optimizer_too():
+    with runtime.bound(LocalWorker()):
+        weights, low = train(0, every=4)
+    (wanted,) = simulated(nesterov, 4, shares=(1.0,))
+    check([(weights, low)], [wanted], STEPS // 4)
+
+
+def test_what_is_not_finite_is_not_applied(runtimes):
+    def body(rank: int) -> Any:
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bps.LowComm(model, inner, every=1) as low:
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, float("nan"))
+            inner.step()
+        return flat(model), low.left_out
+
+    for weights, left_out in by_servers(runtimes, body) + by_collectives(body):
+        assert torch.equal(weights, flat(model_of())) and left_out == 1
+
+
+def test_fragments_are_equal_parts_of_any_layout():
+    strided = torch.nn.Parameter(torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last))
+    half = torch.nn.Parameter(torch.arange(24.0, 31.0).half())
+    parts = fragments_of([strided, half], 4)
+    assert [len(part.read()) for part in parts] == [7, 8, 8, 8]
+    assert torch.equal(torch.cat([part.read() for part in parts]), torch.arange(31.0))
+    parts[1].mix(-torch.arange(7.0, 15.0), own=0.5)
+    parts[3].mix(-parts[3].read(), own=0.0)
+    assert torch.equal(strided.detach().flatten()[:15], torch.cat([torch.arange(7.0), torch.zeros(8)]))
+    assert torch.equal(half.detach(), -torch.arange(24.0, 31.0).half())
+    assert strided.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"every": 0}, InvalidArgumentError, "every=0"),
+        ({"every": 4, "fragments": 5}, InvalidArgumentError, "at most one per step"),
+        ({"every": 400, "fragments": 200}, InvalidArgumentError, "fragments=200 of 53"),
+        ({"every": 4, "delay": 4}, InvalidArgumentError, "delay=4"),
+        ({"mix": 1.0}, InvalidArgumentError, "mix=1.0"),
+        ({"quorum": 0.0}, InvalidArgumentError, "quorum=0.0"),
+        ({"grace": 1.0}, InvalidArgumentError, "waited for anyway"),
+        ({"weight": "two"}, InvalidArgumentError, "weight='two'"),
+        ({"H": 3, "every": 4}, TypeError, "another name for 'every'"),
+        ({"H": 3, "sync_every": 4}, TypeError, "another name for 'every'"),
+        ({"hours": 3}, TypeError, "unexpected keyword argument 'hours'"),
+    ],
+)
+def test_wrong_terms(given, error, words):
+    model = model_of()
+    with pytest.raises(error, match=words):
+        bps.LowComm(model, torch.optim.SGD(model.parameters(), lr=0.1), **given)
+
+
+def test_what_can_not_be_done_where():
+    model = model_of()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with runtime.bound(LocalWorker()):
+        with pytest.raises(InvalidArgumentError, match="needs servers"), bps.LowComm(model, inner, quorum=0.5):
+            pass
+        with pytest.raises(InvalidArgumentError, match="count"):
+            train(0, weight="tokens", every=1)
+        with bps.LowComm(model, inner, outer=Nesterov()) as low, pytest.raises(InvalidArgumentError, match="in use"):
+            low.__enter__()
