@@ -112,6 +112,12 @@ class Config:
         "", "RDMA devices to use, one rail each: mlx5_0,mlx5_1; empty: the device of `host`, else the first."
     )
     rdma_gid_index: int = _setting(-1, "Index of the port's GID, as in `show_gids`; -1: chosen by routes.")
+    stream_waits: bool = _setting(
+        False,
+        "Whether streams of a GPU wait for gradients in place of the host. Only for programs that copy nothing between"
+        " the device and memory that is not page-locked while gradients travel: such a copy would block for ever"
+        " (docs/how-to/gpu.md).",
+    )
     collective_algorithm: str = _setting(
         "", "Algorithms to force: ring, or all_reduce=ring,all_to_all=2dh; empty: chosen by size and layout."
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -64,6 +65,8 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
+    if not shutil.which("git"):
+        return "unknown"
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 

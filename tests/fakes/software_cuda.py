@@ -64,6 +64,8 @@ class SoftwareCuda:
         self.gpu = _core.Gpu(ordinal, str(DRIVER))
         self.compiled: set[str] = set()
         """Sources of which kernels were asked for."""
+        self.stream_waits = True
+        """The setting."""
         self.lazy = False
         """Whether what torch calculates doesn't wait for streams: it uses what is there."""
         self._module = self.gpu.load(str(DRIVER))
@@ -146,8 +148,11 @@ class SoftwareCuda:
         found = [kernel for source in sources() if source.name in wanted for kernel in source.kernels]
         return {kernel: self._module.function(kernel) for kernel in found}
 
+    def streams_wait(self) -> bool:
+        return self.stream_waits and self.gpu.waits_by_value
+
     def gate(self) -> Any:
-        return self.gpu.gate() if self.gpu.waits_by_value else None
+        return self.gpu.gate() if self.streams_wait() else None
 
     # What tests ask
 

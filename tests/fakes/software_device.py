@@ -189,6 +189,9 @@ class SoftwareDevice:
     def native(self) -> Any:
         return None
 
+    def streams_wait(self) -> bool:
+        return self.gates
+
     def gate(self) -> Any:
         return SoftwareGate(self) if self.gates else None
 

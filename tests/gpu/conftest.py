@@ -8,6 +8,14 @@ import pytest
 
 from byteps_like.torch.device import devices
 
+
+@pytest.fixture
+def stream_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams wait for the network in place of hosts, which copy nothing that isn't page-locked meanwhile."""
+    monkeypatch.setenv("BYTEPS_LIKE_STREAM_WAITS", "1")
+    monkeypatch.setattr(devices, "_known", {})  # those that there are have asked
+
+
 # Ranks are threads of one process here, each with streams of its own and an engine's beside them: in CUDA's 8 queues
 # one that waits for a peer would hold up that peer's copies (decision 0035). Read when the driver is first asked.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")

@@ -36,6 +36,7 @@ def test_averages_have_the_bits_of_the_cpu(compression):
         assert counters["encoded_in"] == 0, "a codec thread has encoded what the device should"
 
 
+@pytest.mark.usefixtures("stream_waits")
 def test_no_host_waits_for_gradients():
     expected = run_native_job(2, scenarios.reduced, CPU, None, partition_bytes=PARTITION)
     found = run_native_job(2, on_stream(scenarios.busy), partition_bytes=PARTITION)

@@ -122,8 +122,14 @@ def test_work_waits_on_streams():
     assert run_groups(2, body) == [(3.0, 6.0)] * 2
 
 
-def test_streams_wait_for_peers_and_hosts_do_not():
-    """What is queued behind block_current_stream comes after the other rank, which this one hasn't waited for."""
+@pytest.fixture(params=[False, True], ids=["hosts wait", "streams wait"])
+def who_waits(request):
+    if request.param:
+        request.getfixturevalue("stream_waits")
+
+
+@pytest.mark.usefixtures("who_waits")
+def test_what_is_behind_block_current_stream_comes_after_the_other_rank():
 
     def body(group, rank, size):
         with torch.cuda.stream(torch.cuda.Stream(CUDA)):

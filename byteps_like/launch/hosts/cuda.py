@@ -6,6 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from byteps_like.config import Config
 from byteps_like.cuda.compiler import cache, cached
 from byteps_like.cuda.device import DeviceInfo, Driver, connections, why_not
 from byteps_like.cuda.sources import sources
@@ -28,7 +29,7 @@ def cuda() -> Iterator[Finding]:
     if devices:
         yield kernels()
         yield torch_on_gpus()
-        yield waits(_opened)
+        yield waits(_opened, Config.from_env().stream_waits)
 
 
 def told(info: DeviceInfo) -> str:
@@ -57,14 +58,16 @@ def torch_on_gpus() -> Finding:
     return judged("torch on GPUs", not what, what or "yes", fix)
 
 
-def waits(opened: Callable[[], Any]) -> Finding:
-    """Whether streams can wait for the network by themselves."""
+def waits(opened: Callable[[], Any], wanted: bool) -> Finding:
+    """Who waits for the network: hosts, unless it is `wanted` that streams do, and the driver can have them wait."""
     try:
         why = opened().why_no_waits
     except (ImportError, AttributeError, BytePSLikeError) as error:
         return Finding(
             "GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/how-to/gpu.md"
         )
+    if not wanted:
+        return Finding("GPU streams", State.OK, "hosts wait for gradients (stream_waits lets streams wait)")
     what, _, fix = why.partition("; ")
     text = f"hosts wait in their place: {what}" if why else "wait for gradients, hosts don't"
     return judged("GPU streams", not why, text, fix)

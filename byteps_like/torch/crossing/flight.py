@@ -44,7 +44,7 @@ class Leg:
     @property
     def flies(self) -> bool:
         """Whether streams wait for it in the host's place."""
-        return isinstance(self.handle, DeviceFlight)
+        return isinstance(self.handle, DeviceFlight) and self.handle.streams_wait
 
     def follow(self) -> None:
         """What the current stream does from here on comes after it; the host waits where that can't be. Raises the

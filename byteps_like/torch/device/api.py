@@ -98,5 +98,8 @@ class Device(Protocol):
         """Returns the handles of the csrc/cuda kernels by name; none, with the reason logged once, if they are not
         available. Blocks while they are compiled."""
 
+    def streams_wait(self) -> bool:
+        """Returns whether streams may wait for the network in place of the host."""
+
     def gate(self) -> Gate | None:
         """Returns a new closed gate, or None if the host must wait instead of the stream."""

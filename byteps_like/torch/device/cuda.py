@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from byteps_like import cuda
+from byteps_like.config import Config
 from byteps_like.cuda.device import connections
 from byteps_like.errors import BytePSLikeError, SystemCallError
 from byteps_like.torch.device.api import Event, Gate, Stream
@@ -71,6 +72,7 @@ class CudaDevice:
         self.ordinal = int(device.index)
         self._device = device
         self._native: Any = _UNKNOWN
+        self._streams_wait: bool | None = None
         self._compiles = True  # until it is known that they can't be
         self._lock = threading.Lock()
 
@@ -155,11 +157,21 @@ class CudaDevice:
             )
             return {}
 
+    def streams_wait(self) -> bool:
+        """Returns whether `stream_waits` is set and the driver can make streams wait for a value in memory.
+
+        A copy of memory that is not page-locked holds the driver's lock until its stream has come by, so no thread of
+        ours could queue the copies for which that stream would wait: only who makes no such copies may set it.
+        """
+        with self._lock:
+            if self._streams_wait is None:
+                self._streams_wait = Config.from_env().stream_waits
+        gpu = self.native() if self._streams_wait else None
+        return gpu is not None and bool(gpu.waits_by_value)
+
     def gate(self) -> Gate | None:
-        """Returns a new gate of the native core, or None if the driver can't make streams wait for a value in
-        memory."""
-        gpu = self.native()
-        gate: Gate | None = gpu.gate() if gpu is not None and gpu.waits_by_value else None
+        """Returns a new gate of the native core, or None if hosts wait; see `streams_wait`."""
+        gate: Gate | None = self.native().gate() if self.streams_wait() else None
         return gate
 
     def capturing(self) -> bool:

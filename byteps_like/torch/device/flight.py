@@ -38,15 +38,28 @@ class DeviceFlight:
         self._handle.give_up(error)
 
     @property
+    def streams_wait(self) -> bool:
+        """Whether `block` has streams wait in the host's place."""
+        return self._device.streams_wait()
+
+    @property
     def stream(self) -> int:
         """The one that `block` would have wait."""
         return self._device.current().handle
 
     def block(self) -> None:
         """What is queued on the current stream after this call comes after the operation. The host doesn't wait where
-        the driver can have streams wait for it; then a failure ends the wait, and is raised by the worker's next call.
+        streams may; then a failure ends the wait, and is raised by the worker's next call.
         """
-        self._handle.wait_on(self._device.current().handle)
+        if self.streams_wait:
+            self._handle.wait_on(self._device.current().handle)
+        else:
+            self._handle.wait()
+
+
+def without_memory(handle: Handle) -> Handle:
+    """The same operation, by a handle that doesn't keep its tensors: for whoever only wants to know when it is over."""
+    return handle._handle if isinstance(handle, DeviceFlight) else handle
 
 
 class Behind:

@@ -69,8 +69,12 @@ class PlainDevice:
         """Returns no kernels: the host encodes."""
         return {}
 
+    def streams_wait(self) -> bool:
+        """Returns False: no stream can wait for the network."""
+        return False
+
     def gate(self) -> Gate | None:
-        """Returns None: no stream can wait for the network."""
+        """Returns None: see `streams_wait`."""
         return None
 
 

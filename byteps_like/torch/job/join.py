@@ -31,6 +31,7 @@ from byteps_like.collectives.api import CallOptions, CollectiveOperation, Group,
 from byteps_like.collectives.together import Waitable
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.torch.device.flight import without_memory
 from byteps_like.torch.job.naming import Claim, NameTable
 from byteps_like.torch.job.routes import Request, Route, Scope
 from byteps_like.torch.job.shadows import Message, Shadows, Uses, is_for_joined, meeting_of
@@ -113,7 +114,7 @@ class Joiner:
             use = self._use(how.claim, name, number, parts)
             handle = route.launch(declared, address, op, how)
             notice = partial(_notice, number, declared.spec, op, how.root, parts, self._group.rank, use)
-            self._remember(_Flight(name, notice, handle))
+            self._remember(_Flight(name, notice, without_memory(handle)))
         return handle
 
     def check(self, what: str, ranks: tuple[int, ...] | None = None) -> None:

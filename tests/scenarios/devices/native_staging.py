@@ -75,4 +75,7 @@ def busy(bps: Any, rank: int, size: int, device: torch.device) -> tuple[bool, to
     sums.backward(second)
     flown = sums.flown()
     sums.optimizer.synchronize()
-    return not any(handle.done() for handle in flown), sums.found()
+    late = not any(handle.done() for handle in flown)
+    for handle in flown:  # before a copy of memory that isn't page-locked, which would hold up the driver
+        handle.wait()
+    return late, sums.found()

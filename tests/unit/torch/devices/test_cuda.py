@@ -190,13 +190,16 @@ def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
     def no_driver():
         raise DeviceError("no libcuda.so.1")
 
-    assert host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="")).state is State.OK
-    assert host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="too old")).value.endswith("too old")
-    assert "no libcuda.so.1" in host_cuda.waits(no_driver).value
+    fine, old = (lambda why=why: types.SimpleNamespace(why_no_waits=why) for why in ("", "too old"))
+    assert host_cuda.waits(fine, wanted=True).value == "wait for gradients, hosts don't"
+    assert host_cuda.waits(old, wanted=True).value.endswith("too old")
+    assert host_cuda.waits(old, wanted=False).value.startswith("hosts wait for gradients")
+    assert "no libcuda.so.1" in host_cuda.waits(no_driver, wanted=False).value
 
 
 def test_doctor_says_what_to_do_about_too_few_queues():
-    row = host_cuda.waits(lambda: types.SimpleNamespace(why_no_waits="CUDA_DEVICE_MAX_CONNECTIONS=1 ...; unset it"))
+    few = types.SimpleNamespace(why_no_waits="CUDA_DEVICE_MAX_CONNECTIONS=1 ...; unset it")
+    row = host_cuda.waits(lambda: few, wanted=True)
     assert (row.state, row.value) == (State.WARN, "hosts wait in their place: CUDA_DEVICE_MAX_CONNECTIONS=1 ...")
     assert row.fix == "unset it"
 

@@ -31,9 +31,10 @@ STEPS = 4
 INVALID_VALUE = 1
 
 
-def on_device(body, *args, **settings):
+def on_device(body, *args, stream_waits=True, **settings):
     """The device, and what `body` has returned on two ranks."""
     with software_cuda() as device:
+        device.stream_waits = stream_waits
         results = run_native_job(2, body, *args, around=device.in_stream_order, partition_bytes=PARTITION, **settings)
         return device, results
 
@@ -87,10 +88,11 @@ CODECS = {None: 4 * NUMEL, "bf16": 2 * (NUMEL + 16), "onebit:block=64": 384, "in
 
 
 @pytest.mark.parametrize("compression", CODECS, ids=str)
-def test_training_has_the_bits_of_the_cpu(compression):
+@pytest.mark.parametrize("stream_waits", [True, False], ids=["streams wait", "hosts wait"])
+def test_training_has_the_bits_of_the_cpu(compression, stream_waits):
     options = {"compression": compression}
     expected = on_cpu(train, options)
-    device, found = on_device(train, options)
+    device, found = on_device(train, options, stream_waits=stream_waits)
     for (one, counters), (other, _) in zip(found, expected, strict=True):
         assert torch.equal(one, other)
         assert counters["staged_down"] == counters["staged_up"] == STEPS * CODECS[compression]

@@ -3,7 +3,9 @@ engine copies tensors of a device by itself: on the software libcuda, beside the
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -77,6 +79,37 @@ def test_no_host_waits_for_a_single_tensor(compression):
     with software_cuda() as device:
         for found in on_this(device, body):
             assert all(torch.equal(one, sums(number)) for number, one in enumerate(found))
+
+
+def test_hosts_wait_where_streams_may_not():
+    """What comes of it is on the device when the call returns, and no word is left for which a stream would wait."""
+
+    def body(bps, rank, size, device):
+        summed = [bps.push_pull(values(rank, number), average=False, name="one") for number in range(3)]
+        assert device.current().stream.done() and not device.gate()
+        return [one.clone() for one in summed]
+
+    with software_cuda() as device:
+        device.stream_waits = False
+        for found in on_this(device, body):
+            assert all(torch.equal(one, sums(number)) for number, one in enumerate(found))
+
+
+def test_what_only_asks_whether_a_step_is_over_keeps_no_gradients():
+    """join() has to know what is in flight; the tensors are their owner's, or nobody's."""
+
+    def body(bps, rank, size, device):
+        tensor = values(rank, 0)
+        bps.synchronize(bps.push_pull_async_inplace(tensor, average=False, name="one"))
+        memory = weakref.ref(tensor.untyped_storage())
+        runtime.current().behind.catch_up("one")
+        del tensor
+        gc.collect()
+        return memory() is None
+
+    with software_cuda() as device:
+        device.stream_waits = False
+        assert on_this(device, body) == [True, True]
 
 
 def test_a_name_is_used_again_once_its_last_operation_is_over():
@@ -158,8 +191,9 @@ def cross(bps, rank, size, compression):
 
 
 @pytest.mark.parametrize("compression", [None, "bf16", "onebit:block=64"], ids=str)
-def test_crossing_the_barrier_has_the_bits_of_the_cpu(compression):
-    expected, found = on_cpu(cross, compression), on_device(cross, compression)[1]
+@pytest.mark.parametrize("stream_waits", [True, False], ids=["streams wait", "hosts wait"])
+def test_crossing_the_barrier_has_the_bits_of_the_cpu(compression, stream_waits):
+    expected, found = on_cpu(cross, compression), on_device(cross, compression, stream_waits=stream_waits)[1]
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
