@@ -23,9 +23,11 @@ from byteps_like.portable.session import (
     size,
     stats,
 )
+from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.store import Store
 
 __all__ = [
+    "GradientCoding",
     "Store",
     "barrier",
     "broadcast",

@@ -13,7 +13,8 @@ from functools import reduce
 import numpy as np
 
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store.combine import Combining, check_weight, factors
+from byteps_like.store.combining.combining import Combining
+from byteps_like.store.combining.weighed import Weighed
 from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.updates.plain import NoUpdate
@@ -67,7 +68,7 @@ class StoreKey:
     policy: Policy
     sources: Iterable[int]
     update: ValueUpdate
-    combining: Combining = field(default_factory=Combining)
+    combining: Combining = field(default_factory=Weighed)
 
     def __post_init__(self) -> None:
         check_rounds(self.policy, self.update)
@@ -124,7 +125,7 @@ class StoreKey:
                 f"rank {push.source} has pushed {gradient.dtype} of shape {gradient.shape} to a key of"
                 f" {self.value.dtype} of shape {self.value.shape}"
             )
-        weight = check_weight(push.weight)
+        weight = self.combining.check_weight(push.weight)
         self._check_integers(float(weight).is_integer() and weight < 2.0**63)
         self.update.rate(lr)
         self._check_rate(push, lr)
@@ -179,19 +180,19 @@ class StoreKey:
         ]
 
     def _apply(self, number: int, staged: Sequence[_Staged]) -> bool:
-        """False if they add up to what is not finite: then nothing has changed."""
-        gradient = self._combined(Version(number, tuple(one.push for one in staged)), staged)
-        if not is_finite(gradient):
+        """False if they add up to what is not finite, or to nothing: then nothing has changed."""
+        found = self.combining.factors(Version(number, tuple(one.push for one in staged)))
+        gradient = self._combined(found, staged) if found else None
+        if gradient is None or not is_finite(gradient):
             return False
         newest = max(staged, key=lambda one: one.push.base)
         self.value, self.state = self.update.apply(self.value, self.state, gradient, newest.lr, number)
         return True
 
-    def _combined(self, version: Version, staged: Sequence[_Staged]) -> Values:
-        way, kind = self.combining, self.value.dtype.type
-        found = factors(version, way.combine, way.age, way.damp)
+    def _combined(self, factors: Sequence[float], staged: Sequence[_Staged]) -> Values:
+        kind = self.value.dtype.type
         with np.errstate(over="ignore", invalid="ignore"):
-            products: list[Values] = [kind(one) * push.gradient for one, push in zip(found, staged, strict=True)]
+            products: list[Values] = [kind(one) * push.gradient for one, push in zip(factors, staged, strict=True)]
             return reduce(np.add, products)
 
 

@@ -15,7 +15,8 @@ from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import kept_type, landing, outgoing, shape_of
-from byteps_like.store.combine import Combining, check_weight
+from byteps_like.store.combining.combining import Combining
+from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.key import check_rounds
@@ -117,7 +118,8 @@ class Store:
         or PyTorch's tensors of float32, float64, int64, float16 or bfloat16; the last two are kept as float32.
 
         `consistency`: when a version is made and who waits for it (docs/consistency.md). `update`: what a version does
-        to the value. `combine`: "mean" (by weights) or "sum", of what a version is made of; integers have no mean.
+        to the value. `combine`: "mean" (by weights) or "sum", of what a version is made of, or GradientCoding's
+        `combine`; integers have no mean.
         `age`: a factor of weights, "inverse" or "exp", by how old they are; `damp`: the same outside of the mean.
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
         `tensors`, or "zeros"; a value that servers have already, under this name, stays. `worker`: whose job it is,
@@ -128,7 +130,7 @@ class Store:
         """
         self.name = name
         self._worker = worker or current()
-        self._terms = _terms(self._worker, consistency, update, Combining(combine, age, damp), init)
+        self._terms = _terms(self._worker, consistency, update, combining_by(combine, age, damp), init)
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
         specs = [
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
@@ -244,7 +246,7 @@ class Store:
 
     def _check_push(self, tensor: _Open, weight: float, lr: float | None) -> None:
         self._terms.update.rate(lr)
-        check_weight(weight)
+        self._terms.combining.check_weight(weight)
         if tensor.kept.declared.spec.dtype is DType.INT64 and not float(weight).is_integer():
             raise InvalidArgumentError(f"weight {weight}: contributions of integers need whole numbers as weights")
 
@@ -272,6 +274,7 @@ def _terms(
     policy = policy_of(consistency, worker.size)
     found = update_of(update) if isinstance(update, str) else update
     check_rounds(policy, found)
+    combining.check(policy, worker.size)
     if init not in ("root", "zeros"):
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
     return _Terms(policy, found, combining, init == "root")

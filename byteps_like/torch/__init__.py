@@ -26,6 +26,7 @@ from byteps_like.errors import (
     StalledError,
     SystemCallError,
 )
+from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.store import Store
 from byteps_like.torch import cross_barrier, parallel
 from byteps_like.torch.c10d import backend as _backend
@@ -138,6 +139,7 @@ __all__ = [
     "DeferredBackward",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "GradientCoding",
     "GroupOptions",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",

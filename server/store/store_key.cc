@@ -28,7 +28,7 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
                                                             std::string_view update) {
   auto decides = MakeStorePolicy(policy);
   if (!decides.ok()) return decides.status();
-  auto combines = Combining::Parse(combining);
+  auto combines = MakeCombining(combining);
   if (!combines.ok()) return combines.status();
   auto updates = MakeUpdate(update);
   if (!updates.ok()) return updates.status();
@@ -38,7 +38,7 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
                                       " has no rounds: use bsp, k_of_n or backup, or another update");
   auto rules = std::make_shared<StoreRules>();
   rules->policy = std::move(*decides);
-  rules->combining = *combines;
+  rules->combining = std::move(*combines);
   rules->update = std::move(*updates);
   return std::shared_ptr<const StoreRules>(std::move(rules));
 }
@@ -58,7 +58,7 @@ Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRule
                                                  uint32_t sources, double now, ShardMemory& memory) {
   if (!rules->update->Takes(value.dtype))
     return Status(Code::kInvalid, std::string("the update takes no values of ") + NameOf(value.dtype));
-  if (!IsFloat(value.dtype) && !rules->combining.adds_integers()) return NotForIntegers();
+  if (!IsFloat(value.dtype) && !rules->combining->AddsIntegers()) return NotForIntegers();
   std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), std::move(value), sources, now, memory));
   if (Status status = key->Begin(); !status.ok()) return status;
   return key;
@@ -112,7 +112,7 @@ void StoreKey::Heard(uint32_t source, int64_t clock) {
 
 Status StoreKey::Check(const WholePush& whole) const {
   const double weight = whole.push.weight;
-  if (Status status = CheckWeight(weight); !status.ok()) return status;
+  if (Status status = rules_->combining->CheckWeight(weight); !status.ok()) return status;
   if (!IsFloat(dtype_) && (weight != std::floor(weight) || weight >= kMostInteger)) return NotForIntegers();
   const double lr = whole.lr.value_or(0);
   if (!(lr >= 0 && std::isfinite(lr)))
@@ -199,7 +199,7 @@ void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, st
   for (PushAnswer& answer : std::span(*answers).subspan(before)) answer.applied = Applied::kNotFinite;
 }
 
-// False if they add up to what is not finite: then nothing has changed.
+// False if they add up to what is not finite, or to nothing: then nothing has changed.
 bool StoreKey::Apply(int64_t version, std::span<const WholePush> pushes, ShardBuffer& fresh) {
   std::vector<StorePush> notes;
   std::vector<void*> arrays;
@@ -207,7 +207,8 @@ bool StoreKey::Apply(int64_t version, std::span<const WholePush> pushes, ShardBu
     notes.push_back(one.push);
     arrays.push_back(one.gradient.data());
   }
-  if (!AddUp(dtype_, arrays, rules_->combining.Factors(notes, version), shape_.count())) return false;
+  const std::vector<double> factors = rules_->combining->Factors(notes, version);
+  if (factors.empty() || !AddUp(dtype_, arrays, factors, shape_.count())) return false;
   const auto newest = std::ranges::max_element(pushes, {}, [](const WholePush& one) { return one.push.base; });
   rules_->update->Apply({.dtype = dtype_,
                          .shape = shape_,

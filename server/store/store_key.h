@@ -20,7 +20,7 @@
 
 #include "csrc/wire/note.h"
 #include "server/memory.h"
-#include "server/store/combining.h"
+#include "server/store/combining/combining.h"
 #include "server/store/ledger.h"
 #include "server/update/update.h"
 
@@ -39,7 +39,7 @@ struct StoreRules {
   static Result<std::shared_ptr<const StoreRules>> Parse(std::string_view policy, std::string_view combining,
                                                          std::string_view update);
   std::unique_ptr<const StorePolicy> policy;
-  Combining combining;
+  std::unique_ptr<const Combining> combining;
   UpdatePointer update;
 };
 

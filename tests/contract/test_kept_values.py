@@ -22,7 +22,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, PeerLostError
 from byteps_like.portable.join import join
 from byteps_like.server import door_session
-from byteps_like.store.combine import combining_of
+from byteps_like.store.combining.registry import combining_of
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.updates.registry import update_of
 from byteps_like.wire.note import Applied, Note

@@ -484,3 +484,37 @@ def test_who_is_alone_trains_as_the_plain_optimizer():
                 loss_of(trained, 0, step).backward()
                 one.step()
     assert_close(weights(model), weights(plain))
+
+
+def test_coded_gradients_are_those_of_the_whole_batch_though_nobody_waits_for_one_rank():
+    """Three ranks compute two of three parts each; the last to come isn't waited for, whichever it is."""
+    ranks, steps = 3, 4
+    coding = bps.GradientCoding(ranks, s=1)
+
+    def loss_of_parts(model: torch.nn.Module, parts: dict[int, float], step: int) -> torch.Tensor:
+        return sum((factor * loss_of(model, part, step) for part, factor in parts.items()), torch.zeros(()))
+
+    def body(rank: int) -> tuple[torch.Tensor, int]:
+        model = model_of()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), **coding.options)
+        while optimizer.version < steps:
+            step = optimizer.version
+            optimizer.zero_grad()
+            loss_of_parts(model, coding.factors(rank), step).backward()
+            optimizer.step()
+        return torch.cat([one.detach().flatten() for one in model.parameters()]), optimizer.version
+
+    job = MixedJob(makers=[native_worker] * ranks)
+    found = everywhere([runtime.Runtime(worker) for worker in job.workers], body)
+    job.close()
+    model = model_of()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        plain.zero_grad()
+        loss_of_parts(model, dict.fromkeys(range(ranks), 1 / ranks), step).backward()
+        plain.step()
+    wanted = torch.cat([one.detach().flatten() for one in model.parameters()])
+    for weights, version in found:
+        assert version == steps
+        torch.testing.assert_close(weights, wanted, rtol=1e-4, atol=1e-6)

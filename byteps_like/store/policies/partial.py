@@ -31,6 +31,10 @@ class Partial(Policy):
         """How many pushes a version needs while so many sources live: at least 1, at most all."""
 
     @override
+    def least(self, ranks: int) -> int:
+        return self.needed(ranks) if self.late == "drop" else 0
+
+    @override
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
         if push.source in key.open.pushes:
             return PushVerdict.HOLD

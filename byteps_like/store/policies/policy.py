@@ -109,6 +109,11 @@ class Policy(ABC):
     def check(self, ranks: int) -> None:  # noqa: B027 - most have nothing to check
         """Raises InvalidArgumentError if so many ranks can't use it."""
 
+    def least(self, ranks: int) -> int:  # noqa: ARG002 - for those who make no such promise
+        """Of how many contributions at the least, all computed on one version, each version is made while so many ranks
+        live; 0: that isn't said."""
+        return 0
+
     @abstractmethod
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
         """What becomes of a push: asked when it has come, and again after each version if it is held."""

@@ -10,7 +10,7 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combine import check_weight
+from byteps_like.store.combining.combining import check_weight
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.registry import policy_of
 from byteps_like.store.updates.plain import Add

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from byteps_like import _core
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store.combine import AGES, COMBINES, Combining, combining_of
+from byteps_like.store.combining.coded import Coded
+from byteps_like.store.combining.combining import Combining
+from byteps_like.store.combining.gradient_code import GradientCode
+from byteps_like.store.combining.registry import combining_of
+from byteps_like.store.combining.weighed import AGES, COMBINES, Weighed
 from byteps_like.store.key import PushAnswer, StoreKey
 from byteps_like.store.ledger import Ledger
 from byteps_like.store.policies.policy import Contribution, Policy
@@ -31,7 +35,10 @@ SEEDS = 120
 SHAPES = [(1,), (3,), (5, 7), (2, 1033), (0, 4)]
 UPDATES = [kind.name for kind in OURS]
 INTEGER_UPDATES = [kind.name for kind in OURS if kind.takes_integers]
-WAYS = [Combining(combine, age, damp) for combine in COMBINES for age in (None, *AGES) for damp in (None, *AGES)]
+WAYS: list[Combining] = [
+    Weighed(combine, age, damp) for combine in COMBINES for age in (None, *AGES) for damp in (None, *AGES)
+]
+CODES: list[Combining] = [Coded(GradientCode(RANKS, s, seed=3), combine) for s in (1, 2, 3) for combine in COMBINES]
 SPECIALS = [0.0, -0.0, 1.0, 1e-45, -3e38, 3e38]
 """Denormals, zeros of both signs, and what overflows when it is added up."""
 Call = Callable[[], Any]
@@ -77,7 +84,7 @@ class Twins:
         kind = self._random.choice([np.float32, np.float32, np.float64, np.int64])
         names = INTEGER_UPDATES if kind is np.int64 else UPDATES
         update = update_of(self._random.choice([name for name in names if name != "none" or policy.has_rounds]))
-        way = Combining("sum") if kind is np.int64 else self._random.choice(WAYS)
+        way = Weighed("sum") if kind is np.int64 else self._random.choice([*WAYS, *CODES])
         self._is_whole = kind is np.int64
         value = self._drawn(self._random.choice(SHAPES), kind)
         return StoreKey(value, policy, sources, update, way)
@@ -97,7 +104,7 @@ class Twins:
 
     def push(self, push: Contribution, now: float) -> list[Any]:
         if push not in self._came:
-            weight = push.weight if self._is_whole or self._random.random() < 0.5 else self._random.uniform(0.01, 3.0)
+            weight = 1.0 if isinstance(self.key.combining, Coded) else self._weight(push)
             self._came[push] = (
                 replace(push, weight=weight),
                 self._drawn(self.key.value.shape, self.key.value.dtype.type),
@@ -113,6 +120,10 @@ class Twins:
             self._give(push, now, next(one.lr for one in staged if one.push.base == push.base))
         self._hear(push.source)
         return []
+
+    def _weight(self, push: Contribution) -> float:
+        own = not self._is_whole and self._random.random() < 0.5
+        return self._random.uniform(0.01, 3.0) if own else push.weight
 
     def _give(self, push: Contribution, now: float, lr: float | None) -> None:
         one, gradient = self._came[push]
@@ -226,7 +237,7 @@ def test_two_rates_for_one_version_are_refused_in_the_same_words(one: float, oth
 def test_what_makes_no_sense_is_refused_in_the_same_words_and_has_not_come(
     kind: Any, push: Contribution, lr: float | None, error: type
 ) -> None:
-    key = StoreKey(np.zeros(2, kind), policy_of("asp", 2), range(2), update_of("add"), Combining("sum"))
+    key = StoreKey(np.zeros(2, kind), policy_of("asp", 2), range(2), update_of("add"), Weighed("sum"))
     native, gradient = native_of(key), np.ones(2, kind)
     found = outcome(lambda: key.push(push, gradient, 0.0, lr))
     native_push = push.source, push.clock, push.base, push.weight
@@ -236,7 +247,7 @@ def test_what_makes_no_sense_is_refused_in_the_same_words_and_has_not_come(
 
 
 def test_the_oldest_contributions_still_make_a_mean() -> None:
-    key = StoreKey(np.zeros(1), policy_of("asp", 2), range(2), update_of("add"), Combining("mean", "exp"))
+    key = StoreKey(np.zeros(1), policy_of("asp", 2), range(2), update_of("add"), Weighed("mean", "exp"))
     native, one = native_of(key), np.ones(1)
     for clock in range(5000):
         key.push(Contribution(0, clock, clock, 1.0), one, 0.0)
@@ -295,7 +306,7 @@ def test_memory_for_a_copy_is_needed_while_somebody_reads_and_without_it_nothing
     assert native.held == 2 * 8192 and native.value()[1].all()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *CODES])
 def test_a_way_of_combining_is_what_its_text_says(way: Combining) -> None:
     assert combining_of(way.text()) == way
     assert _core.StoreKey(np.zeros(1), "asp", way.text(), "add", 1)
@@ -304,10 +315,13 @@ def test_a_way_of_combining_is_what_its_text_says(way: Combining) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("median:age=none,damp=none", "combined by sum or mean, not by median"),
+        ("median:age=none,damp=none", "combined by sum or mean, or coded, not by median"),
         ("mean:age=none", "damp is missing"),
         ("mean:age=old,damp=none", "age=old must be one of none, exp, inverse"),
         ("mean:age=none,damp=none,k=1", "there is no k"),
+        ("coded:combine=mean,n=4,s=4,seed=0", "s=4 must be a whole number from 0 to 3"),
+        ("coded:combine=median,n=4,s=1,seed=0", "combine=median must be one of"),
+        ("coded:combine=sum,n=65,s=1,seed=0", "65"),
     ],
 )
 def test_texts_that_no_worker_would_send_are_refused(text: str, words: str) -> None:
@@ -318,10 +332,10 @@ def test_texts_that_no_worker_would_send_are_refused(text: str, words: str) -> N
 @pytest.mark.parametrize(
     ("kind", "way", "update", "words"),
     [
-        (np.int64, Combining("mean"), "add", "integers can only be summed"),
-        (np.int64, Combining("sum", damp="exp"), "add", "integers can only be summed"),
-        (np.int64, Combining("sum"), "adam", "takes no values of int64"),
-        (np.float32, Combining("sum"), "none", "update none .* asp has no rounds"),
+        (np.int64, Weighed("mean"), "add", "integers can only be summed"),
+        (np.int64, Weighed("sum", damp="exp"), "add", "integers can only be summed"),
+        (np.int64, Weighed("sum"), "adam", "takes no values of int64"),
+        (np.float32, Weighed("sum"), "none", "update none .* asp has no rounds"),
     ],
 )
 def test_rules_that_have_nothing_to_do_with_a_type_are_refused(

@@ -10,7 +10,7 @@ import numpy as np
 from fake_store import FIRST, FakeLink, FakeStore
 
 from byteps_like.dtypes import DType
-from byteps_like.store.combine import combining_of
+from byteps_like.store.combining.registry import combining_of
 from byteps_like.store.key import PushAnswer, StoreKey
 from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.policies.registry import policy_of

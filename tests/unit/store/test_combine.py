@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combine import Combining, combining_of, factors
+from byteps_like.store.combining.registry import combining_of
+from byteps_like.store.combining.weighed import Weighed
 from byteps_like.store.ledger import Version
 from byteps_like.store.policies.policy import Contribution
+
+
+def factors(version: Version, *how: Any, **more: Any) -> list[float]:
+    return Weighed(*how, **more).factors(version)
 
 
 def version(*pushes: tuple[int, float]) -> Version:
@@ -47,21 +53,21 @@ def test_both_and_one_of_a_user_s_own() -> None:
 )
 def test_what_makes_no_sense_is_refused(weight: float, how: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        factors(version((0, weight)), **how)  # type: ignore[arg-type]
+        factors(version((0, weight)), **how)
 
 
 def test_a_text_says_a_way_of_combining_in_full_and_is_read_in_part() -> None:
-    assert Combining().text() == "mean:age=none,damp=none"
-    assert Combining("sum", damp="exp").text() == "sum:age=none,damp=exp"
-    assert combining_of("sum") == Combining("sum")
-    assert combining_of("mean:damp=inverse") == Combining("mean", damp="inverse")
+    assert Weighed().text() == "mean:age=none,damp=none"
+    assert Weighed("sum", damp="exp").text() == "sum:age=none,damp=exp"
+    assert combining_of("sum") == Weighed("sum")
+    assert combining_of("mean:damp=inverse") == Weighed("mean", damp="inverse")
 
 
 def test_servers_know_no_function_of_a_user() -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"age=<.*> is a function, which servers don't know; they know exp, inv"
     ):
-        Combining(age=lambda age: 1.0).text()
+        Weighed(age=lambda age: 1.0).text()
 
 
 @pytest.mark.parametrize(

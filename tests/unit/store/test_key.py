@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store.combine import Combining
+from byteps_like.store.combining.weighed import Weighed
 from byteps_like.store.key import PushAnswer, StoreKey
 from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.policies.registry import policy_of
@@ -19,7 +19,7 @@ from byteps_like.wire.note import Applied
 
 
 def key_of(policy: str, update: str = "add", ranks: int = 2, kind: Any = np.float32, **how: Any) -> StoreKey:
-    combining = Combining(**{"combine": "sum", **how})
+    combining = Weighed(**{"combine": "sum", **how})
     return StoreKey(np.zeros(3, kind), policy_of(policy, ranks), range(ranks), update_of(update), combining)
 
 

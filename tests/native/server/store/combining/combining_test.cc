@@ -1,13 +1,18 @@
 // Sums of contributions under sanitizers: arrays of exactly the size used, every instruction set. Whole keys are
 // compared with NumPy in tests/property/store/test_native_key.py.
-#include "server/store/combining.h"
+#include "server/store/combining/combining.h"
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "csrc/kernels/kernels.h"
@@ -61,6 +66,12 @@ void CheckSums(DType dtype, const std::vector<double>& factors) {
 
 StorePush Weighted(int64_t base, double weight) { return {.source = 0, .clock = 0, .base = base, .weight = weight}; }
 
+std::unique_ptr<Combining> Made(std::string_view text) {
+  auto made = MakeCombining(text);
+  REQUIRE(made.ok());
+  return std::move(*made);
+}
+
 TEST_CASE("combining: every instruction set adds up products in order, each rounded by itself") {
   const std::string best(kernels::InstructionSet());
   for (const std::string& set : {best, std::string("scalar")}) {
@@ -93,12 +104,37 @@ TEST_CASE("combining: a sum that overflows is told, and one contribution by itse
 }
 
 TEST_CASE("combining: weights count in a mean, ages shift them, and damping does not") {
-  auto mean = Combining::Parse("mean:age=inverse,damp=none"), damped = Combining::Parse("mean:age=none,damp=inverse");
-  REQUIRE(mean.ok());
-  REQUIRE(damped.ok());
+  const auto mean = Made("mean:age=inverse,damp=none"), damped = Made("mean:age=none,damp=inverse");
   const std::vector<StorePush> pushes = {Weighted(5, 1), Weighted(1, 4)};  // of ages 0 and 4
   CHECK(mean->Factors(pushes, 6) == std::vector<double>{0.5, 0.5});
   CHECK(damped->Factors(pushes, 6) == std::vector<double>{0.2, 0.2});
+}
+
+std::vector<StorePush> From(std::initializer_list<uint32_t> ranks) {
+  std::vector<StorePush> pushes;
+  for (const uint32_t rank : ranks) pushes.push_back({.source = rank});
+  return pushes;
+}
+
+TEST_CASE("combining: of groups that send the same, one rank each is enough, in whatever order they come") {
+  const auto coded = Made("coded:combine=mean,n=4,s=1,seed=0");
+  CHECK(coded->Factors(From({3, 0, 2}), 1) == std::vector<double>{0, 0.25, 0.25});
+  CHECK(coded->Factors(From({0, 1}), 1).empty());
+  CHECK(coded->Factors(From({0, 7}), 1).empty());
+  CHECK(coded->Factors({}, 1).empty());
+  CHECK_FALSE(coded->CheckWeight(2).ok());
+}
+
+// Five parts whose sums of three neighbours each are sent: their factors must give every part once.
+TEST_CASE("combining: any ranks but two decode the whole of a cyclic code") {
+  const auto coded = Made("coded:combine=sum,n=5,s=2,seed=1");
+  const auto factors = coded->Factors(From({0, 2, 3}), 1);
+  REQUIRE(factors.size() == 3);
+  for (const double factor : factors) CHECK(std::abs(factor) < 100);
+  CHECK(coded->Factors(From({1, 4}), 1).empty());
+  const auto all = coded->Factors(From({0, 2, 3, 4}), 1);
+  CHECK(std::vector<double>(all.begin(), all.begin() + 3) == factors);
+  CHECK(all.back() == 0);
 }
 
 }  // namespace

@@ -1,0 +1,1 @@
+"""Ways of combining: how the contributions of a version become one gradient."""
