@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -49,7 +49,7 @@ class LowComm:
         delay: int = 0,
         mix: float = 0.0,
         quorum: float = 1.0,
-        grace: float = 0.0,
+        grace: float | Literal["auto"] = 0.0,
         weight: str | Weigh = "one",
         **others: Any,
     ) -> None:
@@ -62,8 +62,8 @@ class LowComm:
         fragments: the model goes in so many parts of equal size, one after the other, at even distances.
         delay: steps that are made meanwhile, until the common weights land. Also fragment_sync_delay.
         mix: where they land, how much stays of the rank's own weights. Also fragment_update_alpha.
-        quorum: part of the ranks that is waited for, and `grace`, how many seconds longer; whoever is late counts in
-            the next version. Needs servers.
+        quorum: part of the ranks that is waited for, and `grace`, how many seconds longer, or "auto": as long as one
+            more contribution makes them more per second. Whoever is late counts in the next version. Needs servers.
         weight: what contributions count: "one", "samples", "tokens" or "tokens**2/steps", of what `count` was told
             since the last, or a function of both numbers.
 

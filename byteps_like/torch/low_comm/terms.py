@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.policies.partial import KOfN
+from byteps_like.store.policies.partial import AUTO, KOfN
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.synchronous import Bsp
 
@@ -41,7 +41,7 @@ class LowCommTerms:
     delay: int = 0
     mix: float = 0.0
     quorum: float = 1.0
-    grace: float = 0.0
+    grace: float | Literal["auto"] = 0.0
     weight: str | Weigh = "one"
 
     def __post_init__(self) -> None:
@@ -64,8 +64,8 @@ class LowCommTerms:
     def _check_quorum(self) -> None:
         if not 0 < self.quorum <= 1:
             raise InvalidArgumentError(f"quorum={self.quorum} of the ranks must be above 0 and at most 1")
-        if not 0 <= self.grace < math.inf:
-            raise InvalidArgumentError(f"grace={self.grace} must be a number of seconds, at least 0")
+        if self.grace != AUTO and not (isinstance(self.grace, int | float) and 0 <= self.grace < math.inf):
+            raise InvalidArgumentError(f'grace={self.grace!r} is neither a number of seconds, at least 0, nor "auto"')
         if self.grace and self.quorum == 1:
             raise InvalidArgumentError(f"grace={self.grace}: with quorum=1 all ranks are waited for anyway")
 
