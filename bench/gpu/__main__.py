@@ -89,6 +89,7 @@ def main() -> None:
     config = {key: str(value) for key, value in vars(arguments).items()}
     write_json_lines(OUT / "gpu.jsonl", {**config, "gpu": name}, rows)
     print(f"wrote {OUT / 'gpu.jsonl'}")
+    gpt.check([item for item in rows if item["part"] == "gpt"])
     return None
 
 

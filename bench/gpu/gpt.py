@@ -33,8 +33,9 @@ from examples._gpt import CHARACTERS, GPT
 ALONE, BASE = "no network", "gloo DDP"
 CODECS = {"none": None, "bf16": "bf16", "thc": "thc4"}
 CONTENDERS = (ALONE, BASE, *CODECS)
-APART = {BASE: 0.0, "none": 1e-3, "bf16": 1e-2, "thc": 0.2}
-"""How far losses may be from gloo's in the first turn: sums in another order, and what the codecs lose."""
+APART = {BASE: 0.0, "none": 1e-3, "bf16": 1e-2, "thc": 0.5}
+"""How far losses may be from gloo's in the first turn, in which they jump by 2: sums in another order, and what the
+codecs lose."""
 
 
 class Contender:
@@ -129,8 +130,6 @@ def _row(number: int, turns: list[list[float]], losses: list[list[float]]) -> di
     name, own = CONTENDERS[number], turns[number]
     first = slice(len(losses[number]) // (len(own) + 1))
     apart = max(abs(ours - theirs) for ours, theirs in zip(losses[number][first], losses[base][first], strict=True))
-    if apart > APART.get(name, float("inf")):
-        raise SystemExit(f"GPT, {name}: losses are {apart:.2g} from those of {BASE}, more than {APART[name]}")
 
     def over(other: int) -> list[float]:
         return [theirs / ours for theirs, ours in zip(turns[other], own, strict=True)]
@@ -140,6 +139,14 @@ def _row(number: int, turns: list[list[float]], losses: list[list[float]]) -> di
         "low": min(over(base)), "high": max(over(base)), "of_limit": statistics.median(over(limit)),
         "apart": apart if name != ALONE else None, "last_loss": losses[number][-1],
     }  # fmt: skip
+
+
+def check(rows: list[dict[str, Any]]) -> None:
+    """Ends the process if losses are further from gloo's than they may be."""
+    for item in rows:
+        name, apart = item["what"], item["apart"] or 0.0
+        if apart > APART.get(name, float("inf")):
+            raise SystemExit(f"GPT, {name}: losses are {apart:.2g} from those of {BASE}, more than {APART[name]}")
 
 
 def show(name: str, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:

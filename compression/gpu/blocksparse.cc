@@ -36,7 +36,7 @@ class GpuBlockSparse : public GpuLossless {
     const auto most = static_cast<uint32_t>(std::floor(dense_ * Rounded(round.numel, block_)));
     return Launches(launcher)
         .Over(uint64_t{Words(round.numel)} * kBlockThreads, 1, scan_, round.x, round.numel, block_, payload + kHead)
-        .With(kOneBlock, index_, round.numel, block_, most, payload, room.ranks, room.total, BytesOf(round))
+        .With(kLargeBlock, index_, round.numel, block_, most, payload, room.ranks, room.total, BytesOf(round))
         .Over(round.numel, kOfBlocksparseThread, gather_, round.x, round.numel, block_, room.ranks, room.total, payload)
         .status();
   }
@@ -48,7 +48,7 @@ class GpuBlockSparse : public GpuLossless {
     Area area(round.workspace);
     const Room room(area, Words(round.numel));
     return Launches(launcher)
-        .With(kOneBlock, check_, result, bytes, round.numel, block_, room.ranks, room.total, CorruptOf(round))
+        .With(kLargeBlock, check_, result, bytes, round.numel, block_, room.ranks, room.total, CorruptOf(round))
         .Over(round.numel, kOfBlocksparseThread, spread_, result, round.numel, block_, room.ranks, room.total,
               CorruptOf(round), factor, round.x)
         .status();

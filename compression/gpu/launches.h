@@ -10,6 +10,7 @@ namespace byteps_like {
 inline constexpr uint32_t kBlockThreads = 256, kWarpThreads = 32;
 inline constexpr uint32_t kOfDenseThread = 8;  // elements, in kernels of dense codecs
 inline constexpr LaunchShape kOneBlock{.blocks = 1, .threads = kBlockThreads};
+inline constexpr LaunchShape kLargeBlock{.blocks = 1, .threads = 1024};
 
 class Launches {
  public:

@@ -5,6 +5,8 @@
 namespace byteps_like {
 namespace {
 
+constexpr uint32_t kOfDecodingThread = 32;  // elements
+
 class GpuOnebit : public GpuCodec {
  public:
   GpuOnebit(CodecPointer codec, uint32_t block, KernelHandle encode, KernelHandle decode)
@@ -30,8 +32,8 @@ class GpuOnebit : public GpuCodec {
  private:
   Status Add(Launcher& launcher, const GpuRound& round, DevicePointer payload, float factor, DevicePointer base,
              DevicePointer out) const {
-    return launcher.Launch(decode_, ShapeFor(round.numel, kOfDenseThread, kBlockThreads), payload, round.numel, block_,
-                           factor, base, out);
+    return launcher.Launch(decode_, ShapeFor(round.numel, kOfDecodingThread, kBlockThreads), payload, round.numel,
+                           block_, factor, base, out);
   }
 
   const uint32_t block_;

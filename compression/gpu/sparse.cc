@@ -77,12 +77,12 @@ void GpuCompact::Mark(Launches& launches, DevicePointer x, uint32_t numel, Devic
 }
 
 void GpuCompact::Count(Launches& launches, DevicePointer mask, uint32_t numel, const Room& room) const {
-  launches.Over(numel, kOfLane, count_, mask, numel, room.above, room.equal);
+  launches.Over(numel, 4 * kOfLane, count_, mask, numel, room.above, room.equal);
 }
 
 void GpuCompact::Offset(Launches& launches, uint32_t numel, DevicePointer selection, const Sizes& sizes,
                         const Room& room) const {
-  launches.With(kOneBlock, offsets_, numel, selection, sizes.most, sizes.each, room.above, room.equal, room.total,
+  launches.With(kLargeBlock, offsets_, numel, selection, sizes.most, sizes.each, room.above, room.equal, room.total,
                 sizes.head, sizes.bytes);
 }
 

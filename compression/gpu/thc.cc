@@ -1,4 +1,6 @@
 // thc: csrc/cuda/thc.cu.
+#include <array>
+#include <cmath>
 #include <string>
 
 #include "compression/gpu/registry.h"
@@ -33,6 +35,19 @@ struct ThcTableOf {
   std::array<uint32_t, 4> points;
 };
 
+constexpr uint32_t kMostRamps = 15, kBends = 5;
+struct ThcFoldOf {
+  double scale;
+  float middle, slope, offset;
+  std::array<float, kBends> bends, at;
+};
+struct ThcRampsOf {
+  std::array<double, kMostRamps> slopes;
+  std::array<float, kMostRamps> offsets, tops;
+  uint32_t count, is_folded;
+  ThcFoldOf fold;
+};
+
 // Of whole blocks (0: they go the other way too), and of any.
 struct ThcKernel {
   KernelHandle whole, any;
@@ -52,10 +67,56 @@ ThcTableOf TableOf(const ThcPoints& points, uint32_t world) {
   return table;
 }
 
+bool IsSymmetric(const ThcPoints& points) {
+  const uint32_t cells = (1u << points.bits) - 1;
+  for (uint32_t cell = 0; cell <= cells; ++cell)
+    if (points.points[cell] + uint32_t{points.points[cells - cell]} != points.granularity) return false;
+  return true;
+}
+
+// Bends of symmetric ramps, of which `first` gives the first point of each (csrc/cuda/thc.cu).
+ThcFoldOf FoldOf(const ThcRampsOf& ramps, const std::array<uint32_t, kMostRamps>& first, const ThcPoints& points) {
+  const double half = points.granularity / 2.0;
+  const uint32_t middle = (ramps.count - 1) / 2;
+  ThcFoldOf fold{};
+  double slope = ramps.slopes[middle] * half, offset = 0;
+  for (uint32_t k = middle + 1; k < ramps.count; ++k) {
+    const double bend = (ramps.slopes[k] - ramps.slopes[k - 1]) / 2 * half, at = (first[k] - half) / half;
+    slope += bend;
+    offset -= bend * at;
+    fold.bends[k - middle - 1] = static_cast<float>(bend);
+    fold.at[k - middle - 1] = static_cast<float>(at);
+  }
+  fold.scale = 1 / half;
+  fold.middle = 32768.0f * static_cast<float>((1u << points.bits) - 1) + 0.5f;
+  fold.slope = static_cast<float>(slope);
+  fold.offset = static_cast<float>(offset);
+  return fold;
+}
+
+// They are folded where that is quicker, and all that is added so small that rounding it doesn't matter.
+ThcRampsOf RampsOf(const ThcPoints& points) {
+  constexpr double kSmall = 1 << 20;
+  std::array<ThcRamp, kMostRamps> ramps{};
+  std::array<uint32_t, kMostRamps> first{};
+  ThcRampsOf made{};
+  made.count = static_cast<uint32_t>(points.Ramps(1, 1, ramps.data()));
+  made.is_folded = made.count > 1 && made.count <= 2 * kBends + 1 && IsSymmetric(points);
+  for (uint32_t k = 0, cell = 0; k < made.count; cell += static_cast<uint32_t>(ramps[k++].top / 65536)) {
+    first[k] = points.points[cell];
+    made.slopes[k] = 65536.0 / (points.points[cell + 1] - points.points[cell]);
+    made.offsets[k] = ramps[k].offset;
+    made.tops[k] = ramps[k].top;
+    if (std::fabs(made.offsets[k]) > kSmall || made.slopes[k] * points.granularity / 2 > kSmall) made.is_folded = 0;
+  }
+  if (made.is_folded != 0) made.fold = FoldOf(made, first, points);
+  return made;
+}
+
 class GpuThc : public GpuCodec {
  public:
-  GpuThc(CodecPointer codec, const ThcTableOf& table, uint64_t seed, const ThcKernels& kernels)
-      : GpuCodec(std::move(codec)), table_(table), seed_(seed), kernels_(kernels) {}
+  GpuThc(CodecPointer codec, const ThcTableOf& table, const ThcRampsOf& ramps, uint64_t seed, const ThcKernels& kernels)
+      : GpuCodec(std::move(codec)), table_(table), ramps_(ramps), seed_(seed), kernels_(kernels) {}
 
   Status Prepare(Launcher& launcher, const GpuRound& round, DevicePointer prelude) const override {
     const uint32_t blocks = RotationCount(round.numel, kMost);
@@ -67,7 +128,7 @@ class GpuThc : public GpuCodec {
     const Stream64 rounding = StreamOf(seed_, round.draw, kRounding, false);
     return Rotated(launcher, round, kernels_.encode,
                    [&](KernelHandle kernel, const LaunchShape& shape, const ThcBlocks& blocks) {
-                     return launcher.Launch(kernel, shape, round.x, blocks, table_,
+                     return launcher.Launch(kernel, shape, round.x, blocks, table_, ramps_,
                                             ThcStream{rounding.low, rounding.high}, payload);
                    });
   }
@@ -120,6 +181,7 @@ class GpuThc : public GpuCodec {
   }
 
   const ThcTableOf table_;
+  const ThcRampsOf ramps_;
   const uint64_t seed_;
   const ThcKernels kernels_;
 };
@@ -138,7 +200,8 @@ Result<GpuCodecPointer> MakeGpuThc(const CodecPointer& codec, CodecSpec& spec, c
                          .decode = both("thc_decode"),
                          .clamped = {0, kernel("thc_clamped")}};
   if (!kernel.status().ok()) return kernel.status();
-  return GpuCodecPointer(std::make_shared<GpuThc>(codec, TableOf(*points, codec->world()), spec.Seed(), found));
+  return GpuCodecPointer(
+      std::make_shared<GpuThc>(codec, TableOf(*points, codec->world()), RampsOf(*points), spec.Seed(), found));
 }
 
 }  // namespace byteps_like

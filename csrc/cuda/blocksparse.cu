@@ -4,7 +4,8 @@
 //
 // Floor, in bytes per element: scan 4 (1 bit per block beside it), gather 8 and spread 8 per element of a stored block,
 // spread 4 per other element. Scan: eight threads a block, 256 a word of the bitmap, eight 16-byte loads each in flight
-// at blocks of 256: 32 KiB a thread block, of which one per processor would do for the rate of plain reading.
+// at blocks of 256: 32 KiB a thread block, of which one per processor would do for the rate of plain reading. Gather
+// and spread look at tiles of 256 elements, and only go through those of which a block is stored.
 #include "device.cuh"
 
 namespace {
@@ -21,16 +22,13 @@ DEVICE u32 WordsOf(u32 bits) { return bits / 32 + (bits % 32 != 0); }
 // ranks[word]: how many bits are set before it; returns how many in all. One block.
 DEVICE u32 RanksOf(const u32* bits, u32 words, u32* ranks) {
   __shared__ u32 sums[kWarp];
-  u32 sum = 0;
-  for (u32 first = 0; first < words; first += kThreads) {
-    const u32 word = first + threadIdx.x;
-    u32 all;
-    const u32 before = BlockSumBefore(word < words ? __popc(bits[word]) : 0, sums, &all);
-    if (word < words) ranks[word] = sum + before;
-    sum += all;
-    __syncthreads();
-  }
-  return sum;
+  const auto counts = [&](u32 word) {
+    auto four = Load<4>(bits, word, words);
+#pragma unroll
+    for (u32& value : four.at) value = static_cast<u32>(__popc(value));
+    return four;
+  };
+  return BlockOffsets(counts, words, ranks, sums);
 }
 
 // Of a payload with a bitmap that has `stored` blocks.
@@ -80,6 +78,17 @@ struct Walk {
   u32 unit, in_unit;
 };
 
+// Whether a warp's tile has anything of a block that is stored; `bits`: null if all are.
+DEVICE bool HasStored(const u32* bits, u32 tile, u32 block, u32 numel) {
+  if (bits == nullptr) return true;
+  const u32 first = tile * kTile / block, last = (Min(tile * kTile + (kTile - 1), numel - 1)) / block;
+  const u32 word = first / 32 + LaneOf();  // a tile has at most kTile blocks: 9 words
+  u32 own = word <= last / 32 ? bits[word] : 0;
+  if (word == first / 32) own &= kAllLanes << first % 32;
+  if (word == last / 32) own &= kAllLanes >> (31 - last % 32);
+  return __ballot_sync(kAllLanes, own != 0) != 0;
+}
+
 DEVICE u32 WarpOfGrid() { return static_cast<u32>(FirstIndex() / kWarp); }
 DEVICE u32 WarpsOfGrid() { return static_cast<u32>(IndexStride() / kWarp); }
 DEVICE u32 TilesOf(u32 numel) { return numel / kTile + (numel % kTile != 0); }
@@ -110,7 +119,7 @@ KERNEL(256) blocksparse_scan(const u32* x, u32 numel, u32 block, u32* bits) {
 }
 
 // One block. `total`: how many are stored, or kWhole if they are more than `most`; the payload's head is the same.
-KERNEL(256) blocksparse_index(u32 numel, u32 block, u32 most, u32* payload, u32* ranks, u32* total, u32* size) {
+KERNEL(1024) blocksparse_index(u32 numel, u32 block, u32 most, u32* payload, u32* ranks, u32* total, u32* size) {
   const u32* const bits = payload + 1;
   const u32 stored = RanksOf(bits, WordsOf((numel - 1) / block + 1), ranks);
   if (threadIdx.x != 0) return;
@@ -123,6 +132,7 @@ KERNEL(256) blocksparse_gather(const u32* x, u32 numel, u32 block, const u32* ra
   const u32* const bits = whole ? nullptr : payload + 1;
   u32* const values = payload + 1 + (whole ? 0 : WordsOf((numel - 1) / block + 1));
   for (u32 tile = WarpOfGrid(); tile < TilesOf(numel); tile += WarpsOfGrid()) {
+    if (!HasStored(bits, tile, block, numel)) continue;
     Walk walk(tile, block);
     u32 places[kAtOnce], stored[kAtOnce];
 #pragma unroll
@@ -137,7 +147,8 @@ KERNEL(256) blocksparse_gather(const u32* x, u32 numel, u32 block, const u32* ra
 }
 
 // One block: `total` as above of a payload of `bytes` bytes; `fault` is set if it can't be one.
-KERNEL(256) blocksparse_check(const u32* payload, u32 bytes, u32 numel, u32 block, u32* ranks, u32* total, u32* fault) {
+KERNEL(1024) blocksparse_check(const u32* payload, u32 bytes, u32 numel, u32 block, u32* ranks, u32* total,
+                               u32* fault) {
   const u32 blocks = (numel - 1) / block + 1, words = WordsOf(blocks), head = *payload;
   bool right = head == kWhole ? bytes == 4 + 4ull * numel : bytes >= 4 + 4ull * words;
   if (right && head != kWhole) {
@@ -159,6 +170,12 @@ KERNEL(256) blocksparse_spread(const u32* payload, u32 numel, u32 block, const u
   const u32 index = 1 + (whole ? 0 : WordsOf((numel - 1) / block + 1));
   const float* const values = reinterpret_cast<const float*>(payload + index);
   for (u32 tile = WarpOfGrid(); tile < TilesOf(numel); tile += WarpsOfGrid()) {
+    if (!HasStored(bits, tile, block, numel)) {
+#pragma unroll
+      for (u32 i = 4 * LaneOf(); i < kTile; i += 4 * kWarp)
+        Store(out, static_cast<u64>(tile) * kTile + i, numel, Values<float, 4>{});
+      continue;
+    }
     Walk walk(tile, block);
     const u32 first = walk.element;
     float decoded[kAtOnce];

@@ -198,3 +198,38 @@ DEVICE u32 BlockSumBefore(u32 value, u32* shared, u32* total) {
   *total = WarpSum(warps);
   return before + __shfl_sync(kAllLanes, WarpSumBefore(warps), static_cast<i32>(WarpOf()));
 }
+
+// offsets[i] becomes the sum of the counts before i, of `count`; returns the sum of all. `fours(i)`: counts i to i + 3,
+// zeros behind the end; they may be in `offsets`. `shared`: kWarp words. One block of 1024 threads: each warp adds up a
+// stretch of the counts, and goes through it again when the sums of those before it are known.
+template <typename Fours>
+DEVICE u32 BlockOffsets(const Fours& fours, u32 count, u32* offsets, u32* shared) {
+  constexpr u32 kRow = 4 * kWarp;
+  const u32 rows = (count + kRow - 1) / kRow, warps = blockDim.x / kWarp;
+  const u32 stretch = (rows + warps - 1) / warps * kRow;
+  const u32 begin = min(WarpOf() * stretch, count), end = min(begin + stretch, count);
+  u32 own = 0, all;
+#pragma unroll 8
+  for (u32 i = begin + 4 * LaneOf(); i < end; i += kRow) {
+    const auto four = fours(i);
+    own += four.at[0] + four.at[1] + four.at[2] + four.at[3];
+  }
+  u32 before = __shfl_sync(kAllLanes, BlockSumBefore(own, shared, &all), 0);
+  auto next = fours(min(begin + 4 * LaneOf(), count));
+  for (u32 row = begin; row < end; row += kRow) {
+    auto four = next;
+    next = fours(min(row + kRow + 4 * LaneOf(), count));  // a row ahead of the stores
+    const u32 sum = four.at[0] + four.at[1] + four.at[2] + four.at[3], at = before + WarpSumBefore(sum);
+    before = __shfl_sync(kAllLanes, at + sum, kWarp - 1);
+    u32 here = at;
+#pragma unroll
+    for (u32& value : four.at) {
+      const u32 counted = value;
+      value = here;
+      here += counted;
+    }
+    Store(offsets, row + 4 * LaneOf(), end, four);
+  }
+  __syncthreads();
+  return all;
+}

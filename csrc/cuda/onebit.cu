@@ -14,7 +14,7 @@ constexpr u32 kLanes = 16;                    // of the sum
 constexpr u32 kRows = 8;                      // elements of a thread in a tile
 constexpr u32 kTile = kThreads * kRows;       // elements
 constexpr u32 kWarpElements = kWarp * kRows;  // of a tile that a warp reads
-constexpr u32 kEach = 8;                      // elements of a thread that decodes
+constexpr u32 kRowsAtOnce = 4;                // of 128 elements, which a warp decodes
 
 DEVICE u32 SignWords(u32 numel) { return (numel - 1) / 32 + 1; }
 
@@ -79,16 +79,30 @@ KERNEL(256) onebit_encode(const float* x, u32 numel, u32 block, u32* payload) {
   }
 }
 
-// `base`: what is added to; nullptr: 0. It may be `out`.
-KERNEL(256) onebit_decode(const u8* payload, u32 numel, u32 block, float factor, const float* base, float* out) {
-  const float* const scales = reinterpret_cast<const float*>(payload) + SignWords(numel);
-  for (u64 i = FirstIndex() * kEach; i < numel; i += IndexStride() * kEach) {
-    const u32 scale = BitsOf(factor * scales[static_cast<u32>(i) / block]);
-    const u32 signs = payload[i / 8];
-    Values<float, kEach> values = {};
-    if (base != nullptr) values = Load<kEach>(base, i, numel);
+// `base`: what is added to; nullptr: 0. It may be `out`. A block of the codec is whole words. A warp has 32 words, each
+// lane one and its scale, and shares them out over rows of 128 elements, of which a lane stores 16 bytes.
+KERNEL(256) onebit_decode(const u32* payload, u32 numel, u32 block, float factor, const float* base, float* out) {
+  const u32 words = SignWords(numel), shift = 28 - 4 * (LaneOf() % 8);
+  const float* const scales = reinterpret_cast<const float*>(payload + words);
+  for (u64 first = FirstIndex() - LaneOf(); first < words; first += IndexStride()) {
+    const u32 word = static_cast<u32>(min(first + LaneOf(), static_cast<u64>(words - 1)));
+    const u32 signs = payload[word], scale = BitsOf(factor * scales[word / (block / 32)]);
+    const u64 begin = first * 32 + 4 * LaneOf();
 #pragma unroll
-    for (u32 j = 0; j < kEach; ++j) values.at[j] += FloatOf(scale ^ ((signs >> j & 1u) << 31));
-    Store(out, i, numel, values);
+    for (u32 row = 0; row < 8; row += kRowsAtOnce) {
+      Values<float, 4> rows[kRowsAtOnce] = {};
+      if (base != nullptr)
+#pragma unroll
+        for (u32 r = 0; r < kRowsAtOnce; ++r) rows[r] = Load<4>(base, begin + (row + r) * 128, numel);
+#pragma unroll
+      for (u32 r = 0; r < kRowsAtOnce; ++r) {
+        const i32 from = static_cast<i32>(4 * (row + r) + LaneOf() / 8);
+        const u32 four = __shfl_sync(kAllLanes, signs, from) << shift;  // its highest bits
+        const u32 mean = __shfl_sync(kAllLanes, scale, from);
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) rows[r].at[j] += FloatOf(mean ^ (four << (3 - j) & 0x80000000u));
+        Store(out, begin + (row + r) * 128, numel, rows[r]);
+      }
+    }
   }
 }

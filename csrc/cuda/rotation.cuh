@@ -40,6 +40,12 @@ DEVICE RotationBlock RotationAt(u32 numel, u32 number) {
   }
 }
 
+// kWhole: known to be as large as blocks get.
+template <bool kWhole>
+DEVICE RotationBlock BlockAt(u32 numel, u32 number) {
+  return kWhole ? RotationBlock{number * kMostRotation, kMostRotation, kMostRotation} : RotationAt(numel, number);
+}
+
 // The power of two that brings a norm into [1, 2), as far as fp32 has it.
 DEVICE float NormalisingFactor(float norm) {
   const i32 exponent = static_cast<i32>(BitsOf(norm) >> 23 & 0xFF) - 127;
@@ -85,25 +91,35 @@ DEVICE void Butterflies(float (&v)[kEach], u32 lanes) {
     value = fmaf(value, sign, __shfl_xor_sync(kAllLanes, value, lanes));  // rounds once: a + b, a - b
 }
 
-// `fill(e)` gives elements e to e + 3 of the block; `tile`: Padded(kMostRotation) words.
+// The first element of those that a thread begins with, and the others' distance from it.
+DEVICE u32 FirstOfWhole() {
+  return Spread(threadIdx.x % 32, 2, 3, 4, 6, 10) | Spread(threadIdx.x / 32, 9, 11, 12, 13, 14);
+}
+constexpr DEVICE u32 OfWhole(u32 r) { return Spread(r, 0, 1, 5, 7, 8); }
+
+// `fill(e)` gives elements e to e + 3 of the block.
 template <typename Fill>
-DEVICE void RotateWhole(const Fill& fill, float* tile, float (&v)[kEach]) {
-  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 first = Spread(lane, 2, 3, 4, 6, 10) | Spread(warp, 9, 11, 12, 13, 14);
+DEVICE void FillWhole(const Fill& fill, float (&v)[kEach]) {
+  const u32 first = FirstOfWhole();
 #pragma unroll
-  for (u32 q = 0; q < kEach / 4; ++q) {
-    const auto four = fill(first + Spread(4 * q, 0, 1, 5, 7, 8));
+  for (u32 q = 0; q < kEach; q += 4) {
+    const auto four = fill(first + OfWhole(q));
 #pragma unroll
-    for (u32 j = 0; j < 4; ++j) v[4 * q + j] = four.at[j];
+    for (u32 j = 0; j < 4; ++j) v[q + j] = four.at[j];
   }
+}
+
+// What FillWhole left; `tile`: Padded(kMostRotation) words.
+DEVICE void RotateWhole(float* tile, float (&v)[kEach]) {
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Butterflies(v, 2);  // strides 8, 16
   Butterflies(v, 4);
   Butterflies<4>(v);  // 32, 1, 2
   Butterflies<1>(v);
   Butterflies<2>(v);
-  const u32 from = Padded(first);
+  const u32 from = Padded(FirstOfWhole());
 #pragma unroll
-  for (u32 r = 0; r < kEach; ++r) tile[from + Padded(Spread(r, 0, 1, 5, 7, 8))] = v[r];
+  for (u32 r = 0; r < kEach; ++r) tile[from + Padded(OfWhole(r))] = v[r];
   __syncthreads();
   const u32 second = Padded(Spread(lane, 0, 1, 3, 4, 12) | Spread(warp, 5, 10, 11, 13, 14));
 #pragma unroll
@@ -174,10 +190,9 @@ DEVICE void RotateParts(const Fill& fill, u32 padded, float* tile, float (&v)[kE
 
 template <bool kWhole, typename Fill>
 DEVICE void Rotate(const Fill& fill, u32 padded, float* tile, float (&v)[kEach]) {
-  if (kWhole)
-    RotateWhole(fill, tile, v);
-  else
-    RotateParts(fill, padded, tile, v);
+  if (!kWhole) return RotateParts(fill, padded, tile, v);
+  FillWhole(fill, v);
+  RotateWhole(tile, v);
 }
 
 // ---- norms ----

@@ -6,7 +6,8 @@
 // Floor, in bytes per element: mark 4 + 1/8; emit 1/8, 4 of x and 8 of the payload per element that is picked (where
 // they are few, 32 of x: a sector); scatter the same backwards, after 4 to clear. A warp has a whole tile of 4 KiB in
 // flight, as 32 loads of 128 bytes: loads of 16 bytes per thread would bring no more, and a word of bits, which now
-// falls out of one ballot, would have to be put together.
+// falls out of one ballot, would have to be put together. Spread stores 16 bytes per thread.
+// Offsets are the work of one block: 12 bytes per tile, eight rows of loads in flight in each of its 32 warps.
 #include "chunks.cuh"
 #include "select.cuh"
 
@@ -14,6 +15,8 @@ namespace {
 
 constexpr u32 kTile = 1024;          // elements of a warp
 constexpr u32 kAtOnce = 16;          // rows of a tile that are picked from at a time
+constexpr u32 kQuads = 128;          // elements of a row of which a lane has 4 side by side
+constexpr u32 kRowsAtOnce = 4;       // such rows whose loads are in flight
 constexpr u32 kWhole = 0xFFFFFFFF;   // in place of a count: all elements follow
 constexpr u32 kInHead = 0xFFFFFFFF;  // in place of a count: the payload's first word
 constexpr u32 kBeyond = 0xFFFFFFFF;  // no magnitude
@@ -41,20 +44,8 @@ DEVICE u32 WordOf(const u32* mask, u32 tile, u32 numel) {
 
 // Counts become the sums of those before them; returns the sum of all. One block.
 DEVICE u32 Offsets(u32* counts, u32 count) {
-  constexpr u32 kEach = 4;
   __shared__ u32 sums[kWarp];
-  u32 sum = 0;
-  for (u32 first = 0; first < count; first += kEach * kThreads) {
-    const u32 begin = first + kEach * threadIdx.x;
-    u32 own[kEach], all = 0;
-    for (u32 j = 0; j < kEach; ++j) all += own[j] = begin + j < count ? counts[begin + j] : 0;
-    u32 of_block, before = sum + BlockSumBefore(all, sums, &of_block);
-    for (u32 j = 0; j < kEach; before += own[j++])
-      if (begin + j < count) counts[begin + j] = before;
-    sum += of_block;
-    __syncthreads();
-  }
-  return sum;
+  return BlockOffsets([&](u32 i) { return Load<4>(counts, i, count); }, count, counts, sums);
 }
 
 // Of a row of 32 elements those which are equal to the bound and come after `most` others that are; `tied` counts them.
@@ -154,23 +145,31 @@ KERNEL(256) sparse_mark(const u32* x, u32 numel, const u32* selection, u32* mask
   }
 }
 
-// How many bits of each tile are set in a mask that came from elsewhere.
+// How many bits of each tile are set in a mask that came from elsewhere: four tiles a warp, eight lanes each.
 KERNEL(256) sparse_count(const u32* mask, u32 numel, u32* above, u32* equal) {
-  for (u32 tile = WarpOfGrid(); tile < TilesOf(numel); tile += WarpsOfGrid()) {
-    const u32 count = WarpSum(__popc(WordOf(mask, tile, numel)));
-    if (LaneOf() != 0) continue;
-    above[tile] = count;
-    equal[tile] = 0;
+  const u32 words = numel / 32 + (numel % 32 != 0), spare = 32 * words - numel;
+  for (u64 first = 4 * (FirstIndex() - LaneOf()); first < words; first += 4 * IndexStride()) {
+    const u32 i = static_cast<u32>(min(first + 4 * LaneOf(), static_cast<u64>(words)));
+    const auto four = Load<4>(mask, i, words);
+    u32 count = 0;
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) count += __popc(i + j + 1 == words ? four.at[j] << spare : four.at[j]);
+#pragma unroll
+    for (u32 step = 1; step < 8; step *= 2) count += __shfl_xor_sync(kAllLanes, count, step);
+    if (LaneOf() % 8 != 0 || i >= words) continue;
+    above[i / 32] = count;
+    equal[i / 32] = 0;
   }
 }
 
 // One block. `total`: how many are picked, or kWhole if they are more than `most`. `head`, unless it is null, gets the
 // same, and `size` the bytes of the payload, with `each` per element; there is one word at least.
-KERNEL(256) sparse_offsets(u32 numel, const u32* selection, u32 most, u32 each, u32* above, u32* equal, u32* total,
-                           u32* head, u32* size) {
-  const u32 sure = Offsets(above, TilesOf(numel)), tied = Offsets(equal, TilesOf(numel));
+KERNEL(1024) sparse_offsets(u32 numel, const u32* selection, u32 most, u32 each, u32* above, u32* equal, u32* total,
+                            u32* head, u32* size) {
+  const u32 ties = WantedBy(selection).ties, sure = Offsets(above, TilesOf(numel));
+  const u32 tied = ties != 0 ? Offsets(equal, TilesOf(numel)) : 0;  // none is wanted: all counts are 0
   if (threadIdx.x != 0) return;
-  const u32 picked = sure + Min(tied, WantedBy(selection).ties);
+  const u32 picked = sure + Min(tied, ties);
   *total = picked > most ? kWhole : picked;
   if (head != nullptr) *head = *total;
   if (size == nullptr) return;
@@ -259,14 +258,31 @@ KERNEL(256) sparse_spread(const u32* mask, u32 numel, const u32* offsets, const 
     return;
   }
   for (u32 tile = WarpOfGrid(); tile < TilesOf(numel); tile += WarpsOfGrid()) {
-    const u32 first = tile * kTile + LaneOf(), own = WordOf(mask, tile, numel);
-    u32 from = offsets[tile];
-#pragma unroll 8
-    for (u32 i = 0; i < 32; ++i) {
-      const u32 word = __shfl_sync(kAllLanes, own, i);
-      const bool set = (word >> LaneOf() & 1) != 0;
-      if (first + 32 * i < numel) out[first + 32 * i] = set ? 0.0f + factor * values[from + __popc(word & Below())] : 0;
-      from += __popc(word);
+    const u32 own = WordOf(mask, tile, numel), before = offsets[tile] + WarpSumBefore(__popc(own));
+    const u32 shift = 4 * (LaneOf() % 8);
+    const u64 first = static_cast<u64>(tile) * kTile + 4 * LaneOf();
+#pragma unroll
+    for (u32 row = 0; row < kTile / kQuads; row += kRowsAtOnce) {
+      Values<float, 4> rows[kRowsAtOnce] = {};
+      u32 fours[kRowsAtOnce];
+#pragma unroll
+      for (u32 r = 0; r < kRowsAtOnce; ++r) {
+        const i32 lane = static_cast<i32>(4 * (row + r) + LaneOf() / 8);
+        const u32 word = __shfl_sync(kAllLanes, own, lane);
+        u32 from = __shfl_sync(kAllLanes, before, lane) + __popc(word & ((1u << shift) - 1));
+        fours[r] = word >> shift & 15;
+        if (fours[r] == 0) continue;
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j)
+          if ((fours[r] >> j & 1) != 0) rows[r].at[j] = values[from++];
+      }
+#pragma unroll
+      for (u32 r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j)
+          if ((fours[r] >> j & 1) != 0) rows[r].at[j] = 0.0f + factor * rows[r].at[j];
+        Store(out, first + (row + r) * kQuads, numel, rows[r]);
+      }
     }
   }
 }

@@ -2,12 +2,12 @@
 // reads 4.5 and writes 4; decode reads 1 (sums of 8 bits) and writes 4. Blocks are rotated in encode, not beside the
 // norm: they are scaled first by what all ranks agree on, and to keep them rotated would take 8 bytes more.
 //
-// Why encode_whole should reach 0.6 of the rate of a copy (reckoned for an H100; not measured): a block of 32768 is 147
-// KB, 11 800 cycles of a multiprocessor's share of 2.9 TB/s. Its 32 warps issue some 60 instructions an element (15 of
-// the transform, 7 that move, 4 of signs, 16 of three ramps, 8 of random numbers, 4 of packing, and addresses): 15 500
-// cycles; beside them shared memory takes 7 words an element, without conflicts of banks: 7 200 cycles. With 64
-// registers a thread no second block fits: the first loads, from the L2 cache, take 2 400 cycles more. 11 800 / 17 900
-// = 0.66.
+// What bounds encode_whole is instructions: some 59 an element (16 of the first step of the rotation, signs and moves
+// included, 7 and 6 of the others, 25 of codes at 5 to 11 ramps, 4 of packing), 15 100 cycles a block of 32768 on a
+// multiprocessor that issues four a cycle; its share of 3.0 TB/s takes 11 500. Loads, barriers and the start of a block
+// come on top, as no second one fits with 64 registers a thread: so loads are on their way before all else. Ramps, one
+// by one, take five operations each, and minima run at half the rate: one rank has 11 of them. So they are folded where
+// tables are symmetric, and what rounding may have changed is done again, about 1 of 128 times four elements of a warp.
 #include "rotation.cuh"
 
 namespace {
@@ -43,10 +43,28 @@ struct Ramp {
   float multiplier, offset, top;
 };
 
+constexpr u32 kBends = 5;  // of 11 ramps
+
+// Symmetric ramps, as those of all tables we made are, have a sum that can be had at once. From the middle, its size is
+// slope * y + offset + the sum of bends[k] * |y - at[k]|, with y from 0 to 1. It is off by less than 1.
+struct Fold {
+  double scale;  // of y in units of the grid
+  float middle, slope, offset;
+  float bends[kBends], at[kBends];
+};
+
+// Ramps in units of the grid, of neighbouring cells of one width: ThcPoints::Ramps.
+struct TableRamps {
+  double slopes[kMostRamps];
+  float offsets[kMostRamps], tops[kMostRamps];
+  u32 count, is_folded;
+  Fold fold;
+};
+
 struct Shared {
   alignas(16) u32 signs[kThreads];
   Ramp ramps[kMostRamps];
-  u32 ramp_count;
+  float scale;  // of y
   float points[16];
   float unit;
 };
@@ -59,23 +77,24 @@ DEVICE float UnitOf(const ThcTable& table, float norm, u32 padded, float factor)
                             (static_cast<double>(table.granularity) * padded));
 }
 
-// By the first warp: ThcPoints::Ramps.
-DEVICE void MakeRamps(const ThcTable& table, float norm, Shared& shared) {
-  const u32 cell = threadIdx.x, cells = (1u << table.bits) - 1;
-  const bool is_cell = cell < cells;
-  const i32 width = is_cell ? table[cell + 1] - table[cell] : 0;
-  const bool begins = is_cell && (cell == 0 || width != table[cell] - table[cell - 1]);
-  const u32 begun = __ballot_sync(kAllLanes, begins);
-  if (cell == 0) shared.ramp_count = static_cast<u32>(__popc(begun));
-  if (!begins) return;
-  const u32 later = begun >> cell >> 1;
-  const u32 end = later == 0 ? cells : cell + static_cast<u32>(__ffs(static_cast<i32>(later)));
-  const double factor = static_cast<double>(NormalisingFactor(norm));
-  const double unit = table.granularity / (2 * table.limit * static_cast<double>(norm)) / factor;
-  const double slope = 65536.0 / width;
-  shared.ramps[__popc(begun & ((1u << cell) - 1))] = {
-      static_cast<float>(unit * slope), static_cast<float>((table.granularity / 2.0 - table[cell]) * slope),
-      static_cast<float>(65536.0 * (end - cell))};
+// By the first warp.
+DEVICE void MakeRamps(const ThcTable& table, const TableRamps& ramps, float norm, Shared& shared) {
+  const u32 number = threadIdx.x;
+  double slope = 0;
+  float offset = 0, top = 0;
+#pragma unroll
+  for (u32 k = 0; k < kMostRamps; ++k)  // by choices, as above
+    if (number == k) {
+      slope = ramps.slopes[k];
+      offset = ramps.offsets[k];
+      top = ramps.tops[k];
+    }
+  if (number >= ramps.count) return;
+  // To multiply by a power of two is to divide by the other.
+  const float factor = FloatOf((254u << 23) - BitsOf(NormalisingFactor(norm)));
+  const double unit = table.granularity / (2 * table.limit * static_cast<double>(norm)) * static_cast<double>(factor);
+  shared.ramps[number] = {static_cast<float>(unit * slope), offset, top};
+  if (number == 0) shared.scale = static_cast<float>(unit * ramps.fold.scale);
 }
 
 using Floats = Values<float, 4>;
@@ -86,21 +105,31 @@ DEVICE Values<T, 4> FourOf(const T* values) {
   return *reinterpret_cast<const Values<T, 4>*>(values);
 }
 
-template <bool kWhole>
 struct FlippedElements {  // D x
-  const float* x;         // of the block; kWhole: aligned to 16 bytes
+  const float* x;         // of the block
   u32 size;
   float factor;
   const u32* signs;
 
-  DEVICE Floats operator()(u32 e) const {
-    auto four = kWhole ? FourOf(x + e) : Load<4>(x, e, size);
+  DEVICE Floats operator()(u32 e) const { return Flipped(e, Load<4>(x, e, size)); }
+  DEVICE Floats Flipped(u32 e, Floats four) const {
     const auto words = FourOf(signs + e / kGroup * 8 + e % 8);
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) four.at[j] *= Signed(factor, words.at[j], e);
     return four;
   }
 };
+
+// Of what FillWhole left.
+DEVICE void FlipWhole(const FlippedElements& elements, float (&v)[kEach]) {
+  const u32 first = FirstOfWhole();
+#pragma unroll
+  for (u32 q = 0; q < kEach; q += 4) {
+    const auto four = elements.Flipped(first + OfWhole(q), {v[q], v[q + 1], v[q + 2], v[q + 3]});
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) v[q + j] = four.at[j];
+  }
+}
 
 // Of element e: s + 4 w and m of compression/loops/codes.h.
 DEVICE u32 VectorOf(u32 e) { return (e / 8 & 3) | (e / 128 & 1) << 2; }
@@ -175,36 +204,109 @@ DEVICE float OnRamp(const Ramp& ramp, float x) {
   return fminf(fmaxf(x * ramp.multiplier + ramp.offset, 0.0f), ramp.top);
 }
 
-// kRamps: how many, known to the compiler; 0: `count` of them.
-template <u32 kRamps>
-DEVICE void Quantise(const float (&v)[kEach], const Ramp* ramps, u32 count, Stream rounding, u32 first, u32* places) {
+// From 0 to 1.
+DEVICE float Saturated(float value) {
+#ifdef __CUDA_ARCH__
+  return __saturatef(value);  // part of the operation before it
+#else
+  return fminf(fmaxf(value, 0.0f), 1.0f);
+#endif
+}
+
+template <u32 kUsed>
+DEVICE float OnFold(const Fold& fold, float scale, float x) {
+  const float y = Saturated(fabsf(x) * scale);
+  float size = fmaf(y, fold.slope, fold.offset);
+#pragma unroll
+  for (u32 k = 0; k < kUsed; ++k) size = fmaf(fabsf(y - fold.at[k]), fold.bends[k], size);
+  return fold.middle + FloatOf((BitsOf(x) & 0x80000000u) ^ BitsOf(size));
+}
+
+// Places of four coordinates, the sums of all ramps.
+DEVICE void AllRamps(const Ramp* ramps, u32 count, const float* x, float (&places)[4]) {
+#pragma unroll
+  for (float& place : places) place = 0.5f;
+#pragma unroll 1
+  for (u32 k = 0; k < count; ++k) {
+    const Ramp ramp = ramps[k];
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) places[i] += OnRamp(ramp, x[i]);
+  }
+}
+
+// How places of four coordinates are found.
+struct ByOneRamp {
+  static constexpr bool kIsExact = true;
+  const Ramp ramp;
+
+  DEVICE ByOneRamp(const TableRamps&, const Shared& shared) : ramp(shared.ramps[0]) {}
+  DEVICE void operator()(const float* x, float (&places)[4]) const {
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) places[i] = 0.5f + OnRamp(ramp, x[i]);
+  }
+};
+
+struct ByAllRamps {
+  static constexpr bool kIsExact = true;
+  const TableRamps& ramps;
+  const Shared& shared;
+
+  DEVICE ByAllRamps(const TableRamps& ramps, const Shared& shared) : ramps(ramps), shared(shared) {}
+  DEVICE void operator()(const float* x, float (&places)[4]) const { AllRamps(shared.ramps, ramps.count, x, places); }
+};
+
+template <u32 kUsed>  // bends
+struct ByFold {
+  static constexpr bool kIsExact = false;
+  const Fold& fold;
+  const float scale;
+
+  DEVICE ByFold(const TableRamps& ramps, const Shared& shared) : fold(ramps.fold), scale(shared.scale) {}
+  DEVICE void operator()(const float* x, float (&places)[4]) const {
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) places[i] = OnFold<kUsed>(fold, scale, x[i]);
+  }
+};
+
+// Of four codes with their fractions below: whether places off by less than kSlack may have changed one.
+constexpr u32 kSlack = 2;
+DEVICE bool IsClose(const u32 (&rounded)[4]) {
+  u32 least = kAllLanes;
+#pragma unroll
+  for (const u32 word : rounded) least = min(least, (word + kSlack) << 16);
+  return least < (2 * kSlack) << 16;
+}
+
+template <typename Places>
+DEVICE void Quantise(const float (&v)[kEach], const TableRamps& ramps, const Shared& shared, Stream rounding, u32 first,
+                     u32* codes) {
   const u32 t = threadIdx.x;
   const bool odd = t / 8 % 2 != 0;  // the high half of each word
   const u32 word = (first + t / kGroup) * (kGroup / 2) + (t / 16 % 16) * 8 + t % 8;
   constexpr u32 kStep = kThreads / 2;
-  Ramp own[kRamps == 0 ? 1 : kRamps];
-#pragma unroll
-  for (u32 k = 0; k < (kRamps == 0 ? 1 : kRamps); ++k) own[k] = ramps[k];
+  const Places places_of(ramps, shared);
 #pragma unroll
   for (u32 r = 0; r < kEach; r += 4) {
-    u32 rounded[4];
+    u32 halves[4], rounded[4];
 #pragma unroll
     for (u32 pair = 0; pair < 4; pair += 2) {
       // Lanes t and t ^ 8 need both halves of the same two words: each makes one.
       const u32 made = RandomWord(rounding.low, rounding.high, word + (r + pair + (odd ? 1 : 0)) * kStep);
       const u32 got = __shfl_xor_sync(kAllLanes, made, 8);
-      const u32 words[2] = {odd ? got : made, odd ? made : got};
-#pragma unroll
-      for (u32 i = 0; i < 2; ++i) {
-        float place = 0.5f;
-        if (kRamps == 0)
-          for (u32 k = 0; k < count; ++k) place += OnRamp(ramps[k], v[r + pair + i]);
-#pragma unroll
-        for (const Ramp& ramp : own) place += kRamps == 0 ? 0 : OnRamp(ramp, v[r + pair + i]);
-        rounded[pair + i] = WholePart(place) + (odd ? words[i] >> 16 : words[i] & 0xFFFF);
-      }
+      const u32 both = __byte_perm(made, got, odd ? 0x3276 : 0x5410);
+      halves[pair] = both & 0xFFFF;
+      halves[pair + 1] = both >> 16;
     }
-    places[r / 4 * kThreads + PlaceOf(t)] = BytesOf(rounded, 2);  // the codes
+    float places[4];
+    places_of(v + r, places);
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) rounded[i] = WholePart(places[i]) + halves[i];
+    if (!Places::kIsExact && IsClose(rounded)) {
+      AllRamps(shared.ramps, ramps.count, v + r, places);
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) rounded[i] = WholePart(places[i]) + halves[i];
+    }
+    codes[r / 4 * kThreads + PlaceOf(t)] = BytesOf(rounded, 2);
   }
 }
 
@@ -250,26 +352,32 @@ DEVICE void FlipBack(const float (&v)[kEach], const u32* signs, float unit, u32 
   }
 }
 
-// What this multiprocessor should come to next is fetched into the L2 cache beside the work on this block.
-DEVICE void FetchLater([[maybe_unused]] const float* x, [[maybe_unused]] const Blocks& blocks,
-                       [[maybe_unused]] u32 number) {
+// What this multiprocessor should come to next is fetched into the L2 cache beside the work on this block: `words` a
+// block from `from` on.
+DEVICE void FetchLater([[maybe_unused]] const void* from, [[maybe_unused]] u32 words,
+                       [[maybe_unused]] const Blocks& blocks, [[maybe_unused]] u32 number) {
 #ifdef __CUDA_ARCH__
+  constexpr u32 kLine = 32;  // words
   u32 multiprocessors;
   asm("mov.u32 %0, %%nsmid;" : "=r"(multiprocessors));
   const u32 later = number + multiprocessors;
-  if (later < blocks.end)
-    asm volatile("prefetch.L2 [%0];" ::"l"(x + later * kMostRotation + threadIdx.x * (kMostRotation / kThreads)));
+  if (later < blocks.end && threadIdx.x * kLine < words)
+    asm volatile("prefetch.L2 [%0];" ::"l"(static_cast<const u32*>(from) + static_cast<u64>(later) * words +
+                                           threadIdx.x * kLine));
 #endif
 }
 
 template <bool kWhole>
-DEVICE void Encode(const float* x, const Blocks& blocks, const ThcTable& table, Stream rounding, u32* codes) {
+DEVICE void Encode(const float* x, const Blocks& blocks, const ThcTable& table, const TableRamps& ramps,
+                   Stream rounding, u32* codes) {
   DYNAMIC_SHARED(float, tile);
   __shared__ Shared shared;
   for (u32 number = blocks.first + blockIdx.x; number < blocks.end; number += gridDim.x) {
-    const RotationBlock at = RotationAt(blocks.numel, number);
+    const RotationBlock at = BlockAt<kWhole>(blocks.numel, number);
     const u32 first_group = at.begin / kGroup, groups = at.padded / kGroup;
     u32* const to = codes + first_group * 8 * table.bits;
+    float v[kEach];
+    if (kWhole) FillWhole([&](u32 e) { return FourOf(x + at.begin + e); }, v);  // on their way while the rest is made
     const float norm = blocks.norms[number];
     if (!Usable(norm)) {
       for (u32 i = threadIdx.x; i < groups * 8 * table.bits; i += kThreads) to[i] = 0;
@@ -277,20 +385,26 @@ DEVICE void Encode(const float* x, const Blocks& blocks, const ThcTable& table, 
     }
     __syncthreads();  // the last block has been packed
     MakeSigns(blocks.signs.low, blocks.signs.high, at, shared.signs);
-    if (kWhole) FetchLater(x, blocks, number);
+    if (kWhole) FetchLater(x, kMostRotation, blocks, number);
+    if (threadIdx.x < 32) MakeRamps(table, ramps, norm, shared);
     __syncthreads();
-    if (threadIdx.x < 32) MakeRamps(table, norm, shared);  // beside the loads of the other warps
-    float v[kEach];
-    Rotate<kWhole>(FlippedElements<kWhole>{x + at.begin, at.size, NormalisingFactor(norm), shared.signs}, at.padded,
-                   tile, v);
+    const FlippedElements elements{x + at.begin, at.size, NormalisingFactor(norm), shared.signs};
+    if (kWhole) {
+      FlipWhole(elements, v);
+      RotateWhole(tile, v);
+    } else {
+      RotateParts(elements, at.padded, tile, v);
+    }
     __syncthreads();
     auto* const places = reinterpret_cast<u32*>(tile);
-    if (shared.ramp_count == 1)
-      Quantise<1>(v, shared.ramps, 1, rounding, first_group, places);
-    else if (shared.ramp_count == 3)
-      Quantise<3>(v, shared.ramps, 3, rounding, first_group, places);
+    if (ramps.count == 1)
+      Quantise<ByOneRamp>(v, ramps, shared, rounding, first_group, places);
+    else if (ramps.is_folded == 0)
+      Quantise<ByAllRamps>(v, ramps, shared, rounding, first_group, places);
+    else if (ramps.count == 3)
+      Quantise<ByFold<1>>(v, ramps, shared, rounding, first_group, places);
     else
-      Quantise<0>(v, shared.ramps, shared.ramp_count, rounding, first_group, places);
+      Quantise<ByFold<kBends>>(v, ramps, shared, rounding, first_group, places);
     __syncthreads();
     Pack(places, groups, table.bits, to);
   }
@@ -301,7 +415,7 @@ DEVICE void Residual(const float* x, const Blocks& blocks, const ThcTable& table
   DYNAMIC_SHARED(float, tile);
   __shared__ Shared shared;
   for (u32 number = blocks.first + blockIdx.x; number < blocks.end; number += gridDim.x) {
-    const RotationBlock at = RotationAt(blocks.numel, number);
+    const RotationBlock at = BlockAt<kWhole>(blocks.numel, number);
     const u32* const from = codes + at.begin / kGroup * 8 * table.bits;
     const float norm = blocks.norms[number];
     if (!Usable(norm)) {
@@ -332,7 +446,7 @@ DEVICE void Decode(const u32* sums, const Blocks& blocks, const ThcTable& table,
   DYNAMIC_SHARED(float, tile);
   __shared__ Shared shared;
   for (u32 number = blocks.first + blockIdx.x; number < blocks.end; number += gridDim.x) {
-    const RotationBlock at = RotationAt(blocks.numel, number);
+    const RotationBlock at = BlockAt<kWhole>(blocks.numel, number);
     const u32* const from = sums + at.begin / kGroup * (table.wide ? 128 : 64);
     const float norm = blocks.norms[number];
     if (!Usable(norm)) {
@@ -340,9 +454,9 @@ DEVICE void Decode(const u32* sums, const Blocks& blocks, const ThcTable& table,
       for (u32 i = threadIdx.x; i < at.size; i += kThreads) out[at.begin + i] = all;
       continue;
     }
-    __syncthreads();
-    MakeSigns(blocks.signs.low, blocks.signs.high, at, shared.signs);
-    __syncthreads();
+    __syncthreads();  // the last block has been flipped back
+    MakeSigns(blocks.signs.low, blocks.signs.high, at, shared.signs);  // seen behind the barriers of Rotate
+    if (kWhole) FetchLater(sums, kMostRotation / (table.wide ? 2 : 4), blocks, number);
     if (threadIdx.x == 0) shared.unit = UnitOf(table, norm, at.padded, factor);
     const auto offset = static_cast<float>(count * table.granularity);
     float v[kEach];
@@ -369,7 +483,7 @@ DEVICE void Clamped(const float* x, const Blocks& blocks, const ThcTable& table,
       shared.unit = static_cast<float>(table.limit * static_cast<double>(norm) * static_cast<double>(factor));
     __syncthreads();
     float v[kEach];
-    Rotate<false>(FlippedElements<false>{x + at.begin, at.size, factor, shared.signs}, at.padded, tile, v);
+    RotateParts(FlippedElements{x + at.begin, at.size, factor, shared.signs}, at.padded, tile, v);
     u32 beyond = 0;
     for (const float value : v) beyond += fabsf(value) > shared.unit ? 1 : 0;
     beyond = WarpSum(beyond);
@@ -389,8 +503,9 @@ KERNEL(512) thc_norm(const float* x, u32 numel, u32 count, float* norms) {
   }
 }
 
-KERNEL(1024) thc_encode(const float* x, Blocks blocks, ThcTable table, Stream rounding, u32* codes) {
-  Encode<false>(x, blocks, table, rounding, codes);
+KERNEL(1024) thc_encode(const float* x, Blocks blocks, ThcTable table, TableRamps ramps, Stream rounding,
+                        u32* codes) {
+  Encode<false>(x, blocks, table, ramps, rounding, codes);
 }
 KERNEL(1024) thc_residual(const float* x, Blocks blocks, ThcTable table, const u32* codes, float* out) {
   Residual<false>(x, blocks, table, codes, out);
@@ -402,8 +517,9 @@ KERNEL(1024) thc_clamped(const float* x, Blocks blocks, ThcTable table, u32* fou
   Clamped(x, blocks, table, found);
 }
 
-KERNEL(1024) thc_encode_whole(const float* x, Blocks blocks, ThcTable table, Stream rounding, u32* codes) {
-  Encode<true>(x, blocks, table, rounding, codes);
+KERNEL(1024) thc_encode_whole(const float* x, Blocks blocks, ThcTable table, TableRamps ramps, Stream rounding,
+                              u32* codes) {
+  Encode<true>(x, blocks, table, ramps, rounding, codes);
 }
 KERNEL(1024) thc_residual_whole(const float* x, Blocks blocks, ThcTable table, const u32* codes, float* out) {
   Residual<true>(x, blocks, table, codes, out);
