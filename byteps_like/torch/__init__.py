@@ -29,6 +29,7 @@ from byteps_like.errors import (
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.store import Store
 from byteps_like.torch import cross_barrier, parallel
+from byteps_like.torch.batches.batch_shares import BatchShares
 from byteps_like.torch.c10d import backend as _backend
 from byteps_like.torch.c10d.backend import create_process_group, use_as_default
 from byteps_like.torch.c10d.options import GroupOptions
@@ -127,6 +128,7 @@ __all__ = [
     "AsyncOptimizer",
     "Average",
     "AveragedWeights",
+    "BatchShares",
     "BytePSLikeError",
     "CapacityError",
     "Compress",

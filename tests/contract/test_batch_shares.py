@@ -18,6 +18,7 @@ from mixed_job import DEADLINE, MixedJob, in_threads, native_worker
 
 import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError, MismatchError, NotInitializedError
+from byteps_like.torch.device import devices
 from byteps_like.torch.job import naming, runtime
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.native_world import run_native_world
@@ -138,6 +139,36 @@ def test_gradients_are_those_of_the_whole_batch(everywhere, options):
         torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
         for one, other in zip(gradients, wanted, strict=False):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def normalized(norm: type[torch.nn.Module]) -> torch.nn.Sequential:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), norm(5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    torch.nn.utils.vector_to_parameters(torch.linspace(-1, 1, 63), model.parameters())
+    return model
+
+
+def test_synchronized_batch_norm_is_that_of_the_whole_batch(everywhere):
+    def train(rank: int) -> torch.Tensor:
+        clock, model = Clock(), normalized(bps.SyncBatchNorm)
+        optimizer = bps.DistributedOptimizer(momentum(model), model.named_parameters())
+        shares = bps.BatchShares(BATCH)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            with shares.step() as own:
+                (loss_of(model, step, shares.slice) * shares.scale).backward()
+                clock.work(own, COSTS[rank])
+            optimizer.step()
+        optimizer.close()
+        return flat(model)
+
+    model = normalized(torch.nn.BatchNorm1d)
+    optimizer = momentum(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    for found in everywhere(train):
+        torch.testing.assert_close(found, flat(model), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("apply", ["server", "worker"])
@@ -293,6 +324,32 @@ def test_who_is_alone_takes_everything():
             with shares.step() as own:
                 assert (own, shares.slice, shares.scale) == (5, slice(0, 5), 1.0)
         assert len(shares.speeds) == 1
+
+
+def test_work_on_a_device_ends_when_the_device_has_done_it(monkeypatch):
+    with runtime.bound(LocalWorker()):
+        clock, queued = Clock(), []
+
+        class Device:
+            """Whose only stream takes its time once somebody waits for it."""
+
+            def current(self) -> Any:
+                return self
+
+            record = current
+
+            def wait(self) -> None:
+                clock.now += sum(queued)
+                queued.clear()
+
+        monkeypatch.setattr(devices, "at", lambda device: Device() if device.type == "cuda" else None)
+        shares = bps.BatchShares(6, device="cuda:0")
+        for _ in range(2):
+            queued.append(5)  # of the optimizer's step before
+            with shares.step() as own:
+                queued.append(own * 0.5)
+        shares.begin()
+        assert shares.speeds == (2.0,)
 
 
 def test_what_ends_with_an_exception_is_not_measured():

@@ -33,7 +33,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"torch.adapt"},
     {"torch.optimizer"},
     {"torch.crossing"},
-    {"torch.sharded", "torch.stored", "torch.low_comm"},
+    {"torch.sharded", "torch.stored", "torch.low_comm", "torch.batches"},
     {"torch.factors"},
     {"torch.deferred"},
     {"torch.ddp"},

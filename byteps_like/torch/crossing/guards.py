@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.crossing.flight import StepInFlight
+from byteps_like.torch.job import runtime as _runtime
 
 
 class Guards:
@@ -94,7 +96,8 @@ class Guards:
         if flight is None:
             return
         try:
-            wait(flight)
+            with _waiting():
+                wait(flight)
         finally:
             if flight.over:
                 self.flight = None
@@ -138,6 +141,11 @@ class Guards:
         model = self._model()
         named = () if model is None else model.named_parameters()
         return next((name for name, item in named if item is parameter), "a parameter")
+
+
+def _waiting() -> AbstractContextManager[None]:
+    """For what is within, this thread waits."""
+    return _runtime.current().names.waits(None) if _runtime.initialized() else nullcontext()
 
 
 _STALE = (

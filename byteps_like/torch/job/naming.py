@@ -197,18 +197,19 @@ class Call:
 class _Wait:
     """Within its block a thread waits for a claim, and makes no call."""
 
-    __slots__ = ("_claim", "_thread", "_waits")
+    __slots__ = ("_began", "_claim", "_thread", "_waited", "_waits")
 
-    def __init__(self, waits: Waits, claim: Claim | None) -> None:
-        self._waits, self._claim = waits, claim
+    def __init__(self, waits: Waits, waited: threading.local, claim: Claim | None) -> None:
+        self._waits, self._waited, self._claim = waits, waited, claim
 
     def __enter__(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread, self._began = threading.get_ident(), monotonic()
         if self._claim is not None:
-            self._waits[self._thread] = self._claim, monotonic()
+            self._waits[self._thread] = self._claim, self._began
 
     def __exit__(self, *_: object) -> None:
         self._waits[self._thread] = None
+        self._waited.seconds = getattr(self._waited, "seconds", 0.0) + monotonic() - self._began
 
 
 class NameTable:
@@ -228,6 +229,7 @@ class NameTable:
         self._in_flight: dict[str, Claim] = {}
         self._generation = 0
         self._waits: Waits = {threading.get_ident(): None}
+        self._waited = threading.local()
 
     def claim(self, among: Among, call: Call, forget: Forget, kept: int = 0) -> Claim:
         """The place of a new operation. Names that stand for too much are told to `forget`; at most `kept` meanings are
@@ -300,8 +302,13 @@ class NameTable:
             self._changed.notify_all()
 
     def waits(self, claim: Claim | None) -> _Wait:
-        """Within the block this thread waits for `claim`, and makes no call."""
-        return _Wait(self._waits, claim)
+        """Within the block this thread waits for `claim`, or for what has none, and makes no call."""
+        return _Wait(self._waits, self._waited, claim)
+
+    def waited(self) -> float:
+        """Seconds that this thread has spent within such blocks."""
+        seconds: float = getattr(self._waited, "seconds", 0.0)
+        return seconds
 
     @contextmanager
     def rests(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from tests.scenarios.crossing import shards as crossing_shards
 from tests.scenarios.crossing import updates as crossing
 from tests.scenarios.operations import calls as operations
 from tests.scenarios.optimizers import (
+    batches,
     compression,
     factors,
     factors_codecs,
@@ -163,6 +164,19 @@ def test_powersgd_across_the_barrier_among_three(pool: Pool, scenario: Callable[
     """Without servers, which add in the order in which gradients arrive."""
     with job(3, 0, transport="tcp", partition_bytes=512) as cluster:
         pool.run(cluster, scenario, together=True)
+
+
+@pytest.mark.parametrize("servers", [1, 0])
+def test_batches_follow_the_speeds_of_ranks(pool: Pool, servers: int) -> None:
+    with job(4, servers) as cluster:
+        found = pool.run(cluster, batches.follow_a_slow_rank, together=True)
+    assert len(set(found)) == 1 and sum(found[0]) == 56
+    *fast, slow = found[0]
+    assert 4 <= slow <= 12 and min(fast) > slow, found  # 16, 16, 16 and 8 on an idle machine
+    with job(2, servers) as cluster:
+        pool.run(cluster, batches.ranks_differ, together=True)
+    with job(2, servers) as cluster:
+        pool.run(cluster, batches.leave_at_once)
 
 
 def test_what_rank_0_has_recorded_shows_all_ranks_and_the_server(pool: Pool, tmp_path: Path) -> None:
