@@ -1,4 +1,4 @@
 """The store: named tensors, keys whose values servers keep, under a policy, from synchronous to free of locks.
 
-Private: arrays, coding, holding, key, ledger.
+Private: arrays, holding, key.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combining.coded import Coded
+from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.gradient_code import GradientCode
 
 LARGEST = 100.0
@@ -46,7 +46,7 @@ class GradientCoding:
     @property
     def options(self) -> dict[str, str]:
         """Of Store and DistributedOptimizer: the mean over all parts, as soon as n - s ranks are there."""
-        return {"consistency": f"backup:b={self.code.s}", "combine": Coded(self.code).text()}
+        return {"consistency": f"backup:b={self.code.s}", "combine": Decoded(self.code).text()}
 
 
 def _small(code: GradientCode) -> GradientCode:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combining.coded import Coded
+from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.gradient_code import GradientCode
 from byteps_like.store.combining.weighed import COMBINES, AgeFactor, Weighed
@@ -51,7 +51,7 @@ def _coded(name: str, given: Mapping[str, str]) -> Combining:
         if not word.isdecimal():
             raise InvalidArgumentError(f"combining {name}: {key}={word!r} is no number, as in coded:n=4,s=1")
         numbers[key] = int(word)
-    return Coded(GradientCode(**numbers), given.get("combine", "mean"))
+    return Decoded(GradientCode(**numbers), given.get("combine", "mean"))
 
 
 _Row = tuple[Callable[[str, Mapping[str, str]], Combining], tuple[str, ...]]

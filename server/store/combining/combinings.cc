@@ -2,14 +2,14 @@
 #include <iterator>
 #include <string>
 
-#include "server/store/combining/coded.h"
+#include "server/store/combining/decoded.h"
 #include "server/store/combining/weighed.h"
 
 namespace byteps_like {
 namespace {
 
 const CombiningRow kRows[] = {
-    {"coded", Coded::Make},
+    {"coded", Decoded::Make},
     {"mean", Weighed::MakeMean},
     {"sum", Weighed::MakeSum},
 };

@@ -86,7 +86,7 @@ std::vector<double> GradientCode::RowOf(uint32_t rank, const Matrix& orthogonal)
   return row;
 }
 
-std::vector<double> GradientCode::Decoded(std::span<const uint32_t> present) const {
+std::vector<double> GradientCode::Decode(std::span<const uint32_t> present) const {
   return repeats() ? Chosen(present) : Solved(present);
 }
 

@@ -18,7 +18,7 @@ class GradientCode {
   uint32_t ranks() const { return ranks_; }
   // By what the sum of each of the `present` ranks, which ascend, is multiplied, so that all add up to the sum of all
   // parts; empty if more than the `missing` ones are not there.
-  std::vector<double> Decoded(std::span<const uint32_t> present) const;
+  std::vector<double> Decode(std::span<const uint32_t> present) const;
 
  private:
   using Matrix = std::vector<std::vector<double>>;

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from byteps_like import _core
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store.combining.coded import Coded
+from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.gradient_code import GradientCode
 from byteps_like.store.combining.registry import combining_of
@@ -38,7 +38,7 @@ INTEGER_UPDATES = [kind.name for kind in OURS if kind.takes_integers]
 WAYS: list[Combining] = [
     Weighed(combine, age, damp) for combine in COMBINES for age in (None, *AGES) for damp in (None, *AGES)
 ]
-CODES: list[Combining] = [Coded(GradientCode(RANKS, s, seed=3), combine) for s in (1, 2, 3) for combine in COMBINES]
+CODES: list[Combining] = [Decoded(GradientCode(RANKS, s, seed=3), combine) for s in (1, 2, 3) for combine in COMBINES]
 SPECIALS = [0.0, -0.0, 1.0, 1e-45, -3e38, 3e38]
 """Denormals, zeros of both signs, and what overflows when it is added up."""
 Call = Callable[[], Any]
@@ -104,7 +104,7 @@ class Twins:
 
     def push(self, push: Contribution, now: float) -> list[Any]:
         if push not in self._came:
-            weight = 1.0 if isinstance(self.key.combining, Coded) else self._weight(push)
+            weight = 1.0 if isinstance(self.key.combining, Decoded) else self._weight(push)
             self._came[push] = (
                 replace(push, weight=weight),
                 self._drawn(self.key.value.shape, self.key.value.dtype.type),

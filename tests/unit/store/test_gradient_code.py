@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combining.coded import Coded
+from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.gradient_code import GradientCode, solved
 from byteps_like.store.gradient_coding import LARGEST, GradientCoding
 from byteps_like.store.ledger import Version
@@ -38,6 +38,12 @@ def test_every_set_of_ranks_that_is_large_enough_decodes_the_whole(n: int, s: in
             np.testing.assert_allclose(np.array(factors) @ coded[list(present)], gradients.sum(0), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "s"), CODES)
+def test_every_part_is_computed_by_one_rank_more_than_may_be_missing(n: int, s: int) -> None:
+    parts = [part for rank in range(n) for part in GradientCode(n, s).parts(rank)]
+    assert sorted(parts) == sorted(list(range(n)) * (s + 1))
+
+
 @pytest.mark.parametrize(("n", "s"), [(5, 2), (6, 2), (8, 0)])
 def test_a_set_that_is_too_small_decodes_nothing(n: int, s: int) -> None:
     code = GradientCode(n, s)
@@ -63,16 +69,16 @@ def version(*ranks: int) -> Version:
 
 
 def test_the_factors_of_a_version_are_those_of_its_ranks_in_their_order() -> None:
-    way = Coded(GradientCode(4, 1))
+    way = Decoded(GradientCode(4, 1))
     assert way.factors(version(3, 0, 2)) == [0.0, 0.25, 0.25]
-    assert Coded(GradientCode(4, 1), "sum").factors(version(1, 0, 3, 2)) == [0.0, 1.0, 0.0, 1.0]
+    assert Decoded(GradientCode(4, 1), "sum").factors(version(1, 0, 3, 2)) == [0.0, 1.0, 0.0, 1.0]
     assert way.factors(version(0, 1)) == way.factors(version(0, 7)) == way.factors(version()) == []
 
 
 def test_what_a_rank_sends_is_said_by_part() -> None:
     coding = GradientCoding(5, 1)
     assert list(coding.factors(4)) == [4, 0]
-    assert coding.options == {"consistency": "backup:b=1", "combine": Coded(coding.code).text()}
+    assert coding.options == {"consistency": "backup:b=1", "combine": Decoded(coding.code).text()}
 
 
 @pytest.mark.parametrize(("n", "s"), [(0, 0), (4, 4), (4, -1), (65, 1)])
@@ -97,7 +103,7 @@ def test_a_code_whose_factors_would_be_too_great_is_refused() -> None:
 )
 def test_policies_that_can_not_be_decoded(policy: str, ranks: int, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        Coded(GradientCode(4, 1)).check(policy_of(policy, ranks), ranks)
-    Coded(GradientCode(4, 1)).check(policy_of("k_of_n:k=3,grace=auto", 4), 4)
+        Decoded(GradientCode(4, 1)).check(policy_of(policy, ranks), ranks)
+    Decoded(GradientCode(4, 1)).check(policy_of("k_of_n:k=3,grace=auto", 4), 4)
     with pytest.raises(InvalidArgumentError, match="its weight is 1"):
-        Coded(GradientCode(4, 1)).check_weight(2.0)
+        Decoded(GradientCode(4, 1)).check_weight(2.0)

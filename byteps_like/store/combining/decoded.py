@@ -1,4 +1,4 @@
-"""Coded gradients: what the ranks that are there have sent adds up to the gradient of the whole batch."""
+"""Decoded gradients: what the ranks that are there have sent adds up to the gradient of the whole batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from byteps_like.store.policies.policy import Policy
 
 
 @dataclass(frozen=True)
-class Coded(Combining):
+class Decoded(Combining):
     """The sum or the mean of the gradients of all parts of `code`, which ranks have as sources.
 
     Raises InvalidArgumentError for an unknown `combine`.

@@ -1,4 +1,4 @@
-// Coded gradients: what the ranks that are there have sent adds up to the gradient of the whole batch.
+// Decoded gradients: what the ranks that are there have sent adds up to the gradient of the whole batch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace byteps_like {
 
-class Coded final : public Combining {
+class Decoded final : public Combining {
  public:
   static std::unique_ptr<Combining> Make(CodecSpec& spec);
 
@@ -23,7 +23,7 @@ class Coded final : public Combining {
  private:
   using Ranks = std::vector<uint32_t>;
 
-  Coded(bool is_mean, GradientCode code) : is_mean_(is_mean), code_(std::move(code)) {}
+  Decoded(bool is_mean, GradientCode code) : is_mean_(is_mean), code_(std::move(code)) {}
 
   const bool is_mean_;
   const GradientCode code_;
