@@ -45,9 +45,12 @@ class StoreFlow:
         self._segment = whole_elements(nbytes)
 
     def open(self, spec: LaneSpec, initial: memoryview | None, opened: Opened) -> None:
-        """Makes a key ready, unless it is. See StoreLane.open."""
+        """Makes a key ready, and gives it the spec, where it is open with another. See StoreLane.open and change."""
         lane = self._lanes.setdefault(spec.key, StoreLane(spec))
-        self._change(lane, lambda: lane.open(initial, opened))
+        if lane.has_value:
+            self._change(lane, lambda: lane.change(spec.text, opened))
+        else:
+            self._change(lane, lambda: lane.open(initial, opened))
 
     def push(self, key: int, push: LanePush) -> None:
         """Queues a contribution to a key that is open."""

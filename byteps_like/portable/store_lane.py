@@ -16,6 +16,10 @@ from byteps_like.worker.keeping import Outcome
 
 NOBODY = 0xFFFFFFFF
 """As the root of a spec: the value begins as zeros. As the version that a reader has: none."""
+CHANGES = 1
+"""As the number of a SPEC: the key's policy is to become that of the spec."""
+CHANGED = 2
+"""As an OPENED says it: all ranks have asked for that policy."""
 _CLOCKS = 1 << 32
 """Clocks wrap on the wire."""
 
@@ -96,6 +100,15 @@ class LanePull:
     """Of which it has got something."""
 
 
+@dataclass(eq=False, slots=True)
+class _Change:
+    """Of the spec, that this rank waits for."""
+
+    text: str
+    changed: list[Opened] = field(default_factory=list)
+    asked: bool = False
+
+
 class _Door(Enum):
     SHUT = auto()
     """SPEC is due."""
@@ -134,6 +147,7 @@ class StoreLane:
         """Not asked for."""
         self._reading: dict[int, LanePull] = {}
         """Asked for, by clock."""
+        self._change: _Change | None = None
 
     # What is asked of it
 
@@ -148,6 +162,24 @@ class StoreLane:
             self._initial = LanePush(initial, note, lambda _: None)
         if self._door is _Door.LACKING:
             self._door = _Door.SHUT
+
+    @property
+    def has_value(self) -> bool:
+        """Whether it was opened."""
+        return self._has_value
+
+    def change(self, text: str, changed: Opened) -> None:
+        """Of a key that was opened: `changed` is called when its spec is that one, whose policy alone is another. Goes
+        after what was asked before."""
+        if self._change is None:
+            if text == self.spec.text:
+                changed(None)
+                return
+            self._change = _Change(text)
+        if self._change.text != text:
+            changed(InvalidArgumentError(f"store key {self.spec.key} waits for another change of its policy"))
+            return
+        self._change.changed.append(changed)
 
     def push(self, push: LanePush) -> None:
         """Queues a contribution."""
@@ -171,6 +203,8 @@ class StoreLane:
             pull.got = 0
         self._pulls.extendleft(reversed(self._reading.values()))
         self._reading.clear()
+        if self._change is not None:
+            self._change.asked = False
 
     # What it has to say
 
@@ -202,21 +236,26 @@ class StoreLane:
             self._repeats.popleft()
         if self._door is _Door.SHUT or (self.current is not None and self.current.stage is PushStage.ASKS):
             return True
-        return self._door is _Door.OPEN and (bool(self._repeats) or self._next_pull() is not None)
+        return self._door is _Door.OPEN and (
+            bool(self._repeats) or self._next_pull() is not None or self._change_is_due()
+        )
 
     def question(self) -> Frame:
         """The next frame without any bytes of a value; it counts as sent. Call `has_question` before."""
         if self._door is _Door.SHUT:
             self._door = _Door.ASKED
-            text = self.spec.text.encode()
-            return replace(self._header(FrameType.SPEC), offset=self.spec.width, root=self.spec.root), text
+            return self._spec(self.spec.text, 0)
         if self._repeats:
             return self._repeat(self._repeats.popleft())
         current = self.current
         if current is not None and current.stage is PushStage.ASKS:
             current.stage = PushStage.ASKED
             return self._header(FrameType.RESUME, current.clock), b""
-        return self._ask()
+        if self._next_pull() is not None:
+            return self._ask()
+        assert self._change is not None
+        self._change.asked = True
+        return self._spec(self._change.text, CHANGES)
 
     def segment(self, most: int) -> Frame:
         """The next one, at most `most` bytes, of what `sends`; it counts as sent."""
@@ -229,6 +268,13 @@ class StoreLane:
             header, payload = self._noted(header), encode_note(push.note) + bytes(payload)
         self._sent(push, end)
         return replace(header, offset=begin), payload
+
+    def _change_is_due(self) -> bool:
+        return self._change is not None and not self._change.asked and not self._unsent
+
+    def _spec(self, text: str, number: int) -> Frame:
+        header = replace(self._header(FrameType.SPEC, number), offset=self.spec.width, root=self.spec.root)
+        return header, text.encode()
 
     def _header(self, kind: FrameType, clock: int = 0) -> Header:
         return Header(kind, self.spec.dtype, key=self.spec.key, round=clock % _CLOCKS, total=self.spec.nbytes)
@@ -286,6 +332,9 @@ class StoreLane:
             raise self._corrupt(f"a {header.type.name} frame")
 
     def _take_opened(self, header: Header) -> None:
+        if header.aux == CHANGED:
+            self._take_changed()
+            return
         if self._door is not _Door.ASKED:
             raise self._corrupt("an OPENED that answers nothing")
         if header.aux:
@@ -297,6 +346,14 @@ class StoreLane:
             return
         self._has_value, self._initial, self._clock = True, None, header.round
         self._tell_openers(None)
+
+    def _take_changed(self) -> None:
+        change = self._change
+        if change is None or not change.asked:
+            raise self._corrupt("a change that was not asked for")
+        self.spec, self._change = replace(self.spec, text=change.text), None
+        for changed in change.changed:
+            changed(None)
 
     def _begin_setting(self) -> None:
         initial = self._initial

@@ -196,10 +196,12 @@ class PortableWorker(Stands):
         self._raise_error()
         with self._lock:
             known = self._kept.setdefault(declared.tensor_id, spec)
-        if known != spec:
+        if not spec.is_variant_of(known):
             name = declared.spec.name
             raise MismatchError(f"rank {self.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)
         open_kept(self, declared, spec, initial).wait()
+        with self._lock:
+            self._kept[declared.tensor_id] = spec
         return PortableKept(self, declared)
 
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:

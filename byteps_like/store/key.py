@@ -105,6 +105,13 @@ class StoreKey:
         self._unheard = {one: answer for one, answer in self._unheard.items() if one[0] != source}
         return self._answered(events)
 
+    def change(self, policy: Policy, now: float) -> list[PushAnswer]:
+        """From now on `policy` decides, also on what is here. Raises InvalidArgumentError for one without rounds where
+        the update needs them."""
+        check_rounds(policy, self.update)
+        self.policy = policy
+        return self._answered(self.ledger.change(policy, now))
+
     def join(self, source: int) -> int:
         """A source has come: the clock of its first push."""
         return self.ledger.join(source)

@@ -94,6 +94,13 @@ class Ledger:
             events += self._make(now)
         return events
 
+    def change(self, policy: Policy, now: float) -> list[Event]:
+        """From now on `policy` decides, also on what is here."""
+        self.policy = policy
+        for source in sorted(self.clocks.keys() & self.paces.keys()):
+            self.leads[source] = policy.lead(self, source)
+        return self.pass_time(now)
+
     def may_read(self, reader: int) -> bool:
         """Whether a live source may read the version in force."""
         return self.policy.may_read(self, reader)
@@ -118,7 +125,7 @@ class Ledger:
         self._newest = now
 
     def _offer(self, push: Contribution, now: float) -> list[Event]:
-        verdict = self.policy.on_push(self, push)
+        verdict = PushVerdict.HOLD if self._waits(push.source) else self.policy.on_push(self, push)
         if verdict is PushVerdict.LATE:
             self._settle(push)
             return [Late(push)]
@@ -128,6 +135,10 @@ class Ledger:
             self.open.pushes[push.source] = push
             self.open.times.append(now)
         return []
+
+    def _waits(self, source: int) -> bool:
+        """Whether a contribution of it waits: of each source one goes after the other, and a version has one."""
+        return source in self.open.pushes or any(one.source == source for one in self._held)
 
     def _make(self, now: float) -> list[Event]:
         pushes, held = tuple(self.open.pushes.values()), self._held

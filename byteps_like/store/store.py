@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -138,7 +138,26 @@ class Store:
         ]
         self._open = dict(zip(tensors, self._keep(specs, list(arrays.values())), strict=True))
 
-    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
+    def change(self, consistency: Policy | str) -> None:
+        """From here on another policy holds for all tensors, for contributions that wait, too. All ranks call it, each
+        after its own pushes so far; blocks until all have.
+
+        Raises InvalidArgumentError for a policy that so many ranks, this update or this way of combining can't have,
+        and MismatchError where ranks ask for different ones.
+        """
+        terms = replace(
+            self._terms, policy=_policy(self._worker, consistency, self._terms.update, self._terms.combining)
+        )
+        for _, tensor in sorted(self._open.items()):  # in one order on all ranks: each call waits for the others
+            self._worker_that_keeps().keep(tensor.kept.declared, _keep_spec(tensor.kept.declared.spec, terms))
+        self._terms = terms
+
+    @property
+    def consistency(self) -> str:
+        """The policy in force, as text."""
+        return text_of(self._terms.policy)
+
+    def _worker_that_keeps(self) -> Keeps:
         if not isinstance(self._worker, Keeps):
             raise InvalidArgumentError(
                 f"rank {self._worker.rank}: Store {self.name!r} needs servers, and this job has none that can keep"
@@ -146,13 +165,14 @@ class Store:
                 rank=self._worker.rank,
                 operation="Store",
             )
+        return self._worker
+
+    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
+        keeps = self._worker_that_keeps()
         for declared, array in zip(self._worker.declare(specs), arrays, strict=True):
-            terms = self._terms
-            root = ROOT if terms.from_root else None
-            width = _row(declared.spec.shape, terms)
-            spec = KeepSpec(text_of(terms.policy), terms.combining.text(), terms.update.spec(), width, root)
-            initial = array.ctypes.data if root == self._worker.rank else 0
-            yield _Open(self._worker.keep(declared, spec, initial))
+            spec = _keep_spec(declared.spec, self._terms)
+            initial = array.ctypes.data if spec.root == self._worker.rank else 0
+            yield _Open(keeps.keep(declared, spec, initial))
 
     def push(
         self,
@@ -271,13 +291,24 @@ class _Terms:
 def _terms(
     worker: Worker, consistency: Policy | str, update: ValueUpdate | str, combining: Combining, init: str
 ) -> _Terms:
-    policy = policy_of(consistency, worker.size)
     found = update_of(update) if isinstance(update, str) else update
-    check_rounds(policy, found)
-    combining.check(policy, worker.size)
+    policy = _policy(worker, consistency, found, combining)
     if init not in ("root", "zeros"):
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
     return _Terms(policy, found, combining, init == "root")
+
+
+def _policy(worker: Worker, consistency: Policy | str, update: ValueUpdate, combining: Combining) -> Policy:
+    policy = policy_of(consistency, worker.size)
+    check_rounds(policy, update)
+    combining.check(policy, worker.size)
+    return policy
+
+
+def _keep_spec(tensor: TensorSpec, terms: _Terms) -> KeepSpec:
+    root = ROOT if terms.from_root else None
+    width = _row(tensor.shape, terms)
+    return KeepSpec(text_of(terms.policy), terms.combining.text(), terms.update.spec(), width, root)
 
 
 def _row(shape: tuple[int, ...], terms: _Terms) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from byteps_like.dtypes import DType
@@ -32,6 +32,10 @@ class KeepSpec:
     def text(self) -> str:
         """As servers are told, and compare."""
         return f"policy {self.policy}\ncombine {self.combine}\nupdate {self.update}"
+
+    def is_variant_of(self, other: KeepSpec) -> bool:
+        """Whether all but the policy is the same."""
+        return replace(self, policy=other.policy) == other
 
 
 class Outcome(NamedTuple):
@@ -86,6 +90,9 @@ class Keeps(Protocol):
         Raises MismatchError (naming both ranks and both texts) where ranks give different specs: one that has opened
         the tensor by then hears of it in a later call. InvalidArgumentError for a spec that servers refuse, a tensor of
         another dtype, and on the root where a value is wanted and none given.
+
+        Of a tensor that is open already, with a spec whose policy alone is another: once all ranks have asked for that
+        it is in force, for what is under way, too, and the call returns.
         """
 
 

@@ -47,8 +47,9 @@ enum class FrameType : uint8_t {
   kCodec = 16,   // worker -> server: codec `aux` of this link; payload = UTF-8 text, its canonical spec
   // Of store keys, whose values servers keep (server/store). `round` is a source's clock.
   kSpec = 17,     // worker -> server: `key` is a store key of `total` bytes and spec `aux` of this link, whose text is
-                  // the payload at its first use
-  kOpened = 18,   // server -> worker: it has version `offset`, and the sender's next contribution is number `round`
+                  // the payload at its first use; `round` = kChanges: its policy is to become that of this spec
+  kOpened = 18,   // server -> worker: it has version `offset`, and the sender's next contribution is number `round`;
+                  // aux = Opened
   kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version
   kPull = 20,     // worker -> server: wants bytes `offset` to `total` of a version of at least `aux` other than `root`
   kValue = 21,    // server -> worker: a segment of version `root`; with `offset` = `total`: the reader has that version
@@ -62,6 +63,15 @@ enum FrameFlag : uint8_t {
   kAbsent = 8,       // PUSH: the rank brings nothing to this round, and wants no result; RESULT: it is over
   kNoted = 16,       // PUSH, its first frame: the payload begins with a note (csrc/wire/note.h), outside `total`
   kSilent = 32,      // PUSH: no RESULT is wanted
+};
+
+inline constexpr uint32_t kChanges = 1;
+
+// How a store key is, in the answer to a SPEC.
+enum Opened : uint32_t {
+  kHasValue = 0,
+  kLacksValue = 1,  // which this rank is to set
+  kChanged = 2,     // all ranks have asked for the policy that is in force now
 };
 
 struct Header {

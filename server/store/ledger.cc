@@ -16,7 +16,7 @@ const StorePush* OpenVersion::Find(uint32_t source) const {
   return found == pushes.end() ? nullptr : &*found;
 }
 
-Ledger::Ledger(const StorePolicy& policy, uint32_t sources, double now) : policy_(policy), live_(sources) {
+Ledger::Ledger(const StorePolicy& policy, uint32_t sources, double now) : policy_(&policy), live_(sources) {
   open_.since = now;
   for (uint32_t number = 0; number < sources; ++number) sources_.push_back({.number = number});
 }
@@ -57,12 +57,19 @@ Status Ledger::Push(const StorePush& push, double now, std::vector<Settled>* eve
 }
 
 void Ledger::PassTime(double now, std::vector<Settled>* events) {
-  for (auto due = policy_.ReadyAt(*this); due && *due <= now; due = policy_.ReadyAt(*this)) Make(now, events);
+  for (auto due = policy_->ReadyAt(*this); due && *due <= now; due = policy_->ReadyAt(*this)) Make(now, events);
 }
 
 void Ledger::Lose(uint32_t source, double now, std::vector<Settled>* events) {
   At(source).live = false;
   --live_;
+  PassTime(now, events);
+}
+
+void Ledger::Change(const StorePolicy& policy, double now, std::vector<Settled>* events) {
+  policy_ = &policy;
+  for (SourceState& source : sources_)
+    if (source.live && source.base >= 0) source.lead = policy_->Lead(*this, source.number);
   PassTime(now, events);
 }
 
@@ -89,8 +96,13 @@ void Ledger::Note(const StorePush& push, double now) {
   newest_ = now;
 }
 
+// Whether a contribution of it waits: of each source one goes after the other, and a version has one.
+bool Ledger::Waits(uint32_t source) const {
+  return open_.Find(source) != nullptr || std::ranges::find(held_, source, &StorePush::source) != held_.end();
+}
+
 void Ledger::Offer(const StorePush& push, double now, std::vector<Settled>* events) {
-  switch (policy_.OnPush(*this, push)) {
+  switch (Waits(push.source) ? PushVerdict::kHold : policy_->OnPush(*this, push)) {
     case PushVerdict::kLate:
       return Settle(push, 0, events);
     case PushVerdict::kHold:
@@ -112,7 +124,7 @@ void Ledger::Make(double now, std::vector<Settled>* events) {
 void Ledger::Settle(const StorePush& push, int64_t version, std::vector<Settled>* events) {
   SourceState& source = At(push.source);
   ++source.clock;
-  if (source.live) source.lead = policy_.Lead(*this, push.source);
+  if (source.live) source.lead = policy_->Lead(*this, push.source);
   events->push_back({push, version});
 }
 

@@ -58,18 +58,21 @@ class Ledger {
   void PassTime(double now, std::vector<Settled>* events);
   void Lose(uint32_t source, double now, std::vector<Settled>* events);
   int64_t Join(uint32_t source);  // the clock of its first push
+  // From now on `policy`, which lives longer, decides, also on what is here.
+  void Change(const StorePolicy& policy, double now, std::vector<Settled>* events);
 
-  bool MayRead(uint32_t reader) const { return policy_.MayRead(*this, reader); }
+  bool MayRead(uint32_t reader) const { return policy_->MayRead(*this, reader); }
 
  private:
   const SourceState* Find(uint32_t number) const;
   SourceState& At(uint32_t number) { return const_cast<SourceState&>(*Find(number)); }
   void Note(const StorePush& push, double now);
+  bool Waits(uint32_t source) const;
   void Offer(const StorePush& push, double now, std::vector<Settled>* events);
   void Make(double now, std::vector<Settled>* events);
   void Settle(const StorePush& push, int64_t version, std::vector<Settled>* events);
 
-  const StorePolicy& policy_;
+  const StorePolicy* policy_;
   int64_t version_ = 0;
   uint32_t live_ = 0;
   std::vector<SourceState> sources_;

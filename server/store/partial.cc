@@ -17,7 +17,6 @@ double LastWorthWaiting(const Ledger& key) {
 }  // namespace
 
 PushVerdict Partial::OnPush(const Ledger& key, const StorePush& push) const {
-  if (key.open().Find(push.source) != nullptr) return PushVerdict::kHold;
   return static_cast<double>(key.version() - push.base) <= max_age_ ? PushVerdict::kCount : PushVerdict::kLate;
 }
 

@@ -42,6 +42,10 @@ Result<std::shared_ptr<const StoreRules>> ParseSpec(std::string_view text) {
 
 struct ShardStore::Spec {
   std::string policy() const { return text.substr(kLines[0].size(), text.find('\n') - kLines[0].size()); }
+  // All but the policy is the same.
+  bool IsVariantOf(const Spec& other) const {
+    return std::string_view(text).substr(text.find('\n')) == std::string_view(other.text).substr(other.text.find('\n'));
+  }
 
   std::string text;
   std::shared_ptr<const StoreRules> rules;
@@ -82,16 +86,17 @@ struct ShardStore::Sending {
   }
 };
 
-// A rank that waits for a first value.
+// A rank that waits for a first value, or for another policy.
 struct ShardStore::Opener {
   uint32_t rank = 0;
   double since = 0;
 };
 
 struct ShardStore::Entry {
+  // The policy may be the one before, on whose change a rank has no answer yet.
   bool IsLike(const Entry& other) const {
-    return spec == other.spec && dtype == other.dtype && total == other.total && width == other.width &&
-           begun_by == other.begun_by;
+    return (spec == other.spec || former == other.spec) && dtype == other.dtype && total == other.total &&
+           width == other.width && begun_by == other.begun_by;
   }
   std::string Text() const {
     const std::string begins = begun_by == kNoRank ? "zeros" : "the value of " + RankText(begun_by);
@@ -101,6 +106,9 @@ struct ShardStore::Entry {
 
   uint64_t number = 0;
   const Spec* spec = nullptr;
+  const Spec* former = nullptr;    // before the policy was changed
+  const Spec* proposed = nullptr;  // by ranks that wait until all others have done so
+  std::vector<Opener> proposers;
   DType dtype{};
   uint32_t total = 0;
   uint64_t width = 0;           // elements of a row
@@ -210,6 +218,12 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
 
 void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view text) {
   const Spec* const spec = SpecOf(rank, header, text);
+  if (spec != nullptr && header.round == kChanges) {
+    const auto found = keys_.find(header.key);
+    if (found == keys_.end() || found->second->key == nullptr)
+      return Refuse(rank, header.key, "the policy of a key without a value can't be changed");
+    return Propose(*found->second, rank, *spec);
+  }
   Entry* const entry = spec == nullptr ? nullptr : FindOrMake(rank, header, *spec);
   if (entry == nullptr) return;
   entry->forgotten[rank] = false;
@@ -225,16 +239,48 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
 }
 
 void ShardStore::Open(const Entry& entry, uint32_t rank) {
+  Answer(entry, rank, entry.key == nullptr ? kLacksValue : kHasValue);
+}
+
+void ShardStore::Answer(const Entry& entry, uint32_t rank, Opened how) {
   Header answer;
   answer.type = FrameType::kOpened;
   answer.key = entry.number;
-  if (entry.key == nullptr) {
-    answer.aux = 1;
-  } else {
+  answer.aux = how;
+  if (how != kLacksValue) {
     answer.offset = static_cast<uint64_t>(entry.key->ledger().version());
     answer.round = static_cast<uint32_t>(entry.key->ledger().Clock(rank));
   }
   host_.Answer(rank, answer);
+}
+
+// This rank wants another policy, which is in force once all ranks have said so.
+void ShardStore::Propose(Entry& entry, uint32_t rank, const Spec& spec) {
+  const Spec& other = entry.proposed != nullptr ? *entry.proposed : *entry.spec;
+  if (!spec.IsVariantOf(other) || (entry.proposed != nullptr && entry.proposed != &spec)) {
+    const uint32_t first = entry.proposers.empty() ? entry.first : entry.proposers.front().rank;
+    return host_.FailStore(Status(Code::kMismatch, StoreKeyText(entry.number) +
+                                                       ": the ranks disagree: " + RankText(first) + " wants " +
+                                                       other.text + "; " + RankText(rank) + " wants " + spec.text));
+  }
+  if (entry.proposed == nullptr && &spec == entry.spec) return Answer(entry, rank, kChanged);
+  entry.proposed = &spec;
+  if (std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end())
+    entry.proposers.push_back({rank, host_.Now()});
+  ChangeIfAgreed(entry);
+}
+
+// False: the job has failed.
+bool ShardStore::ChangeIfAgreed(Entry& entry) {
+  if (entry.proposed == nullptr) return true;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (!ranks_[rank].left && std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end())
+      return true;
+  entry.former = std::exchange(entry.spec, std::exchange(entry.proposed, nullptr));
+  if (!Done(entry, entry.key->Change(entry.spec->rules, host_.Now(), &answers_))) return false;
+  for (const Opener& one : std::exchange(entry.proposers, {}))
+    if (!ranks_[one.rank].left) Answer(entry, one.rank, kChanged);
+  return true;
 }
 
 // Its first value is there. False: the job has failed.
@@ -450,6 +496,7 @@ void ShardStore::OnLeft(uint32_t rank) {
     numbers.push_back(number);
     entry->arrivals[rank] = {};
     if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_))) return;
+    if (!ChangeIfAgreed(*entry)) return;
   }
   for (const uint64_t number : numbers) FreeIfForgotten(number);
 }
@@ -532,6 +579,8 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   for (auto& [number, entry] : keys_) {
     std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
     std::erase_if(entry->openers, [rank](const Opener& opener) { return opener.rank == rank; });
+    std::erase_if(entry->proposers, [rank](const Opener& opener) { return opener.rank == rank; });
+    if (entry->proposers.empty()) entry->proposed = nullptr;
   }
 }
 
@@ -540,7 +589,7 @@ void ShardStore::OnLinkGone(uint32_t rank) {
 bool ShardStore::HasWaiting() const {
   return std::ranges::any_of(keys_, [](const auto& one) {
     const Entry& entry = *one.second;
-    return !entry.readers.empty() || !entry.openers.empty() || entry.held_since;
+    return !entry.readers.empty() || !entry.openers.empty() || !entry.proposers.empty() || entry.held_since;
   });
 }
 
@@ -548,41 +597,45 @@ std::vector<ShardStore::Wait> ShardStore::Waits() const {
   struct Longest {
     double since = 0;
     const Entry* of = nullptr;
-    const char* what = nullptr;
+    Awaited what{};
   };
   std::vector<Longest> longest(ranks_.size());
-  const auto waits = [&](uint32_t rank, double since, const Entry& of, const char* what) {
+  const auto waits = [&](uint32_t rank, double since, const Entry& of, Awaited what) {
     if (ranks_[rank].left || (longest[rank].of != nullptr && longest[rank].since <= since)) return;
     longest[rank] = {since, &of, what};
   };
   for (const auto& [number, entry] : keys_) {
-    for (const Opener& opener : entry->openers) waits(opener.rank, opener.since, *entry, nullptr);
-    for (const Reader& reader : entry->readers) waits(reader.rank, reader.since, *entry, "to read");
+    for (const Opener& opener : entry->openers) waits(opener.rank, opener.since, *entry, Awaited::kValue);
+    for (const Opener& opener : entry->proposers) waits(opener.rank, opener.since, *entry, Awaited::kPolicy);
+    for (const Reader& reader : entry->readers) waits(reader.rank, reader.since, *entry, Awaited::kReading);
     if (entry->held_since)
-      for (const uint32_t rank : entry->key->Waiters())
-        waits(rank, *entry->held_since, *entry, "for more contributions, to make");
+      for (const uint32_t rank : entry->key->Waiters()) waits(rank, *entry->held_since, *entry, Awaited::kVersion);
   }
   std::vector<Wait> found;
   for (uint32_t rank = 0; rank < longest.size(); ++rank)
     if (const Longest& one = longest[rank]; one.of != nullptr)
-      found.push_back({rank, one.since,
-                       one.what != nullptr
-                           ? Described(*one.of, rank, one.what)
-                           : StoreKeyText(one.of->number) + ": " + RankText(rank) +
-                                 " waits for the first value, which " + RankText(one.of->begun_by) + " is to set"});
+      found.push_back({rank, one.since, Described(*one.of, rank, one.what)});
   return found;
 }
 
-// Who waits for whom, and why: all ranks' contributions that are behind them.
-std::string ShardStore::Described(const Entry& entry, uint32_t rank, const std::string& what) {
+// Who waits for whom, and why.
+std::string ShardStore::Described(const Entry& entry, uint32_t rank, Awaited what) {
+  const std::string key = StoreKeyText(entry.number);
+  if (what == Awaited::kValue)
+    return key + ": " + RankText(rank) + " waits for the first value, which " + RankText(entry.begun_by) + " is to set";
+  if (what == Awaited::kPolicy)
+    return key + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits until all ranks have changed it to " +
+           entry.proposed->policy() + ", as " + std::to_string(entry.proposers.size()) + " have";
   const Ledger& ledger = entry.key->ledger();
   std::string clocks;
   for (const SourceState& source : ledger.sources())
     clocks += (clocks.empty() ? "" : ", ") + std::to_string(ledger.Clock(source.number)) +
               (source.live ? "" : " (it has left)");
-  return StoreKeyText(entry.number) + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits " + what +
-         " version " + std::to_string(ledger.version() + (what == "to read" ? 0 : 1)) +
-         (what == "to read" ? " or a later one" : "") + "; contributions that have come, by rank: " + clocks;
+  const bool reads = what == Awaited::kReading;
+  return key + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits " +
+         (reads ? "to read" : "for more contributions, to make") + " version " +
+         std::to_string(ledger.version() + (reads ? 0 : 1)) + (reads ? " or a later one" : "") +
+         "; contributions that have come, by rank: " + clocks;
 }
 
 }  // namespace byteps_like

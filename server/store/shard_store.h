@@ -59,8 +59,8 @@ class ShardStore {
   void OnLeft(uint32_t rank);  // it will contribute no more, and read no more
   void PassTime();
 
-  // A rank that waits for others: for a first value, for one that it may not read yet, or for what its contribution
-  // will be part of. And an error's text.
+  // A rank that waits for others: for a first value, for one that it may not read yet, for what its contribution will
+  // be part of, or for another policy. And an error's text.
   struct Wait {
     uint32_t rank = 0;
     double since = 0;
@@ -70,6 +70,7 @@ class ShardStore {
   std::vector<Wait> Waits() const;  // the longest of each rank that waits
 
  private:
+  enum class Awaited { kValue, kReading, kVersion, kPolicy };
   struct Spec;
   struct Reader;
   struct Opener;
@@ -83,6 +84,9 @@ class ShardStore {
   Entry* FindOrMake(uint32_t rank, const Header& header, const Spec& spec);
   bool Agrees(const Entry& entry, uint32_t rank, const Header& header, const Spec& spec);
   void Open(const Entry& entry, uint32_t rank);
+  void Answer(const Entry& entry, uint32_t rank, Opened how);
+  void Propose(Entry& entry, uint32_t rank, const Spec& spec);
+  bool ChangeIfAgreed(Entry& entry);
   bool Begin(Entry& entry, ShardBuffer value);
   ShardBuffer Take(const Entry& entry);
   Arrival* ArrivalOf(Entry& entry, uint32_t rank, const Header& header);
@@ -98,7 +102,7 @@ class ShardStore {
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);
   void FreeIfForgotten(uint64_t key);
-  static std::string Described(const Entry& entry, uint32_t rank, const std::string& what);
+  static std::string Described(const Entry& entry, uint32_t rank, Awaited what);
   size_t EntryBytes() const;
 
   StoreHost& host_;

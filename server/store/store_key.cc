@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "csrc/base/decimal.h"
 #include "server/update/updates.h"
@@ -102,6 +103,16 @@ Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answ
   std::vector<Settled> events;
   ledger_.Lose(source, now, &events);
   Heard(source, INT64_MAX);  // nobody asks any more
+  Answer(events, std::move(fresh), answers);
+  return {};
+}
+
+Status StoreKey::Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers) {
+  ShardBuffer fresh;
+  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  const auto before = std::exchange(rules_, std::move(rules));  // whose policy the ledger still has
+  std::vector<Settled> events;
+  ledger_.Change(*rules_->policy, now, &events);
   Answer(events, std::move(fresh), answers);
   return {};
 }

@@ -92,6 +92,9 @@ class StoreKey {
   // What a source has pushed counts, but nobody waits for it any more.
   Status Lose(uint32_t source, double now, std::vector<PushAnswer>* answers);
 
+  // From now on other rules, which differ in their policy alone, hold for what is here, too.
+  Status Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers);
+
   int64_t Join(uint32_t source) { return ledger_.Join(source); }  // the clock of its first push
   // The source has had the answers to its contributions before `clock`.
   void Heard(uint32_t source, int64_t clock);
@@ -118,7 +121,7 @@ class StoreKey {
   bool Apply(int64_t version, std::span<const WholePush> pushes, ShardBuffer& fresh);
   std::byte* Writable(ShardBuffer& fresh);
 
-  const std::shared_ptr<const StoreRules> rules_;
+  std::shared_ptr<const StoreRules> rules_;
   ShardMemory& memory_;
   const DType dtype_;
   const ValueShape shape_;

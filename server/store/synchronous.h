@@ -9,9 +9,7 @@ class Bsp final : public StorePolicy {
  public:
   static std::unique_ptr<StorePolicy> Make(CodecSpec&) { return std::make_unique<Bsp>(); }
 
-  PushVerdict OnPush(const Ledger& key, const StorePush& push) const override {
-    return key.open().Find(push.source) != nullptr ? PushVerdict::kHold : PushVerdict::kCount;
-  }
+  PushVerdict OnPush(const Ledger&, const StorePush&) const override { return PushVerdict::kCount; }
   std::optional<double> ReadyAt(const Ledger& key) const override {
     return !key.open().pushes.empty() && key.AllLiveAreHere() ? std::optional(kNow) : std::nullopt;
   }

@@ -250,7 +250,7 @@ def test_fragments_are_equal_parts_of_any_layout():
         ({"quorum": 0.0}, InvalidArgumentError, "quorum=0.0"),
         ({"grace": 1.0}, InvalidArgumentError, "waited for anyway"),
         ({"grace": "auto"}, InvalidArgumentError, "waited for anyway"),
-        ({"quorum": 0.5, "grace": "long"}, InvalidArgumentError, "nor \"auto\""),
+        ({"quorum": 0.5, "grace": "long"}, InvalidArgumentError, 'nor "auto"'),
         ({"weight": "two"}, InvalidArgumentError, "weight='two'"),
         ({"H": 3, "every": 4}, TypeError, "another name for 'every'"),
         ({"H": 3, "sync_every": 4}, TypeError, "another name for 'every'"),

@@ -225,6 +225,37 @@ def test_pushes_that_cannot_be_are_refused(job):
     job.everybody(attempt)
 
 
+def test_a_policy_that_all_ranks_change_holds_for_what_waits_and_what_comes(job):
+    first = np.zeros(300_000, np.int64)
+    meeting = threading.Barrier(RANKS)
+
+    def train(worker: Any) -> Any:
+        store = Store("change", {"w": first, "v": first}, consistency="bsp", combine="sum", worker=worker)
+        early = store.push("w", first + 1) if worker.rank == 0 else None  # which waits for the others
+        store.change("asp")
+        assert store.consistency == "asp"
+        if early:
+            early.wait(DEADLINE)
+        meeting.wait(DEADLINE)
+        store.push("w", first + 1).wait(DEADLINE)
+        meeting.wait(DEADLINE)
+        store.change("bsp")
+        out = np.empty_like(first)
+        store.push_pull("w", first + 1, out).wait(DEADLINE)
+        return out, store.versions("w")
+
+    for out, versions in job.everybody(train):
+        assert (out == 1 + RANKS + RANKS).all() and set(versions) == {1 + RANKS + 1}
+
+
+def test_policies_that_can_not_be_changed_to_are_refused_at_once(job):
+    store = job.everybody(lambda worker: Store("fixed", {"w": np.zeros(3)}, update="none", worker=worker))[0]
+    for policy, match in (("asp", "has no rounds"), ("backup:b=3", "of 3 leave none"), ("never", "no policy")):
+        with pytest.raises(InvalidArgumentError, match=match):
+            store.change(policy)
+    assert store.consistency == "bsp"
+
+
 def test_a_job_without_servers_has_no_store():
     with pytest.raises(InvalidArgumentError, match="needs servers"):
         Store("alone", {"w": np.zeros(3)}, worker=LocalWorker(1 << 20))

@@ -4,6 +4,7 @@ same order; periods, weights, closures; what is refused."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -518,3 +519,41 @@ def test_coded_gradients_are_those_of_the_whole_batch_though_nobody_waits_for_on
     for weights, version in found:
         assert version == steps
         torch.testing.assert_close(weights, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("apply", ["server", "worker"])
+def test_a_consistency_can_be_changed_between_steps(runtimes, apply):
+    """Each rank's own steps, one rank after the other, between those that all make together."""
+    together = f"{ALL},late=next"  # the weights of whoever was first are old by then
+    versions = 1 + 2 * RANKS + 1
+    turn = [threading.Barrier(RANKS) for _ in range(RANKS)]
+
+    def body(rank: int) -> tuple[int, torch.Tensor]:
+        model = model_of()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistency=together, apply=apply)
+
+        def step(number: int) -> None:
+            optimizer.zero_grad()
+            loss_of(model, rank, number).backward()
+            optimizer.step()
+
+        step(0)
+        optimizer.change_consistency("asp")
+        for other in range(RANKS):
+            if other == rank:
+                step(1)
+                step(2)  # which would wait for the others
+            turn[other].wait(DEADLINE)
+        optimizer.change_consistency(together)
+        step(3)
+        limit = time.monotonic() + DEADLINE
+        while optimizer.version < versions and time.monotonic() < limit:  # whose weights were old may read at once
+            optimizer.pull()
+        with pytest.raises(InvalidArgumentError, match="no policy"):
+            optimizer.change_consistency("never")
+        return optimizer.version, torch.cat([one.detach().flatten() for one in model.parameters()])
+
+    found = everywhere(runtimes, body)
+    assert [version for version, _ in found] == [versions] * RANKS
+    assert torch.equal(found[0][1], found[1][1])

@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -57,7 +59,7 @@ class PyStoreKey {
  public:
   PyStoreKey(const ValueSource& value, std::string_view policy, std::string_view combining, std::string_view update,
              uint32_t sources, double now, uint64_t limit)
-      : memory_(std::make_shared<Memory>(limit)), dtype_(TypeOf(value)) {
+      : memory_(std::make_shared<Memory>(limit)), dtype_(TypeOf(value)), combining_(combining), update_(update) {
     for (size_t i = 0; i < value.ndim(); ++i) shape_.push_back(value.shape(i));
     auto rules = StoreRules::Parse(policy, combining, update);
     ThrowIfFailed(rules.status());
@@ -84,6 +86,13 @@ class PyStoreKey {
   Answers Lose(uint32_t source, double now) {
     std::vector<PushAnswer> answers;
     ThrowIfFailed(key_->Lose(source, now, &answers));
+    return Listed(answers);
+  }
+  Answers Change(std::string_view policy, double now) {
+    auto rules = StoreRules::Parse(policy, combining_, update_);
+    ThrowIfFailed(rules.status());
+    std::vector<PushAnswer> answers;
+    ThrowIfFailed(key_->Change(*rules, now, &answers));
     return Listed(answers);
   }
   int64_t Join(uint32_t source) { return key_->Join(source); }
@@ -113,6 +122,7 @@ class PyStoreKey {
   std::shared_ptr<Memory> memory_;
   std::vector<size_t> shape_;
   DType dtype_;
+  const std::string combining_, update_;
   size_t bytes_ = 0;
   std::unique_ptr<StoreKey> key_;
 };
@@ -129,6 +139,7 @@ void BindStoreKey(nb::module_& m) {
            "`push`: source, clock, base, weight.")
       .def("pass_time", &PyStoreKey::PassTime)
       .def("lose", &PyStoreKey::Lose)
+      .def("change", &PyStoreKey::Change, "policy"_a, "now"_a)
       .def("join", &PyStoreKey::Join)
       .def("heard", &PyStoreKey::Heard)
       .def("may_read", &PyStoreKey::MayRead)

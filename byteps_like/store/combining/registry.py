@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.combining import Combining
+from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.gradient_code import GradientCode
 from byteps_like.store.combining.weighed import COMBINES, AgeFactor, Weighed
 

@@ -79,7 +79,8 @@ class Dssp(EachAtOnce):
         if ahead < self.lo:
             return self.lo
         if ahead > self.lo:
-            return key.leads.get(source, self.lo)
+            granted = key.leads.get(source, math.inf)
+            return self.lo if granted == math.inf else min(granted, self.hi)
         slowest = min(key.clocks, key=lambda one: (key.clocks[one], one))
         return self.lo + extra(key.paces[source], key.paces.get(slowest, PushPace()), self.hi - self.lo)
 

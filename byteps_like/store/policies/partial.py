@@ -36,8 +36,6 @@ class Partial(Policy):
 
     @override
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
-        if push.source in key.open.pushes:
-            return PushVerdict.HOLD
         allowed = self.max_age if self.late == "next" else 0
         return PushVerdict.COUNT if key.version - push.base <= allowed else PushVerdict.LATE
 

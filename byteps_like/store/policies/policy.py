@@ -116,7 +116,8 @@ class Policy(ABC):
 
     @abstractmethod
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
-        """What becomes of a push: asked when it has come, and again after each version if it is held."""
+        """What becomes of a push: asked when it has come, and again after each version if it is held. Of a source with
+        another one in the open version, or held, it is held unasked."""
 
     @abstractmethod
     def ready_at(self, key: Key) -> float | None:

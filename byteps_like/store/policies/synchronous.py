@@ -17,7 +17,7 @@ class Bsp(Policy):
 
     @override
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
-        return PushVerdict.HOLD if push.source in key.open.pushes else PushVerdict.COUNT
+        return PushVerdict.COUNT
 
     @override
     def ready_at(self, key: Key) -> float | None:

@@ -11,6 +11,8 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.policies.bounded import Asp
+from byteps_like.store.policies.policy import Policy
 from byteps_like.torch.gradients.slot import too_many_passes
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.pushes import Pushes
@@ -37,16 +39,13 @@ class _Given:
 
 class GradientPushes(Pushes):
     """Parameters have hooks. Between two pulls of one the plain optimizer steps with its gradient (Dean et al., "Large
-    Scale Distributed Deep Networks", NeurIPS 2012).
-
-    `each_step`: servers wait for a contribution of each step, be it zeros.
-    """
+    Scale Distributed Deep Networks", NeurIPS 2012)."""
 
     def __init__(
-        self, weights: KeptWeights, periods: Periods, rates: Callable[[], dict[int, float]], each_step: bool
+        self, weights: KeptWeights, periods: Periods, rates: Callable[[], dict[int, float]], policy: Policy
     ) -> None:
         super().__init__(weights, periods)
-        self._rates, self._each_step = rates, each_step
+        self._rates, self._each_step = rates, _waits_for_each_step(policy)
         self._given: dict[int, _Given] = {}
         self.refresh()
 
@@ -56,6 +55,11 @@ class GradientPushes(Pushes):
             if id(parameter) not in self._given:
                 register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
                 self._given[id(parameter)] = _Given(name, register(self._accumulated))
+
+    @override
+    def change(self, policy: Policy) -> None:
+        super().change(policy)
+        self._each_step = _waits_for_each_step(policy)
 
     @override
     def step(self, plain: Callable[[], Any]) -> None:
@@ -121,6 +125,11 @@ class GradientPushes(Pushes):
         given.sum = None
         if self._periods.pulls(given.name, self._steps):
             self._weights.start_read(parameter)
+
+
+def _waits_for_each_step(policy: Policy) -> bool:
+    """Whether servers wait for a contribution of each step, be it zeros."""
+    return not isinstance(policy, Asp)
 
 
 def _without_gradients(parameters: list[torch.Tensor], plain: Callable[[], Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.combining.combining import check_weight
-from byteps_like.store.policies.bounded import Asp
+from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of
 from byteps_like.store.updates.plain import Add
 from byteps_like.store.updates.update import ValueUpdate
@@ -76,6 +76,12 @@ class StoredOptimizerMixin(DistributedTwin):
         Blocks; raises the job's error."""
         self._distribution.pull()
 
+    def change_consistency(self, consistency: Policy | str) -> None:
+        """From here on another consistency holds, for contributions that wait, too. All ranks call it, between two
+        steps; blocks until all have. Raises InvalidArgumentError for one that can't be, and within a step."""
+        self._distribution.check_between_steps()
+        self._distribution.change(policy_of(consistency, _runtime.current().worker.size))
+
     def synchronize(self) -> None:
         """Does nothing where ranks apply gradients, which stay this rank's own, to be clipped or not before `step()`.
         Raises InvalidArgumentError where servers do."""
@@ -133,6 +139,10 @@ class AloneMixin(OutsiderMixin):
     def pull(self) -> None:
         """Does nothing."""
 
+    def change_consistency(self, consistency: Policy | str) -> None:
+        """Nothing changes. Raises InvalidArgumentError for a consistency that can't be."""
+        policy_of(consistency, 1)
+
 
 def stored(
     optimizer: torch.optim.Optimizer, names: ParameterNames, terms: StoredTerms, op: Op, passes: int
@@ -153,7 +163,7 @@ def stored(
     pushes: Pushes
     if _by_servers(optimizer, terms.apply):
         weights = KeptWeights(names, _updates_of(optimizer), store)
-        pushes = GradientPushes(weights, terms.periods, names.rates, not isinstance(policy, Asp))
+        pushes = GradientPushes(weights, terms.periods, names.rates, policy)
     else:
         pushes = DeltaPushes(KeptWeights(names, lambda _: Add(), store), terms.periods)
     pushes.passes_per_step = passes

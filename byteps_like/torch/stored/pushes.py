@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from byteps_like.store.future import Future
+from byteps_like.store.policies.policy import Policy
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.weights import KeptWeights
@@ -52,6 +53,10 @@ class Pushes(ABC):
 
     def check_between_steps(self) -> None:  # noqa: B027 - nothing to do without hooks
         """Raises InvalidArgumentError within a step that is hurt by a change."""
+
+    def change(self, policy: Policy) -> None:
+        """Another policy holds from here on. Blocks until all ranks have called it."""
+        self._weights.change(policy)
 
     def check_unsent(self, what: str) -> None:  # noqa: B027 - nothing to do without hooks
         """Raises InvalidArgumentError where gradients are gone before `what` can see them."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from byteps_like.store.future import Future
+from byteps_like.store.policies.policy import Policy
 from byteps_like.store.store import Store
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
@@ -59,6 +60,12 @@ class KeptWeights:
             label = f"{self._label}.{len(set(self._stores.values()))}"
             store = Store(label, kept, update=update, worker=self._worker, **self.store)
             self._stores.update({id(parameter): store for parameter in parameters.values()})
+
+    def change(self, policy: Policy) -> None:
+        """Has another policy hold, from here on. Blocks until all ranks have called it; raises as Store.change."""
+        self.store = {**self.store, "consistency": policy}
+        for store in dict.fromkeys(self._stores.values()):
+            store.change(policy)
 
     def name(self, parameter: torch.Tensor) -> str:
         """What it is called."""

@@ -53,7 +53,7 @@ class KeptTensors:
         check_keep(declared, spec, self._worker.size)
         with self._lock:
             known = self._specs.setdefault(declared.tensor_id, spec)
-        if known != spec:
+        if not spec.is_variant_of(known):
             raise MismatchError(
                 f"rank {self._worker.rank} keeps {declared.spec.name!r} as {known}, and asks for {spec}",
                 key=declared.spec.name,
@@ -64,6 +64,8 @@ class KeptTensors:
             declared, lambda engine, tensor: engine.keep(tensor, spec.text, spec.width, root, *value)
         )
         EngineKeepHandle(self._worker, opening, declared).wait()
+        with self._lock:
+            self._specs[declared.tensor_id] = spec
         return EngineKept(self._worker, declared)
 
     def forget(self, declared: Declared) -> None:

@@ -22,6 +22,19 @@ void KeptKey::Open(const std::byte* initial, KeepTicket opening) {
   openings_.push_back(std::move(opening));
 }
 
+void KeptKey::Change(uint32_t text, KeepTicket change) {
+  if (!change_) {
+    if (text == spec_.text) return sink_.Settled(change, Status(), {});
+    change_ = Changing{.text = text};
+  }
+  if (change_->text != text)
+    return sink_.Settled(
+        change,
+        Status(Code::kInvalid, "store key " + std::to_string(spec_.key) + " waits for another change of its policy"),
+        {});
+  change_->tickets.push_back(std::move(change));
+}
+
 void KeptKey::Push(KeepPush push) {
   Pushing& pushing = pushes_.emplace_back(Pushing{std::move(push)});
   EncodeNote(pushing.note, pushing.written);
@@ -47,6 +60,7 @@ void KeptKey::OnNewLink() {
     read.asked = false;
     read.landed = 0;
   }
+  if (change_) change_->asked = false;
 }
 
 // Out
@@ -67,27 +81,36 @@ KeptKey::Reading* KeptKey::ReadToSend() {
   return read != nullptr && (unsent_ == pushes_.end() || read->order < unsent_->order) ? read : nullptr;
 }
 
+// After all that was called before it.
+bool KeptKey::changes_next() { return change_ && !change_->asked && unsent_ == pushes_.end() && NextRead() == nullptr; }
+
 std::optional<KeptKey::Turn> KeptKey::next() {
   if (door_ == Door::kAsked) return std::nullopt;
-  if (door_ != Door::kOpen) return Turn{std::numeric_limits<int32_t>::max(), 0};
+  if (door_ != Door::kOpen || changes_next()) return Turn{std::numeric_limits<int32_t>::max(), 0};
   if (const Reading* const read = ReadToSend()) return Turn{read->priority, read->order};
   if (unsent_ == pushes_.end()) return std::nullopt;
   return Turn{unsent_->priority, unsent_->order};
 }
 
-bool KeptKey::begins_push() { return door_ == Door::kOpen && ReadToSend() == nullptr && !unsent_->begun; }
+bool KeptKey::begins_push() {
+  return door_ == Door::kOpen && !changes_next() && ReadToSend() == nullptr && !unsent_->begun;
+}
 
 void KeptKey::Next(size_t segment, Outgoing& next) {
   switch (door_) {
     case Door::kShut:
       door_ = Door::kAsked;
-      return AskToOpen(next);
+      return AskToOpen(spec_.text, 0, next);
     case Door::kSetting:
       Send(*setting_, segment, next);
       if (setting_->sent == spec_.bytes) door_ = Door::kShut;  // asks again, to hear that it has arrived
       return;
     default:
       break;
+  }
+  if (changes_next()) {
+    change_->asked = true;
+    return AskToOpen(change_->text, kChanges, next);
   }
   if (Reading* const read = ReadToSend()) return Ask(*read, next);
   if (!unsent_->begun) unanswered_ += spec_.bytes;
@@ -105,11 +128,11 @@ Header KeptKey::HeaderFor(FrameType type, uint32_t number) const {
   return header;
 }
 
-void KeptKey::AskToOpen(Outgoing& next) {
-  next.header = HeaderFor(FrameType::kSpec, 0);
+void KeptKey::AskToOpen(uint32_t text, uint32_t number, Outgoing& next) {
+  next.header = HeaderFor(FrameType::kSpec, number);
   next.header.offset = spec_.width;
   next.header.root = spec_.root;
-  next.header.aux = spec_.text;
+  next.header.aux = text;
 }
 
 void KeptKey::Ask(Reading& read, Outgoing& next) {
@@ -164,8 +187,9 @@ Status KeptKey::OnFrame(const Header& header) {
 }
 
 Status KeptKey::OnOpened(const Header& header) {
-  if (door_ != Door::kAsked) return Status();
-  if (header.aux == 0) {
+  if (header.aux == kChanged) Changed();
+  if (door_ != Door::kAsked || header.aux == kChanged) return Status();
+  if (header.aux == kHasValue) {
     GoOn(header.round);
     return Status();
   }
@@ -176,6 +200,18 @@ Status KeptKey::OnOpened(const Header& header) {
   EncodeNote(setting_->note, setting_->written);
   door_ = Door::kSetting;
   return Status();
+}
+
+void KeptKey::Changed() {
+  if (!change_ || !change_->asked) return;
+  spec_.text = change_->text;
+  EndChange(Status());
+}
+
+void KeptKey::EndChange(const Status& how) {
+  const std::vector<KeepTicket> tickets = std::move(change_->tickets);
+  change_.reset();
+  for (const KeepTicket& ticket : tickets) sink_.Settled(ticket, how, {});
 }
 
 // The server has the contributions of this rank before `clock`.
@@ -228,6 +264,7 @@ Status KeptKey::OnValue(const Header& header) {
 
 void KeptKey::End(const Status& why) {
   for (const KeepTicket& opening : std::exchange(openings_, {})) sink_.Settled(opening, why, {});
+  if (change_) EndChange(why);
   for (const Pushing& push : pushes_) sink_.Settled(push.ticket, why, {});
   for (const Reading& read : reads_) sink_.Settled(read.ticket, why, {});
   pushes_.clear();

@@ -55,6 +55,9 @@ class KeptKey {
 
   // Settled when it has a value. `initial`: the first one, on the rank that sets it. Once is enough.
   void Open(const std::byte* initial, KeepTicket opening);
+  // Of a key that was opened: settled when the spec's text is that with this number, whose policy alone is another.
+  // Goes after what was called before.
+  void Change(uint32_t text, KeepTicket change);
   void Push(KeepPush push);
   void Read(KeepRead read);
 
@@ -76,7 +79,8 @@ class KeptKey {
 
   const KeySpec& spec() const { return spec_; }
   uint64_t unanswered() const { return unanswered_; }  // bytes of contributions that were begun on this link
-  bool busy() const { return !openings_.empty() || !pushes_.empty() || !reads_.empty(); }
+  bool opened() const { return opened_; }
+  bool busy() const { return !openings_.empty() || !pushes_.empty() || !reads_.empty() || change_; }
 
  private:
   enum class Door { kShut, kAsked, kSetting, kOpen };
@@ -94,23 +98,33 @@ class KeptKey {
     uint32_t version = 0;  // of which something has landed
   };
 
+  struct Changing {
+    uint32_t text = 0;
+    std::vector<KeepTicket> tickets;
+    bool asked = false;
+  };
+
   Reading* NextRead();
+  bool changes_next();
   Reading* ReadToSend();
   Header HeaderFor(FrameType type, uint32_t number) const;
-  void AskToOpen(Outgoing& next);
+  void AskToOpen(uint32_t text, uint32_t number, Outgoing& next);
   void Ask(Reading& read, Outgoing& next);
   void Send(Pushing& push, size_t segment, Outgoing& next);
   Status OnOpened(const Header& header);
   void GoOn(uint32_t clock);
+  void Changed();
+  void EndChange(const Status& how);
   Status OnApplied(const Header& header);
   Status OnValue(const Header& header);
   std::list<Reading>::iterator Awaited(const Header& header);
 
-  const KeySpec spec_;
+  KeySpec spec_;
   KeepSink& sink_;
   const std::byte* initial_ = nullptr;
   std::vector<KeepTicket> openings_;  // until it is open
   bool opened_ = false;               // once, on whatever link
+  std::optional<Changing> change_;
   Door door_ = Door::kShut;
   std::optional<Pushing> setting_;  // the first value, on its way
   uint32_t clock_ = 0;              // of the next contribution; before the first opening, how many were queued

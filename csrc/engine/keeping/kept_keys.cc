@@ -15,7 +15,11 @@ void KeptKeys::Open(KeySpec spec, const std::string& text, const std::byte* init
   spec.text = NumberOf(text);
   KeepSink& own = *this;
   Entry& entry = keys_.try_emplace(spec.key, spec, own).first->second;
-  entry.key.Open(initial, std::move(opening));
+  if (entry.key.opened()) {
+    entry.key.Change(spec.text, std::move(opening));
+  } else {
+    entry.key.Open(initial, std::move(opening));
+  }
   Queue(entry);
 }
 

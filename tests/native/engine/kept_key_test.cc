@@ -61,7 +61,10 @@ struct OneKey {
   std::string Describe(const Outgoing& next) const {
     const Header& header = next.header;
     const std::string clock = std::to_string(header.round);
-    if (header.type == FrameType::kSpec) return "spec";
+    if (header.type == FrameType::kSpec) {
+      const std::string text = header.aux == 5 ? "" : " " + std::to_string(header.aux);
+      return (header.round == kChanges ? "change" : "spec") + text;
+    }
     if (header.type == FrameType::kPull) return "pull " + clock;
     CHECK(header.type == FrameType::kPush);
     CHECK((header.flags & kSilent) != 0);
@@ -229,6 +232,38 @@ TEST_CASE("kept key: a new link hears of all that is not settled, and of what th
   CHECK(one.Value(3, 0, kBytes, 2).ok());
   CHECK(one.told.found.size() == 5);
   CHECK(!one.key.busy());
+}
+
+TEST_CASE("kept key: a change goes after what was called before, and its text holds on new links") {
+  OneKey one;
+  one.Push(1);
+  one.Read(2, 1);
+  one.key.Change(6, one.Ticket(3));
+  CHECK(one.Sent() == kWhole + ", pull 1, change 6");
+  CHECK(one.key.busy());
+  one.key.OnNewLink();  // before all ranks have asked
+  CHECK(one.Sent() == "spec");
+  one.Opened(1);
+  CHECK(one.Sent() == "note 0, pull 1, change 6");
+  CHECK(!one.told.found.contains(3));
+  CHECK(one.Came(FrameType::kOpened, 1, kChanged).ok());
+  CHECK(one.told.found.at(3).first == Code::kOk);
+  one.key.OnNewLink();
+  CHECK(one.Sent() == "spec 6");
+  one.key.Change(6, one.Ticket(4));  // as it is
+  CHECK(one.told.found.at(4).first == Code::kOk);
+}
+
+TEST_CASE("kept key: one change at a time") {
+  OneKey one;
+  one.key.Change(6, one.Ticket(1));
+  one.key.Change(7, one.Ticket(2));
+  CHECK(one.told.found.at(2).first == Code::kInvalid);
+  one.key.Change(6, one.Ticket(3));
+  CHECK(one.Sent() == "change 6");
+  one.key.End(Status(Code::kClosed, "the end"));
+  CHECK(one.told.found.at(1).first == Code::kClosed);
+  CHECK(one.told.found.at(3).first == Code::kClosed);
 }
 
 TEST_CASE("kept key: what makes no sense is corrupt") {

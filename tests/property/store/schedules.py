@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -59,12 +59,19 @@ class Run:
 
 
 class Schedule:
-    """One of `policy`, by `seed`, of `ranks` sources; `keeper` makes the ledger."""
+    """One of `policy`, by `seed`, of `ranks` sources; `keeper` makes the ledger. Now and then the policy changes to one
+    of `others`."""
 
     def __init__(
-        self, policy: Policy, ranks: int, seed: int, keeper: Callable[[Policy, range], Ledger] = Ledger
+        self,
+        policy: Policy,
+        ranks: int,
+        seed: int,
+        keeper: Callable[[Policy, range], Ledger] = Ledger,
+        others: Sequence[Policy] = (),
     ) -> None:
         self._random = Random(seed)
+        self._others = others
         self._numbers = itertools.count()
         self._ledger = keeper(policy, range(ranks))
         self._sources = {rank: self._source(rank) for rank in range(ranks)}
@@ -86,6 +93,8 @@ class Schedule:
         for what in ("die", "come"):
             if self._random.random() < 0.4:
                 self._at(self._random.uniform(0.0, 2.0 * STEPS), what)
+        for _ in range(4 if self._others else 0):
+            self._at(self._random.uniform(0.0, 2.0 * STEPS), "change")
         while self._due:
             now, _, what, rank = heapq.heappop(self._due)
             getattr(self, f"_{what}")(rank, now)
@@ -130,6 +139,9 @@ class Schedule:
             self._ledger.join(rank)
             self._sources[rank] = self._source(rank)
             self._sources[rank].waits = True
+
+    def _change(self, _: int, now: float) -> None:
+        self._tell(self._ledger.change(self._random.choice(self._others), now))
 
     def _wake(self, _: int, now: float) -> None:
         self._tell(self._ledger.pass_time(now))

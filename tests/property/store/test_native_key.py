@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from byteps_like import _core
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.combining import Combining
+from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.gradient_code import GradientCode
 from byteps_like.store.combining.registry import combining_of
 from byteps_like.store.combining.weighed import AGES, COMBINES, Weighed
@@ -141,6 +141,12 @@ class Twins:
         self._same(outcome(lambda: self.key.pass_time(now)), outcome(lambda: self._native.pass_time(now)))
         return []
 
+    def change(self, policy: Policy, now: float) -> list[Any]:
+        self._same(
+            outcome(lambda: self.key.change(policy, now)), outcome(lambda: self._native.change(text_of(policy), now))
+        )
+        return []
+
     def lose(self, source: int, now: float) -> list[Any]:
         self._same(outcome(lambda: self.key.lose(source, now)), outcome(lambda: self._native.lose(source, now)))
         return []
@@ -198,6 +204,23 @@ def test_twins_agree_in_all_schedules(text: str) -> None:
         errors |= set(made[0].errors)
     assert {Applied.COUNTED, Applied.NOT_FINITE} <= told, "the schedules have something to compare"
     assert CorruptError in errors
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_twins_agree_when_policies_change(text: str) -> None:
+    """And nobody waits for ever: what the old policy held back the new one decides."""
+    others = [policy_of(other, RANKS) for other in TEXTS]
+    for seed in range(SEEDS // 2):
+        keys: list[Twins] = []
+
+        def keeper(policy: Policy, sources: range, seed: int = seed, keys: list[Twins] = keys) -> Ledger:
+            keys.append(Twins(policy, sources, seed))
+            return cast(Ledger, keys[0])
+
+        try:
+            assert not Schedule(policy_of(text, RANKS), RANKS, seed, keeper, others).play().unfinished
+        except AssertionError as error:
+            raise AssertionError(f"{text}, seed {seed}: {error}") from error
 
 
 @given(st.floats(0, allow_infinity=False), st.floats(0, allow_infinity=False))

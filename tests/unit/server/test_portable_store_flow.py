@@ -16,7 +16,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
 from byteps_like.portable.flow import URGENT
 from byteps_like.portable.store_flow import StoreFlow
-from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec
+from byteps_like.portable.store_lane import CHANGED, CHANGES, NOBODY, LanePull, LanePush, LaneSpec
 from byteps_like.wire.frame import FrameFlag, FrameType, Header
 from byteps_like.wire.note import Applied, Note, NoteBit, decode_note
 from byteps_like.worker.keeping import KeepSpec, Outcome
@@ -131,6 +131,29 @@ def test_the_text_of_a_spec_goes_once_on_a_link():
     assert [(header.aux, text.decode()) for header, text in sent(flow)] == once
     flow.new_link()
     assert [(header.aux, text.decode()) for header, text in sent(flow)] == once
+
+
+def test_a_change_goes_after_what_was_asked_before_and_holds_on_new_links():
+    flow, changed, other = StoreFlow(1000, 1000), list[object](), list[object]()
+    spec = replace(lane_spec(), text=TEXT.replace("asp", "bsp"))
+    opened(flow, lane_spec())
+    flow.push(1, push_of(48))
+    flow.open(spec, None, changed.append)
+    frames = sent(flow)
+    assert [(header.type, header.round, header.aux) for header, _ in frames] == [(PUSH, 0, 0), (SPEC, CHANGES, 1)]
+    assert frames[1][1].decode() == spec.text
+    flow.new_link()
+    assert told(flow) == [(SPEC, 1, 0, spec.width)]
+    flow.take(Header(OPENED, key=1, round=1), b"")
+    assert [(kind, number) for kind, _, number, _ in told(flow)] == [(PUSH, 0), (SPEC, CHANGES)]
+    flow.open(replace(spec, text=TEXT.replace("asp", "ssp:s=1")), None, other.append)
+    assert isinstance(other[0], InvalidArgumentError) and not changed
+    flow.take(Header(OPENED, key=1, round=1, aux=CHANGED), b"")
+    assert changed == [None]
+    flow.open(spec, None, changed.append)
+    assert changed == [None, None] and not told(flow)
+    with pytest.raises(CorruptError, match="not asked for"):
+        flow.take(Header(OPENED, key=1, round=1, aux=CHANGED), b"")
 
 
 def test_a_read_says_what_it_waits_for_and_lands_in_pieces():

@@ -43,6 +43,16 @@ class Reader {
     const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
     link_.Send(header, std::vector<std::byte>(bytes, bytes + text.size()));
   }
+  // The policy is to become that of the text.
+  void Change(const std::string& text, uint32_t count, uint32_t number) {
+    Header header = Of(FrameType::kSpec, count, kChanges);
+    header.root = kNobodys;
+    header.offset = count;
+    header.aux = number;
+    header.length = static_cast<uint32_t>(text.size());
+    const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
+    link_.Send(header, std::vector<std::byte>(bytes, bytes + text.size()));
+  }
   Message Opened(const std::string& text, uint32_t count, uint32_t root = kNobodys) {
     Spec(text, count, root);
     return Next(FrameType::kOpened);
@@ -318,6 +328,11 @@ TEST_CASE("store: who waits for a first value, or for what a contribution is par
         "store key 9 (bsp): rank 0 waits for more contributions, to make version 1; contributions that have come,"
         " by rank: 1, 0, for ";
   }
+  SUBCASE("another policy") {
+    for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
+    one.Change(Spec("asp"), 4, 1);
+    wanted = "store key 9 (bsp): rank 0 waits until all ranks have changed it to asp, as 1 have, for ";
+  }
   const auto warning = one.link().Receive();
   REQUIRE(warning.has_value());
   CHECK(int(warning->header.type) == int(FrameType::kWarning));
@@ -355,6 +370,46 @@ TEST_CASE("store: ranks that disagree about a key are both named, with both text
     CHECK(error.find(part) != std::string::npos);
 }
 
+TEST_CASE("store: another policy is in force once all ranks have asked for it, for what waits, too") {
+  TestServer server(3);
+  Reader one(server, 0), other(server, 1);
+  {
+    Reader third(server, 2);
+    for (Reader* rank : {&one, &other, &third}) rank->Opened(Spec("bsp"), 4);
+    third.link().Send(third.Of(FrameType::kGoodbye, 0));  // who has left isn't asked
+    REQUIRE(server.HasReceived(4));
+  }
+  one.Push(Values(4, 1), 0);
+  one.Change(Spec("asp"), 4, 1);
+  one.Change(Spec("asp"), 4, 1);  // again, as on a new link
+  CHECK(one.HearsNothing());
+  other.Change(Spec("asp"), 4, 1);
+  CHECK(one.Applied() == "0 counted 1");
+  for (Reader* rank : {&one, &other}) {
+    const Header changed = rank->Next(FrameType::kOpened).header;
+    CHECK(changed.aux == kChanged);
+    CHECK(changed.offset == 1);
+  }
+  one.Push(Values(4, 1), 1, {.base = 1});
+  CHECK(one.Applied() == "1 counted 2");
+  CHECK(one.Opened(Spec("bsp"), 4).header.aux == kHasValue);  // who has not heard of it, on a new link
+  one.Change(Spec("asp"), 4, 1);
+  CHECK(one.Next(FrameType::kOpened).header.aux == kChanged);
+}
+
+TEST_CASE("store: ranks that want different policies are both named") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
+  one.Change(Spec("ssp:s=3"), 4, 1);
+  SUBCASE("policies") { other.Change(Spec("ssp:s=4"), 4, 1); }
+  SUBCASE("more than the policy") { other.Change(Spec("ssp:s=4", "mean:age=none,damp=none"), 4, 1); }
+  const std::string error = one.link().ReceiveError();
+  CAPTURE(error);
+  for (const char* part : {"rank 0 wants", "ssp:s=3", "rank 1 wants", "ssp:s=4"})
+    CHECK(error.find(part) != std::string::npos);
+}
+
 TEST_CASE("store: two rates for one version are refused") {
   TestServer server(2);
   Reader one(server, 0), other(server, 1);
@@ -377,6 +432,9 @@ TEST_CASE("store: frames out of place fail the job, and say which") {
       {[](Reader& rank) { rank.Spec(Spec("asp"), 0); }, "whole elements"},
       {[](Reader& rank) { rank.Spec(Spec("asp"), 4, 1); }, "no such rank"},
       {[](Reader& rank) { rank.Push(Values(4), 0); }, "no store key"},
+      {[](Reader& rank) { rank.Change(Spec("asp"), 4, 0); }, "without a value can't be changed"},
+      {[](Reader& rank) { rank.Opened(Spec("bsp"), 4), rank.Change(Spec("ssp:s=1", "sum:age=none,damp=exp"), 4, 1); },
+       "wants"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(5), 0); }, "another length"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 1); }, "contribution 1 has come after 0"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {}, true, 2); }, "without its first"},
