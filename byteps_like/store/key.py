@@ -112,6 +112,14 @@ class StoreKey:
         self.policy = policy
         return self._answered(self.ledger.change(policy, now))
 
+    def rest(self, source: int, now: float) -> list[PushAnswer]:
+        """A source pushes nothing until it wakes: nobody waits for it meanwhile."""
+        return self._answered(self.ledger.rest(source, now))
+
+    def wake(self, source: int) -> None:
+        """It goes on."""
+        self.ledger.wake(source)
+
     def join(self, source: int) -> int:
         """A source has come: the clock of its first push."""
         return self.ledger.join(source)
@@ -170,7 +178,8 @@ class StoreKey:
         answers: list[PushAnswer] = []
         for event in events:
             answers += self._applied(event) if isinstance(event, Version) else [self._late(event.push)]
-        self._unheard |= {_id(one.push): one for one in answers if one.push.source in self.ledger.clocks}
+        here = self.ledger.clocks.keys() | self.ledger.resting
+        self._unheard |= {_id(one.push): one for one in answers if one.push.source in here}
         return answers
 
     def _late(self, push: Contribution) -> PushAnswer:

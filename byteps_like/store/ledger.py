@@ -58,6 +58,8 @@ class Ledger:
         self._held: list[Contribution] = []
         self._newest: float | None = None
         self._left: dict[int, int] = {}
+        self.resting: set[int] = set()
+        """Those of who has left that come back, and go on where they were."""
 
     @property
     def least(self) -> int:
@@ -107,8 +109,22 @@ class Ledger:
 
     def lose(self, source: int, now: float) -> list[Event]:
         """It has left. What it has pushed counts; nobody waits for it."""
+        if source in self.resting:
+            self.resting.remove(source)
+            return []
         self._left[source] = self.clocks.pop(source)
         return self.pass_time(now)
+
+    def rest(self, source: int, now: float) -> list[Event]:
+        """It pushes nothing until it wakes: nobody waits for it meanwhile."""
+        events = self.lose(source, now)
+        self.resting.add(source)
+        return events
+
+    def wake(self, source: int) -> None:
+        """It goes on."""
+        self.resting.remove(source)
+        self.clocks[source] = self._left.pop(source)
 
     def join(self, source: int) -> int:
         """It has come: the clock of its first push."""

@@ -140,7 +140,7 @@ class Store:
 
     def change(self, consistency: Policy | str) -> None:
         """From here on another policy holds for all tensors, for contributions that wait, too. All ranks call it, each
-        after its own pushes so far; blocks until all have.
+        after its own pushes so far; blocks until all have. Those who have not are not kept waiting for those who have.
 
         Raises InvalidArgumentError for a policy that so many ranks, this update or this way of combining can't have,
         and MismatchError where ranks ask for different ones.

@@ -61,9 +61,22 @@ void Ledger::PassTime(double now, std::vector<Settled>* events) {
 }
 
 void Ledger::Lose(uint32_t source, double now, std::vector<Settled>* events) {
+  if (std::exchange(At(source).resting, false)) return;
   At(source).live = false;
   --live_;
   PassTime(now, events);
+}
+
+void Ledger::Rest(uint32_t source, double now, std::vector<Settled>* events) {
+  Lose(source, now, events);
+  At(source).resting = true;
+}
+
+void Ledger::Wake(uint32_t source) {
+  SourceState& rested = At(source);
+  rested.resting = false;
+  rested.live = true;
+  ++live_;
 }
 
 void Ledger::Change(const StorePolicy& policy, double now, std::vector<Settled>* events) {

@@ -13,8 +13,9 @@ namespace byteps_like {
 struct SourceState {
   uint32_t number = 0;
   bool live = true;
-  int64_t clock = 0;  // how many of its contributions are behind it: applied, or late
-  int64_t base = -1;  // of its last; -1: none
+  bool resting = false;  // not live, but it will go on where it was
+  int64_t clock = 0;     // how many of its contributions are behind it: applied, or late
+  int64_t base = -1;     // of its last; -1: none
   double lead = kAnyLead;
   double last = 0;      // when that came
   double interval = 0;  // since the one before; 0: there is none
@@ -58,6 +59,9 @@ class Ledger {
   void PassTime(double now, std::vector<Settled>* events);
   void Lose(uint32_t source, double now, std::vector<Settled>* events);
   int64_t Join(uint32_t source);  // the clock of its first push
+  // It pushes nothing until it wakes: nobody waits for it meanwhile.
+  void Rest(uint32_t source, double now, std::vector<Settled>* events);
+  void Wake(uint32_t source);
   // From now on `policy`, which lives longer, decides, also on what is here.
   void Change(const StorePolicy& policy, double now, std::vector<Settled>* events);
 

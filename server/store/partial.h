@@ -13,6 +13,7 @@ class Partial : public StorePolicy {
   PushVerdict OnPush(const Ledger& key, const StorePush& push) const override;
   std::optional<double> ReadyAt(const Ledger& key) const override;
   bool MayRead(const Ledger& key, uint32_t reader) const override;
+  bool LeavesSome() const override { return true; }
 
  protected:
   virtual uint32_t Needed(uint32_t live) const = 0;  // while so many sources live: from 1 to all

@@ -45,6 +45,8 @@ class StorePolicy {
   // By how many clocks `source`, which has just pushed, may be ahead of the slowest when it reads. The ledger keeps it.
   virtual double Lead(const Ledger& key, uint32_t source) const;
   virtual bool HasRounds() const { return true; }  // versions are made of several contributions
+  // When ranks stop, contributions may be left of which no version is made: that they wait isn't worth a word.
+  virtual bool LeavesSome() const { return false; }
 };
 
 struct StorePolicyRow {

@@ -254,7 +254,8 @@ void ShardStore::Answer(const Entry& entry, uint32_t rank, Opened how) {
   host_.Answer(rank, answer);
 }
 
-// This rank wants another policy, which is in force once all ranks have said so.
+// This rank wants another policy, which is in force once all ranks have said so. Until then it makes no contributions,
+// so nobody waits for any of it.
 void ShardStore::Propose(Entry& entry, uint32_t rank, const Spec& spec) {
   const Spec& other = entry.proposed != nullptr ? *entry.proposed : *entry.spec;
   if (!spec.IsVariantOf(other) || (entry.proposed != nullptr && entry.proposed != &spec)) {
@@ -265,8 +266,10 @@ void ShardStore::Propose(Entry& entry, uint32_t rank, const Spec& spec) {
   }
   if (entry.proposed == nullptr && &spec == entry.spec) return Answer(entry, rank, kChanged);
   entry.proposed = &spec;
-  if (std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end())
+  if (std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end()) {
     entry.proposers.push_back({rank, host_.Now()});
+    if (!Done(entry, entry.key->Rest(rank, host_.Now(), &answers_))) return;
+  }
   ChangeIfAgreed(entry);
 }
 
@@ -277,6 +280,8 @@ bool ShardStore::ChangeIfAgreed(Entry& entry) {
     if (!ranks_[rank].left && std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end())
       return true;
   entry.former = std::exchange(entry.spec, std::exchange(entry.proposed, nullptr));
+  for (const Opener& one : entry.proposers)
+    if (!ranks_[one.rank].left) entry.key->Wake(one.rank);
   if (!Done(entry, entry.key->Change(entry.spec->rules, host_.Now(), &answers_))) return false;
   for (const Opener& one : std::exchange(entry.proposers, {}))
     if (!ranks_[one.rank].left) Answer(entry, one.rank, kChanged);
@@ -464,7 +469,7 @@ bool ShardStore::Done(Entry& entry, const Status& status) {
 
 void ShardStore::TimeHeld(Entry& entry) {
   const int64_t version = entry.key->ledger().version();
-  if (!entry.key->Waiting()) {
+  if (!entry.key->Waiting() || entry.spec->rules->policy->LeavesSome()) {
     entry.held_since.reset();
   } else if (!entry.held_since || entry.held_at != version) {
     entry.held_since = host_.Now();
@@ -579,7 +584,9 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   for (auto& [number, entry] : keys_) {
     std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
     std::erase_if(entry->openers, [rank](const Opener& opener) { return opener.rank == rank; });
-    std::erase_if(entry->proposers, [rank](const Opener& opener) { return opener.rank == rank; });
+    // It will ask again.
+    if (std::erase_if(entry->proposers, [rank](const Opener& opener) { return opener.rank == rank; }) != 0)
+      entry->key->Wake(rank);
     if (entry->proposers.empty()) entry->proposed = nullptr;
   }
 }

@@ -107,6 +107,15 @@ Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answ
   return {};
 }
 
+Status StoreKey::Rest(uint32_t source, double now, std::vector<PushAnswer>* answers) {
+  ShardBuffer fresh;
+  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  std::vector<Settled> events;
+  ledger_.Rest(source, now, &events);
+  Answer(events, std::move(fresh), answers);
+  return {};
+}
+
 Status StoreKey::Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers) {
   ShardBuffer fresh;
   if (Status status = Reserve(&fresh); !status.ok()) return status;
@@ -194,8 +203,11 @@ void StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::v
     }
     events = events.subspan(count);
   }
+  const auto is_here = [this](uint32_t source) {
+    return ledger_.source(source).live || ledger_.source(source).resting;
+  };
   for (const PushAnswer& answer : std::span(*answers).subspan(before))
-    if (ledger_.source(answer.push.source).live) unheard_.insert_or_assign(IdOf(answer.push), answer);
+    if (is_here(answer.push.source)) unheard_.insert_or_assign(IdOf(answer.push), answer);
 }
 
 void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers) {

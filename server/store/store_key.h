@@ -92,6 +92,9 @@ class StoreKey {
   // What a source has pushed counts, but nobody waits for it any more.
   Status Lose(uint32_t source, double now, std::vector<PushAnswer>* answers);
 
+  // A source pushes nothing until it wakes: nobody waits for it meanwhile.
+  Status Rest(uint32_t source, double now, std::vector<PushAnswer>* answers);
+  void Wake(uint32_t source) { ledger_.Wake(source); }
   // From now on other rules, which differ in their policy alone, hold for what is here, too.
   Status Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers);
 

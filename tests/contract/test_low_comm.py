@@ -168,12 +168,13 @@ def test_contributions_count_by_what_they_have_seen(runtimes, way, weight, share
 @pytest.mark.parametrize("grace", [0.0, "auto"])
 def test_a_quorum_waits_for_nobody_else(runtimes, grace):
     """One rank contributes three times while the other has not begun; then that one's counts, late, in the next."""
-    first_done = threading.Event()
+    first_done, both_begin = threading.Event(), threading.Barrier(RANKS)
 
     def body(rank: int) -> Any:
         model = model_of()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         with bps.LowComm(model, inner, every=2, quorum=0.5, grace=grace) as low:
+            both_begin.wait(DEADLINE)
             assert rank == 0 or first_done.wait(DEADLINE)
             for step in range(6 if rank == 0 else 2):
                 inner.zero_grad()
@@ -182,11 +183,43 @@ def test_a_quorum_waits_for_nobody_else(runtimes, grace):
             if rank == 0:
                 assert low.version == 3
                 first_done.set()
-        return low.version, low.staleness
+        return low.version, low.staleness, flat(model)
 
     fast, slow = by_servers(runtimes, body)
-    assert fast == (3, 0)
-    assert slow in [(4, 3), (3, 3)][: 1 + (grace == "auto")]  # it may land before the grace for its own is over
+    assert (fast[:2], slow[:2]) == ((4, 0), (4, 3))  # leaving, each has what is of all
+    assert torch.equal(fast[2], slow[2])
+
+
+def test_whoever_is_late_waits_for_no_others_and_nobody_is_left_alone_in_the_end(runtimes):
+    """Three of four contributions make a version: 4 ranks that make 5 each leave some for which others are missing."""
+    ranks, steps = 4, 5
+    late = threading.Event()
+
+    def body(rank: int) -> tuple[int, torch.Tensor]:
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):  # it can be entered again
+            with low_of(model, inner):
+                if rank == 3:
+                    assert late.wait(DEADLINE)
+                for step in range(steps):
+                    inner.zero_grad()
+                    backward(model, rank, step)
+                    inner.step()
+                late.set()
+        return lows[rank].version, flat(model)
+
+    def low_of(model: torch.nn.Module, inner: torch.optim.Optimizer) -> bps.LowComm:
+        rank = runtime.current().worker.rank
+        return lows.setdefault(rank, bps.LowComm(model, inner, every=1, quorum=0.75))
+
+    lows: dict[int, bps.LowComm] = {}
+    job = MixedJob(makers=[native_worker] * ranks)
+    found = by_servers([runtime.Runtime(worker) for worker in job.workers], body)
+    job.close()
+    versions, weights = zip(*found, strict=True)
+    assert len(set(versions)) == 1 and 2 * steps <= versions[0] <= 2 * ranks * steps
+    assert all(torch.equal(one, weights[0]) for one in weights)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

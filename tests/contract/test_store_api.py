@@ -14,7 +14,13 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
 from mixed_job import DEADLINE, WORLDS, MixedJob
 
-from byteps_like.errors import InvalidArgumentError, MismatchError, NotInitializedError
+from byteps_like.errors import (
+    DeadlineError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    StalledError,
+)
 from byteps_like.portable.join import join
 from byteps_like.store.policies.bounded import Ssp
 from byteps_like.store.store import Store
@@ -246,6 +252,21 @@ def test_a_policy_that_all_ranks_change_holds_for_what_waits_and_what_comes(job)
 
     for out, versions in job.everybody(train):
         assert (out == 1 + RANKS + RANKS).all() and set(versions) == {1 + RANKS + 1}
+
+
+def test_waiting_for_a_contribution_of_which_no_version_is_made_has_an_end(job, monkeypatch):
+    store = job.everybody(lambda worker: Store("left", {"w": np.zeros(3)}, consistency="k_of_n:k=2", worker=worker))
+    worker, future = job.workers[0], store[0].push("w", np.ones(3))
+    is_portable = "stall_timeout" in vars(worker)
+    monkeypatch.setattr(worker if is_portable else type(worker), "stall_timeout", 0.2)
+    words = "made no progress" if is_portable else "rank 0: no version has been made of a contribution to"
+    with pytest.raises(StalledError, match=words):
+        future.wait()
+    with pytest.raises(DeadlineError):
+        future.wait(0.1)
+    store[1].push("w", np.ones(3)).wait(DEADLINE)
+    future.wait(DEADLINE)
+    assert future.counted
 
 
 def test_policies_that_can_not_be_changed_to_are_refused_at_once(job):

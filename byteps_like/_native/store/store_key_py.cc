@@ -95,6 +95,12 @@ class PyStoreKey {
     ThrowIfFailed(key_->Change(*rules, now, &answers));
     return Listed(answers);
   }
+  Answers Rest(uint32_t source, double now) {
+    std::vector<PushAnswer> answers;
+    ThrowIfFailed(key_->Rest(source, now, &answers));
+    return Listed(answers);
+  }
+  void Wake(uint32_t source) { key_->Wake(source); }
   int64_t Join(uint32_t source) { return key_->Join(source); }
   void Heard(uint32_t source, int64_t clock) { key_->Heard(source, clock); }
   bool MayRead(uint32_t reader) const { return key_->MayRead(reader); }
@@ -140,6 +146,8 @@ void BindStoreKey(nb::module_& m) {
       .def("pass_time", &PyStoreKey::PassTime)
       .def("lose", &PyStoreKey::Lose)
       .def("change", &PyStoreKey::Change, "policy"_a, "now"_a)
+      .def("rest", &PyStoreKey::Rest, "source"_a, "now"_a)
+      .def("wake", &PyStoreKey::Wake, "source"_a)
       .def("join", &PyStoreKey::Join)
       .def("heard", &PyStoreKey::Heard)
       .def("may_read", &PyStoreKey::MayRead)

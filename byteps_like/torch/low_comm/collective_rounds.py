@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
 from byteps_like.torch.calls.handles import synchronize
-from byteps_like.torch.low_comm.rounds import Landed, OuterRounds
+from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange
 from byteps_like.torch.ops.differentiable import broadcast_
 from byteps_like.torch.ops.single import push_pull_async_inplace
 
@@ -24,6 +24,7 @@ class _Fragment:
     state: Values
     version: int = 0
     handle: int = -1
+    settled: list[SettledChange] = field(default_factory=list)
 
 
 class CollectiveRounds(OuterRounds):
@@ -46,7 +47,7 @@ class CollectiveRounds(OuterRounds):
         one.handle = push_pull_async_inplace(one.sums, average=False, name=one.name)
 
     @override
-    def finish(self, fragment: int) -> Landed:
+    def finish(self, fragment: int) -> int:
         one, value = self._fragments[fragment], self.values[fragment].numpy()
         synchronize(one.handle)
         sums = one.sums.numpy()
@@ -56,4 +57,11 @@ class CollectiveRounds(OuterRounds):
             one.version += 1
             updated, one.state = self._outer.apply(value, one.state, mean, step=one.version)
             np.copyto(value, updated)
-        return Landed(one.version, 0, finite)
+        one.settled.append(SettledChange(0, finite))
+        return one.version
+
+    @override
+    def settled(self, fragment: int) -> Sequence[SettledChange]:
+        one = self._fragments[fragment]
+        told, one.settled = one.settled, []
+        return told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -15,7 +16,7 @@ from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.low_comm.collective_rounds import CollectiveRounds
 from byteps_like.torch.low_comm.fragments import Fragment, fragments_of
-from byteps_like.torch.low_comm.rounds import Landed, OuterRounds
+from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange
 from byteps_like.torch.low_comm.store_rounds import StoreRounds
 from byteps_like.torch.low_comm.terms import LowCommTerms, Weigh, low_comm_terms
 
@@ -85,18 +86,18 @@ class LowComm:
     @property
     def version(self) -> int:
         """How often the common weights were updated that landed last: the fewest of all fragments'."""
-        return min(one.landed.version for one in self._fragments)
+        return min(one.version for one in self._fragments)
 
     @property
     def staleness(self) -> int:
-        """Of the contributions that landed last, the oldest: versions that were made since the weights that it began
-        with."""
-        return max(one.landed.staleness for one in self._fragments)
+        """Of the last contributions that are part of a version, the oldest: versions that were made since the weights
+        that it began with."""
+        return max(one.staleness for one in self._heard())
 
     @property
     def left_out(self) -> int:
         """How many contributions were not applied, because they were not finite."""
-        return sum(one.left_out for one in self._fragments)
+        return sum(one.left_out for one in self._heard())
 
     def count(self, samples: float) -> None:
         """Says how many samples or tokens the step under way takes; see `weight`."""
@@ -104,26 +105,31 @@ class LowComm:
             one.samples += samples
 
     def __enter__(self) -> Self:
-        """From here on steps of the inner optimizer count. The first time it blocks until all ranks have rank 0's
-        weights. Raises the job's error."""
+        """From here on steps of the inner optimizer count. Blocks until all ranks have come, the first time until they
+        have rank 0's weights; later only with a quorum. Raises the job's error."""
         if self._hook is not None:
             raise InvalidArgumentError("this LowComm is in use: leave its with block first")
         if self._rounds is None:
             self._rounds = _rounds(self._outer, self._terms, [one.fragment.read() for one in self._fragments])
             for one, value in zip(self._fragments, self._rounds.values, strict=True):
                 one.fragment.mix(value, own=0.0)
+        self._rounds.enter()
         self._hook = self._inner.register_step_post_hook(self._after_step)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Weights that are under way land. What was trained since the last contribution stays this rank's own."""
+        """Weights that are under way land. What was trained since the last contribution stays this rank's own. With a
+        quorum it blocks until all ranks have come here, so that every contribution counts."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        if kind is None:
-            self._land(0)
+        if kind is None and self._rounds is not None:
+            newer = self._rounds.leave()
+            for number, one in enumerate(self._fragments):
+                if newer or one.begun is not None:
+                    self._end(number, one)
 
     def _after_step(self, *_: object) -> None:
         self._steps += 1
@@ -145,10 +151,19 @@ class LowComm:
         return own if isinstance(self._outer, Assign) else torch.sub(common, own, out=own)
 
     def _land(self, delay: int) -> None:
-        assert self._rounds is not None
         for number, one in enumerate(self._fragments):
             if one.begun is not None and self._steps - one.begun >= delay:
-                one.end(self._rounds.finish(number), self._rounds.values[number], self._terms.mix)
+                self._end(number, one)
+
+    def _end(self, number: int, one: _Travel) -> None:
+        assert self._rounds is not None
+        one.end(self._rounds.finish(number), self._rounds.values[number], self._terms.mix)
+
+    def _heard(self) -> list[_Travel]:
+        """The fragments, with what has become of their contributions by now."""
+        for number, one in enumerate(self._fragments):
+            one.hear(self._rounds.settled(number) if self._rounds is not None else ())
+        return self._fragments
 
 
 class _Travel:
@@ -159,8 +174,7 @@ class _Travel:
         self.begun: int | None = None
         """The step after which its contribution went."""
         self.change = torch.empty(0)
-        self.landed = Landed(0, 0, counted=True)
-        self.left_out = 0
+        self.version = self.staleness = self.left_out = 0
         self.samples, self.steps = 0.0, 0
         """Since the last contribution."""
 
@@ -168,10 +182,14 @@ class _Travel:
         self.change, self.begun = change, step
         self.samples, self.steps = 0.0, 0
 
-    def end(self, landed: Landed, common: torch.Tensor, own: float) -> None:
-        self.change, self.begun, self.landed = torch.empty(0), None, landed
-        self.left_out += not landed.counted
+    def end(self, version: int, common: torch.Tensor, own: float) -> None:
+        self.change, self.begun, self.version = torch.empty(0), None, version
         self.fragment.mix(common, own)
+
+    def hear(self, settled: Sequence[SettledChange]) -> None:
+        for one in settled:
+            self.staleness = one.staleness
+            self.left_out += not one.counted
 
 
 def _rounds(outer: ValueUpdate, terms: LowCommTerms, values: list[torch.Tensor]) -> OuterRounds:

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import torch
 
 
-class Landed(NamedTuple):
+class SettledChange(NamedTuple):
     """What has become of a fragment's contribution."""
 
-    version: int
-    """Of the common weights: how often they were updated."""
     staleness: int
     """How many versions were made between the one that it began with and the one that it is part of."""
     counted: bool
@@ -29,8 +27,20 @@ class OuterRounds(ABC):
 
     @abstractmethod
     def begin(self, fragment: int, change: torch.Tensor, weight: float) -> None:
-        """Contributes `change`, which must stay as it is until `finish`, to the next version. Never blocks."""
+        """Contributes `change`, which must not be changed any more, to the next version. Never blocks."""
 
     @abstractmethod
-    def finish(self, fragment: int) -> Landed:
-        """Blocks until there is a newer version, which is in `values` then. Raises the job's error."""
+    def finish(self, fragment: int) -> int:
+        """Blocks until there is a newer version, which is in `values` then; its number. Raises the job's error."""
+
+    @abstractmethod
+    def settled(self, fragment: int) -> Sequence[SettledChange]:
+        """What has become of contributions, of those of which that wasn't told before. Never blocks."""
+
+    def enter(self) -> None:  # noqa: B027 - most have nothing to do
+        """Training begins, or goes on."""
+
+    def leave(self) -> bool:
+        """It is over for now. All ranks call it. Returns whether there is a newer version of every fragment to
+        `finish`, because one was made of contributions that were left; then it has blocked until all had come."""
+        return False

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
 from typing_extensions import override
 
 from byteps_like.store.future import Future
+from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
+from byteps_like.store.policies.synchronous import Bsp
 from byteps_like.store.store import Store
 from byteps_like.store.updates.update import ValueUpdate
-from byteps_like.torch.low_comm.rounds import Landed, OuterRounds
+from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange
 from byteps_like.worker.api import Worker
 
 
@@ -21,21 +24,49 @@ class StoreRounds(OuterRounds):
     def __init__(
         self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, policy: Policy, worker: Worker
     ) -> None:
-        self.values = values
+        self.values, self._policy = values, policy
         self._names = [f"fragment.{number}" for number in range(len(values))]
         kept = dict(zip(self._names, values, strict=True))
         self._store = Store(name, kept, consistency=policy, update=outer, whole=outer.whole, worker=worker)
-        self._futures: dict[int, Future] = {}
+        self._reads: dict[int, Future] = {}
+        self._pushes: list[deque[Future]] = [deque() for _ in values]
+        self._has_left = False
         for future in [self._store.pull(each, value, version=0) for each, value in kept.items()]:
             future.wait()
 
     @override
-    def begin(self, fragment: int, change: torch.Tensor, weight: float) -> None:
-        name = self._names[fragment]
-        self._futures[fragment] = self._store.push_pull(name, change, self.values[fragment], weight=weight)
+    def enter(self) -> None:
+        if self._has_left:
+            self._store.change(self._policy)
+            self._has_left = False
 
     @override
-    def finish(self, fragment: int) -> Landed:
-        future = self._futures.pop(fragment)
+    def leave(self) -> bool:
+        if isinstance(self._policy, Bsp):
+            return False
+        self._store.change(Asp())  # of what is left over a version is made at once
+        self._has_left = True
+        for future in self._reads.values():
+            future.wait()
+        self._reads = {number: self._store.pull(name, self.values[number]) for number, name in enumerate(self._names)}
+        return True
+
+    @override
+    def begin(self, fragment: int, change: torch.Tensor, weight: float) -> None:
+        name = self._names[fragment]
+        self._pushes[fragment].append(self._store.push(name, change, weight=weight))
+        self._reads[fragment] = self._store.pull(name, self.values[fragment])
+
+    @override
+    def finish(self, fragment: int) -> int:
+        future = self._reads.pop(fragment)
         future.wait()
-        return Landed(future.version, future.age, future.counted)
+        return future.version
+
+    @override
+    def settled(self, fragment: int) -> Sequence[SettledChange]:
+        pushes, found = self._pushes[fragment], []
+        while pushes and pushes[0].done():
+            one = pushes.popleft()
+            found.append(SettledChange(one.age, one.counted))
+        return found

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from byteps_like.control.members.seats import Waiting
 from byteps_like.dtypes import Op
-from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, StalledError
 from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.api import Declared
 from byteps_like.worker.engine.waiting import Describe
@@ -32,6 +32,10 @@ class KeepsByEngine(Protocol):
     @property
     def size(self) -> int:
         """How many ranks there are."""
+
+    @property
+    def stall_timeout(self) -> float:
+        """Seconds of waiting after which the job has stalled."""
 
     def begin(self, declared: Declared, start: Start) -> Any:
         """Has the engine begin an operation on a tensor. Raises the job's error."""
@@ -77,16 +81,29 @@ class KeptTensors:
 class EngineKeepHandle:
     """A contribution to what servers keep, or a read of it. See worker.keeping.KeepHandle."""
 
-    def __init__(self, worker: KeepsByEngine, operation: Any, declared: Declared) -> None:
+    def __init__(self, worker: KeepsByEngine, operation: Any, declared: Declared, contributes: bool = False) -> None:
         self._worker, self._operation, self._name = worker, operation, declared.spec.name
+        self._contributes = contributes
 
     def done(self) -> bool:
         """True once it has ended, well or not; never blocks."""
         return bool(self._operation.done())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until it has ended. Raises its typed error, DeadlineError after `timeout` seconds."""
-        self._worker.wait_for(self._operation, self._name, timeout, self._describe)
+        """Blocks until it has ended. Raises its typed error, DeadlineError after `timeout` seconds; without one,
+        StalledError if the job's stall_timeout is over, and a contribution is still in no version."""
+        limit = self._worker.stall_timeout if timeout is None and self._contributes else timeout
+        try:
+            self._worker.wait_for(self._operation, self._name, limit, self._describe)
+        except DeadlineError as error:
+            if timeout is not None:
+                raise
+            raise StalledError(
+                f"rank {self._worker.rank}: no version has been made of a contribution to {self._name!r} for"
+                f" {limit:g} s: other ranks' are missing; don't wait for it, or pass a timeout",
+                rank=self._worker.rank,
+                key=self._name,
+            ) from error
 
     def outcomes(self) -> Sequence[Outcome]:
         """Of each partition, in their order. Call it once the operation is done."""
@@ -112,7 +129,9 @@ class EngineKept:
             self._priority(priority),
             check_note(self.declared, note),
         )
-        return self._start(lambda engine, tensor: engine.contribute(tensor, address, chosen, urgency, written))
+        return self._start(
+            lambda engine, tensor: engine.contribute(tensor, address, chosen, urgency, written), contributes=True
+        )
 
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
@@ -123,8 +142,8 @@ class EngineKept:
         chosen, urgency = self._chosen(address, parts), self._priority(priority)
         return self._start(lambda engine, tensor: engine.read(tensor, address, chosen, urgency, least))
 
-    def _start(self, start: Start) -> KeepHandle:
-        return EngineKeepHandle(self._worker, self._worker.begin(self.declared, start), self.declared)
+    def _start(self, start: Start, contributes: bool = False) -> KeepHandle:
+        return EngineKeepHandle(self._worker, self._worker.begin(self.declared, start), self.declared, contributes)
 
     def _chosen(self, address: int, parts: range | None) -> list[int]:
         check_push_pull(self.declared, address, Op.SUM, parts)

@@ -412,6 +412,11 @@ class NativeWorker(Stands):
         """Ends an operation of the engine that other ranks won't complete. Never blocks."""
         self._engine.give_up(operation, int(Code.CLOSED), str(error))
 
+    @property
+    def stall_timeout(self) -> float:
+        """The job's: seconds of waiting after which it has stalled."""
+        return self._settings.stall_timeout
+
     def wait_on_stream(self, operation: Any, stream: int) -> bool:
         """Has a stream of the GPU wait for an operation of the engine. False if the driver can't."""
         try:

@@ -141,6 +141,11 @@ class Schedule:
             self._sources[rank].waits = True
 
     def _change(self, _: int, now: float) -> None:
+        """As ranks do it: each rests until the last of them has come."""
+        for rank in list(self._sources):
+            self._tell(self._ledger.rest(rank, now))
+        for rank in self._sources:
+            self._ledger.wake(rank)
         self._tell(self._ledger.change(self._random.choice(self._others), now))
 
     def _wake(self, _: int, now: float) -> None:

@@ -147,6 +147,14 @@ class Twins:
         )
         return []
 
+    def rest(self, source: int, now: float) -> list[Any]:
+        self._same(outcome(lambda: self.key.rest(source, now)), outcome(lambda: self._native.rest(source, now)))
+        return []
+
+    def wake(self, source: int) -> None:
+        self.key.wake(source)
+        self._native.wake(source)
+
     def lose(self, source: int, now: float) -> list[Any]:
         self._same(outcome(lambda: self.key.lose(source, now)), outcome(lambda: self._native.lose(source, now)))
         return []

@@ -360,6 +360,19 @@ TEST_CASE("store: a key that all but who has left have forgotten is freed, whate
   CHECK(one.Opened(Spec("ssp:s=9"), 4).header.offset == 0);  // another key, of the old one's number
 }
 
+TEST_CASE("store: a contribution that a partial round leaves over ends no job") {
+  ShardWorld world;
+  world.stall_warning = 0.1;
+  world.stall_timeout = 0.3;
+  TestServer server(2, 0, world);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("k_of_n:grace=0,k=2,late=next,max_age=inf"), 4);
+  one.Push(Values(4, 1), 0);
+  CHECK_FALSE(one.link().Receive(1.0).has_value());
+  other.Push(Values(4, 1), 0);
+  CHECK(one.Applied() == "0 counted 1");
+}
+
 TEST_CASE("store: ranks that disagree about a key are both named, with both texts") {
   TestServer server(2);
   Reader one(server, 0), other(server, 1);
@@ -383,15 +396,21 @@ TEST_CASE("store: another policy is in force once all ranks have asked for it, f
   one.Change(Spec("asp"), 4, 1);
   one.Change(Spec("asp"), 4, 1);  // again, as on a new link
   CHECK(one.HearsNothing());
-  other.Change(Spec("asp"), 4, 1);
+  other.Push(Values(4, 1), 0);
   CHECK(one.Applied() == "0 counted 1");
+  CHECK(other.Applied() == "0 counted 1");
+  other.Push(Values(4, 1), 1, {.base = 1});
+  CHECK(other.Applied() == "1 counted 2");  // nobody waits for who will make none
+  CHECK(one.HearsNothing());
+  other.Change(Spec("asp"), 4, 1);
   for (Reader* rank : {&one, &other}) {
     const Header changed = rank->Next(FrameType::kOpened).header;
     CHECK(changed.aux == kChanged);
-    CHECK(changed.offset == 1);
+    CHECK(changed.offset == 2);
+    CHECK(changed.round == (rank == &one ? 1 : 2));
   }
   one.Push(Values(4, 1), 1, {.base = 1});
-  CHECK(one.Applied() == "1 counted 2");
+  CHECK(one.Applied() == "1 counted 3");
   CHECK(one.Opened(Spec("bsp"), 4).header.aux == kHasValue);  // who has not heard of it, on a new link
   one.Change(Spec("asp"), 4, 1);
   CHECK(one.Next(FrameType::kOpened).header.aux == kChanged);
