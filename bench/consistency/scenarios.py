@@ -1,0 +1,31 @@
+"""How long each step of each rank takes to compute. Pure: all contenders, and the simulation, see the same delays."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SLOW = 4
+"""A slow step takes so many times as long."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Ranks that are slow: one of them always, or any now and then."""
+
+    name: str
+    always: int | None = None
+    """A rank whose steps are all slow."""
+    chance: float = 0.0
+    """Of each step of each rank to be slow."""
+
+    def factor(self, seed: int, rank: int, step: int) -> int:
+        """By which a step, the first of which is 0, takes longer."""
+        if rank == self.always:
+            return SLOW
+        return SLOW if random.Random(f"{seed}.{rank}.{step}").random() < self.chance else 1
+
+
+CALM = Scenario("calm")
+S1 = Scenario("S1", always=3)
+S2 = Scenario("S2", chance=0.1)

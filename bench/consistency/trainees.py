@@ -1,0 +1,111 @@
+"""What a rank does after computing, in each way: contributions and weights travel, by the library's own calls."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+import byteps_like.torch as bps
+from bench.consistency.ways import Way
+from byteps_like.store.future import Future
+
+RATE = 1e-3
+
+
+class Trainee(ABC):
+    """A model with whatever trains it. All ranks make it, also those that sit out."""
+
+    version = 0
+    """Of the weights that landed last."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Blocks until the weights have landed."""
+
+    def ages(self) -> list[int]:
+        """Of the contributions that were applied; blocks for none."""
+        return []
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """This rank has ended. Blocks, where contributions of others are waited for."""
+
+
+class Stored(Trainee):
+    """A vector in a Store. A turn that ends with a version ends so partition by partition: whoever pushed to one that
+    others have left would wait for ever."""
+
+    def __init__(self, label: str, way: Way, nbytes: int, versions: int | None) -> None:
+        self._values = np.zeros(nbytes // 4, np.float32)
+        self._gradient = np.ones_like(self._values)
+        self._store = bps.Store(label, {"w": self._values}, **way.terms)
+        self._versions = versions
+        self._pushes: list[Future] = []
+        self._store.pull("w", self._values).wait()
+
+    @override
+    def step(self) -> None:
+        pulls = []
+        for part, version in enumerate(self._store.versions("w")):
+            if self._versions is None or version < self._versions:
+                self._pushes.append(self._store.push("w", self._gradient, part=part))
+                pulls.append(self._store.pull("w", self._values, part=part))
+        for pull in pulls:
+            pull.wait()
+        self.version = min(self._store.versions("w"))
+
+    @override
+    def ages(self) -> list[int]:
+        return [push.age for push in self._pushes if push.done() and push.counted]
+
+
+class Optimized(Trainee):
+    """A parameter under a DistributedOptimizer."""
+
+    def __init__(self, way: Way, nbytes: int) -> None:
+        self._weights = torch.nn.Parameter(torch.zeros(nbytes // 4))
+        plain = torch.optim.SGD([self._weights], lr=RATE)
+        self._optimizer = bps.DistributedOptimizer(plain, [("w", self._weights)], **way.terms)
+
+    @override
+    def step(self) -> None:
+        self._optimizer.zero_grad()
+        torch.autograd.backward(self._weights.sum())
+        self._optimizer.step()
+
+    @override
+    def close(self) -> None:
+        self._optimizer.close()
+
+
+class Alone(Trainee):
+    """A parameter under a plain optimizer, with a LowComm around it or without any network."""
+
+    def __init__(self, way: Way, nbytes: int) -> None:
+        self._weights = torch.nn.Linear(nbytes // 4, 1, bias=False)
+        self._optimizer = torch.optim.SGD(self._weights.parameters(), lr=RATE)
+        self._low = bps.LowComm(self._weights, self._optimizer, **way.terms) if way.kind == "low_comm" else None
+        if self._low is not None:
+            self._low.__enter__()
+
+    @override
+    def step(self) -> None:
+        self._weights.weight.grad = torch.ones_like(self._weights.weight)
+        if self._low is not None:
+            self._low.count(1)
+        self._optimizer.step()
+        self.version = self._low.version if self._low is not None else 0
+
+    @override
+    def close(self) -> None:
+        if self._low is not None:
+            self._low.__exit__(None, None, None)
+
+
+def trainee(label: str, way: Way, nbytes: int, versions: int | None) -> Trainee:
+    """Of that way. Blocks until all ranks make it."""
+    if way.kind == "store":
+        return Stored(label, way, nbytes, versions)
+    return Optimized(way, nbytes) if way.kind == "optimizer" else Alone(way, nbytes)
