@@ -84,8 +84,7 @@ def main() -> None:
             f" late, and the oldest was {told.oldest} versions old",
             flush=True,
         )
-        bps.barrier()
-        optimizer.pull()
+        optimizer.finish()
     _, images, _, labels = data()
     accuracy = (model(images).argmax(1) == labels).float().mean().item()
     if bps.rank() == 0:

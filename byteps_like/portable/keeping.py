@@ -28,9 +28,13 @@ class StoresWorker(Waited, Protocol):
     def ended(self, handle: PortableHandle) -> None:
         """It has ended. On the worker's own thread."""
 
+    def change(self, declared: Declared, spec: KeepSpec) -> KeepHandle:
+        """See worker.keeping.KeptTensor."""
 
-def open_kept(worker: StoresWorker, declared: Declared, spec: KeepSpec, initial: int) -> PortableHandle:
-    """Starts to open a tensor's keys; the handle is done when all have a value. `initial` is copied."""
+
+def open_kept(worker: StoresWorker, declared: Declared, spec: KeepSpec, initial: int) -> PortableKeepHandle:
+    """Starts to open a tensor's keys, or to change their policy; the handle is done when all have a value, or when all
+    ranks have asked. `initial` is copied."""
     handle = PortableKeepHandle(declared.spec.name, len(declared.partitions), worker)
     whole = memoryview(bytes(memory_at(initial, declared.spec.nbytes))) if initial else None
 
@@ -66,6 +70,10 @@ class PortableKept:
     def __init__(self, worker: StoresWorker, declared: Declared) -> None:
         self.declared = declared
         self._worker = worker
+
+    def change(self, spec: KeepSpec) -> KeepHandle:
+        """See KeptTensor."""
+        return self._worker.change(self.declared, spec)
 
     def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""

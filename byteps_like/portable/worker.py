@@ -39,7 +39,7 @@ from byteps_like.worker.api import (
     TensorSpec,
 )
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.keeping import KeepSpec, KeptTensor, check_keep
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, check_keep
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.verdict import Verdict
@@ -196,13 +196,24 @@ class PortableWorker(Stands):
         self._raise_error()
         with self._lock:
             known = self._kept.setdefault(declared.tensor_id, spec)
-        if not spec.is_variant_of(known):
-            name = declared.spec.name
-            raise MismatchError(f"rank {self.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)
+        if known != spec:
+            raise self._differ(declared, known, spec)
         open_kept(self, declared, spec, initial).wait()
-        with self._lock:
-            self._kept[declared.tensor_id] = spec
         return PortableKept(self, declared)
+
+    def change(self, declared: Declared, spec: KeepSpec) -> KeepHandle:
+        """See worker.keeping.KeptTensor."""
+        self._raise_error()
+        with self._lock:
+            known = self._kept[declared.tensor_id]
+            if not spec.is_variant_of(known):
+                raise self._differ(declared, known, spec)
+            self._kept[declared.tensor_id] = spec
+        return open_kept(self, declared, spec, 0)
+
+    def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
+        name = declared.spec.name
+        return MismatchError(f"rank {self.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)
 
     def compensate(self, declared: Declared, feedback: Feedback | None) -> None:
         """Raises InvalidArgumentError: no tensor of a portable worker has a codec."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from byteps_like.errors import InvalidArgumentError
@@ -13,8 +15,8 @@ from byteps_like.store.combining.gradient_code import GradientCode
 LARGEST = 100.0
 """Greatest factor: by so much rounding errors of contributions may grow."""
 _SEEDS = 200
-_MOST_SETS = 300
-"""Of missing ranks, that are looked at for each seed; of more these, evenly chosen."""
+_MOST_SETS = 2000
+"""Of missing ranks, that are looked at for each seed; of more so many, drawn at random."""
 
 
 class GradientCoding:
@@ -46,7 +48,7 @@ class GradientCoding:
     @property
     def options(self) -> dict[str, str]:
         """Of Store and DistributedOptimizer: the mean over all parts, as soon as n - s ranks are there."""
-        return {"consistency": f"backup:b={self.code.s}", "combine": Decoded(self.code).text()}
+        return {"consistency": f"k_of_n:k={self.code.n - self.code.s}", "combine": Decoded(self.code).text()}
 
 
 def _small(code: GradientCode) -> GradientCode:
@@ -65,8 +67,12 @@ def _small(code: GradientCode) -> GradientCode:
 
 
 def _sets(code: GradientCode) -> Iterator[list[int]]:
-    missing = list(itertools.islice(itertools.combinations(range(code.n), code.s), 20 * _MOST_SETS))
-    for gone in missing[:: -(-len(missing) // _MOST_SETS)]:
+    if math.comb(code.n, code.s) <= _MOST_SETS:
+        every: Iterator[Sequence[int]] = itertools.combinations(range(code.n), code.s)
+    else:
+        draw = random.Random(0)
+        every = (draw.sample(range(code.n), code.s) for _ in range(_MOST_SETS))
+    for gone in every:
         yield [rank for rank in range(code.n) if rank not in gone]
 
 

@@ -28,7 +28,7 @@ from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.current import current
-from byteps_like.worker.keeping import Keeps, KeepSpec, KeptTensor, Outcome
+from byteps_like.worker.keeping import KeepHandle, Keeps, KeepSpec, KeptTensor, Outcome
 
 ROOT = 0
 """The rank whose values the others begin with."""
@@ -117,9 +117,9 @@ class Store:
         """All ranks make it, with the same arguments, and tensors of the same names, shapes and dtypes: NumPy's arrays
         or PyTorch's tensors of float32, float64, int64, float16 or bfloat16; the last two are kept as float32.
 
-        `consistency`: when a version is made and who waits for it (docs/consistency.md). `update`: what a version does
-        to the value. `combine`: "mean" (by weights) or "sum", of what a version is made of, or GradientCoding's
-        `combine`; integers have no mean.
+        `consistency`: when a version is made and who waits for it (docs/how-to/consistency.md). `update`: what a
+        version does to the value. `combine`: "mean" (by weights) or "sum", of what a version is made of, or
+        GradientCoding's `combine`; integers have no mean.
         `age`: a factor of weights, "inverse" or "exp", by how old they are; `damp`: the same outside of the mean.
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
         `tensors`, or "zeros"; a value that servers have already, under this name, stays. `worker`: whose job it is,
@@ -140,24 +140,33 @@ class Store:
 
     def change(self, consistency: Policy | str) -> None:
         """From here on another policy holds for all tensors, for contributions that wait, too. All ranks call it, each
-        after its own pushes so far; blocks until all have. Those who have not are not kept waiting for those who have.
+        after its own pushes so far; blocks until all have, unless it is in force already. Those who have not are not
+        kept waiting for those who have.
 
         Raises InvalidArgumentError for a policy that so many ranks, this update or this way of combining can't have,
         and MismatchError where ranks ask for different ones.
         """
-        terms = replace(
-            self._terms, policy=_policy(self._worker, consistency, self._terms.update, self._terms.combining)
-        )
-        for _, tensor in sorted(self._open.items()):  # in one order on all ranks: each call waits for the others
-            self._worker_that_keeps().keep(tensor.kept.declared, _keep_spec(tensor.kept.declared.spec, terms))
-        self._terms = terms
+        for handle in self.start_change(consistency):
+            handle.wait()
+
+    def start_change(self, consistency: Policy | str) -> list[KeepHandle]:
+        """As `change`, but it never blocks: that is over when all handles are done."""
+        policy = _policy(self._worker, consistency, self._terms.update, self._terms.combining)
+        self._terms = replace(self._terms, policy=policy)
+        every = [tensor.kept for tensor in self._open.values()]
+        return [one.change(_keep_spec(one.declared.spec, self._terms)) for one in every]
+
+    def start_finish(self) -> list[KeepHandle]:
+        """This rank contributes no more, and nobody waits for it. Never blocks. All ranks call it; when all handles are
+        done they have, and of contributions that were left versions have been made, if that is possible."""
+        return self.start_change(self._terms.combining.last(self._terms.policy, self._worker.size))
 
     @property
     def consistency(self) -> str:
         """The policy in force, as text."""
         return text_of(self._terms.policy)
 
-    def _worker_that_keeps(self) -> Keeps:
+    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
         if not isinstance(self._worker, Keeps):
             raise InvalidArgumentError(
                 f"rank {self._worker.rank}: Store {self.name!r} needs servers, and this job has none that can keep"
@@ -165,14 +174,10 @@ class Store:
                 rank=self._worker.rank,
                 operation="Store",
             )
-        return self._worker
-
-    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
-        keeps = self._worker_that_keeps()
         for declared, array in zip(self._worker.declare(specs), arrays, strict=True):
             spec = _keep_spec(declared.spec, self._terms)
             initial = array.ctypes.data if spec.root == self._worker.rank else 0
-            yield _Open(keeps.keep(declared, spec, initial))
+            yield _Open(self._worker.keep(declared, spec, initial))
 
     def push(
         self,

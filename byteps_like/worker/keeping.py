@@ -68,6 +68,10 @@ class KeptTensor(Protocol):
     def declared(self) -> Declared:
         """Its name and its partitions."""
 
+    def change(self, spec: KeepSpec) -> KeepHandle:
+        """Asks for a spec whose policy alone is another. Never blocks. Done once all ranks have asked for it: then it
+        is in force, for what is under way, too. Raises MismatchError for a spec that differs in more."""
+
     def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """Contributes the tensor at `address`; with `parts`, only those partitions of it. Never blocks. Done when all
         servers have said what became of it; its memory must stay as it is until then."""
@@ -90,9 +94,6 @@ class Keeps(Protocol):
         Raises MismatchError (naming both ranks and both texts) where ranks give different specs: one that has opened
         the tensor by then hears of it in a later call. InvalidArgumentError for a spec that servers refuse, a tensor of
         another dtype, and on the root where a value is wanted and none given.
-
-        Of a tensor that is open already, with a spec whose policy alone is another: once all ranks have asked for that
-        it is in force, for what is under way, too, and the call returns.
         """
 
 

@@ -61,7 +61,9 @@ double Dssp::Lead(const Ledger& key, uint32_t number) const {
   const int64_t ahead = source.clock - key.least();
   if (ahead < low_) return static_cast<double>(low_);
   if (ahead > low_)
-    return source.lead == kAnyLead ? static_cast<double>(low_) : std::min(source.lead, static_cast<double>(high_));
+    return source.lead == kAnyLead
+               ? static_cast<double>(low_)
+               : std::clamp<double>(source.lead, static_cast<double>(low_), static_cast<double>(high_));
   return static_cast<double>(low_ + Extra(source, Slowest(key), high_ - low_));
 }
 

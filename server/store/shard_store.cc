@@ -257,6 +257,7 @@ void ShardStore::Answer(const Entry& entry, uint32_t rank, Opened how) {
 // This rank wants another policy, which is in force once all ranks have said so. Until then it makes no contributions,
 // so nobody waits for any of it.
 void ShardStore::Propose(Entry& entry, uint32_t rank, const Spec& spec) {
+  if (&spec == entry.spec) return Answer(entry, rank, kChanged);  // it has missed the answer: its link had broken
   const Spec& other = entry.proposed != nullptr ? *entry.proposed : *entry.spec;
   if (!spec.IsVariantOf(other) || (entry.proposed != nullptr && entry.proposed != &spec)) {
     const uint32_t first = entry.proposers.empty() ? entry.first : entry.proposers.front().rank;
@@ -264,24 +265,31 @@ void ShardStore::Propose(Entry& entry, uint32_t rank, const Spec& spec) {
                                                        ": the ranks disagree: " + RankText(first) + " wants " +
                                                        other.text + "; " + RankText(rank) + " wants " + spec.text));
   }
-  if (entry.proposed == nullptr && &spec == entry.spec) return Answer(entry, rank, kChanged);
   entry.proposed = &spec;
-  if (std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end()) {
-    entry.proposers.push_back({rank, host_.Now()});
-    if (!Done(entry, entry.key->Rest(rank, host_.Now(), &answers_))) return;
+  if (std::ranges::find(entry.proposers, rank, &Opener::rank) != entry.proposers.end()) return;
+  entry.proposers.push_back({rank, host_.Now()});
+  if (MissingFor(entry).empty()) {
+    ChangeIfAgreed(entry);
+  } else {
+    Done(entry, entry.key->Rest(rank, host_.Now(), &answers_));
   }
-  ChangeIfAgreed(entry);
+}
+
+// Ranks that have not asked for the other policy.
+std::vector<uint32_t> ShardStore::MissingFor(const Entry& entry) const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (!ranks_[rank].left && std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end())
+      missing.push_back(rank);
+  return missing;
 }
 
 // False: the job has failed.
 bool ShardStore::ChangeIfAgreed(Entry& entry) {
-  if (entry.proposed == nullptr) return true;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (!ranks_[rank].left && std::ranges::find(entry.proposers, rank, &Opener::rank) == entry.proposers.end())
-      return true;
+  if (entry.proposed == nullptr || !MissingFor(entry).empty()) return true;
   entry.former = std::exchange(entry.spec, std::exchange(entry.proposed, nullptr));
   for (const Opener& one : entry.proposers)
-    if (!ranks_[one.rank].left) entry.key->Wake(one.rank);
+    if (entry.key->ledger().source(one.rank).resting) entry.key->Wake(one.rank);
   if (!Done(entry, entry.key->Change(entry.spec->rules, host_.Now(), &answers_))) return false;
   for (const Opener& one : std::exchange(entry.proposers, {}))
     if (!ranks_[one.rank].left) Answer(entry, one.rank, kChanged);
@@ -409,6 +417,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
                              .end = entry.total,
                              .priority = arrival.priority,
                              .since = host_.Now()});
+  contributed_ = host_.Now();
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
   WholePush whole{{rank, clock, note.base, note.weight}, std::move(arrival.buffer), lr};
@@ -585,8 +594,8 @@ void ShardStore::OnLinkGone(uint32_t rank) {
     std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
     std::erase_if(entry->openers, [rank](const Opener& opener) { return opener.rank == rank; });
     // It will ask again.
-    if (std::erase_if(entry->proposers, [rank](const Opener& opener) { return opener.rank == rank; }) != 0)
-      entry->key->Wake(rank);
+    std::erase_if(entry->proposers, [rank](const Opener& opener) { return opener.rank == rank; });
+    if (entry->key != nullptr && entry->key->ledger().source(rank).resting) entry->key->Wake(rank);
     if (entry->proposers.empty()) entry->proposed = nullptr;
   }
 }
@@ -613,7 +622,9 @@ std::vector<ShardStore::Wait> ShardStore::Waits() const {
   };
   for (const auto& [number, entry] : keys_) {
     for (const Opener& opener : entry->openers) waits(opener.rank, opener.since, *entry, Awaited::kValue);
-    for (const Opener& opener : entry->proposers) waits(opener.rank, opener.since, *entry, Awaited::kPolicy);
+    // Who has come early waits as long as the others still train.
+    for (const Opener& opener : entry->proposers)
+      waits(opener.rank, std::max(opener.since, contributed_), *entry, Awaited::kPolicy);
     for (const Reader& reader : entry->readers) waits(reader.rank, reader.since, *entry, Awaited::kReading);
     if (entry->held_since)
       for (const uint32_t rank : entry->key->Waiters()) waits(rank, *entry->held_since, *entry, Awaited::kVersion);
@@ -626,18 +637,23 @@ std::vector<ShardStore::Wait> ShardStore::Waits() const {
 }
 
 // Who waits for whom, and why.
-std::string ShardStore::Described(const Entry& entry, uint32_t rank, Awaited what) {
+std::string ShardStore::Described(const Entry& entry, uint32_t rank, Awaited what) const {
   const std::string key = StoreKeyText(entry.number);
   if (what == Awaited::kValue)
     return key + ": " + RankText(rank) + " waits for the first value, which " + RankText(entry.begun_by) + " is to set";
-  if (what == Awaited::kPolicy)
+  if (what == Awaited::kPolicy) {
+    std::string missing;
+    for (const uint32_t other : MissingFor(entry)) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
     return key + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits until all ranks have changed it to " +
-           entry.proposed->policy() + ", as " + std::to_string(entry.proposers.size()) + " have";
+           entry.proposed->policy() + "; ranks that have not: " + missing;
+  }
   const Ledger& ledger = entry.key->ledger();
   std::string clocks;
   for (const SourceState& source : ledger.sources())
     clocks += (clocks.empty() ? "" : ", ") + std::to_string(ledger.Clock(source.number)) +
-              (source.live ? "" : " (it has left)");
+              (source.live      ? ""
+               : source.resting ? " (it waits for another policy)"
+                                : " (it has left)");
   const bool reads = what == Awaited::kReading;
   return key + " (" + entry.spec->policy() + "): " + RankText(rank) + " waits " +
          (reads ? "to read" : "for more contributions, to make") + " version " +

@@ -86,6 +86,7 @@ class ShardStore {
   void Open(const Entry& entry, uint32_t rank);
   void Answer(const Entry& entry, uint32_t rank, Opened how);
   void Propose(Entry& entry, uint32_t rank, const Spec& spec);
+  std::vector<uint32_t> MissingFor(const Entry& entry) const;
   bool ChangeIfAgreed(Entry& entry);
   bool Begin(Entry& entry, ShardBuffer value);
   ShardBuffer Take(const Entry& entry);
@@ -102,7 +103,7 @@ class ShardStore {
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);
   void FreeIfForgotten(uint64_t key);
-  static std::string Described(const Entry& entry, uint32_t rank, Awaited what);
+  std::string Described(const Entry& entry, uint32_t rank, Awaited what) const;
   size_t EntryBytes() const;
 
   StoreHost& host_;
@@ -112,6 +113,7 @@ class ShardStore {
   std::vector<Rank> ranks_;
   std::vector<PushAnswer> answers_;  // of the call under way
   uint64_t order_ = 0;
+  double contributed_ = 0;  // when the last contribution to any key came
 };
 
 }  // namespace byteps_like

@@ -261,7 +261,7 @@ def test_a_tensor_may_be_opened_again_and_nothing_of_it_is_new(job):
         kept = Kept(worker, "again", np.zeros_like(first), spec_of("bsp"))
         kept.push(np.ones_like(first))
         with pytest.raises(MismatchError, match=f"rank {worker.rank} keeps 'again'"):
-            Kept(worker, "again", first, spec_of("bsp", "assign"))
+            Kept(worker, "again", first, spec_of("asp"))
         return kept.pull()[0]
 
     for value in job.everybody(train):

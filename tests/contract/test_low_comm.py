@@ -17,6 +17,7 @@ from mixed_job import DEADLINE, MixedJob, in_threads, native_worker
 
 import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.updates.plain import Assign
 from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.torch.job import runtime
 from byteps_like.torch.low_comm.fragments import fragments_of
@@ -285,6 +286,7 @@ def test_fragments_are_equal_parts_of_any_layout():
         ({"grace": "auto"}, InvalidArgumentError, "waited for anyway"),
         ({"quorum": 0.5, "grace": "long"}, InvalidArgumentError, 'nor "auto"'),
         ({"weight": "two"}, InvalidArgumentError, "weight='two'"),
+        ({"outer": Assign()}, InvalidArgumentError, "outer=assign has no use for a gradient"),
         ({"H": 3, "every": 4}, TypeError, "another name for 'every'"),
         ({"H": 3, "sync_every": 4}, TypeError, "another name for 'every'"),
         ({"hours": 3}, TypeError, "unexpected keyword argument 'hours'"),

@@ -29,7 +29,7 @@ def cuda() -> Iterator[Finding]:
     if devices:
         yield kernels()
         yield torch_on_gpus()
-        yield waits(_opened, Config.from_env().stream_waits)
+        yield waits(_opened, Config.partly_from_env(("stream_waits",)).stream_waits)
 
 
 def told(info: DeviceInfo) -> str:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.ledger import Version
+from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
 
 _LEAST_WEIGHT, _MOST_WEIGHT = 2.0**-149, 2.0**128 - 2.0**104
@@ -39,6 +40,10 @@ class Combining(ABC):
 
     def check(self, policy: Policy, ranks: int) -> None:  # noqa: B027 - most go with all
         """Raises InvalidArgumentError if versions as `policy` makes them, of so many ranks, can't be combined so."""
+
+    def last(self, policy: Policy, ranks: int) -> Policy:  # noqa: ARG002 - for those who can't have any
+        """Another policy than `policy` by which what is left becomes a version when no more is to come."""
+        return Asp()
 
 
 def check_weight(weight: float) -> float:

@@ -11,6 +11,7 @@ from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.gradient_code import GradientCode
 from byteps_like.store.combining.weighed import COMBINES
 from byteps_like.store.ledger import Version
+from byteps_like.store.policies.partial import Backup, KOfN
 from byteps_like.store.policies.policy import Policy
 
 
@@ -60,6 +61,11 @@ class Decoded(Combining):
         return weight
 
     @override
+    def last(self, policy: Policy, ranks: int) -> Policy:
+        """Of fewer than n - s contributions nothing can be made: one under which nobody waits for who has come."""
+        return Backup(self.code.s) if isinstance(policy, KOfN) else KOfN(ranks - self.code.s)
+
+    @override
     def check(self, policy: Policy, ranks: int) -> None:
         if ranks != self.code.n:
             raise InvalidArgumentError(f"a gradient code of n={self.code.n} ranks can't be used by {ranks}")
@@ -68,5 +74,5 @@ class Decoded(Combining):
             raise InvalidArgumentError(
                 f"gradients coded against s={self.code.s} missing ranks need contributions of {ranks - self.code.s},"
                 f" all computed on one version, and {policy.name} makes versions of {least or 'any'}: use"
-                f" backup:b={self.code.s}"
+                f" k_of_n:k={ranks - self.code.s}"
             )

@@ -80,7 +80,7 @@ class Dssp(EachAtOnce):
             return self.lo
         if ahead > self.lo:
             granted = key.leads.get(source, math.inf)
-            return self.lo if granted == math.inf else min(granted, self.hi)
+            return self.lo if granted == math.inf else min(max(granted, self.lo), self.hi)
         slowest = min(key.clocks, key=lambda one: (key.clocks[one], one))
         return self.lo + extra(key.paces[source], key.paces.get(slowest, PushPace()), self.hi - self.lo)
 

@@ -24,6 +24,16 @@ _UNKNOWN = object()
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices of this process
 
 
+_asked = False
+"""Whether a job of this process was begun with `stream_waits`."""
+
+
+def let_streams_wait() -> None:
+    """A job of this process has the setting `stream_waits`."""
+    global _asked
+    _asked = True
+
+
 class CudaEvent:
     """See api.Event.
 
@@ -72,7 +82,6 @@ class CudaDevice:
         self.ordinal = int(device.index)
         self._device = device
         self._native: Any = _UNKNOWN
-        self._streams_wait: bool | None = None
         self._compiles = True  # until it is known that they can't be
         self._lock = threading.Lock()
 
@@ -163,10 +172,8 @@ class CudaDevice:
         A copy of memory that is not page-locked holds the driver's lock until its stream has come by, so no thread of
         ours could queue the copies for which that stream would wait: only who makes no such copies may set it.
         """
-        with self._lock:
-            if self._streams_wait is None:
-                self._streams_wait = Config.from_env().stream_waits
-        gpu = self.native() if self._streams_wait else None
+        asked = _asked or Config.partly_from_env(("stream_waits",)).stream_waits
+        gpu = self.native() if asked else None
         return gpu is not None and bool(gpu.waits_by_value)
 
     def gate(self) -> Gate | None:

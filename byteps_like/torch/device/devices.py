@@ -15,6 +15,7 @@ import torch
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.device.api import Device
 from byteps_like.torch.device.cuda import CudaDevice
+from byteps_like.torch.device.cuda import let_streams_wait as let_streams_wait
 from byteps_like.torch.device.plain import PlainDevice
 
 _known: dict[torch.device, Device] = {}

@@ -98,7 +98,7 @@ class Behind:
             flight.block()
         with self._lock:
             self._known.add(name)
-            if not new:
+            if not new and not flight.done():
                 self._flights[name] = flight
 
 

@@ -70,6 +70,8 @@ class Runtime:
 
     def __init__(self, worker: Worker, partition_bytes: int = _PARTITION_BYTES, config: Config | None = None) -> None:
         self.config = config or Config()
+        if self.config.stream_waits:
+            devices.let_streams_wait()
         self.worker = worker
         self.shares: WeakSet[Any] = WeakSet()
         """Gradients that the ranks of a host share among them (local.shares.LocalShares)."""

@@ -10,8 +10,8 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.updates.plain import Assign
-from byteps_like.store.updates.sgd import Nesterov
+from byteps_like.store.updates.plain import Add, Assign, NoUpdate
+from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.low_comm.collective_rounds import CollectiveRounds
@@ -20,8 +20,13 @@ from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange
 from byteps_like.torch.low_comm.store_rounds import StoreRounds
 from byteps_like.torch.low_comm.terms import LowCommTerms, Weigh, low_comm_terms
 
-AveragedWeights = Assign
-"""The outer optimizer of local SGD: the common weights become the mean of the ranks'."""
+_NO_GRADIENTS = (NoUpdate, Assign, Add)
+"""Updates that don't subtract what they are given."""
+
+
+def AveragedWeights() -> ValueUpdate:
+    """The outer optimizer of local SGD: the common weights become the mean of the ranks' that contribute."""
+    return Sgd(lr=1.0)
 
 
 class LowComm:
@@ -76,6 +81,10 @@ class LowComm:
         self._outer = Nesterov(lr=0.7, momentum=0.9) if outer is None else outer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._fragments = [_Travel(one) for one in fragments_of(trained, self._terms.fragments)]
+        if isinstance(self._outer, _NO_GRADIENTS):
+            raise InvalidArgumentError(
+                f"outer={self._outer.name} has no use for a gradient: AveragedWeights() averages weights"
+            )
         if self._outer.whole:
             raise InvalidArgumentError(f"outer={self._outer.name} takes norms of single tensors: fragments have none")
         self._inner = inner
@@ -121,7 +130,8 @@ class LowComm:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Weights that are under way land. What was trained since the last contribution stays this rank's own. With a
-        quorum it blocks until all ranks have come here, so that every contribution counts."""
+        quorum it blocks until all ranks have come here, so that every contribution counts, and all end with the common
+        weights."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -148,7 +158,7 @@ class LowComm:
 
     def _change(self, fragment: Fragment, common: torch.Tensor) -> torch.Tensor:
         own = fragment.read()
-        return own if isinstance(self._outer, Assign) else torch.sub(common, own, out=own)
+        return torch.sub(common, own, out=own)
 
     def _land(self, delay: int) -> None:
         for number, one in enumerate(self._fragments):

@@ -9,7 +9,6 @@ import torch
 from typing_extensions import override
 
 from byteps_like.store.future import Future
-from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.synchronous import Bsp
 from byteps_like.store.store import Store
@@ -44,7 +43,8 @@ class StoreRounds(OuterRounds):
     def leave(self) -> bool:
         if isinstance(self._policy, Bsp):
             return False
-        self._store.change(Asp())  # of what is left over a version is made at once
+        for handle in self._store.start_finish():
+            handle.wait()
         self._has_left = True
         for future in self._reads.values():
             future.wait()

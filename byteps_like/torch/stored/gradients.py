@@ -82,7 +82,7 @@ class GradientPushes(Pushes):
     @override
     def check_between_steps(self) -> None:
         if any(given.passes for given in self._given.values()):
-            raise InvalidArgumentError("set_backward_passes_per_step must be called between step() and backward()")
+            raise InvalidArgumentError("this must be called between step() and backward(): gradients are on their way")
 
     @override
     def check_unsent(self, what: str) -> None:

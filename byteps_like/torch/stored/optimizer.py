@@ -82,6 +82,18 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.check_between_steps()
         self._distribution.change(policy_of(consistency, _runtime.current().worker.size))
 
+    def finish(self) -> None:
+        """Training is over on this rank: lands the weights that all ranks have made, every contribution counted.
+
+        All ranks call it; blocks until they have. Whoever is still training doesn't wait for this rank any more, so
+        ranks may make different numbers of steps. To go on afterwards, `change_consistency`. Raises the job's error,
+        and InvalidArgumentError within a step.
+        """
+        self._distribution.check_between_steps()
+        self._distribution.finish()
+        _runtime.current().worker.barrier()
+        self.pull()
+
     def synchronize(self) -> None:
         """Does nothing where ranks apply gradients, which stay this rank's own, to be clipped or not before `step()`.
         Raises InvalidArgumentError where servers do."""
@@ -137,6 +149,9 @@ class AloneMixin(OutsiderMixin):
     version = 0
 
     def pull(self) -> None:
+        """Does nothing."""
+
+    def finish(self) -> None:
         """Does nothing."""
 
     def change_consistency(self, consistency: Policy | str) -> None:

@@ -73,6 +73,13 @@ class Pushes(ABC):
         """Of what landed last: the oldest of the parameters'."""
         return self._weights.version()
 
+    def finish(self) -> None:
+        """This rank contributes no more. Blocks until that is so of all ranks, and servers have said what became of
+        this one's contributions. Raises the job's error."""
+        self._weights.finish()
+        for future in self._under_way:
+            future.wait()
+
     def contributed(self) -> Contributed:
         """Never blocks. Raises the job's error where a contribution has ended with it."""
         while self._under_way and self._under_way[0].done():

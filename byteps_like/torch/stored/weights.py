@@ -14,6 +14,7 @@ from byteps_like.store.store import Store
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.worker.keeping import KeepHandle
 
 UpdateOf = Callable[[torch.Tensor], ValueUpdate]
 
@@ -63,9 +64,19 @@ class KeptWeights:
 
     def change(self, policy: Policy) -> None:
         """Has another policy hold, from here on. Blocks until all ranks have called it; raises as Store.change."""
+        self.open()
+        self._wait_for(lambda store: store.start_change(policy))
         self.store = {**self.store, "consistency": policy}
-        for store in dict.fromkeys(self._stores.values()):
-            store.change(policy)
+
+    def finish(self) -> None:
+        """This rank contributes no more. Blocks until that is so of all; raises as Store.change."""
+        self.open()
+        self._wait_for(Store.start_finish)
+
+    def _wait_for(self, start: Callable[[Store], list[KeepHandle]]) -> None:
+        """Of all stores at once, since ranks that wait for one must not keep others waiting for the next."""
+        for handle in [handle for store in dict.fromkeys(self._stores.values()) for handle in start(store)]:
+            handle.wait()
 
     def name(self, parameter: torch.Tensor) -> str:
         """What it is called."""

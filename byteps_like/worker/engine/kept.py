@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from byteps_like.control.members.seats import Waiting
@@ -33,6 +33,9 @@ class KeepsByEngine(Protocol):
     def size(self) -> int:
         """How many ranks there are."""
 
+    def stats(self) -> Mapping[str, float]:
+        """Its counters; see worker.api.Worker."""
+
     @property
     def stall_timeout(self) -> float:
         """Seconds of waiting after which the job has stalled."""
@@ -57,20 +60,31 @@ class KeptTensors:
         check_keep(declared, spec, self._worker.size)
         with self._lock:
             known = self._specs.setdefault(declared.tensor_id, spec)
-        if not spec.is_variant_of(known):
-            raise MismatchError(
-                f"rank {self._worker.rank} keeps {declared.spec.name!r} as {known}, and asks for {spec}",
-                key=declared.spec.name,
-            )
+        if known != spec:
+            raise self._differ(declared, known, spec)
+        self._start(declared, spec, initial).wait()
+        return EngineKept(self._worker, declared, self)
+
+    def change(self, declared: Declared, spec: KeepSpec) -> KeepHandle:
+        """See worker.keeping.KeptTensor."""
+        with self._lock:
+            known = self._specs[declared.tensor_id]
+            if not spec.is_variant_of(known):
+                raise self._differ(declared, known, spec)
+            self._specs[declared.tensor_id] = spec
+        return self._start(declared, spec, 0)
+
+    def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
+        name = declared.spec.name
+        return MismatchError(f"rank {self._worker.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)
+
+    def _start(self, declared: Declared, spec: KeepSpec, initial: int) -> KeepHandle:
         root = NOBODY if spec.root is None else spec.root
         value = (initial, declared.spec.nbytes) if initial else (0, 0)
         opening = self._worker.begin(
             declared, lambda engine, tensor: engine.keep(tensor, spec.text, spec.width, root, *value)
         )
-        EngineKeepHandle(self._worker, opening, declared).wait()
-        with self._lock:
-            self._specs[declared.tensor_id] = spec
-        return EngineKept(self._worker, declared)
+        return EngineKeepHandle(self._worker, opening, declared)
 
     def forget(self, declared: Declared) -> None:
         """Its name is not used any more."""
@@ -91,19 +105,28 @@ class EngineKeepHandle:
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until it has ended. Raises its typed error, DeadlineError after `timeout` seconds; without one,
-        StalledError if the job's stall_timeout is over, and a contribution is still in no version."""
-        limit = self._worker.stall_timeout if timeout is None and self._contributes else timeout
-        try:
-            self._worker.wait_for(self._operation, self._name, limit, self._describe)
-        except DeadlineError as error:
-            if timeout is not None:
-                raise
-            raise StalledError(
-                f"rank {self._worker.rank}: no version has been made of a contribution to {self._name!r} for"
-                f" {limit:g} s: other ranks' are missing; don't wait for it, or pass a timeout",
-                rank=self._worker.rank,
-                key=self._name,
-            ) from error
+        StalledError if for the job's stall_timeout this rank has sent nothing, and a contribution is in no version."""
+        if timeout is not None or not self._contributes:
+            self._worker.wait_for(self._operation, self._name, timeout, self._describe)
+            return
+        limit, sent = self._worker.stall_timeout, -1.0
+        while True:
+            before, sent = sent, self._worker.stats()["payload_sent"]
+            try:
+                self._worker.wait_for(self._operation, self._name, limit, self._describe)
+                return
+            except DeadlineError as error:
+                if before < 0 or before != sent:
+                    continue  # it may be on its way still
+                raise self._stalled(limit) from error
+
+    def _stalled(self, limit: float) -> StalledError:
+        return StalledError(
+            f"rank {self._worker.rank}: no version has been made of a contribution to {self._name!r} for {limit:g} s:"
+            " other ranks' are missing; don't wait for it, or pass a timeout",
+            rank=self._worker.rank,
+            key=self._name,
+        )
 
     def outcomes(self) -> Sequence[Outcome]:
         """Of each partition, in their order. Call it once the operation is done."""
@@ -118,9 +141,13 @@ class EngineKeepHandle:
 class EngineKept:
     """One that is open: see worker.keeping.KeptTensor."""
 
-    def __init__(self, worker: KeepsByEngine, declared: Declared) -> None:
-        self._worker = worker
+    def __init__(self, worker: KeepsByEngine, declared: Declared, among: KeptTensors) -> None:
+        self._worker, self._among = worker, among
         self.declared = declared
+
+    def change(self, spec: KeepSpec) -> KeepHandle:
+        """See KeptTensor."""
+        return self._among.change(self.declared, spec)
 
     def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""

@@ -78,7 +78,7 @@ def test_the_factors_of_a_version_are_those_of_its_ranks_in_their_order() -> Non
 def test_what_a_rank_sends_is_said_by_part() -> None:
     coding = GradientCoding(5, 1)
     assert list(coding.factors(4)) == [4, 0]
-    assert coding.options == {"consistency": "backup:b=1", "combine": Decoded(coding.code).text()}
+    assert coding.options == {"consistency": "k_of_n:k=4", "combine": Decoded(coding.code).text()}
 
 
 @pytest.mark.parametrize(("n", "s"), [(0, 0), (4, 4), (4, -1), (65, 1)])
@@ -95,7 +95,7 @@ def test_a_code_whose_factors_would_be_too_great_is_refused() -> None:
 @pytest.mark.parametrize(
     ("policy", "ranks", "words"),
     [
-        ("asp", 4, "makes versions of any: use backup:b=1"),
+        ("asp", 4, "makes versions of any: use k_of_n:k=3"),
         ("k_of_n:k=3,late=next", 4, "makes versions of any"),
         ("backup:b=2", 4, "makes versions of 2"),
         ("backup:b=1", 5, "code of n=4 ranks can't be used by 5"),

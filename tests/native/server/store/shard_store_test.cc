@@ -331,7 +331,7 @@ TEST_CASE("store: who waits for a first value, or for what a contribution is par
   SUBCASE("another policy") {
     for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
     one.Change(Spec("asp"), 4, 1);
-    wanted = "store key 9 (bsp): rank 0 waits until all ranks have changed it to asp, as 1 have, for ";
+    wanted = "store key 9 (bsp): rank 0 waits until all ranks have changed it to asp; ranks that have not: 1, for ";
   }
   const auto warning = one.link().Receive();
   REQUIRE(warning.has_value());
@@ -414,6 +414,20 @@ TEST_CASE("store: another policy is in force once all ranks have asked for it, f
   CHECK(one.Opened(Spec("bsp"), 4).header.aux == kHasValue);  // who has not heard of it, on a new link
   one.Change(Spec("asp"), 4, 1);
   CHECK(one.Next(FrameType::kOpened).header.aux == kChanged);
+}
+
+TEST_CASE("store: who has missed the answer to one change hears of it though others want the next") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 4);
+  for (Reader* rank : {&one, &other}) rank->Change(Spec("asp"), 4, 1);
+  CHECK(one.Next(FrameType::kOpened).header.aux == kChanged);
+  one.Change(Spec("ssp:s=1"), 4, 2);
+  CHECK(other.Next(FrameType::kOpened).header.aux == kChanged);
+  other.Change(Spec("asp"), 4, 1);  // as on a new link
+  CHECK(other.Next(FrameType::kOpened).header.aux == kChanged);
+  other.Change(Spec("ssp:s=1"), 4, 2);
+  for (Reader* rank : {&one, &other}) CHECK(rank->Next(FrameType::kOpened).header.aux == kChanged);
 }
 
 TEST_CASE("store: ranks that want different policies are both named") {
