@@ -178,8 +178,9 @@ def ddp_hook(state: DDPHookState | None, bucket: GradBucket) -> torch.futures.Fu
 
     Needs `init()`. torch.distributed may use any backend, which serves DDP's bookkeeping only. Buckets are reduced in
     place while backward continues. As with NCCL, the streams that wait for the future wait for buckets on a device;
-    with the setting `stream_waits`, after the first round the host does not. Errors are raised by this or the next `backward()` as RuntimeError with
-    the same text; `state.error` is the typed error. `state` may be None if only one model is trained.
+    with the setting `stream_waits`, after the first round the host does not. Errors are raised by this or the next
+    `backward()` as RuntimeError with the same text; `state.error` is the typed error. `state` may be None if only one
+    model is trained.
     """
     known = state if state is not None else _default_state()
     buffer = bucket.buffer()
