@@ -191,7 +191,8 @@ def test_a_quorum_waits_for_nobody_else(runtimes, grace):
     assert torch.equal(fast[2], slow[2])
 
 
-def test_whoever_is_late_waits_for_no_others_and_nobody_is_left_alone_in_the_end(runtimes):
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_whoever_is_late_waits_for_no_others_and_nobody_is_left_alone_in_the_end(fragments):
     """Three of four contributions make a version: 4 ranks that make 5 each leave some for which others are missing."""
     ranks, steps = 4, 5
     late = threading.Event()
@@ -212,14 +213,14 @@ def test_whoever_is_late_waits_for_no_others_and_nobody_is_left_alone_in_the_end
 
     def low_of(model: torch.nn.Module, inner: torch.optim.Optimizer) -> bps.LowComm:
         rank = runtime.current().worker.rank
-        return lows.setdefault(rank, bps.LowComm(model, inner, every=1, quorum=0.75))
+        return lows.setdefault(rank, bps.LowComm(model, inner, every=fragments, fragments=fragments, quorum=0.75))
 
     lows: dict[int, bps.LowComm] = {}
     job = MixedJob(makers=[native_worker] * ranks)
     found = by_servers([runtime.Runtime(worker) for worker in job.workers], body)
     job.close()
     versions, weights = zip(*found, strict=True)
-    assert len(set(versions)) == 1 and 2 * steps <= versions[0] <= 2 * ranks * steps
+    assert len(set(versions)) == 1 and 2 * (steps // fragments) <= versions[0] <= 2 * ranks * steps
     assert all(torch.equal(one, weights[0]) for one in weights)
 
 
