@@ -83,7 +83,7 @@ def _simulated(plan: Plan, turn: int, name: str, links: tuple[int, float]) -> li
 
     def compute(rank: int, contribution: int) -> float:
         steps = range(contribution * way.every, (contribution + 1) * way.every)
-        return sum(plan.seconds(turn, rank, step) for step in steps)
+        return sum(plan.seconds(turn, rank, step, way.parts) for step in steps)
 
     steps = tuple(way.steps(job.scenario, rank, plan.steps) // way.every for rank in range(job.workers))
     own = plan.nbytes / goodput

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 SLOW = 4
-"""A slow step takes so many times as long."""
+"""A slow step takes so many times as long, if nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,17 @@ class Scenario:
     """A rank whose steps are all slow."""
     chance: float = 0.0
     """Of each step of each rank to be slow."""
+    times: int = SLOW
+    """A slow step takes so many times as long."""
 
     def factor(self, seed: int, rank: int, step: int) -> int:
         """By which a step, the first of which is 0, takes longer."""
         if rank == self.always:
-            return SLOW
-        return SLOW if random.Random(f"{seed}.{rank}.{step}").random() < self.chance else 1
+            return self.times
+        return self.times if random.Random(f"{seed}.{rank}.{step}").random() < self.chance else 1
 
 
 CALM = Scenario("calm")
 S1 = Scenario("S1", always=3)
 S2 = Scenario("S2", chance=0.1)
+STALLS = Scenario("stalls", chance=0.1, times=10)

@@ -74,7 +74,7 @@ class Turn:
         self._recorder = Recorder(self._trainee)
         step = 0
         while self._more(step):
-            self._recorder.step(self._plan.seconds(self._turn, bps.rank(), step))
+            self._recorder.step(self._plan.seconds(self._turn, bps.rank(), step, self._way.parts))
             step += 1
         self._trainee.close()
         bps.barrier()

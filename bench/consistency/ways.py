@@ -9,11 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.consistency.scenarios import CALM, S1, S2, SLOW, Scenario
+from bench.consistency.scenarios import CALM, S1, S2, SLOW, STALLS, Scenario
+from byteps_like.store.gradient_coding import GradientCoding
 
 DSSP = "dssp:lo=1,hi=8"
 FEDSA = "k_of_n:k=3,late=next"
 SOFTSYNC = "k_of_n:k=2,late=next"
+
+CODING = GradientCoding(8, s=1).options
 
 Kind = Literal["store", "optimizer", "low_comm", "alone"]
 
@@ -44,6 +47,8 @@ class Way:
     """What a simulation runs; "": there is none."""
     every: int = 1
     """Steps of which one contribution is made."""
+    parts: int = 1
+    """Of the batch, that a rank computes in a step; what makes a step slow comes once."""
 
     def steps(self, scenario: Scenario, rank: int, steps: int) -> int:
         """Of a rank, in a turn of so many."""
@@ -125,6 +130,10 @@ JOBS = {
         "backup:b=1": stored("backup:b=1", 1),
         "backup:b=2": stored("backup:b=2", 1),
     }),
+    "stalls": Job(STALLS, 8, 60, {
+        "bsp": stored("bsp"),
+        "coded": Way("store", CODING, 1, policy=CODING["consistency"], parts=2),
+    }),
 }  # fmt: skip
 
 
@@ -146,6 +155,6 @@ class Plan:
         path.write_text(json.dumps(asdict(self)))
         return path
 
-    def seconds(self, turn: int, rank: int, step: int) -> float:
+    def seconds(self, turn: int, rank: int, step: int, parts: int = 1) -> float:
         """Of compute; each turn has its own slow steps, and all ways have the same in it."""
-        return self.compute * JOBS[self.job].scenario.factor(turn, rank, step)
+        return self.compute * (JOBS[self.job].scenario.factor(turn, rank, step) + parts - 1)
