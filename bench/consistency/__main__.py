@@ -6,9 +6,10 @@
 
 4 workers (8 where a row says so) and 2 servers, each on its own host. Computing is a sleep, which a slow step makes 4
 times as long: in S1 all steps of rank 3, in S2 any step with probability 0.1, the same ones in all ways; stalls are 10
-steps long, as often as in S2. Pushes and pulls are real. Ways take turns in one job; each figure is the median of its turns' ratios, from the smallest to the
-largest. *Predicted* is the same figure of a simulation: the policies, the same slow steps, and links of the measured
-goodput. Training: test accuracy after equal numbers of samples, its distance from bsp's in points, mean of the seeds.
+steps long, as often as in S2. Pushes and pulls are real. Ways take turns in one job; each figure is the median of its
+turns' ratios, from the smallest to the largest. *Predicted* is the same figure of a simulation: the policies, the same
+slow steps, and links of the measured goodput. Training: test accuracy after equal numbers of samples, its distance from
+bsp's in points, mean of the seeds.
 Leaves out/consistency.jsonl.
 """
 
