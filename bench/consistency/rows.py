@@ -97,9 +97,7 @@ def _partial() -> list[Row]:
     return [
         ratio("backup", "S2: b=1, 8 ranks: versions/s, of bsp's", "eight", ("backup:b=1", "bsp"), rate, Target(1.3)),
         ratio("backup", "S2: b=2, 8 ranks: versions/s, of bsp's", "eight", ("backup:b=2", "bsp"), rate, Target(1.7)),
-        ratio(
-            "coding", "stalls, 8 ranks: coded, s=1: versions/s, of bsp's", "stalls", ("coded", "bsp"), rate, Target(1.5)
-        ),
+        ratio("coding", "stalls: coded, s=1: versions/s, of bsp's", "stalls", ("coded", "bsp"), rate, Target(1.5)),
         ratio("fedsa", f"S1: k=3: versions/s{fast}", "S1", (FEDSA, "fast ranks"), rate, Target(0.9)),
     ]
 

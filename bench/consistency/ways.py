@@ -16,7 +16,7 @@ DSSP = "dssp:lo=1,hi=8"
 FEDSA = "k_of_n:k=3,late=next"
 SOFTSYNC = "k_of_n:k=2,late=next"
 
-CODING = GradientCoding(8, s=1).options
+CODING = GradientCoding(4, s=1).options
 
 Kind = Literal["store", "optimizer", "low_comm", "alone"]
 
@@ -130,7 +130,7 @@ JOBS = {
         "backup:b=1": stored("backup:b=1", 1),
         "backup:b=2": stored("backup:b=2", 1),
     }),
-    "stalls": Job(STALLS, 8, 60, {
+    "stalls": Job(STALLS, 4, 80, {
         "bsp": stored("bsp"),
         "coded": Way("store", CODING, 1, policy=CODING["consistency"], parts=2),
     }),
