@@ -17,9 +17,8 @@ import time
 from statistics import median
 
 import torch
+from _digits import data
 from _display import parser
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
@@ -34,14 +33,6 @@ def arguments() -> argparse.Namespace:
     known.add_argument("--steps", type=int, default=40, help="in each training (default 40)")
     known.add_argument("--lr", type=float, default=0.5, help="learning rate of SGD (default 0.5)")
     return known.parse_args()
-
-
-def data() -> list[torch.Tensor]:
-    """Training images, test images, training labels, test labels."""
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32) / 16
-    split = train_test_split(range(len(images)), test_size=0.2, random_state=0, stratify=digits.target)
-    return [part[rows] for part in (images, torch.tensor(digits.target)) for rows in split]
 
 
 def train(model: nn.Module, shares: bps.BatchShares, args: argparse.Namespace) -> list[float]:

@@ -14,9 +14,8 @@ import argparse
 from typing import Any
 
 import torch
+from _digits import data
 from _display import parser
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
@@ -42,14 +41,6 @@ def ways(every: int) -> dict[str, dict[str, Any]]:
         "DiLoCo": {"every": every},
         f"streaming DiLoCo, {parts} parts": {"every": every, "fragments": parts, "delay": min(2, every - 1)},
     }
-
-
-def data() -> list[torch.Tensor]:
-    """Training images, test images, training labels, test labels."""
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32) / 16
-    split = train_test_split(range(len(images)), test_size=0.2, random_state=0, stratify=digits.target)
-    return [part[rows] for part in (images, torch.tensor(digits.target)) for rows in split]
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> None:

@@ -18,9 +18,8 @@ import time
 from typing import Any
 
 import torch
+from _digits import data
 from _display import console, parser
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
@@ -38,14 +37,6 @@ def arguments() -> argparse.Namespace:
     known.add_argument("--batch", type=int, default=32, help="images per step and rank (default 32)")
     known.add_argument("--lr", type=float, default=0.1, help="learning rate of SGD (default 0.1)")
     return known.parse_args()
-
-
-def data() -> list[torch.Tensor]:
-    """Training images, test images, training labels, test labels."""
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32) / 16
-    split = train_test_split(range(len(images)), test_size=0.2, random_state=0, stratify=digits.target)
-    return [part[rows] for part in (images, torch.tensor(digits.target)) for rows in split]
 
 
 def train(optimizer: Any, model: nn.Module, args: argparse.Namespace) -> float:

@@ -106,19 +106,19 @@ class EngineKeepHandle:
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until it has ended. Raises its typed error, DeadlineError after `timeout` seconds; without one,
         StalledError if for the job's stall_timeout this rank has sent nothing, and a contribution is in no version."""
-        if timeout is not None or not self._contributes:
+        if timeout is not None or not self._contributes or self.done():
             self._worker.wait_for(self._operation, self._name, timeout, self._describe)
-            return
-        limit, sent = self._worker.stall_timeout, -1.0
+        else:
+            self._wait_for_version(self._worker.stall_timeout)
+
+    def _wait_for_version(self, limit: float) -> None:
         while True:
-            before, sent = sent, self._worker.stats()["payload_sent"]
+            sent = self._worker.stats()["payload_sent"]
             try:
-                self._worker.wait_for(self._operation, self._name, limit, self._describe)
-                return
+                return self._worker.wait_for(self._operation, self._name, limit, self._describe)
             except DeadlineError as error:
-                if before < 0 or before != sent:
-                    continue  # it may be on its way still
-                raise self._stalled(limit) from error
+                if self._worker.stats()["payload_sent"] == sent:  # else it may be on its way still
+                    raise self._stalled(limit) from error
 
     def _stalled(self, limit: float) -> StalledError:
         return StalledError(
