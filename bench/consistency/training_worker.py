@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch.nn import functional
 
 import byteps_like.torch as bps
 from bench.consistency.scenarios import S2
 from bench.consistency.training_plan import BATCH, TRAININGS, Plan, Training
+from examples._digits import data
 
 RATE = 0.1  # of bsp, whose steps are means of all ranks' gradients
 COMPUTE = 1e-3  # seconds
@@ -50,11 +49,9 @@ class Digits:
     """This rank's share of the training images, and all test images."""
 
     def __init__(self, seed: int) -> None:
-        found = load_digits()
-        images, labels = torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
-        train, test = train_test_split(range(len(images)), test_size=0.2, random_state=0, stratify=found.target)
-        own = train[bps.rank() :: bps.size()]
-        self._images, self._labels, self._test = images[own], labels[own], (images[test], labels[test])
+        images, test_images, labels, test_labels = data()
+        own = slice(bps.rank(), None, bps.size())
+        self._images, self._labels, self._test = images[own], labels[own], (test_images, test_labels)
         self._draw = torch.Generator().manual_seed(1000 * seed + bps.rank())
 
     def loss(self, network: Network) -> torch.Tensor:

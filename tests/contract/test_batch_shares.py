@@ -14,7 +14,8 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 pytest.importorskip("torch")
 
 import torch
-from mixed_job import DEADLINE, MixedJob, in_threads, native_worker
+from mixed_job import DEADLINE, MixedJob, native_worker
+from on_runtimes import by_servers
 
 import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError, MismatchError, NotInitializedError
@@ -35,15 +36,6 @@ def runtimes() -> Iterator[list[runtime.Runtime]]:
     job = MixedJob(makers=[native_worker] * RANKS)
     yield [runtime.Runtime(worker) for worker in job.workers]
     job.close()
-
-
-def by_servers(runtimes: list[runtime.Runtime], body: Callable[[int], Any]) -> list[Any]:
-    def main(rank: int) -> Any:
-        torch.set_num_threads(1)
-        with runtime.using(runtimes[rank]):
-            return body(rank)
-
-    return in_threads([lambda rank=rank: main(rank) for rank in range(len(runtimes))])
 
 
 @pytest.fixture(params=["servers", "collectives"])

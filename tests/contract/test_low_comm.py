@@ -13,7 +13,8 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 pytest.importorskip("torch")
 
 import torch
-from mixed_job import DEADLINE, MixedJob, in_threads, native_worker
+from mixed_job import DEADLINE, MixedJob, native_worker
+from on_runtimes import by_servers
 
 import byteps_like.torch as bps
 from byteps_like.errors import InvalidArgumentError
@@ -123,15 +124,6 @@ def runtimes() -> Iterator[list[runtime.Runtime]]:
     job.close()
 
 
-def by_servers(runtimes: list[runtime.Runtime], body: Callable[[int], Any]) -> list[Any]:
-    def main(rank: int) -> Any:
-        torch.set_num_threads(1)
-        with runtime.using(runtimes[rank]):
-            return body(rank)
-
-    return in_threads([lambda rank=rank: main(rank) for rank in range(len(runtimes))])
-
-
 def by_collectives(body: Callable[[int], Any]) -> list[Any]:
     return run_native_world(RANKS, lambda _, rank, size: body(rank))
 
@@ -238,6 +230,39 @@ def test_types(runtimes, dtype):
 
     for found in (by_servers(runtimes, body), by_collectives(body)):
         assert found[0].dtype is dtype and torch.equal(*found) and not torch.equal(found[0], flat(model_of(0, dtype)))
+
+
+def test_contributions_that_nobody_asks_for_are_not_kept(runtimes):
+    def body(rank: int) -> int:
+        _, low = train(rank, every=1)
+        return sum(map(len, low._rounds._pushes))
+
+    assert by_servers(runtimes, body) == [0, 0]
+
+
+def test_an_exception_leaves_what_is_under_way_to_land_when_training_goes_on(runtimes):
+    def body(rank: int) -> tuple[int, torch.Tensor]:
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        low = bps.LowComm(model, inner, every=2, delay=1)
+
+        def steps(count: int) -> None:
+            for step in range(count):
+                inner.zero_grad()
+                backward(model, rank, step)
+                inner.step()
+
+        with pytest.raises(KeyError), low:
+            steps(2)
+            raise KeyError
+        assert low.version == 0
+        with low:
+            assert low.version == 1
+            steps(2)
+        return low.version, flat(model)
+
+    for found in (by_servers(runtimes, body), by_collectives(body)):
+        assert [version for version, _ in found] == [2, 2] and torch.equal(found[0][1], found[1][1])
 
 
 def test_who_is_alone_has_an_outer_optimizer_too():

@@ -122,6 +122,7 @@ class LowComm:
             self._rounds = _rounds(self._outer, self._terms, [one.fragment.read() for one in self._fragments])
             for one, value in zip(self._fragments, self._rounds.values, strict=True):
                 one.fragment.mix(value, own=0.0)
+        self._land(0)  # what an exception has left under way
         self._rounds.enter()
         self._hook = self._inner.register_step_post_hook(self._after_step)
         return self
@@ -153,8 +154,9 @@ class LowComm:
         for number, one in enumerate(self._fragments):
             if self._terms.pushes(number, self._steps):
                 weight = self._terms.weigh(one.samples, one.steps)
-                one.begin(self._change(one.fragment, self._rounds.values[number]), self._steps)
-                self._rounds.begin(number, one.change, weight)
+                change = self._change(one.fragment, self._rounds.values[number])
+                one.begin(self._steps)
+                self._rounds.begin(number, change, weight)
 
     def _change(self, fragment: Fragment, common: torch.Tensor) -> torch.Tensor:
         own = fragment.read()
@@ -168,6 +170,7 @@ class LowComm:
     def _end(self, number: int, one: _Travel) -> None:
         assert self._rounds is not None
         one.end(self._rounds.finish(number), self._rounds.values[number], self._terms.mix)
+        one.hear(self._rounds.settled(number))  # or contributions of which it isn't asked would be kept
 
     def _heard(self) -> list[_Travel]:
         """The fragments, with what has become of their contributions by now."""
@@ -183,17 +186,16 @@ class _Travel:
         self.fragment = fragment
         self.begun: int | None = None
         """The step after which its contribution went."""
-        self.change = torch.empty(0)
         self.version = self.staleness = self.left_out = 0
         self.samples, self.steps = 0.0, 0
         """Since the last contribution."""
 
-    def begin(self, change: torch.Tensor, step: int) -> None:
-        self.change, self.begun = change, step
+    def begin(self, step: int) -> None:
+        self.begun = step
         self.samples, self.steps = 0.0, 0
 
     def end(self, version: int, common: torch.Tensor, own: float) -> None:
-        self.change, self.begun, self.version = torch.empty(0), None, version
+        self.begun, self.version = None, version
         self.fragment.mix(common, own)
 
     def hear(self, settled: Sequence[SettledChange]) -> None:
