@@ -82,6 +82,7 @@ class CudaDevice:
         self.ordinal = int(device.index)
         self._device = device
         self._native: Any = _UNKNOWN
+        self._asked_by_environment = Config.partly_from_env(("stream_waits",)).stream_waits
         self._compiles = True  # until it is known that they can't be
         self._lock = threading.Lock()
 
@@ -172,8 +173,7 @@ class CudaDevice:
         A copy of memory that is not page-locked holds the driver's lock until its stream has come by, so no thread of
         ours could queue the copies for which that stream would wait: only who makes no such copies may set it.
         """
-        asked = _asked or Config.partly_from_env(("stream_waits",)).stream_waits
-        gpu = self.native() if asked else None
+        gpu = self.native() if _asked or self._asked_by_environment else None
         return gpu is not None and bool(gpu.waits_by_value)
 
     def gate(self) -> Gate | None:

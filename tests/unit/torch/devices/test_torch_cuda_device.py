@@ -62,3 +62,22 @@ def test_no_thread_uses_a_device_that_is_not_the_tensor_s(fake, monkeypatch):
     assert not device.capturing()
     device.kernels(["casts"])
     assert fake.asked == [(what, SECOND) for what in ("query", "wait", "capturing", "kernels")]
+
+
+@pytest.mark.parametrize(("setting", "waits"), [("0", False), ("1", True)])
+def test_streams_wait_where_the_setting_says_so_and_the_driver_can(monkeypatch, setting, waits):
+    monkeypatch.setenv("BYTEPS_LIKE_STREAM_WAITS", setting)
+    device = CudaDevice(SECOND)
+    device._native = SimpleNamespace(waits_by_value=True, gate=lambda: "gate")
+    assert device.streams_wait() is waits and device.gate() == ("gate" if waits else None)
+    device._native = SimpleNamespace(waits_by_value=False)
+    assert not device.streams_wait() and device.gate() is None
+
+
+def test_a_job_with_the_setting_has_streams_wait(monkeypatch):
+    monkeypatch.setattr(cuda_device, "_asked", False)
+    device = CudaDevice(SECOND)
+    device._native = SimpleNamespace(waits_by_value=True)
+    assert not device.streams_wait()
+    cuda_device.let_streams_wait()
+    assert device.streams_wait()
