@@ -1,4 +1,4 @@
 """The store: named tensors, keys whose values servers keep, under a policy, from synchronous to free of locks.
 
-Private: arrays, holding, key.
+Private: arrays, common_memory, holding, keeper, key, unlocked.
 """

@@ -14,21 +14,23 @@ import numpy as np
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.arrays import kept_type, landing, outgoing, shape_of
+from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
 from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
+from byteps_like.store.keeper import check_change, keeper_of
 from byteps_like.store.key import check_rounds
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
+from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
 from byteps_like.store.updates.registry import update_of
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.current import current
-from byteps_like.worker.keeping import KeepHandle, Keeps, KeepSpec, KeptTensor, Outcome
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome
 
 ROOT = 0
 """The rank whose values the others begin with."""
@@ -126,7 +128,8 @@ class Store:
         where this process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
-        that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers.
+        that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
+        hogwild needs none of: its values are in memory that the ranks of a host share.
         """
         self.name = name
         self._worker = worker or current()
@@ -152,6 +155,7 @@ class Store:
     def start_change(self, consistency: Policy | str) -> list[KeepHandle]:
         """As `change`, but it never blocks: that is over when all handles are done."""
         policy = _policy(self._worker, consistency, self._terms.update, self._terms.combining)
+        check_change(self._terms.policy, policy)
         self._terms = replace(self._terms, policy=policy)
         every = [tensor.kept for tensor in self._open.values()]
         return [one.change(_keep_spec(one.declared.spec, self._terms)) for one in every]
@@ -167,17 +171,11 @@ class Store:
         return text_of(self._terms.policy)
 
     def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
-        if not isinstance(self._worker, Keeps):
-            raise InvalidArgumentError(
-                f"rank {self._worker.rank}: Store {self.name!r} needs servers, and this job has none that can keep"
-                " values; start some (byteps-like run -s 1)",
-                rank=self._worker.rank,
-                operation="Store",
-            )
+        keeper = keeper_of(self._terms.policy, self._worker, self.name)
         for declared, array in zip(self._worker.declare(specs), arrays, strict=True):
             spec = _keep_spec(declared.spec, self._terms)
             initial = array.ctypes.data if spec.root == self._worker.rank else 0
-            yield _Open(self._worker.keep(declared, spec, initial))
+            yield _Open(keeper.keep(declared, spec, initial))
 
     def push(
         self,
@@ -251,6 +249,18 @@ class Store:
         declared = self._tensor(name).kept.declared
         size = declared.spec.dtype.itemsize
         return tuple(slice(one.offset // size, (one.offset + one.nbytes) // size) for one in declared.partitions)
+
+    def view(self, name: str) -> Array:
+        """With hogwild, the value itself: an array of the tensor's shape in memory that all ranks share. What is
+        written to it is there for all of them at once, and is no contribution. Raises InvalidArgumentError where
+        servers keep it."""
+        kept = self._tensor(name).kept
+        if isinstance(kept, UnlockedTensor):
+            return kept.view
+        raise InvalidArgumentError(
+            f"servers keep {name!r} of store {self.name!r} ({self.consistency}), so there is nothing to write to:"
+            " pull and push it, or use consistency='hogwild', for ranks of one host"
+        )
 
     def _push(
         self, tensor: _Open, array: Any, part: int | range | None, note: Note, base: int | None, priority: int | None

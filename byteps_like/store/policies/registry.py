@@ -13,8 +13,9 @@ from byteps_like.store.policies.bounded import Asp, Dssp, Ssp
 from byteps_like.store.policies.partial import Backup, KOfN
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.synchronous import Bsp
+from byteps_like.store.policies.unlocked import Hogwild
 
-POLICIES: dict[str, type[Policy]] = {one.name: one for one in (Bsp, KOfN, Backup, Ssp, Dssp, Asp)}
+POLICIES: dict[str, type[Policy]] = {one.name: one for one in (Bsp, KOfN, Backup, Ssp, Dssp, Asp, Hogwild)}
 """By name."""
 
 Kind = TypeVar("Kind", bound=type[Policy])

@@ -120,7 +120,7 @@ TEST_CASE("admission: members get in past 1,500 strangers a second, who cost lit
     std::sort(seconds.begin(), seconds.end());
     MESSAGE("median ", seconds[50], " s, p99 ", seconds[98], " s; descriptors +", most - descriptors, ", resident +",
             ResidentKiB() - resident, " KiB");
-    CHECK(seconds[98] <= 1.0);
+    CHECK(seconds[98] <= 1.0 * kSlow);
     CHECK(most - descriptors <= 320);
     if (kSlow == 1) CHECK(ResidentKiB() - resident <= 32u << 10);  // sanitizers keep what was freed
     CHECK(in == 101);

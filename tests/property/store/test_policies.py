@@ -17,7 +17,7 @@ from tests.property.store.schedules import Run, Schedule
 
 RANKS = 4
 TEXTS = (
-    "bsp", "asp", "ssp:s=0", "ssp:s=3", "dssp:lo=1,hi=4", "backup:b=1", "backup:b=2", "k_of_n:k=3,late=next",
+    "bsp", "asp", "hogwild", "ssp:s=0", "ssp:s=3", "dssp:lo=1,hi=4", "backup:b=1", "backup:b=2", "k_of_n:k=3,late=next",
     "k_of_n:k=2,late=next,max_age=1", "k_of_n:k=2,grace=0.3", "k_of_n:k=1,grace=auto,late=next",
 )  # fmt: skip
 SCHEDULES = 10_000
@@ -60,7 +60,7 @@ def check_promise(policy: Policy, run: Run) -> None:
             assert all(live <= {push.source for push in version.pushes} for version, live in run.versions)
             assert all(one.sent == one.clock == one.version for one in run.reads)
             assert not run.late
-        case "ssp" | "dssp" | "asp":
+        case "ssp" | "dssp" | "asp" | "hogwild":
             bound = policy.s if isinstance(policy, Ssp) else policy.hi if isinstance(policy, Dssp) else math.inf
             assert all(one.clock - one.least <= bound and one.sent == one.clock for one in run.reads)
             assert all(len(version.pushes) == 1 for version, _ in run.versions)

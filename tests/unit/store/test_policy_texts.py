@@ -18,7 +18,7 @@ from byteps_like.store.policies.registry import POLICIES, policy, policy_of, tex
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("bps", "no policy 'bps'; these are known: asp, backup, bsp, dssp, k_of_n, ssp"),
+        ("bps", "no policy 'bps'; these are known: asp, backup, bsp, dssp, hogwild, k_of_n, ssp"),
         ("ssp", "'ssp' lacks s, as in ssp:s=1"),
         ("ssp:s", "'s' in 'ssp:s' is not key=value"),
         ("ssp:t=1", "ssp has no 't'; it has \\['s'\\]"),
