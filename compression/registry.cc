@@ -24,6 +24,7 @@ Result<CodecPointer> MakeBitmap(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeSketch(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeBlockSparse(CodecSpec& spec, uint32_t world);
 Result<CodecPointer> MakeCoo(CodecSpec& spec, uint32_t world);
+Result<CodecPointer> MakeSparseLoco(CodecSpec& spec, uint32_t world);
 
 namespace {
 
@@ -54,6 +55,7 @@ constexpr Row kRows[] = {
     {"sketch", MakeSketch},
     {"blocksparse", MakeBlockSparse},
     {"coo", MakeCoo},
+    {"sparseloco", MakeSparseLoco},
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ from byteps_like.compression.sparse.chunktopk import ChunkTopK
 from byteps_like.compression.sparse.coo import Coo
 from byteps_like.compression.sparse.randomk import RandomK
 from byteps_like.compression.sparse.sketch import Sketch
+from byteps_like.compression.sparse.sparseloco import SparseLoco
 from byteps_like.compression.sparse.topk import TopK
 from byteps_like.compression.spec import built, parse
 from byteps_like.errors import InvalidArgumentError
@@ -50,6 +51,7 @@ CODECS: tuple[type[Codec], ...] = (
     Sketch,
     BlockSparse,
     Coo,
+    SparseLoco,
 )
 """In the order of their ids."""
 

@@ -38,6 +38,8 @@ inline constexpr const char* kSpecs[] = {
     "blocksparse:block=256,dense=0.8",
     "blocksparse:block=7,dense=1",
     "coo",
+    "sparseloco:chunk=4096,keep=64",
+    "sparseloco:chunk=7,keep=2",
 };
 
 }  // namespace byteps_like::testing
