@@ -1,4 +1,4 @@
-"""Training with few synchronizations: accuracy, and bytes sent, of local SGD and DiLoCo beside synchronous training.
+"""Training with few synchronizations: accuracy and bytes of local SGD, DiLoCo and SparseLoCo, beside synchronous ones.
 
     byteps-like run -n 2 -s 1 -- python examples/diloco.py
     byteps-like run -n 4 -s 2 -- python examples/diloco.py --every 50
@@ -39,6 +39,7 @@ def ways(every: int) -> dict[str, dict[str, Any]]:
     return {
         "local SGD": {"every": every, "outer": bps.AveragedWeights()},
         "DiLoCo": {"every": every},
+        "SparseLoCo": {"every": every, "outer": bps.AveragedWeights(), "codec": "sparseloco"},
         f"streaming DiLoCo, {parts} parts": {"every": every, "fragments": parts, "delay": min(2, every - 1)},
     }
 

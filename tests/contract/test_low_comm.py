@@ -12,15 +12,19 @@ import pytest
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 from mixed_job import DEADLINE, MixedJob, native_worker
 from on_runtimes import by_servers
 
 import byteps_like.torch as bps
+from byteps_like.compression.codec import Draw
+from byteps_like.compression.registry import codec_of
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.updates.plain import Assign
 from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.torch.job import runtime
+from byteps_like.torch.low_comm.coded_rounds import PART
 from byteps_like.torch.low_comm.fragments import fragments_of
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.native_world import run_native_world
@@ -60,9 +64,9 @@ def train(rank: int, samples: float = 0.0, steps: int = STEPS, **terms: Any) -> 
 
 def simulated(
     outer: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | None, every: int, fragments: int = 1, delay: int = 0,
-    mix: float = 0.0, shares: tuple[float, ...] = (1.0, 1.0),
+    mix: float = 0.0, shares: tuple[float, ...] = (1.0, 1.0), codec: str = "", feedback: float = 0.0,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Rank by rank, the weights after STEPS. `outer`: None takes the mean."""
+    """Rank by rank, the weights after STEPS. `outer`: None takes the mean. `codec`: what it keeps of changes counts."""
     ranks = len(shares)
     models = [model_of() for _ in range(ranks)]
     size = len(flat(models[0]))
@@ -70,6 +74,16 @@ def simulated(
     common = [flat(models[0])[bound].clone() for bound in bounds]
     outers = [outer([one]) if outer else None for one in common]
     pending: dict[int, int] = {}
+    left = torch.zeros(ranks, size)
+
+    def mean_of(number: int, bound: slice) -> torch.Tensor:
+        changes = torch.stack([common[number] - flat(model)[bound] for model in models])
+        if codec:
+            changes += feedback * left[:, bound]
+            kept = torch.stack([coded(codec, change) for change in changes])
+            left[:, bound] = changes - kept
+            changes = kept
+        return common[number] - torch.tensor(shares) @ changes / sum(shares)
 
     def land(number: int) -> None:
         for model in models:
@@ -86,7 +100,7 @@ def simulated(
         for number, bound in enumerate(bounds):
             first = every * (number + 1) // fragments
             if step >= first and (step - first) % every == 0:
-                mean = sum(w * flat(model)[bound] for w, model in zip(shares, models, strict=True)) / sum(shares)
+                mean = mean_of(number, bound)
                 if outers[number] is None:
                     common[number].copy_(mean)
                 else:
@@ -101,6 +115,13 @@ def simulated(
     return [flat(model) for model in models]
 
 
+def coded(codec: str, change: torch.Tensor) -> torch.Tensor:
+    """What is left of it by the codec's reference."""
+    reference, x = codec_of(codec), change.numpy()
+    payload = reference.encode(x, Draw(), np.zeros(0, np.float32), 1)
+    return torch.from_numpy(reference.decode(payload, 1, Draw(), np.zeros(0, np.float32), x.size, 1))
+
+
 def nesterov(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
 
@@ -113,6 +134,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "streaming": (
         {"sync_steps": 4, "fragments": 2, "fragment_sync_delay": 3, "fragment_update_alpha": 0.25},
         {"outer": nesterov, "every": 4, "fragments": 2, "delay": 3, "mix": 0.25},
+    ),
+    "sparseloco": (
+        {"outer": bps.AveragedWeights(), "every": 2, "codec": "sparseloco:chunk=16,keep=3", "fragments": 2},
+        {"outer": None, "every": 2, "codec": "sparseloco:chunk=16,keep=3", "fragments": 2, "feedback": 0.95},
+    ),
+    "coded_diloco": (
+        {"every": 3, "codec": "int8", "feedback": 0.5},
+        {"outer": nesterov, "every": 3, "codec": "int8", "feedback": 0.5},
     ),
 }
 
@@ -272,11 +301,12 @@ def test_who_is_alone_has_an_outer_optimizer_too():
     check([(weights, low)], [wanted], STEPS // 4)
 
 
-def test_what_is_not_finite_is_not_applied(runtimes):
+@pytest.mark.parametrize("codec", ["", "sparseloco"])
+def test_what_is_not_finite_is_not_applied(runtimes, codec):
     def body(rank: int) -> Any:
         model = model_of()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        with bps.LowComm(model, inner, every=1) as low:
+        with bps.LowComm(model, inner, every=1, codec=codec) as low:
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, float("nan"))
             inner.step()
@@ -284,6 +314,29 @@ def test_what_is_not_finite_is_not_applied(runtimes):
 
     for weights, left_out in by_servers(runtimes, body) + by_collectives(body):
         assert torch.equal(weights, flat(model_of())) and left_out == 1
+
+
+@pytest.mark.parametrize("numel", [4096 * 128, PART + 4096 * 3 + 11])
+def test_sparseloco_sends_146_times_fewer_bytes(numel):
+    def body(rank: int) -> int:
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(torch.randn(numel, generator=torch.Generator().manual_seed(rank)))
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bps.LowComm(model, inner, every=1, codec="sparseloco"):
+            (model.weight**2).sum().backward()
+            inner.step()
+            before = bps.stats()["payload_sent"]
+            inner.step()
+        return int(bps.stats()["payload_sent"] - before)
+
+    chunks, rest = divmod(numel, 4096)
+    kept = 64 * chunks + (max(1, 64 * rest // 4096) if rest else 0)
+    for sent in by_collectives(body):
+        slots = -(-numel // PART)
+        heads = 8 + slots * (8 + 16)  # the weight; of each slot its head and its table
+        call = 64  # its description, at most
+        assert kept * 14 / 8 + heads <= sent / (RANKS - 1) < kept * 14 / 8 + heads + slots * 8 + call
+        assert 4 * numel / sent * (RANKS - 1) == pytest.approx(146.3, rel=0.005)
 
 
 def test_fragments_are_equal_parts_of_any_layout():
@@ -311,6 +364,8 @@ def test_fragments_are_equal_parts_of_any_layout():
         ({"grace": 1.0}, InvalidArgumentError, "waited for anyway"),
         ({"grace": "auto"}, InvalidArgumentError, "waited for anyway"),
         ({"quorum": 0.5, "grace": "long"}, InvalidArgumentError, 'nor "auto"'),
+        ({"feedback": 1.5}, InvalidArgumentError, "feedback=1.5"),
+        ({"codec": "int8", "quorum": 0.5}, InvalidArgumentError, "quorum can only be 1"),
         ({"weight": "two"}, InvalidArgumentError, "weight='two'"),
         ({"outer": Assign()}, InvalidArgumentError, "outer=assign has no use for a gradient"),
         ({"H": 3, "every": 4}, TypeError, "another name for 'every'"),
@@ -332,5 +387,7 @@ def test_what_can_not_be_done_where():
             pass
         with pytest.raises(InvalidArgumentError, match="count"):
             train(0, weight="tokens", every=1)
+        with pytest.raises(InvalidArgumentError, match="is made to be summed"):
+            train(0, codec="thc4")
         with bps.LowComm(model, inner, outer=Nesterov()) as low, pytest.raises(InvalidArgumentError, match="in use"):
             low.__enter__()

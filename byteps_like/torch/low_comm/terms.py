@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.partial import AUTO, KOfN
 from byteps_like.store.policies.policy import Policy
@@ -43,6 +44,8 @@ class LowCommTerms:
     quorum: float = 1.0
     grace: float | Literal["auto"] = 0.0
     weight: str | Weigh = "one"
+    codec: str | Codec = ""
+    feedback: float = 0.95
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("fragments", 1), ("delay", 0)):
@@ -58,8 +61,24 @@ class LowCommTerms:
         if not 0 <= self.mix < 1:
             raise InvalidArgumentError(f"mix={self.mix} of a rank's own weights must be at least 0 and below 1")
         self._check_quorum()
+        self._check_codec()
         if isinstance(self.weight, str) and self.weight not in WEIGHTS:
             raise InvalidArgumentError(f"weight={self.weight!r} is none of {', '.join(WEIGHTS)}, nor a function")
+
+    def _check_codec(self) -> None:
+        if not 0 <= self.feedback <= 1:
+            raise InvalidArgumentError(f"feedback={self.feedback} of what a codec left out must be from 0 to 1")
+        if self.codec and self.quorum < 1:
+            raise InvalidArgumentError(
+                f"codec={self.codec!r}: what is encoded goes from every rank to every other, so quorum can only be 1"
+            )
+
+    def lone_codec(self) -> Codec | None:
+        """The codec of contributions; None: they travel as they are. Raises InvalidArgumentError for one whose payloads
+        can't be decoded one by one."""
+        from byteps_like.torch.compression.slot_codec import lone_codec  # needs the native core
+
+        return lone_codec(self.codec, "codec") if self.codec else None
 
     def _check_quorum(self) -> None:
         if not 0 < self.quorum <= 1:

@@ -33,7 +33,8 @@ IN_ONE_JOB = {
     ),
     "diloco.py": (
         "--steps 60 --every 10",
-        r"rank 0: local SGD: 0\.1\d\d of the bytes[^~]*rank 0: streaming DiLoCo, 4 parts: 0\.1\d\d of the bytes",
+        r"rank 0: local SGD: 0\.1\d\d of the bytes[^~]*rank 0: SparseLoCo: 0\.0[01]\d of[^~]*"
+        r"rank 0: streaming DiLoCo, 4 parts: 0\.1\d\d of the bytes",
     ),
     "batch_shares.py": (
         "--steps 12 --batch 48 --cost 0.5",
