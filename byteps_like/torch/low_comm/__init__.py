@@ -1,4 +1,4 @@
 """Training with few synchronizations: ranks train by themselves, and only now and then their weights become common.
 
-Private: collective_rounds, fragments, rounds, store_rounds, terms.
+Private: coded_rounds, collective_rounds, fragments, lockstep_rounds, rounds, store_rounds, terms.
 """
