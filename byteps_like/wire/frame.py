@@ -21,6 +21,14 @@ MAX_PARTITION = 1 << 30
 MAX_TEXT = 64 << 10
 MAX_OFFSET = 1 << 48
 DEFAULT_SEGMENT = 128 << 10
+MOST_LISTS = 1024
+"""Lists of ids that a link may have for a table."""
+RANGE = 0xFFFFFFFF
+"""In place of a list's number: ids from one to another."""
+UNKNOWN = 0xFFFFFFFF
+"""Version of a row that a reader doesn't have."""
+NACKED_ROWS, NACKED_FETCH = 1, 2
+"""What a NACK refuses, in its `total`."""
 PRELUDE_KEY = 1 << 63
 """In the keys of rounds that agree on something before a codec encodes; never in those of tensors."""
 SHARE_SHIFT = 56
@@ -57,14 +65,22 @@ class FrameType(IntEnum):
     APPLIED = 19
     PULL = 20
     VALUE = 21
+    KEYS = 22
+    ROWS = 23
+    FETCH = 24
+    NACK = 25
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
-_SEGMENTS = _REFERABLE | {FrameType.DATA, FrameType.VALUE}
+_NOTABLE = frozenset({FrameType.PUSH, FrameType.ROWS})
+_LISTED = frozenset({FrameType.KEYS, FrameType.ROWS, FrameType.FETCH})
+_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE}
 _TEXTS = frozenset(
     {FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT, FrameType.CODEC, FrameType.SPEC}
 )
-_OF_PARTITION = _REFERABLE | {FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE}
+_OF_PARTITION = _REFERABLE | {
+    FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS
+}  # fmt: skip
 
 
 class FrameFlag(IntFlag):
@@ -156,6 +172,21 @@ def _check_bounds(header: Header) -> None:
             raise CorruptError(f"frame offset {header.offset} is over the limit of {MAX_PARTITION} for a result")
     elif header.type in _OF_PARTITION and not by_reference and header.offset + _counted(header) > header.total:
         raise CorruptError(f"frame offset {header.offset} + length {header.length} is over its total {header.total}")
+    if header.type in _LISTED:
+        _check_lists(header)
+
+
+def _check_lists(header: Header) -> None:
+    """Lists of ids by number, and payloads of whole numbers of 8 bytes."""
+    of_range = header.type is FrameType.FETCH and header.aux == RANGE
+    if header.aux >= MOST_LISTS and not of_range:
+        raise CorruptError(f"frame aux {header.aux} is beyond the last list")
+    if of_range and header.length != 16:
+        raise CorruptError(f"frame length {header.length} is not that of a range")
+    if header.type is not FrameType.ROWS and header.length % 8:
+        raise CorruptError(f"frame length {header.length} is not a multiple of 8")
+    if header.type is FrameType.KEYS and (header.total % 8 or header.offset % 8):
+        raise CorruptError(f"frame total {header.total} or offset {header.offset} is not a multiple of 8")
 
 
 def _counted(header: Header) -> int:
@@ -165,9 +196,9 @@ def _counted(header: Header) -> int:
 
 def _check_flags(header: Header) -> None:
     resumed = header.type is FrameType.RESUME and header.flags == FrameFlag.ENCODED
-    if header.flags and header.type not in _REFERABLE and not resumed:
+    if header.flags and header.type not in _REFERABLE | _NOTABLE and not resumed:
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
-    if header.flags & _OF_STORES:
+    if header.flags & _OF_STORES or (header.flags and header.type is FrameType.ROWS):
         _check_noted(header)
     if header.flags & FrameFlag.BY_REFERENCE and header.flags & FrameFlag.ENCODED:
         raise CorruptError(f"frame flags {header.flags} are encoded and by reference")
@@ -179,7 +210,7 @@ def _check_flags(header: Header) -> None:
 
 
 def _check_noted(header: Header) -> None:
-    if header.type is not FrameType.PUSH or header.flags & ~int(_OF_STORES):
+    if header.type not in _NOTABLE or header.flags & ~int(_OF_STORES):
         raise CorruptError(f"frame flags {header.flags} do not go with one another, or with {header.type.name}")
     if header.flags & FrameFlag.NOTED and (header.offset or header.length < NOTE_BYTES):
         raise CorruptError(

@@ -69,7 +69,8 @@ Header Unpack(const std::byte* in) {
 
 bool CarriesPartition(FrameType type) {
   return type == FrameType::kPush || type == FrameType::kResult || type == FrameType::kResume ||
-         type == FrameType::kResumed || type == FrameType::kPull || type == FrameType::kValue;
+         type == FrameType::kResumed || type == FrameType::kPull || type == FrameType::kValue ||
+         type == FrameType::kKeys || type == FrameType::kRows;
 }
 
 bool CarriesText(FrameType type) {
@@ -79,7 +80,8 @@ bool CarriesText(FrameType type) {
 
 // A contribution to a store key has neither of the other forms of a push, so far.
 Status CheckNoted(const Header& header) {
-  if (header.type != FrameType::kPush) return Corrupt("flags", header.flags, "does not go with this type");
+  if (header.type != FrameType::kPush && header.type != FrameType::kRows)
+    return Corrupt("flags", header.flags, "does not go with this type");
   if ((header.flags & ~(kNoted | kSilent)) != 0) return Corrupt("flags", header.flags, "do not go with one another");
   if ((header.flags & kNoted) == 0) return {};
   if (header.offset != 0) return Corrupt("offset", header.offset, "is not that of a first segment, which is noted");
@@ -87,14 +89,30 @@ Status CheckNoted(const Header& header) {
   return {};
 }
 
+// Lists of ids by number, and payloads of whole numbers of 8 bytes.
+Status CheckLists(const Header& header) {
+  const bool keys = header.type == FrameType::kKeys, fetch = header.type == FrameType::kFetch;
+  if (!keys && !fetch && header.type != FrameType::kRows) return {};
+  const bool range = fetch && header.aux == kRange;
+  if (header.aux >= kMostLists && !range) return Corrupt("aux", header.aux, "is beyond the last list");
+  if (range && header.length != 2 * sizeof(uint64_t)) return Corrupt("length", header.length, "is not that of a range");
+  if ((keys || fetch) && header.length % sizeof(uint64_t) != 0)
+    return Corrupt("length", header.length, "is not a multiple of 8");
+  if (keys && header.total % sizeof(uint64_t) != 0) return Corrupt("total", header.total, "is not a multiple of 8");
+  if (keys && header.offset % sizeof(uint64_t) != 0) return Corrupt("offset", header.offset, "is not a multiple of 8");
+  return {};
+}
+
 // Which lengths go with which type: only segments and texts have a payload, and a reference replaces it.
 Status CheckShape(const Header& header) {
   const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
-  const bool segment = partition || header.type == FrameType::kData || header.type == FrameType::kValue;
+  const bool rows = header.type == FrameType::kRows;
+  const bool segment = partition || rows || header.type == FrameType::kData || header.type == FrameType::kValue ||
+                       header.type == FrameType::kKeys || header.type == FrameType::kFetch;
   const bool reference = (header.flags & kByReference) != 0;
-  const bool flagged = partition || (header.type == FrameType::kResume && header.flags == kEncoded);
+  const bool flagged = partition || rows || (header.type == FrameType::kResume && header.flags == kEncoded);
   if (header.flags != 0 && !flagged) return Corrupt("flags", header.flags, "does not go with this type");
-  if ((header.flags & (kNoted | kSilent)) != 0)
+  if ((header.flags & (kNoted | kSilent)) != 0 || (rows && header.flags != 0))
     if (Status noted = CheckNoted(header); !noted.ok()) return noted;
   if (reference && (header.flags & kEncoded) != 0) return Corrupt("flags", header.flags, "is encoded and by reference");
   if ((header.flags & kAbsent) != 0) {
@@ -158,6 +176,7 @@ Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in) {
   const Header header = Unpack(in.data());
   if (Status bounds = CheckBounds(header); !bounds.ok()) return bounds;
   if (Status shape = CheckShape(header); !shape.ok()) return shape;
+  if (Status lists = CheckLists(header); !lists.ok()) return lists;
   return header;
 }
 

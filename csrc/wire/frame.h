@@ -53,19 +53,32 @@ enum class FrameType : uint8_t {
   kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version
   kPull = 20,     // worker -> server: wants bytes `offset` to `total` of a version of at least `aux` other than `root`
   kValue = 21,    // server -> worker: a segment of version `root`; with `offset` = `total`: the reader has that version
+  // Of tables, whose keys have rows by id instead of a dense value.
+  kKeys = 22,   // worker -> server: a segment of list `aux` of this link: `total` / 8 ids, whose CRC32C is `root`
+  kRows = 23,   // worker -> server: a segment of a contribution, as kPush: a row for each id of list `aux`, CRC `root`
+  kFetch = 24,  // worker -> server: wants rows of list `aux`, CRC `root`, or of a range, as request number `total`
+  kNack = 25,   // server -> worker: this link has no list `aux` of that CRC: `round` of a contribution (`total` 1), or
+                // request `offset` (`total` 2)
 };
-inline constexpr uint8_t kFrameTypeCount = 22;
+inline constexpr uint8_t kFrameTypeCount = 26;
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
   kMovable = 2,      // PUSH: the rank knows where the tensor goes after this round; RESULT: all ranks do, so it moves
   kEncoded = 4,      // PUSH, RESULT, RESUME: bytes of a payload by codec `aux`; offset, length and total count those
   kAbsent = 8,       // PUSH: the rank brings nothing to this round, and wants no result; RESULT: it is over
-  kNoted = 16,       // PUSH, its first frame: the payload begins with a note (csrc/wire/note.h), outside `total`
-  kSilent = 32,      // PUSH: no RESULT is wanted
+  kNoted = 16,       // PUSH, ROWS, the first frame: the payload begins with a note (csrc/wire/note.h), outside `total`
+  kSilent = 32,      // PUSH, ROWS: no RESULT is wanted
 };
 
 inline constexpr uint32_t kChanges = 1;
+
+inline constexpr uint32_t kMostLists = 1024;      // of ids, of a table and a link
+inline constexpr uint32_t kRange = 0xFFFFFFFF;    // in place of a list's number: ids from one to another
+inline constexpr uint32_t kUnknown = 0xFFFFFFFF;  // version of a row that a reader doesn't have
+
+// What a NACK refuses.
+enum Nacked : uint32_t { kNackedRows = 1, kNackedFetch = 2 };
 
 // How a store key is, in the answer to a SPEC.
 enum Opened : uint32_t {
@@ -101,10 +114,13 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   PUSH, RESULT, VALUE       offset + length <= total; by reference instead: length == 0; encoded: not by reference;
 //                             absent: neither of both, offset == length == 0; noted: offset == 0, length >= kNoteBytes,
 //                             which are not counted
+//   ROWS                      as PUSH, and no flags but noted and silent; aux < kMostLists
+//   KEYS                      offset + length <= total, all three of whole ids; aux < kMostLists
+//   FETCH                     aux < kMostLists, length a multiple of 8; or aux == kRange, length == 16
 //   PULL                      length == 0, offset <= total
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
-//   REGION, GOODBYE, FORGET, OPENED, APPLIED   length == 0
+//   REGION, GOODBYE, FORGET, OPENED, APPLIED, NACK   length == 0
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 //   SPEC                      length <= kMaxText
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);

@@ -216,6 +216,77 @@ std::vector<Golden> Goldens() {
   all.push_back({"a segment of a value", value,
                  "42504c3215010000030000000100000001000200000000000c00000000000000"
                  "00080000000000000900000000100000839206e3000000000600000084e0663d"});
+  Header keys;
+  keys.type = FrameType::kKeys;
+  keys.view = 3;
+  keys.member = 1;
+  keys.key = 0x20001;
+  keys.offset = 16;
+  keys.length = 8;
+  keys.total = 24;
+  keys.payload_crc = 0x11223344;
+  keys.aux = 7;
+  keys.root = 0x55667788;
+  all.push_back({"a list of ids of a table", keys,
+                 "42504c3216000000030000000100000001000200000000000000000000000000"
+                 "10000000000000000800000018000000443322110700000088776655342ea4da"});
+  Header rows;
+  rows.type = FrameType::kRows;
+  rows.flags = kNoted | kSilent;
+  rows.view = 3;
+  rows.member = 1;
+  rows.key = 0x20001;
+  rows.round = 12;
+  rows.length = 44;
+  rows.total = 24;
+  rows.payload_crc = 0xE3069283;
+  rows.aux = 7;
+  rows.root = 0x55667788;
+  all.push_back({"a noted contribution of rows", rows,
+                 "42504c3217000030030000000100000001000200000000000c00000000000000"
+                 "00000000000000002c00000018000000839206e3070000008877665565232909"});
+  Header fetch;
+  fetch.type = FrameType::kFetch;
+  fetch.view = 3;
+  fetch.member = 1;
+  fetch.key = 0x20001;
+  fetch.round = 13;
+  fetch.offset = 3;
+  fetch.length = 16;
+  fetch.total = 5;
+  fetch.payload_crc = 0xE3069283;
+  fetch.aux = 7;
+  fetch.root = 0x55667788;
+  all.push_back({"a request for rows that are three versions older", fetch,
+                 "42504c3218000000030000000100000001000200000000000d00000000000000"
+                 "03000000000000001000000005000000839206e307000000887766556bc6c053"});
+  Header range;
+  range.type = FrameType::kFetch;
+  range.view = 3;
+  range.member = 1;
+  range.key = 0x20001;
+  range.round = 13;
+  range.priority = -2;
+  range.length = 16;
+  range.total = 6;
+  range.payload_crc = 0xE3069283;
+  range.aux = kRange;
+  all.push_back({"a request for a range of rows", range,
+                 "42504c3218000000030000000100000001000200000000000d000000feffffff"
+                 "00000000000000001000000006000000839206e3ffffffff00000000d66ebc69"});
+  Header nack;
+  nack.type = FrameType::kNack;
+  nack.view = 3;
+  nack.member = 1;
+  nack.key = 0x20001;
+  nack.round = 13;
+  nack.offset = 5;
+  nack.total = 2;
+  nack.aux = 7;
+  nack.root = 0x55667788;
+  all.push_back({"a list that the server doesn't have", nack,
+                 "42504c3219000000030000000100000001000200000000000d00000000000000"
+                 "0500000000000000000000000200000000000000070000008877665556eb159f"});
   return all;
 }
 
@@ -333,6 +404,41 @@ TEST_CASE("frame: every wrong field is refused by name") {
     push.length = push.total = 1;
     CheckRefused(Encode(push), "length");
   }
+  push.length = push.total = 0;
+  push.aux = kMostLists;
+  for (const FrameType type : {FrameType::kKeys, FrameType::kRows, FrameType::kFetch}) {
+    push.type = type;
+    CheckRefused(Encode(push), "aux");
+  }
+  push.aux = kRange;
+  CheckRefused(Encode(push), "length");
+  push.aux = 0;
+  push.length = push.total = 12;
+  for (const FrameType type : {FrameType::kKeys, FrameType::kFetch}) {
+    push.type = type;
+    CheckRefused(Encode(push), "length");
+  }
+  push.length = 0;
+  push.type = FrameType::kKeys;
+  CheckRefused(Encode(push), "total");
+  push.total = 8;
+  push.offset = 4;
+  CheckRefused(Encode(push), "offset");
+  push.offset = 16;
+  for (const FrameType type : {FrameType::kKeys, FrameType::kRows}) {
+    push.type = type;
+    CheckRefused(Encode(push), "total");
+  }
+  push.offset = 0;
+  push.type = FrameType::kRows;
+  for (const uint8_t flags : {kByReference, kMovable, kEncoded, kAbsent}) {
+    push.flags = flags;
+    CheckRefused(Encode(push), "flags");
+  }
+  push.flags = 0;
+  push.type = FrameType::kNack;
+  push.length = 8;
+  CheckRefused(Encode(push), "length");
   push.length = push.total = 0;
   push.type = FrameType::kResumed;
   push.flags = kEncoded;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +11,17 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.errors import BytePSLikeError, CorruptError
 from byteps_like.wire import door
 from byteps_like.wire.crc32c_numpy import crc32c_numpy
-from byteps_like.wire.frame import MAX_PARTITION, MAX_PAYLOAD, MAX_TEXT, FrameType, Header, decode_header, encode_header
+from byteps_like.wire.frame import (
+    MAX_PARTITION,
+    MAX_PAYLOAD,
+    MAX_TEXT,
+    MOST_LISTS,
+    RANGE,
+    FrameType,
+    Header,
+    decode_header,
+    encode_header,
+)
 
 u32 = st.integers(0, 2**32 - 1)
 
@@ -17,9 +29,9 @@ u32 = st.integers(0, 2**32 - 1)
 @st.composite
 def headers(draw) -> Header:
     kind = draw(st.sampled_from(FrameType))
-    segment = kind in (FrameType.PUSH, FrameType.RESULT, FrameType.VALUE)
+    segment = kind in (FrameType.PUSH, FrameType.RESULT, FrameType.VALUE, FrameType.ROWS)
     flags = draw(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 10])) if segment else 0
-    if kind is FrameType.VALUE:
+    if kind in (FrameType.VALUE, FrameType.ROWS):
         flags = 0
     total = draw(st.integers(0, MAX_PARTITION))
     offset = draw(st.integers(0, total)) if not flags & 8 else 0
@@ -32,7 +44,22 @@ def headers(draw) -> Header:
     )  # fmt: skip
 
 
-@given(headers())
+@st.composite
+def listed(draw) -> Header:
+    """Of a list of ids."""
+    header = draw(headers())
+    if header.type not in (FrameType.KEYS, FrameType.ROWS, FrameType.FETCH):
+        return header
+    header = replace(header, aux=draw(st.integers(0, MOST_LISTS - 1)))
+    if header.type is FrameType.KEYS:
+        return replace(header, offset=header.offset // 8 * 8, total=header.total // 8 * 8)
+    if header.type is FrameType.FETCH:
+        of_range = draw(st.booleans())
+        return replace(header, aux=RANGE if of_range else header.aux, length=16 if of_range else 8 * draw(u32) % 2**20)
+    return header
+
+
+@given(listed())
 def test_round_trip(header):
     assert decode_header(encode_header(header)) == header
 

@@ -100,6 +100,31 @@ def test_a_note_is_not_counted_in_the_total():
         decode_header(encode_header(replace(noted, length=31)))
 
 
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        (Header(FrameType.KEYS, aux=1024), "aux"),
+        (Header(FrameType.KEYS, length=12, total=16), "length"),
+        (Header(FrameType.KEYS, total=12), "total"),
+        (Header(FrameType.KEYS, offset=8), "total"),
+        (Header(FrameType.KEYS, offset=4, total=8), "offset"),
+        (Header(FrameType.ROWS, aux=1024), "aux"),
+        (Header(FrameType.ROWS, length=4), "total"),
+        (Header(FrameType.ROWS, flags=FrameFlag.BY_REFERENCE, total=4), "flags"),
+        (Header(FrameType.ROWS, flags=FrameFlag.MOVABLE, total=4), "flags"),
+        (Header(FrameType.ROWS, flags=FrameFlag.NOTED, length=31, total=4), "note"),
+        (Header(FrameType.FETCH, aux=1024), "aux"),
+        (Header(FrameType.FETCH, aux=0xFFFFFFFF, length=8), "range"),
+        (Header(FrameType.FETCH, length=4), "length"),
+        (Header(FrameType.FETCH, flags=FrameFlag.NOTED, length=40), "flags"),
+        (Header(FrameType.NACK, length=8, total=8), "length"),
+    ],
+)
+def test_frames_of_tables_are_bounded(header, names):
+    with pytest.raises(CorruptError, match=names):
+        decode_header(encode_header(header))
+
+
 def test_payload_checks():
     header = decode_header(seal(PUSH, b"123456789"))
     check_payload(header, b"123456789")
