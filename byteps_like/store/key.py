@@ -1,4 +1,5 @@
-"""A store key: a value under a policy, a way of combining, and an update. The reference of what servers do with one.
+"""A store key: a content (a dense value, or rows) under a policy, a way of combining, and an update. The reference of
+what servers do with one.
 
 The native twin (server/store/store_key.h) gives the same answers and the same bits. So each contribution is multiplied
 by its factor, rounded once to the value's type, and the products are added from the first to the last.
@@ -7,18 +8,19 @@ by its factor, rounded once to the value's type, and the products are added from
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 
 from byteps_like.errors import CorruptError, InvalidArgumentError, MismatchError
 from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.weighed import Weighed
+from byteps_like.store.content import Brought, Content, Dense, VersionCall
 from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.updates.plain import NoUpdate
-from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
+from byteps_like.store.updates.update import Values, ValueUpdate
 from byteps_like.wire.note import Applied
 
 
@@ -33,9 +35,9 @@ class PushAnswer:
 
 
 @dataclass(frozen=True)
-class _Staged:
+class _Staged(Generic[Brought]):
     push: Contribution
-    gradient: Values
+    gradient: Brought
     lr: float | None
     is_finite: bool
 
@@ -53,35 +55,36 @@ def check_rounds(policy: Policy, update: ValueUpdate) -> None:
         )
 
 
-@dataclass
-class StoreKey:
-    """A value of fp32, fp64 or int64 that sources push to. Times are seconds of any one clock. Not thread-safe.
+class ContentKey(Generic[Brought]):
+    """A content that sources push to. Times are seconds of any one clock. Not thread-safe.
 
     A source may have missed an answer, because a link broke: then it pushes the contribution again. The key keeps each
     answer until its source has said that it has it (`heard`), and gives the same again; it never guesses one. That a
     contribution is held is no final answer: it is said when it comes, and again when it is repeated.
 
-    Raises InvalidArgumentError where the update or the way of combining has nothing to do with the value's type.
+    Raises InvalidArgumentError where the update or the way of combining has nothing to do with the content's type.
     """
 
-    value: Values
-    policy: Policy
-    sources: Iterable[int]
-    update: ValueUpdate
-    combining: Combining = field(default_factory=Weighed)
-
-    def __post_init__(self) -> None:
-        check_rounds(self.policy, self.update)
-        if not self.update.takes(self.value.dtype):
-            raise InvalidArgumentError(f"the update takes no values of {self.value.dtype}")
+    def __init__(
+        self,
+        content: Content[Brought],
+        policy: Policy,
+        sources: Iterable[int],
+        update: ValueUpdate,
+        combining: Combining | None = None,
+    ) -> None:
+        self.content, self.policy, self.sources, self.update = content, policy, sources, update
+        self.combining = Weighed() if combining is None else combining
+        check_rounds(policy, update)
+        if not update.takes(content.dtype):
+            raise InvalidArgumentError(f"the update takes no values of {content.dtype}")
         self._check_integers(self.combining.adds_integers)
-        self.state = self.update.fresh_state(self.value)
-        self.ledger = Ledger(self.policy, self.sources)
-        self._staged: dict[_Id, _Staged] = {}
+        self.ledger = Ledger(policy, sources)
+        self._staged: dict[_Id, _Staged[Brought]] = {}
         self._unheard: dict[_Id, PushAnswer] = {}
 
-    def push(self, push: Contribution, gradient: Values, now: float, lr: float | None = None) -> list[PushAnswer]:
-        """A contribution has come, whole, of the value's shape and type. Who can be answered by now, in order.
+    def push(self, push: Contribution, gradient: Brought, now: float, lr: float | None = None) -> list[PushAnswer]:
+        """A contribution has come, whole, as the content wants it. Who can be answered by now, in order.
 
         Raises CorruptError as Ledger.push, and if it comes from who is no source, or again after its answer was heard;
         InvalidArgumentError or MismatchError for one that can't be combined. Then it has not come.
@@ -92,7 +95,7 @@ class StoreKey:
             return self._again(push)
         self._check(push, gradient, lr)
         events = self.ledger.push(push, now)
-        self._staged[_id(push)] = _Staged(push, gradient, lr, is_finite(gradient))
+        self._staged[_id(push)] = _Staged(push, gradient, lr, self.content.is_finite(gradient))
         return self._answered(events) + self._held(push)
 
     def pass_time(self, now: float) -> list[PushAnswer]:
@@ -130,23 +133,15 @@ class StoreKey:
         for one in past:
             del self._unheard[one]
 
-    def read(self, reader: int) -> Values | None:
-        """The value, a copy; None if `reader` has to wait."""
-        return self.value.copy() if self.ledger.may_read(reader) else None
-
-    def _check(self, push: Contribution, gradient: Values, lr: float | None) -> None:
-        if (gradient.shape, gradient.dtype) != (self.value.shape, self.value.dtype):
-            raise MismatchError(
-                f"rank {push.source} has pushed {gradient.dtype} of shape {gradient.shape} to a key of"
-                f" {self.value.dtype} of shape {self.value.shape}"
-            )
+    def _check(self, push: Contribution, gradient: Brought, lr: float | None) -> None:
+        self.content.check(push.source, gradient)
         weight = self.combining.check_weight(push.weight)
         self._check_integers(float(weight).is_integer() and weight < 2.0**63)
         self.update.rate(lr)
         self._check_rate(push, lr)
 
     def _check_integers(self, adds: bool) -> None:
-        if np.issubdtype(self.value.dtype, np.integer) and not adds:
+        if np.issubdtype(self.content.dtype, np.integer) and not adds:
             raise InvalidArgumentError("contributions of integers can only be summed, with whole numbers as weights")
 
     def _check_rate(self, push: Contribution, lr: float | None) -> None:
@@ -195,21 +190,43 @@ class StoreKey:
             for one in staged
         ]
 
-    def _apply(self, number: int, staged: Sequence[_Staged]) -> bool:
+    def _apply(self, number: int, staged: Sequence[_Staged[Brought]]) -> bool:
         """False if they add up to what is not finite, or to nothing: then nothing has changed."""
         found = self.combining.factors(Version(number, tuple(one.push for one in staged)))
-        gradient = self._combined(found, staged) if found else None
-        if gradient is None or not is_finite(gradient):
+        if not found:
             return False
         newest = max(staged, key=lambda one: one.push.base)
-        self.value, self.state = self.update.apply(self.value, self.state, gradient, newest.lr, number)
-        return True
+        brought = [one.gradient for one in staged]
+        return self.content.apply(VersionCall(number, brought, found, newest.lr, self.update))
 
-    def _combined(self, factors: Sequence[float], staged: Sequence[_Staged]) -> Values:
-        kind = self.value.dtype.type
-        with np.errstate(over="ignore", invalid="ignore"):
-            products: list[Values] = [kind(one) * push.gradient for one, push in zip(factors, staged, strict=True)]
-            return reduce(np.add, products)
+
+class StoreKey(ContentKey[Values]):
+    """A dense value of fp32, fp64 or int64."""
+
+    def __init__(
+        self,
+        value: Values,
+        policy: Policy,
+        sources: Iterable[int],
+        update: ValueUpdate,
+        combining: Combining | None = None,
+    ) -> None:
+        self._dense = Dense(value, update)
+        super().__init__(self._dense, policy, sources, update, combining)
+
+    @property
+    def value(self) -> Values:
+        """The one in force."""
+        return self._dense.value
+
+    @property
+    def state(self) -> Values:
+        """That of the update."""
+        return self._dense.state
+
+    def read(self, reader: int) -> Values | None:
+        """The value, a copy; None if `reader` has to wait."""
+        return self.value.copy() if self.ledger.may_read(reader) else None
 
 
 def _id(push: Contribution) -> _Id:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -41,35 +40,38 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
   rules->policy = std::move(*decides);
   rules->combining = std::move(*combines);
   rules->update = std::move(*updates);
+  rules->is_idle = update == kNoUpdate;
   return std::shared_ptr<const StoreRules>(std::move(rules));
 }
 
-StoreKey::StoreKey(std::shared_ptr<const StoreRules> rules, StoreValue value, uint32_t sources, double now,
-                   ShardMemory& memory)
-    : rules_(std::move(rules)),
-      memory_(memory),
-      dtype_(value.dtype),
-      shape_(value.shape),
-      bytes_(value.size()),
-      state_bytes_(rules_->update->StateCount(shape_) * SizeOf(dtype_)),
-      value_(std::make_shared<ShardBuffer>(std::move(value.bytes))),
-      ledger_(*rules_->policy, sources, now) {}
+Status StoreRules::CheckType(DType dtype) const {
+  if (!update->Takes(dtype))
+    return Status(Code::kInvalid, std::string("the update takes no values of ") + NameOf(dtype));
+  return IsFloat(dtype) || combining->AddsIntegers() ? Status() : NotForIntegers();
+}
 
 Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRules> rules, StoreValue value,
                                                  uint32_t sources, double now, ShardMemory& memory) {
-  if (!rules->update->Takes(value.dtype))
-    return Status(Code::kInvalid, std::string("the update takes no values of ") + NameOf(value.dtype));
-  if (!IsFloat(value.dtype) && !rules->combining->AddsIntegers()) return NotForIntegers();
-  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), std::move(value), sources, now, memory));
-  if (Status status = key->Begin(); !status.ok()) return status;
+  if (Status status = rules->CheckType(value.dtype); !status.ok()) return status;
+  auto content = DenseContent::Make(*rules->update, std::move(value), memory);
+  if (!content.ok()) return content.status();
+  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now));
+  key->dense_ = content->get();
+  key->content_ = std::move(*content);
   return key;
 }
 
-Status StoreKey::Begin() {
-  state_ = memory_.Take(state_bytes_);
-  if (state_.size() < state_bytes_) return memory_.Exhausted();
-  rules_->update->Begin(dtype_, shape_, state_.data());
-  return {};
+Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRules> rules, StoreRows rows,
+                                                 uint32_t sources, double now, ShardMemory& memory) {
+  if (Status status = rules->CheckType(rows.dtype); !status.ok()) return status;
+  if (rules->is_idle)
+    return Status(Code::kInvalid, "update none gives what a round has combined, which rows don't have: use another");
+  auto content = RowContent::Make(*rules->update, rows.dtype, rows.width, memory);
+  if (!content.ok()) return content.status();
+  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now));
+  key->rows_ = content->get();
+  key->content_ = std::move(*content);
+  return key;
 }
 
 Status StoreKey::Push(WholePush&& whole, double now, std::vector<PushAnswer>* answers) {
@@ -78,7 +80,8 @@ Status StoreKey::Push(WholePush&& whole, double now, std::vector<PushAnswer>* an
   if (HasCome(push)) return AnswerAgain(push, answers);
   if (Status status = Check(whole); !status.ok()) return status;
   ShardBuffer fresh;
-  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
+  if (Status status = content_->Admit(whole); !status.ok()) return status;
   std::vector<Settled> events;
   if (Status status = ledger_.Push(push, now, &events); !status.ok()) return status;
   Stage(std::move(whole));
@@ -90,7 +93,7 @@ Status StoreKey::Push(WholePush&& whole, double now, std::vector<PushAnswer>* an
 Status StoreKey::PassTime(double now, std::vector<PushAnswer>* answers) {
   if (const auto due = ReadyAt(); !due || *due > now) return {};
   ShardBuffer fresh;
-  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   std::vector<Settled> events;
   ledger_.PassTime(now, &events);
   Answer(events, std::move(fresh), answers);
@@ -99,7 +102,7 @@ Status StoreKey::PassTime(double now, std::vector<PushAnswer>* answers) {
 
 Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answers) {
   ShardBuffer fresh;
-  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   std::vector<Settled> events;
   ledger_.Lose(source, now, &events);
   Heard(source, INT64_MAX);  // nobody asks any more
@@ -109,7 +112,7 @@ Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answ
 
 Status StoreKey::Rest(uint32_t source, double now, std::vector<PushAnswer>* answers) {
   ShardBuffer fresh;
-  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   std::vector<Settled> events;
   ledger_.Rest(source, now, &events);
   Answer(events, std::move(fresh), answers);
@@ -118,7 +121,7 @@ Status StoreKey::Rest(uint32_t source, double now, std::vector<PushAnswer>* answ
 
 Status StoreKey::Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers) {
   ShardBuffer fresh;
-  if (Status status = Reserve(&fresh); !status.ok()) return status;
+  if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   const auto before = std::exchange(rules_, std::move(rules));  // whose policy the ledger still has
   std::vector<Settled> events;
   ledger_.Change(*rules_->policy, now, &events);
@@ -133,7 +136,7 @@ void StoreKey::Heard(uint32_t source, int64_t clock) {
 Status StoreKey::Check(const WholePush& whole) const {
   const double weight = whole.push.weight;
   if (Status status = rules_->combining->CheckWeight(weight); !status.ok()) return status;
-  if (!IsFloat(dtype_) && (weight != std::floor(weight) || weight >= kMostInteger)) return NotForIntegers();
+  if (!IsFloat(content_->dtype()) && (weight != std::floor(weight) || weight >= kMostInteger)) return NotForIntegers();
   const double lr = whole.lr.value_or(0);
   if (!(lr >= 0 && std::isfinite(lr)))
     return Status(Code::kInvalid, "lr of a push must be at least 0 and finite, not " + DecimalOf(lr));
@@ -166,7 +169,7 @@ Status StoreKey::AnswerAgain(const StorePush& push, std::vector<PushAnswer>* ans
 
 void StoreKey::Stage(WholePush whole) {
   const Id id = IdOf(whole.push);
-  const bool is_finite = IsFinite(dtype_, whole.gradient.data(), shape_.count());
+  const bool is_finite = IsFinite(content_->dtype(), whole.gradient.data(), content_->CountOf(whole));
   staged_.emplace(id, Staged{std::move(whole), is_finite});
 }
 
@@ -180,13 +183,6 @@ std::vector<uint32_t> StoreKey::Waiters() const {
   for (const auto& [id, staged] : staged_)
     if (sources.empty() || sources.back() != id.first) sources.push_back(id.first);
   return sources;
-}
-
-// Memory for what may have to be copied in this call: once at the most, for then nobody else has it.
-Status StoreKey::Reserve(ShardBuffer* fresh) {
-  if (value_.use_count() == 1) return {};
-  *fresh = memory_.Take(bytes_);
-  return fresh->size() < bytes_ ? memory_.Exhausted() : Status();
 }
 
 void StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers) {
@@ -223,32 +219,18 @@ void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, st
 }
 
 // False if they add up to what is not finite, or to nothing: then nothing has changed.
-bool StoreKey::Apply(int64_t version, std::span<const WholePush> pushes, ShardBuffer& fresh) {
+bool StoreKey::Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh) {
   std::vector<StorePush> notes;
-  std::vector<void*> arrays;
-  for (const WholePush& one : pushes) {
-    notes.push_back(one.push);
-    arrays.push_back(one.gradient.data());
-  }
+  for (const WholePush& one : pushes) notes.push_back(one.push);
   const std::vector<double> factors = rules_->combining->Factors(notes, version);
-  if (factors.empty() || !AddUp(dtype_, arrays, factors, shape_.count())) return false;
+  if (factors.empty()) return false;
   const auto newest = std::ranges::max_element(pushes, {}, [](const WholePush& one) { return one.push.base; });
-  rules_->update->Apply({.dtype = dtype_,
-                         .shape = shape_,
-                         .value = Writable(fresh),
-                         .state = state_.data(),
-                         .gradient = arrays.front(),
-                         .lr = newest->lr.value_or(rules_->update->lr()),
-                         .step = static_cast<uint64_t>(version)});
-  return true;
-}
-
-std::byte* StoreKey::Writable(ShardBuffer& fresh) {
-  if (value_.use_count() > 1 && bytes_ != 0) {
-    std::memcpy(fresh.data(), value_->data(), bytes_);
-    value_ = std::make_shared<ShardBuffer>(std::move(fresh));
-  }
-  return value_->data();
+  return content_->Apply({.version = version,
+                          .pushes = pushes,
+                          .factors = factors,
+                          .lr = newest->lr.value_or(rules_->update->lr()),
+                          .update = *rules_->update},
+                         fresh);
 }
 
 }  // namespace byteps_like

@@ -1,12 +1,12 @@
-// A store key: a value under a policy, a way of combining, and an update. Contributions come whole, stay staged until
-// they are applied or late, and are answered. Twin of byteps_like/store/key.py, to the last bit.
+// A store key: a content (a dense value, or rows) under a policy, a way of combining, and an update. Contributions come
+// whole, stay staged until they are applied or late, and are answered. Twin of byteps_like/store/key.py, to the last
+// bit.
 //
 // A source may have missed an answer, because a link broke: then it pushes the contribution again. The key keeps each
 // answer until its source has said that it has it (Heard), and gives the same again; it never guesses one. That a
 // contribution is held is no final answer: it is said when it comes, and again when it is repeated.
 //
-// Readers share the value: a handle keeps its version, and the next update goes to a fresh copy; without one, values
-// change in place. Not thread-safe: a key and its handles belong to one shard. Times are seconds of any one clock.
+// Not thread-safe: a key and handles of its content belong to one shard. Times are seconds of any one clock.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,8 @@
 #include "csrc/wire/note.h"
 #include "server/memory.h"
 #include "server/store/combining/combining.h"
+#include "server/store/content/dense.h"
+#include "server/store/content/rows.h"
 #include "server/store/ledger.h"
 #include "server/update/update.h"
 
@@ -38,29 +40,23 @@ struct StoreRules {
   // Of canonical texts. kInvalid.
   static Result<std::shared_ptr<const StoreRules>> Parse(std::string_view policy, std::string_view combining,
                                                          std::string_view update);
+  Status CheckType(DType dtype) const;  // kInvalid if they have nothing to do with values of it
   std::unique_ptr<const StorePolicy> policy;
   std::unique_ptr<const Combining> combining;
   UpdatePointer update;
+  bool is_idle = false;  // the update is "none"
 };
 
-struct StoreValue {
-  size_t size() const { return shape.count() * SizeOf(dtype); }
-
-  DType dtype = DType::kFloat32;
-  ValueShape shape;
-  ShardBuffer bytes;  // size(), or more
-};
-
-// One version of a value, which stays as it is while this is there. The key's ShardMemory lives longer.
+// One version of a dense value, which stays as it is while this is there. The key's ShardMemory lives longer.
 struct Snapshot {
   int64_t version = 0;
   std::shared_ptr<const ShardBuffer> value;
 };
 
-struct WholePush {
-  StorePush push;
-  ShardBuffer gradient;      // as long as the value, of its type
-  std::optional<double> lr;  // nullopt: the update's own
+// No rows yet, of `width` elements.
+struct StoreRows {
+  DType dtype = DType::kFloat32;
+  size_t width = 0;
 };
 
 class StoreKey {
@@ -69,10 +65,16 @@ class StoreKey {
   // kCapacity. The memory lives longer.
   static Result<std::unique_ptr<StoreKey>> Make(std::shared_ptr<const StoreRules> rules, StoreValue value,
                                                 uint32_t sources, double now, ShardMemory& memory);
+  // kInvalid, too, if the update leaves rows as they are.
+  static Result<std::unique_ptr<StoreKey>> Make(std::shared_ptr<const StoreRules> rules, StoreRows rows,
+                                                uint32_t sources, double now, ShardMemory& memory);
 
   const Ledger& ledger() const { return ledger_; }
-  Snapshot value() const { return {ledger_.version(), value_}; }
-  std::span<const std::byte> state() const { return {state_.data(), state_bytes_}; }
+  // Of a dense value.
+  Snapshot value() const { return {ledger_.version(), dense_->value()}; }
+  std::span<const std::byte> state() const { return dense_->state(); }
+  // Of rows.
+  const RowContent& rows() const { return *rows_; }
   bool MayRead(uint32_t reader) const { return ledger_.MayRead(reader); }  // a live source
   // When PassTime has something to do; nullopt: not before something else happens. Asked after each call.
   std::optional<double> ReadyAt() const { return rules_->policy->ReadyAt(ledger_); }
@@ -109,28 +111,23 @@ class StoreKey {
     bool is_finite;
   };
 
-  StoreKey(std::shared_ptr<const StoreRules> rules, StoreValue value, uint32_t sources, double now,
-           ShardMemory& memory);
+  StoreKey(std::shared_ptr<const StoreRules> rules, uint32_t sources, double now)
+      : rules_(std::move(rules)), ledger_(*rules_->policy, sources, now) {}
   static Id IdOf(const StorePush& push) { return {push.source, push.clock}; }
-  Status Begin();
   Status Check(const WholePush& whole) const;
   Status CheckRate(const WholePush& whole) const;
   Status AnswerAgain(const StorePush& push, std::vector<PushAnswer>* answers) const;
   void Stage(WholePush whole);
   bool IsHeld(const StorePush& push) const;
-  Status Reserve(ShardBuffer* fresh);
   void Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers);
   void MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers);
-  bool Apply(int64_t version, std::span<const WholePush> pushes, ShardBuffer& fresh);
-  std::byte* Writable(ShardBuffer& fresh);
+  bool Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh);
 
   std::shared_ptr<const StoreRules> rules_;
-  ShardMemory& memory_;
-  const DType dtype_;
-  const ValueShape shape_;
-  const size_t bytes_, state_bytes_;
-  std::shared_ptr<ShardBuffer> value_;
-  ShardBuffer state_;
+  std::unique_ptr<StoreContent> content_;
+  // The same, by its kind.
+  const DenseContent* dense_ = nullptr;
+  const RowContent* rows_ = nullptr;
   Ledger ledger_;
   std::map<Id, Staged> staged_;
   std::map<Id, PushAnswer> unheard_;  // final answers that their sources may not have

@@ -1,4 +1,5 @@
-// byteps_like._core.StoreKey: a store key with memory of its own, for its comparison with byteps_like/store/key.py.
+// byteps_like._core.StoreKey and TableKey: store keys with memory of their own, for their comparison with
+// byteps_like/store/key.py and rows.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -55,29 +57,12 @@ struct Reader {
   Snapshot snapshot;
 };
 
-class PyStoreKey {
+// What keys of all contents have.
+class PyKey {
  public:
-  PyStoreKey(const ValueSource& value, std::string_view policy, std::string_view combining, std::string_view update,
-             uint32_t sources, double now, uint64_t limit)
-      : memory_(std::make_shared<Memory>(limit)), dtype_(TypeOf(value)), combining_(combining), update_(update) {
-    for (size_t i = 0; i < value.ndim(); ++i) shape_.push_back(value.shape(i));
-    auto rules = StoreRules::Parse(policy, combining, update);
-    ThrowIfFailed(rules.status());
-    auto made = StoreKey::Make(*rules, {dtype_, ShapeOf(value), Copied(value)}, sources, now, memory_->shard);
-    ThrowIfFailed(made.status());
-    key_ = std::move(*made);
-    bytes_ = value.nbytes();
-  }
+  PyKey(std::string_view policy, std::string_view combining, std::string_view update, uint64_t limit)
+      : memory_(std::make_shared<Memory>(limit)), combining_(combining), update_(update), rules_(Rules(policy)) {}
 
-  Answers Push(std::tuple<uint32_t, int64_t, int64_t, double> push, const ValueSource& gradient, double now,
-               std::optional<double> lr) {
-    if (TypeOf(gradient) != dtype_ || gradient.nbytes() != bytes_)
-      throw std::invalid_argument("a gradient is as long as the value, and of its type");
-    const auto [source, clock, base, weight] = push;
-    std::vector<PushAnswer> answers;
-    ThrowIfFailed(key_->Push({{source, clock, base, weight}, Copied(gradient), lr}, now, &answers));
-    return Listed(answers);
-  }
   Answers PassTime(double now) {
     std::vector<PushAnswer> answers;
     ThrowIfFailed(key_->PassTime(now, &answers));
@@ -89,10 +74,8 @@ class PyStoreKey {
     return Listed(answers);
   }
   Answers Change(std::string_view policy, double now) {
-    auto rules = StoreRules::Parse(policy, combining_, update_);
-    ThrowIfFailed(rules.status());
     std::vector<PushAnswer> answers;
-    ThrowIfFailed(key_->Change(*rules, now, &answers));
+    ThrowIfFailed(key_->Change(Rules(policy), now, &answers));
     return Listed(answers);
   }
   Answers Rest(uint32_t source, double now) {
@@ -107,6 +90,72 @@ class PyStoreKey {
   std::optional<double> ReadyAt() const { return key_->ReadyAt(); }
   uint64_t held() const { return memory_->held; }
 
+  template <typename Class>
+  static void Bind(Class& bound) {
+    using namespace nb::literals;
+    bound.def("pass_time", &Class::Type::PassTime)
+        .def("lose", &Class::Type::Lose)
+        .def("change", &Class::Type::Change, "policy"_a, "now"_a)
+        .def("rest", &Class::Type::Rest, "source"_a, "now"_a)
+        .def("wake", &Class::Type::Wake, "source"_a)
+        .def("join", &Class::Type::Join)
+        .def("heard", &Class::Type::Heard)
+        .def("may_read", &Class::Type::MayRead)
+        .def("ready_at", &Class::Type::ReadyAt)
+        .def_prop_ro("held", &Class::Type::held, "Bytes of its memory.");
+  }
+
+ protected:
+  std::shared_ptr<const StoreRules> Rules(std::string_view policy) const {
+    auto rules = StoreRules::Parse(policy, combining_, update_);
+    ThrowIfFailed(rules.status());
+    return *rules;
+  }
+  template <typename Made>
+  void Begin(Made made) {
+    ThrowIfFailed(made.status());
+    key_ = std::move(*made);
+  }
+  Answers Push(WholePush&& whole, double now) {
+    std::vector<PushAnswer> answers;
+    ThrowIfFailed(key_->Push(std::move(whole), now, &answers));
+    return Listed(answers);
+  }
+  template <typename Array>
+  ShardBuffer Copied(const Array& from) {
+    ShardBuffer copy = memory_->shard.Take(from.nbytes());
+    if (copy.size() < from.nbytes()) ThrowIfFailed(memory_->shard.Exhausted());
+    if (from.nbytes() != 0) std::memcpy(copy.data(), from.data(), from.nbytes());
+    return copy;
+  }
+
+  std::shared_ptr<Memory> memory_;
+  const std::string combining_, update_;
+  std::shared_ptr<const StoreRules> rules_;
+  std::unique_ptr<StoreKey> key_;
+};
+
+using PushTuple = std::tuple<uint32_t, int64_t, int64_t, double>;
+StorePush PushOf(const PushTuple& push) {
+  const auto [source, clock, base, weight] = push;
+  return {source, clock, base, weight};
+}
+
+class PyStoreKey : public PyKey {
+ public:
+  PyStoreKey(const ValueSource& value, std::string_view policy, std::string_view combining, std::string_view update,
+             uint32_t sources, double now, uint64_t limit)
+      : PyKey(policy, combining, update, limit), dtype_(TypeOf(value)), bytes_(value.nbytes()) {
+    for (size_t i = 0; i < value.ndim(); ++i) shape_.push_back(value.shape(i));
+    Begin(StoreKey::Make(rules_, StoreValue{dtype_, ShapeOf(value), Copied(value)}, sources, now, memory_->shard));
+  }
+
+  Answers Push(const PushTuple& push, const ValueSource& gradient, double now, std::optional<double> lr) {
+    if (TypeOf(gradient) != dtype_ || gradient.nbytes() != bytes_)
+      throw std::invalid_argument("a gradient is as long as the value, and of its type");
+    return PyKey::Push({PushOf(push), Copied(gradient), lr, {}}, now);
+  }
+
   // The version in force, and the value of it, which is kept while the array is there.
   std::pair<int64_t, View> Value() const {
     auto* const reader = new Reader{memory_, key_->value()};
@@ -118,43 +167,82 @@ class PyStoreKey {
   nb::bytes State() const { return nb::bytes(key_->state().data(), key_->state().size()); }
 
  private:
-  ShardBuffer Copied(const ValueSource& from) {
-    ShardBuffer copy = memory_->shard.Take(from.nbytes());
-    if (copy.size() < from.nbytes()) ThrowIfFailed(memory_->shard.Exhausted());
-    if (from.nbytes() != 0) std::memcpy(copy.data(), from.data(), from.nbytes());
-    return copy;
+  const DType dtype_;
+  const size_t bytes_;
+  std::vector<size_t> shape_;
+};
+
+using Ids = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Versions = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+class PyTableKey : public PyKey {
+ public:
+  // Of rows of the type of `kind`.
+  PyTableKey(const ValueSource& kind, size_t width, std::string_view policy, std::string_view combining,
+             std::string_view update, uint32_t sources, double now, uint64_t limit)
+      : PyKey(policy, combining, update, limit), dtype_(TypeOf(kind)), row_bytes_(width * SizeOf(dtype_)) {
+    Begin(StoreKey::Make(rules_, StoreRows{dtype_, width}, sources, now, memory_->shard));
   }
 
-  std::shared_ptr<Memory> memory_;
-  std::vector<size_t> shape_;
-  DType dtype_;
-  const std::string combining_, update_;
-  size_t bytes_ = 0;
-  std::unique_ptr<StoreKey> key_;
+  Answers Push(const PushTuple& push, const Ids& ids, const ValueSource& rows, double now, std::optional<double> lr) {
+    if (TypeOf(rows) != dtype_ || rows.nbytes() != ids.size() * row_bytes_)
+      throw std::invalid_argument("there is a row for each id, of the table's type");
+    auto list = std::make_shared<IdList>(IdList{Copied(ids), ids.size()});
+    return PyKey::Push({PushOf(push), Copied(rows), lr, {std::move(list), {}}}, now);
+  }
+
+  int64_t version() const { return key_->ledger().version(); }
+  nb::bytes All(const Ids& ids, size_t most) const { return Bytes(key_->rows().All(SpanOf(ids), most)); }
+  nb::bytes Stale(const Ids& ids, const Versions& known, uint64_t bound, size_t most) const {
+    if (ids.size() != known.size()) throw std::invalid_argument("there is a version for each id");
+    return Bytes(key_->rows().Stale(SpanOf(ids), known.data(), bound, most));
+  }
+  nb::bytes Range(uint64_t low, uint64_t high, size_t most) const { return Bytes(key_->rows().Range(low, high, most)); }
+  // (version, updates, state) of a row that exists.
+  std::optional<std::tuple<uint32_t, uint32_t, nb::bytes>> Row(uint64_t id) const {
+    const auto row = key_->rows().Find(id);
+    if (!row) return std::nullopt;
+    return std::tuple(row->version, row->updates, nb::bytes(row->state, key_->rows().state_bytes()));
+  }
+
+ private:
+  static std::span<const uint64_t> SpanOf(const Ids& ids) { return {ids.data(), ids.size()}; }
+  static nb::bytes Bytes(Result<RowAnswer> answer) {
+    ThrowIfFailed(answer.status());
+    return nb::bytes(answer->buffer.data(), answer->bytes);
+  }
+
+  const DType dtype_;
+  const size_t row_bytes_;
 };
 
 }  // namespace
 
 void BindStoreKey(nb::module_& m) {
   using namespace nb::literals;
-  nb::class_<PyStoreKey>(m, "StoreKey", "Copies what it is given; `limit` bytes of memory, 0: any.")
+  nb::class_<PyStoreKey> dense(m, "StoreKey", "Copies what it is given; `limit` bytes of memory, 0: any.");
+  dense
       .def(nb::init<const ValueSource&, std::string_view, std::string_view, std::string_view, uint32_t, double,
                     uint64_t>(),
            "value"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0)
       .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a, "now"_a, "lr"_a = nb::none(),
            "`push`: source, clock, base, weight.")
-      .def("pass_time", &PyStoreKey::PassTime)
-      .def("lose", &PyStoreKey::Lose)
-      .def("change", &PyStoreKey::Change, "policy"_a, "now"_a)
-      .def("rest", &PyStoreKey::Rest, "source"_a, "now"_a)
-      .def("wake", &PyStoreKey::Wake, "source"_a)
-      .def("join", &PyStoreKey::Join)
-      .def("heard", &PyStoreKey::Heard)
-      .def("may_read", &PyStoreKey::MayRead)
-      .def("ready_at", &PyStoreKey::ReadyAt)
-      .def_prop_ro("held", &PyStoreKey::held, "Bytes of its memory.")
       .def("value", &PyStoreKey::Value, "The version in force, and an array of it that stays as it is.")
       .def("state", &PyStoreKey::State);
+  PyKey::Bind(dense);
+  nb::class_<PyTableKey> table(m, "TableKey", "Of rows of the type of the array `kind`; otherwise as StoreKey.");
+  table
+      .def(nb::init<const ValueSource&, size_t, std::string_view, std::string_view, std::string_view, uint32_t, double,
+                    uint64_t>(),
+           "kind"_a, "width"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0)
+      .def("push", &PyTableKey::Push, "push"_a, "ids"_a, "rows"_a, "now"_a, "lr"_a = nb::none(),
+           "`push`: source, clock, base, weight.")
+      .def_prop_ro("version", &PyTableKey::version)
+      .def("all", &PyTableKey::All, "ids"_a, "most"_a = size_t{1} << 30, "As VALUE brings it, like the next two.")
+      .def("stale", &PyTableKey::Stale, "ids"_a, "known"_a, "bound"_a, "most"_a = size_t{1} << 30)
+      .def("range", &PyTableKey::Range, "low"_a, "high"_a, "most"_a = size_t{1} << 30)
+      .def("row", &PyTableKey::Row, "id"_a, "Version, updates and state of a row; None if it doesn't exist.");
+  PyKey::Bind(table);
 }
 
 }  // namespace byteps_like

@@ -68,6 +68,18 @@ def outcome(call: Call) -> Any:
         return type(error), str(error)
 
 
+def drawn_values(random: Random, draw: np.random.Generator, shape: tuple[int, ...], kind: Any) -> Values:
+    """What a contribution may bring: now and then with what is special, or not finite."""
+    if kind is np.int64:
+        return draw.integers(-(2**63), 2**63 - 1, shape)
+    drawn = draw.standard_normal(shape)
+    special = draw.random(shape) < 0.2 * random.random()
+    drawn[special] = draw.choice(SPECIALS, shape)[special]
+    if drawn.size and random.random() < 0.1:
+        drawn.flat[random.randrange(drawn.size)] = random.choice([math.nan, math.inf, -math.inf])
+    return drawn.astype(kind)
+
+
 class Twins:
     """A StoreKey and its native twin, as the ledger of a schedule: pushes get gradients here, and all is compared."""
 
@@ -86,18 +98,8 @@ class Twins:
         update = update_of(self._random.choice([name for name in names if name != "none" or policy.has_rounds]))
         way = Weighed("sum") if kind is np.int64 else self._random.choice([*WAYS, *CODES])
         self._is_whole = kind is np.int64
-        value = self._drawn(self._random.choice(SHAPES), kind)
+        value = drawn_values(self._random, self._draw, self._random.choice(SHAPES), kind)
         return StoreKey(value, policy, sources, update, way)
-
-    def _drawn(self, shape: tuple[int, ...], kind: Any) -> Values:
-        if kind is np.int64:
-            return self._draw.integers(-(2**63), 2**63 - 1, shape)
-        drawn = self._draw.standard_normal(shape)
-        special = self._draw.random(shape) < 0.2 * self._random.random()
-        drawn[special] = self._draw.choice(SPECIALS, shape)[special]
-        if drawn.size and self._random.random() < 0.1:
-            drawn.flat[self._random.randrange(drawn.size)] = self._random.choice([math.nan, math.inf, -math.inf])
-        return drawn.astype(kind)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.key.ledger, name)
@@ -107,7 +109,7 @@ class Twins:
             weight = 1.0 if isinstance(self.key.combining, Decoded) else self._weight(push)
             self._came[push] = (
                 replace(push, weight=weight),
-                self._drawn(self.key.value.shape, self.key.value.dtype.type),
+                drawn_values(self._random, self._draw, self.key.value.shape, self.key.value.dtype.type),
             )
         repeated = push.clock < self.key.ledger.clock(push.source)
         if not repeated and self._random.random() < 0.05:

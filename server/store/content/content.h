@@ -1,0 +1,61 @@
+// What a store key keeps, and what becomes of it: a dense value, or rows by id. Whatever the kind, the key has one
+// ledger, one policy, one way of combining, and stages contributions until they are part of a version (store_key.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "server/memory.h"
+#include "server/store/policy.h"
+#include "server/update/update.h"
+
+namespace byteps_like {
+
+// Ids of rows, strictly ascending.
+struct IdList {
+  std::span<const uint64_t> ids() const { return {reinterpret_cast<const uint64_t*>(bytes.data()), count}; }
+
+  ShardBuffer bytes;  // 8 of each
+  size_t count = 0;
+  uint32_t crc = 0;  // CRC32C of all
+};
+
+// Of which rows a contribution has gradients.
+struct NamedRows {
+  std::shared_ptr<const IdList> list;
+  ShardBuffer slots;  // where the content has them
+};
+
+struct WholePush {
+  StorePush push;
+  ShardBuffer gradient;      // as long as the value, of its type; or a row for each id
+  std::optional<double> lr;  // nullopt: the update's own
+  NamedRows rows = {};       // of a content of rows
+};
+
+// Of what a version is made, and how.
+struct VersionCall {
+  int64_t version = 0;
+  std::span<WholePush> pushes;      // finite, one at least; their gradients may be overwritten
+  std::span<const double> factors;  // one each
+  double lr = 0;
+  const ValueUpdate& update;
+};
+
+class StoreContent {
+ public:
+  virtual ~StoreContent() = default;
+  virtual DType dtype() const = 0;
+  virtual size_t CountOf(const WholePush& whole) const = 0;  // elements that it brings
+  // Memory for what may have to be copied before the next contribution comes. kCapacity.
+  virtual Status Reserve(ShardBuffer* /*fresh*/) { return {}; }
+  // This contribution is about to be staged: what Apply will need for it is made now. kCapacity.
+  virtual Status Admit(WholePush& /*whole*/) { return {}; }
+  // False if the contributions add up to what is not finite: then nothing has changed. `fresh` is what was reserved.
+  virtual bool Apply(const VersionCall& call, ShardBuffer& fresh) = 0;
+};
+
+}  // namespace byteps_like

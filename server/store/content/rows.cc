@@ -1,0 +1,241 @@
+#include "server/store/content/rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/wire/frame.h"
+#include "server/store/combining/combining.h"
+
+namespace byteps_like {
+namespace {
+
+constexpr size_t kBatch = 64;  // rows that are looked up at a time, so that their slots stay in the first cache
+constexpr size_t kAhead = 8;   // rows whose records are on their way
+
+const uint32_t* SlotsOf(const WholePush& push) { return reinterpret_cast<const uint32_t*>(push.rows.slots.data()); }
+
+size_t Padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// A row of one of several contributions.
+struct Place {
+  uint64_t id;
+  size_t push, row;
+  bool operator>(const Place& other) const { return id != other.id ? id > other.id : push > other.push; }
+};
+
+// visit(places) for each id that any contribution has, ascending: where it is, from the first contribution to the last.
+// Ends early if that says false, and says so.
+template <typename Visit>
+bool Merge(std::span<const WholePush> pushes, const Visit& visit) {
+  std::priority_queue<Place, std::vector<Place>, std::greater<>> next;
+  const auto add = [&](size_t push, size_t row) {
+    const auto ids = pushes[push].rows.list->ids();
+    if (row < ids.size()) next.push({ids[row], push, row});
+  };
+  for (size_t push = 0; push < pushes.size(); ++push) add(push, 0);
+  std::vector<Place> same;
+  while (!next.empty()) {
+    same.clear();
+    do {
+      same.push_back(next.top());
+      next.pop();
+      add(same.back().push, same.back().row + 1);
+    } while (!next.empty() && next.top().id == same.front().id);
+    if (!visit(std::span<const Place>(same))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+RowContent::RowContent(const ValueUpdate& update, DType dtype, size_t width, ShardMemory& memory)
+    : memory_(memory),
+      dtype_(dtype),
+      width_(width),
+      row_bytes_(width * SizeOf(dtype)),
+      state_bytes_(update.StateCount({1, width}) * SizeOf(dtype)),
+      table_(sizeof(Head) + row_bytes_ + state_bytes_, memory),
+      fresh_(memory.Take(table_.record_bytes())) {}
+
+Result<std::unique_ptr<RowContent>> RowContent::Make(const ValueUpdate& update, DType dtype, size_t width,
+                                                     ShardMemory& memory) {
+  std::unique_ptr<RowContent> content(new RowContent(update, dtype, width, memory));
+  if (content->fresh_.size() == 0) return memory.Exhausted();
+  std::memset(content->fresh_.data(), 0, content->table_.record_bytes());
+  update.Begin(dtype, {1, width}, content->fresh_.data() + sizeof(Head) + content->row_bytes_);
+  return content;
+}
+
+std::optional<RowContent::Row> RowContent::Find(uint64_t id) const {
+  uint32_t slot = RowTable::kNone;
+  table_.Find({&id, 1}, &slot);
+  if (slot == RowTable::kNone || HeadAt(slot).updates == 0) return std::nullopt;
+  return Row{HeadAt(slot).version, HeadAt(slot).updates, ValueAt(slot), ValueAt(slot) + row_bytes_};
+}
+
+// Contributions
+
+Status RowContent::Admit(WholePush& whole) {
+  const auto ids = whole.rows.list->ids();
+  whole.rows.slots = memory_.Take(ids.size() * sizeof(uint32_t));
+  if (ids.empty()) return {};
+  if (whole.rows.slots.size() == 0) return memory_.Exhausted();
+  return table_.FindOrMake(ids, fresh_.data(), reinterpret_cast<uint32_t*>(whole.rows.slots.data()));
+}
+
+bool RowContent::Apply(const VersionCall& call, ShardBuffer&) {
+  if (!AddUpAll(call)) return false;
+  if (call.pushes.size() > 1) {
+    UpdateMerged(call);
+    return true;
+  }
+  const WholePush& only = call.pushes.front();
+  const uint32_t* const slots = SlotsOf(only);
+  const size_t count = only.rows.list->count;
+  for (size_t i = 0; i < std::min(kAhead, count); ++i) table_.Prefetch(slots[i], table_.record_bytes());
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) table_.Prefetch(slots[i + kAhead], table_.record_bytes());
+    Update(call, slots[i], GradientOf(only, i));
+  }
+  return true;
+}
+
+// The sum of each row is made in place of the first contribution's that has it. False if one is not finite.
+bool RowContent::AddUpAll(const VersionCall& call) const {
+  if (call.pushes.size() == 1) {
+    void* const array = call.pushes.front().gradient.data();
+    return AddUp(dtype_, {&array, 1}, call.factors, CountOf(call.pushes.front()));
+  }
+  std::vector<void*> arrays;
+  std::vector<double> factors;
+  return Merge(call.pushes, [&](std::span<const Place> places) {
+    arrays.clear();
+    factors.clear();
+    for (const Place& place : places) {
+      arrays.push_back(GradientOf(call.pushes[place.push], place.row));
+      factors.push_back(call.factors[place.push]);
+    }
+    return AddUp(dtype_, arrays, factors, width_);
+  });
+}
+
+void RowContent::UpdateMerged(const VersionCall& call) {
+  std::array<std::pair<uint32_t, const std::byte*>, kAhead> ahead;  // a ring
+  size_t begun = 0, done = 0;
+  const auto update = [&] {
+    const auto [slot, gradient] = ahead[done++ % kAhead];
+    Update(call, slot, gradient);
+  };
+  Merge(call.pushes, [&](std::span<const Place> places) {
+    if (begun - done == kAhead) update();
+    const WholePush& push = call.pushes[places.front().push];
+    const uint32_t slot = SlotsOf(push)[places.front().row];
+    table_.Prefetch(slot, table_.record_bytes());
+    ahead[begun++ % kAhead] = {slot, GradientOf(push, places.front().row)};
+    return true;
+  });
+  while (done < begun) update();
+}
+
+void RowContent::Update(const VersionCall& call, uint32_t slot, const std::byte* gradient) {
+  Head& head = HeadAt(slot);
+  head.version = static_cast<uint32_t>(call.version);
+  if (head.updates != std::numeric_limits<uint32_t>::max()) ++head.updates;
+  call.update.Apply({.dtype = dtype_,
+                     .shape = {1, width_},
+                     .value = ValueAt(slot),
+                     .state = ValueAt(slot) + row_bytes_,
+                     .gradient = gradient,
+                     .lr = call.lr,
+                     .step = head.updates});
+}
+
+// Readers
+
+Result<RowAnswer> RowContent::Taken(size_t bytes, size_t most) const {
+  if (bytes > most)
+    return Status(Code::kInvalid, "a read of rows is answered with " + std::to_string(bytes) + " bytes or more, and " +
+                                      std::to_string(most) + " is the limit: read fewer rows at a time");
+  RowAnswer answer{memory_.Take(bytes), bytes};
+  if (answer.buffer.size() < bytes) return memory_.Exhausted();
+  return answer;
+}
+
+void RowContent::CopyRows(std::span<const uint32_t> slots, std::byte* to) const {
+  const auto prefetch = [&](size_t i) {
+    if (i < slots.size() && slots[i] != RowTable::kNone) table_.Prefetch(slots[i], sizeof(Head) + row_bytes_);
+  };
+  for (size_t i = 0; i < kAhead; ++i) prefetch(i);
+  for (size_t i = 0; i < slots.size(); ++i, to += row_bytes_) {
+    prefetch(i + kAhead);
+    if (slots[i] == RowTable::kNone) {
+      std::memset(to, 0, row_bytes_);
+    } else {
+      std::memcpy(to, ValueAt(slots[i]), row_bytes_);
+    }
+  }
+}
+
+Result<RowAnswer> RowContent::All(std::span<const uint64_t> ids, size_t most) const {
+  auto answer = Taken(ids.size() * row_bytes_, most);
+  if (!answer.ok()) return answer;
+  std::array<uint32_t, kBatch> slots;
+  for (size_t begin = 0; begin < ids.size(); begin += kBatch) {
+    const auto batch = ids.subspan(begin, std::min(kBatch, ids.size() - begin));
+    table_.Find(batch, slots.data());
+    CopyRows({slots.data(), batch.size()}, answer->buffer.data() + begin * row_bytes_);
+  }
+  return answer;
+}
+
+Result<RowAnswer> RowContent::Stale(std::span<const uint64_t> ids, const uint32_t* known, uint64_t bound,
+                                    size_t most) const {
+  std::vector<uint32_t> slots(ids.size()), chosen, versions;
+  std::vector<uint8_t> bitmap(Padded((ids.size() + 7) / 8));
+  table_.Find(ids, slots.data());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint32_t version = slots[i] == RowTable::kNone ? 0 : HeadAt(slots[i]).version;
+    if (known[i] != kUnknown && version - known[i] <= bound) continue;
+    bitmap[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+    chosen.push_back(slots[i]);
+    versions.push_back(version);
+  }
+  const size_t before = bitmap.size() + Padded(versions.size() * sizeof(uint32_t));
+  auto answer = Taken(before + chosen.size() * row_bytes_, most);
+  if (!answer.ok() || ids.empty()) return answer;
+  std::byte* const to = answer->buffer.data();
+  std::memset(to, 0, before);
+  std::memcpy(to, bitmap.data(), bitmap.size());
+  if (!versions.empty()) std::memcpy(to + bitmap.size(), versions.data(), versions.size() * sizeof(uint32_t));
+  CopyRows(chosen, to + before);
+  return answer;
+}
+
+Result<RowAnswer> RowContent::Range(uint64_t low, uint64_t high, size_t most) const {
+  std::vector<std::pair<uint64_t, uint32_t>> found;
+  const size_t limit = most / (sizeof(uint64_t) + row_bytes_) + 1;
+  table_.VisitAll([&](uint64_t id, uint32_t slot) {
+    if (id >= low && id < high && found.size() < limit && HeadAt(slot).updates != 0) found.emplace_back(id, slot);
+  });
+  auto answer = Taken(found.size() * (sizeof(uint64_t) + row_bytes_), most);
+  if (!answer.ok()) return answer;
+  std::ranges::sort(found);
+  std::byte* to = answer->buffer.data();
+  std::vector<uint32_t> slots;
+  for (const auto& [id, slot] : found) {
+    std::memcpy(to, &id, sizeof id);
+    to += sizeof id;
+    slots.push_back(slot);
+  }
+  CopyRows(slots, to);
+  return answer;
+}
+
+}  // namespace byteps_like

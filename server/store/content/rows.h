@@ -1,0 +1,74 @@
+// Rows of one width by u64 id, each with the state of its update, a version of its own, and a count of its updates.
+//
+// A row begins as zeros. It exists once a version was made of a contribution that names it; its memory is taken when
+// such a contribution comes, so that nothing can fail later. All contributions of a version are merged by id: each
+// multiplied by its factor, added from the first to the last of those that have the row. Then the update is applied to
+// each row as to a tensor of its own. Twin of byteps_like/store/rows.py, to the last bit.
+#pragma once
+
+#include "server/store/content/content.h"
+#include "server/store/content/row_table.h"
+
+namespace byteps_like {
+
+// What a reader gets: bytes as VALUE brings them (docs/reference/protocol.md, "Tables").
+struct RowAnswer {
+  ShardBuffer buffer;
+  size_t bytes = 0;
+};
+
+class RowContent final : public StoreContent {
+ public:
+  // Empty. kCapacity. The memory lives longer.
+  static Result<std::unique_ptr<RowContent>> Make(const ValueUpdate& update, DType dtype, size_t width,
+                                                  ShardMemory& memory);
+
+  size_t row_bytes() const { return row_bytes_; }
+
+  // Each kCapacity; kInvalid if it is more than `most` bytes.
+  // All rows of `ids`.
+  Result<RowAnswer> All(std::span<const uint64_t> ids, size_t most) const;
+  // Those whose version is more than `bound` beyond the known one, which kUnknown is always.
+  Result<RowAnswer> Stale(std::span<const uint64_t> ids, const uint32_t* known, uint64_t bound, size_t most) const;
+  // Those that exist, with low <= id < high.
+  Result<RowAnswer> Range(uint64_t low, uint64_t high, size_t most) const;
+
+  // One that exists, for tests: `state` is of the value's type.
+  struct Row {
+    uint32_t version = 0, updates = 0;
+    const std::byte* value = nullptr;
+    const std::byte* state = nullptr;
+  };
+  std::optional<Row> Find(uint64_t id) const;
+  size_t state_bytes() const { return state_bytes_; }
+
+  DType dtype() const override { return dtype_; }
+  size_t CountOf(const WholePush& whole) const override { return whole.rows.list->count * width_; }
+  Status Admit(WholePush& whole) override;
+  bool Apply(const VersionCall& call, ShardBuffer& fresh) override;
+
+ private:
+  // Of a record; then the value, then the state.
+  struct Head {
+    uint32_t version = 0;  // of the table, when it was last updated
+    uint32_t updates = 0;  // 0: it doesn't exist yet
+  };
+
+  RowContent(const ValueUpdate& update, DType dtype, size_t width, ShardMemory& memory);
+  Head& HeadAt(uint32_t slot) const { return *reinterpret_cast<Head*>(table_.At(slot)); }
+  std::byte* ValueAt(uint32_t slot) const { return table_.At(slot) + sizeof(Head); }
+  std::byte* GradientOf(const WholePush& push, size_t row) const { return push.gradient.data() + row * row_bytes_; }
+  bool AddUpAll(const VersionCall& call) const;
+  void Update(const VersionCall& call, uint32_t slot, const std::byte* gradient);
+  void UpdateMerged(const VersionCall& call);
+  void CopyRows(std::span<const uint32_t> slots, std::byte* to) const;
+  Result<RowAnswer> Taken(size_t bytes, size_t most) const;
+
+  ShardMemory& memory_;
+  const DType dtype_;
+  const size_t width_, row_bytes_, state_bytes_;
+  RowTable table_;
+  ShardBuffer fresh_;  // the record of a new row
+};
+
+}  // namespace byteps_like
