@@ -177,12 +177,14 @@ void Shard::OnSent(Link& link, const Header& header) {
 std::byte* Shard::PlaceFor(Link& link, const Header& said) {
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return nullptr;
-  if (said.type == FrameType::kPush && said.member == peer->number && said.view == world_.epoch && failure_.ok()) {
+  const bool contributes = said.type == FrameType::kPush || said.type == FrameType::kRows;
+  if (contributes && said.member == peer->number && said.view == world_.epoch && failure_.ok()) {
     const Header header = peer->Ranked(said);
     if (store_.Holds(header.key)) {
       std::byte* const place = store_.PlaceFor(peer->rank, header);
       return place == nullptr ? kAnywhere : place;
     }
+    if (said.type != FrameType::kPush) return kAnywhere;
     Key* key = nullptr;
     Round* const round = RoundFor(*peer, header, &key);
     std::byte* const place = round == nullptr ? nullptr : round->Place(link, header);

@@ -50,8 +50,17 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
     case FrameType::kPush:
       store_.OnPush(peer.rank, header, payload);
       break;
+    case FrameType::kKeys:
+      store_.OnKeys(peer.rank, header, payload);
+      break;
+    case FrameType::kRows:
+      store_.OnRows(peer.rank, header, payload);
+      break;
     case FrameType::kPull:
       store_.OnPull(peer.rank, header);
+      break;
+    case FrameType::kFetch:
+      store_.OnFetch(peer.rank, header, payload);
       break;
     case FrameType::kResume:
       store_.OnResume(peer.rank, header);

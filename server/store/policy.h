@@ -23,6 +23,7 @@ struct StorePush {
   int64_t clock = 0;    // how many the source has made before it
   int64_t base = 0;     // the version that it was computed on
   double weight = 1;
+  uint32_t bytes = 0;  // that it brings, for its answer
 };
 
 enum class PushVerdict {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "csrc/wire/note.h"
+#include "server/store/lists.h"
 
 namespace byteps_like {
 
@@ -17,16 +18,19 @@ namespace {
 constexpr uint32_t kNoRank = 0xFFFFFFFF;
 constexpr uint32_t kMostSpecs = 1u << 12;  // of a link
 constexpr size_t kMostSpecText = 1u << 10;
-constexpr size_t kMostReads = 1u << 16;    // that a rank may wait for, or leave unread
-constexpr int64_t kMostUnheard = 1 << 16;  // contributions of a rank to a key whose answers it has not confirmed
-constexpr size_t kEntryBytes = 2048;       // of a key beside its value, its state, and what each rank brings
+constexpr size_t kMostReads = 1u << 16;      // that a rank may wait for, or leave unread
+constexpr int64_t kMostUnheard = 1 << 16;    // contributions of a rank to a key whose answers it has not confirmed
+constexpr uint32_t kMostUnheardRows = 1024;  // the same, to a table, where nobody confirms
+constexpr size_t kEntryBytes = 2048;         // of a key beside its value, its state, and what each rank brings
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
+constexpr std::string_view kOfRows = "\nrows zeros";  // a fourth line, of tables
 
 std::string RankText(uint32_t rank) { return "rank " + std::to_string(rank); }
 std::string StoreKeyText(uint64_t key) { return "store key " + std::to_string(key); }
 
-// The rules of a spec's text: three lines.
+// The rules of a spec's text: three lines, and one that tables have.
 Result<std::shared_ptr<const StoreRules>> ParseSpec(std::string_view text) {
+  if (text.ends_with(kOfRows)) text.remove_suffix(kOfRows.size());
   std::array<std::string_view, kLines.size()> values;
   for (size_t line = 0; line < kLines.size(); ++line) {
     const size_t end = line + 1 < kLines.size() ? text.find('\n') : text.size();
@@ -41,6 +45,7 @@ Result<std::shared_ptr<const StoreRules>> ParseSpec(std::string_view text) {
 }  // namespace
 
 struct ShardStore::Spec {
+  bool of_rows() const { return text.ends_with(kOfRows); }
   std::string policy() const { return text.substr(kLines[0].size(), text.find('\n') - kLines[0].size()); }
   // All but the policy is the same.
   bool IsVariantOf(const Spec& other) const {
@@ -62,18 +67,22 @@ struct ShardStore::Reader {
   uint32_t begin = 0, end = 0;         // bytes
   int32_t priority = 0;
   double since = 0;
+  std::optional<Fetch> fetch = {};  // of a table
 };
 
 // A contribution, or a first value, that comes in segments.
 struct ShardStore::Arrival {
   bool begun = false;
   uint32_t round = 0;
-  uint32_t counted = 0;  // bytes
+  uint32_t total = 0;    // bytes
+  uint32_t counted = 0;  // of these
   uint32_t heard = 0;    // its sender knows what became of those before
   bool silent = false;
   int32_t priority = 0;
   Note note;
   ShardBuffer buffer;
+  std::shared_ptr<const IdList> list;  // of which it has rows
+  std::optional<uint32_t> nacked;      // whose list was not there: nothing counts before its first segment comes again
 };
 
 struct ShardStore::Sending {
@@ -104,19 +113,22 @@ struct ShardStore::Entry {
            std::to_string(width) + ", from " + begins + ", " + spec->text;
   }
 
+  bool of_rows() const { return spec->of_rows(); }
+
   uint64_t number = 0;
   const Spec* spec = nullptr;
   const Spec* former = nullptr;    // before the policy was changed
   const Spec* proposed = nullptr;  // by ranks that wait until all others have done so
   std::vector<Opener> proposers;
   DType dtype{};
-  uint32_t total = 0;
+  uint32_t total = 0;           // bytes of the value; of a table, of a row
   uint64_t width = 0;           // elements of a row
   uint32_t begun_by = kNoRank;  // sets the first value
   uint32_t first = 0;           // rank that has named it first
   std::vector<Opener> openers;
   std::unique_ptr<StoreKey> key;  // nullptr: it has no value yet
   std::vector<Arrival> arrivals;  // by rank
+  std::vector<IdLists> lists;     // by rank, of its link
   std::vector<Reader> readers;
   std::vector<bool> forgotten;  // by rank
   // Since when contributions have been here that no version was made of, nor of others meanwhile.
@@ -134,7 +146,9 @@ struct ShardStore::Rank {
 ShardStore::ShardStore(StoreHost& host, ShardMemory& memory) : host_(host), memory_(memory) {}
 ShardStore::~ShardStore() = default;
 
-size_t ShardStore::EntryBytes() const { return kEntryBytes + ranks_.size() * (sizeof(Arrival) + sizeof(SourceState)); }
+size_t ShardStore::EntryBytes() const {
+  return kEntryBytes + ranks_.size() * (sizeof(Arrival) + sizeof(IdLists) + sizeof(SourceState));
+}
 
 void ShardStore::Reset(uint32_t ranks) {
   memory_.Refund(keys_.size() * EntryBytes());
@@ -199,6 +213,8 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
     why = "it has no whole elements";
   } else if (entry->width == 0 || count % entry->width != 0) {
     why = "it has no whole rows";
+  } else if (spec.of_rows() && (count != entry->width || header.root != kNoRank)) {
+    why = "a table has the bytes of one row, and begins empty";
   } else if (header.root != kNoRank && header.root >= ranks_.size()) {
     why = "there is no such rank to set its value";
   }
@@ -212,6 +228,7 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
     return nullptr;
   }
   entry->arrivals.resize(ranks_.size());
+  entry->lists.resize(ranks_.size());
   entry->forgotten.resize(ranks_.size());
   return keys_.emplace(header.key, std::move(entry)).first->second.get();
 }
@@ -227,12 +244,7 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
   Entry* const entry = spec == nullptr ? nullptr : FindOrMake(rank, header, *spec);
   if (entry == nullptr) return;
   entry->forgotten[rank] = false;
-  if (entry->key == nullptr && entry->begun_by == kNoRank) {
-    ShardBuffer zeros = Take(*entry);
-    if (zeros.size() == 0) return;
-    std::memset(zeros.data(), 0, entry->total);
-    if (!Begin(*entry, std::move(zeros))) return;
-  }
+  if (entry->key == nullptr && entry->begun_by == kNoRank && !BeginAsZeros(*entry)) return;
   if (entry->key != nullptr || rank == entry->begun_by) return Open(*entry, rank);
   if (std::ranges::find(entry->openers, rank, &Opener::rank) == entry->openers.end())
     entry->openers.push_back({rank, host_.Now()});
@@ -296,12 +308,27 @@ bool ShardStore::ChangeIfAgreed(Entry& entry) {
   return true;
 }
 
-// Its first value is there. False: the job has failed.
-bool ShardStore::Begin(Entry& entry, ShardBuffer value) {
+// False: the job has failed.
+bool ShardStore::BeginAsZeros(Entry& entry) {
+  const auto sources = static_cast<uint32_t>(ranks_.size());
+  if (entry.of_rows())
+    return Begin(entry,
+                 StoreKey::Make(entry.spec->rules, StoreRows{entry.dtype, entry.width}, sources, host_.Now(), memory_));
+  ShardBuffer zeros = Take(entry, entry.total);
+  if (zeros.size() == 0) return false;
+  std::memset(zeros.data(), 0, entry.total);
+  return Begin(entry, KeyOf(entry, std::move(zeros)));
+}
+
+Result<std::unique_ptr<StoreKey>> ShardStore::KeyOf(const Entry& entry, ShardBuffer value) {
   const size_t count = entry.total / SizeOf(entry.dtype);
   StoreValue first{entry.dtype, {count / entry.width, entry.width}, std::move(value)};
-  auto key =
-      StoreKey::Make(entry.spec->rules, std::move(first), static_cast<uint32_t>(ranks_.size()), host_.Now(), memory_);
+  return StoreKey::Make(entry.spec->rules, std::move(first), static_cast<uint32_t>(ranks_.size()), host_.Now(),
+                        memory_);
+}
+
+// Its first value is there. False: the job has failed.
+bool ShardStore::Begin(Entry& entry, Result<std::unique_ptr<StoreKey>> key) {
   if (!Done(entry, key.status())) return false;
   entry.key = std::move(*key);
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
@@ -310,10 +337,10 @@ bool ShardStore::Begin(Entry& entry, ShardBuffer value) {
   return true;
 }
 
-// As long as the value; empty: the job has failed.
-ShardBuffer ShardStore::Take(const Entry& entry) {
-  ShardBuffer buffer = memory_.Take(entry.total);
-  if (buffer.size() == 0) {
+// Empty: the job has failed, unless nothing was wanted.
+ShardBuffer ShardStore::Take(const Entry& entry, size_t bytes) {
+  ShardBuffer buffer = memory_.Take(bytes);
+  if (bytes != 0 && buffer.size() == 0) {
     const Status full = memory_.Exhausted();
     host_.FailStore(Status(full.code(), StoreKeyText(entry.number) + ": " + full.message()));
   }
@@ -336,12 +363,16 @@ ShardStore::Arrival* ShardStore::ArrivalOf(Entry& entry, uint32_t rank, const He
 
 // In the memory of one that was not finished, if there is one.
 bool ShardStore::BeginArrival(const Entry& entry, Arrival& arrival, const Header& header) {
-  ShardBuffer buffer = arrival.buffer.size() != 0 ? std::move(arrival.buffer) : Take(entry);
-  if (buffer.size() == 0) return false;
+  const bool fits = arrival.buffer.size() != 0 && arrival.buffer.size() >= header.total;
+  ShardBuffer buffer = fits ? std::move(arrival.buffer) : Take(entry, header.total);
+  if (buffer.size() < header.total) return false;
+  auto list = std::move(arrival.list);
   arrival = {};
+  arrival.list = std::move(list);
   arrival.begun = true;
   arrival.round = header.round;
-  arrival.heard = header.aux;
+  arrival.total = header.total;
+  arrival.heard = entry.of_rows() ? header.round - std::min(header.round, kMostUnheardRows) : header.aux;
   arrival.silent = (header.flags & kSilent) != 0;
   arrival.priority = header.priority;
   arrival.buffer = std::move(buffer);
@@ -352,16 +383,24 @@ bool ShardStore::BeginArrival(const Entry& entry, Arrival& arrival, const Header
 std::byte* ShardStore::PlaceFor(uint32_t rank, const Header& header) {
   const Arrival& arrival = keys_.at(header.key)->arrivals[rank];
   if ((header.flags & kNoted) != 0 || !arrival.begun || arrival.round != header.round) return nullptr;
-  if (header.total != keys_.at(header.key)->total || header.offset != arrival.counted) return nullptr;
+  if (header.total != arrival.total || header.offset != arrival.counted || arrival.nacked) return nullptr;
   return arrival.buffer.data() + header.offset;
 }
 
 void ShardStore::OnPush(uint32_t rank, const Header& header, const std::byte* payload) {
   Entry& entry = *keys_.at(header.key);
-  if (header.total != entry.total || header.dtype != entry.dtype)
+  if (header.total != entry.total || header.dtype != entry.dtype || entry.of_rows())
     return Refuse(rank, entry.number, "a contribution has another length or type than its spec");
-  if (entry.key != nullptr && int32_t(header.round - uint32_t(entry.key->ledger().Clock(rank))) < 0)
-    return Repeat(entry, rank, header, payload);
+  if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
+  Land(entry, rank, header, payload);
+}
+
+bool ShardStore::HasCome(const Entry& entry, uint32_t rank, const Header& header) const {
+  return entry.key != nullptr && int32_t(header.round - uint32_t(entry.key->ledger().Clock(rank))) < 0;
+}
+
+// A segment of one that is not whole yet.
+void ShardStore::Land(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload) {
   Arrival* const arrival = ArrivalOf(entry, rank, header);
   if (arrival == nullptr) return;
   const bool noted = (header.flags & kNoted) != 0;
@@ -378,7 +417,7 @@ void ShardStore::OnPush(uint32_t rank, const Header& header, const std::byte* pa
   const std::byte* const from = payload + (noted ? kNoteBytes : 0);
   if (end > arrival->counted && from != place) std::memcpy(place, from, bytes);
   arrival->counted = std::max(arrival->counted, end);
-  if (arrival->counted == entry.total) Finish(entry, rank, std::exchange(*arrival, {}));
+  if (arrival->counted == arrival->total) Finish(entry, rank, std::exchange(*arrival, {}));
 }
 
 // It is whole.
@@ -394,7 +433,7 @@ void ShardStore::Finish(Entry& entry, uint32_t rank, Arrival arrival) {
   }
   if (why != nullptr) return Refuse(rank, entry.number, why);
   if (!initial) return Contribute(entry, rank, std::move(arrival));
-  Begin(entry, std::move(arrival.buffer));
+  Begin(entry, KeyOf(entry, std::move(arrival.buffer)));
 }
 
 void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
@@ -420,7 +459,10 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   contributed_ = host_.Now();
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
-  WholePush whole{{rank, clock, note.base, note.weight}, std::move(arrival.buffer), lr};
+  WholePush whole{{rank, clock, note.base, note.weight, arrival.total},
+                  std::move(arrival.buffer),
+                  lr,
+                  {std::move(arrival.list), {}}};
   Done(entry, entry.key->Push(std::move(whole), host_.Now(), &answers_));
 }
 
@@ -432,6 +474,86 @@ void ShardStore::Repeat(Entry& entry, uint32_t rank, const Header& header, const
   const int64_t next = entry.key->ledger().Clock(rank);
   const int64_t clock = next - static_cast<uint32_t>(static_cast<uint32_t>(next) - header.round);
   Done(entry, entry.key->Push({{rank, clock, note->base, note->weight}, {}, std::nullopt}, host_.Now(), &answers_));
+}
+
+// Tables
+
+void ShardStore::OnKeys(uint32_t rank, const Header& header, const std::byte* payload) {
+  Entry& entry = *keys_.at(header.key);
+  if (!entry.of_rows()) return Refuse(rank, entry.number, "ids for a key that has no rows");
+  const Status status = entry.lists[rank].Add(header, payload, memory_);
+  if (status.code() == Code::kCorrupt) return Refuse(rank, entry.number, status.message());
+  if (!status.ok()) host_.FailStore(Status(status.code(), StoreKeyText(entry.number) + ": " + status.message()));
+}
+
+void ShardStore::OnRows(uint32_t rank, const Header& header, const std::byte* payload) {
+  Entry& entry = *keys_.at(header.key);
+  if (!entry.of_rows() || header.dtype != entry.dtype || (header.flags & kSilent) == 0)
+    return Refuse(rank, entry.number, "rows for a key that has none, of another type than its spec, or not silent");
+  if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
+  if (Knows(entry, rank, header)) Land(entry, rank, header, payload);
+}
+
+// Whether the list of its rows is here: of a first segment, on this link. False, too, where that is refused.
+bool ShardStore::Knows(Entry& entry, uint32_t rank, const Header& header) {
+  Arrival& arrival = entry.arrivals[rank];
+  const bool noted = (header.flags & kNoted) != 0;
+  if (arrival.nacked && (!noted || arrival.nacked != header.round)) return false;
+  const bool goes_on = arrival.begun && arrival.list->crc == header.root && arrival.total == header.total;
+  if (!noted) {
+    if (arrival.begun && !goes_on)
+      Refuse(rank, entry.number, "a contribution goes on with another list than it began with");
+    return goes_on || !arrival.begun;
+  }
+  auto list = entry.lists[rank].Find(header.aux, header.root);
+  arrival.begun = goes_on && list != nullptr;
+  if (list == nullptr) {
+    arrival.nacked = header.round;
+    Nack(header, rank, kNackedRows);
+    return false;
+  }
+  if (header.total != list->count * entry.total) {
+    Refuse(rank, entry.number, "a contribution has more or fewer rows than its list has ids");
+    return false;
+  }
+  arrival.nacked.reset();
+  arrival.list = std::move(list);
+  return true;
+}
+
+void ShardStore::Nack(const Header& header, uint32_t rank, Nacked what) {
+  Header nack;
+  nack.type = FrameType::kNack;
+  nack.key = header.key;
+  nack.round = header.round;
+  nack.aux = header.aux;
+  nack.root = header.root;
+  nack.total = what;
+  nack.offset = what == kNackedFetch ? header.total : 0;
+  host_.Answer(rank, nack);
+}
+
+void ShardStore::OnFetch(uint32_t rank, const Header& header, const std::byte* payload) {
+  Entry& entry = *keys_.at(header.key);
+  if (!entry.of_rows()) return Refuse(rank, entry.number, "it asks for rows of a key that has none");
+  if (entry.readers.size() + ranks_[rank].sendings.size() >= kMostReads)
+    return Refuse(rank, entry.number, "it asks for more values than it reads");
+  auto list = header.aux == kRange ? nullptr : entry.lists[rank].Find(header.aux, header.root);
+  if (list == nullptr && header.aux != kRange) return Nack(header, rank, kNackedFetch);
+  auto fetch = Fetch::From(header, payload, std::move(list), memory_);
+  if (fetch.status().code() == Code::kCorrupt) return Refuse(rank, entry.number, fetch.status().message());
+  if (!fetch.ok()) {
+    const Status& why = fetch.status();
+    return host_.FailStore(Status(why.code(), StoreKeyText(entry.number) + ": " + why.message()));
+  }
+  entry.readers.push_back({.rank = rank,
+                           .round = header.round,
+                           .clock = header.round,
+                           .known = {},
+                           .priority = header.priority,
+                           .since = host_.Now(),
+                           .fetch = std::move(*fetch)});
+  Serve(entry);
 }
 
 // This rank is done with the key for ever; when all are, it is freed.
@@ -456,8 +578,9 @@ void ShardStore::OnResume(uint32_t rank, const Header& header) {
   Header answer = header;
   answer.type = FrameType::kResumed;
   answer.flags = 0;
-  answer.total = entry.total;
-  answer.offset = arrival.begun && arrival.round == header.round ? arrival.counted : 0;
+  const bool is_here = arrival.begun && arrival.round == header.round;
+  answer.total = is_here ? arrival.total : entry.of_rows() ? header.total : entry.total;
+  answer.offset = is_here ? arrival.counted : 0;
   host_.Answer(rank, answer);
 }
 
@@ -493,7 +616,7 @@ void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
   header.round = static_cast<uint32_t>(answer.push.clock);
   header.offset = static_cast<uint64_t>(answer.version);
   header.aux = static_cast<uint32_t>(answer.applied);
-  header.total = entry.total;
+  header.total = answer.push.bytes;
   host_.Answer(answer.push.source, header);
 }
 
@@ -519,7 +642,7 @@ void ShardStore::OnLeft(uint32_t rank) {
 
 void ShardStore::OnPull(uint32_t rank, const Header& header) {
   Entry& entry = *keys_.at(header.key);
-  if (entry.key == nullptr || header.total > entry.total)
+  if (entry.key == nullptr || header.total > entry.total || entry.of_rows())
     return Refuse(rank, entry.number, "a pull of a value, or of a part of it, that there isn't");
   if (entry.readers.size() + ranks_[rank].sendings.size() >= kMostReads)
     return Refuse(rank, entry.number, "it asks for more values than it reads");
@@ -544,27 +667,42 @@ bool ShardStore::MayHave(const Entry& entry, const Reader& reader) const {
 }
 
 void ShardStore::Serve(Entry& entry) {
-  std::erase_if(entry.readers, [&](const Reader& reader) {
-    const bool may = MayHave(entry, reader);
-    if (may) Send(entry, reader);
-    return may;
-  });
+  std::erase_if(entry.readers, [&](const Reader& reader) { return MayHave(entry, reader) && Send(entry, reader); });
 }
 
-void ShardStore::Send(const Entry& entry, const Reader& reader) {
-  Snapshot snapshot = entry.key->value();
-  Sending sending{.priority = reader.priority, .order = order_++, .header = {}, .value = std::move(snapshot.value)};
+// False: there is no answer, and the job has failed.
+bool ShardStore::Send(const Entry& entry, const Reader& reader) {
+  Sending sending{.priority = reader.priority, .order = order_++, .header = {}, .value = nullptr};
   Header& header = sending.header;
   header.type = reader.type;
   header.dtype = entry.dtype;
   header.key = entry.number;
   header.round = reader.round;
   header.priority = reader.priority;
-  header.root = static_cast<uint32_t>(snapshot.version);
-  header.total = reader.end;
-  header.offset = reader.known == header.root ? reader.end : reader.begin;
+  header.root = static_cast<uint32_t>(entry.key->ledger().version());
+  if (reader.fetch) {
+    sending.value = Fetched(entry, *reader.fetch, header);
+  } else {
+    sending.value = entry.key->value().value;
+    header.total = reader.end;
+    header.offset = reader.known == header.root ? reader.end : reader.begin;
+  }
+  if (sending.value == nullptr) return false;
   ranks_[reader.rank].sendings.push(std::move(sending));
   host_.OnValues(reader.rank);
+  return true;
+}
+
+// The answer, a copy: rows change in place. nullptr: the job has failed.
+std::shared_ptr<const ShardBuffer> ShardStore::Fetched(const Entry& entry, const Fetch& fetch, Header& header) {
+  auto answer = fetch.Answer(entry.key->rows());
+  if (!answer.ok()) {
+    host_.FailStore(Status(answer.status().code(), StoreKeyText(entry.number) + ": " + answer.status().message()));
+    return nullptr;
+  }
+  header.aux = fetch.number;
+  header.total = static_cast<uint32_t>(answer->bytes);
+  return std::make_shared<const ShardBuffer>(std::move(answer->buffer));
 }
 
 std::optional<int32_t> ShardStore::NextPriority(uint32_t rank) const {
@@ -591,6 +729,8 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   if (rank >= ranks_.size()) return;
   ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left};
   for (auto& [number, entry] : keys_) {
+    entry->lists[rank].Clear();
+    entry->arrivals[rank].nacked.reset();
     std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
     std::erase_if(entry->openers, [rank](const Opener& opener) { return opener.rank == rank; });
     // It will ask again.

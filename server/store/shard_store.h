@@ -16,6 +16,7 @@
 #include "csrc/transport/links/link.h"
 #include "csrc/wire/frame.h"
 #include "server/memory.h"
+#include "server/store/fetch.h"
 #include "server/store/store_key.h"
 
 namespace byteps_like {
@@ -45,9 +46,12 @@ class ShardStore {
 
   // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC, of a key that it holds.
   void OnSpec(uint32_t rank, const Header& header, std::string_view text);
-  std::byte* PlaceFor(uint32_t rank, const Header& header);  // of a PUSH's payload; nullptr: anywhere
+  std::byte* PlaceFor(uint32_t rank, const Header& header);  // of a PUSH's or ROWS' payload; nullptr: anywhere
   void OnPush(uint32_t rank, const Header& header, const std::byte* payload);
+  void OnKeys(uint32_t rank, const Header& header, const std::byte* payload);
+  void OnRows(uint32_t rank, const Header& header, const std::byte* payload);
   void OnPull(uint32_t rank, const Header& header);
+  void OnFetch(uint32_t rank, const Header& header, const std::byte* payload);
   void OnResume(uint32_t rank, const Header& header);
   void OnForget(uint32_t rank, const Header& header);
 
@@ -88,10 +92,16 @@ class ShardStore {
   void Propose(Entry& entry, uint32_t rank, const Spec& spec);
   std::vector<uint32_t> MissingFor(const Entry& entry) const;
   bool ChangeIfAgreed(Entry& entry);
-  bool Begin(Entry& entry, ShardBuffer value);
-  ShardBuffer Take(const Entry& entry);
+  bool BeginAsZeros(Entry& entry);
+  bool Begin(Entry& entry, Result<std::unique_ptr<StoreKey>> key);
+  Result<std::unique_ptr<StoreKey>> KeyOf(const Entry& entry, ShardBuffer value);
+  ShardBuffer Take(const Entry& entry, size_t bytes);
+  bool HasCome(const Entry& entry, uint32_t rank, const Header& header) const;
+  bool Knows(Entry& entry, uint32_t rank, const Header& header);
+  void Nack(const Header& header, uint32_t rank, Nacked what);
   Arrival* ArrivalOf(Entry& entry, uint32_t rank, const Header& header);
   bool BeginArrival(const Entry& entry, Arrival& arrival, const Header& header);
+  void Land(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload);
   void Finish(Entry& entry, uint32_t rank, Arrival arrival);
   void Contribute(Entry& entry, uint32_t rank, Arrival arrival);
   void Repeat(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload);
@@ -99,7 +109,8 @@ class ShardStore {
   void Say(const Entry& entry, const PushAnswer& answer);
   void Serve(Entry& entry);
   bool MayHave(const Entry& entry, const Reader& reader) const;
-  void Send(const Entry& entry, const Reader& reader);
+  bool Send(const Entry& entry, const Reader& reader);
+  std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Fetch& fetch, Header& header);
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);
   void FreeIfForgotten(uint64_t key);

@@ -1,5 +1,7 @@
 #include "server/store/content/row_table.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -23,6 +25,14 @@ uint64_t Mixed(uint64_t id) {
   id = (id ^ (id >> 32)) * 0xD6E8FEB86659FD93u;
   id = (id ^ (id >> 32)) * 0xD6E8FEB86659FD93u;
   return id ^ (id >> 32);
+}
+
+// Half of what a look-up in a large hash waits for is the table of pages. It is no harm if the system has none.
+void UseHugePages(std::byte* data, size_t bytes) {
+  constexpr uintptr_t kHuge = 2u << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(data), first = (begin + kHuge - 1) / kHuge * kHuge;
+  const uintptr_t last = (begin + bytes) / kHuge * kHuge;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
 }  // namespace
@@ -75,6 +85,7 @@ Status RowTable::Grow() {
   const uint32_t bits = hash_.size() == 0 ? kFirstBits : hash_bits_ + 1;
   ShardBuffer larger = memory_.Take(sizeof(Place) << bits);
   if (larger.size() == 0) return memory_.Exhausted();
+  UseHugePages(larger.data(), sizeof(Place) << bits);
   std::fill_n(reinterpret_cast<Place*>(larger.data()), size_t{1} << bits, Place{});
   const size_t before = capacity();
   std::swap(hash_, larger);

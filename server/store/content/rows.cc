@@ -16,8 +16,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kBatch = 64;  // rows that are looked up at a time, so that their slots stay in the first cache
-constexpr size_t kAhead = 8;   // rows whose records are on their way
+constexpr size_t kBatch = 512;  // rows that are looked up at a time, so that their slots stay in the first cache
+constexpr size_t kAhead = 16;   // rows whose records are on their way
 
 const uint32_t* SlotsOf(const WholePush& push) { return reinterpret_cast<const uint32_t*>(push.rows.slots.data()); }
 
