@@ -3,6 +3,7 @@
 #include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <tuple>
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/gpu/gpu_py.h"
@@ -203,13 +205,17 @@ Engine::KeepRequest RequestOf(uint32_t tensor, uintptr_t address, const Chosen& 
   return {.tensor = tensor, .address = reinterpret_cast<std::byte*>(address), .parts = parts, .priority = priority};
 }
 
-std::shared_ptr<KeepOperation> Contribute(PyEngine& self, uint32_t tensor, uintptr_t address, const Chosen& parts,
-                                          int32_t priority, nb::bytes note) {
+Note NoteOf(const nb::bytes& note) {
   if (note.size() != kNoteBytes) throw nb::value_error("a note has 32 bytes");
   const std::span<const std::byte, kNoteBytes> written(reinterpret_cast<const std::byte*>(note.c_str()), kNoteBytes);
   auto decoded = DecodeNote(written);
   ThrowIfFailed(decoded.status());
-  auto operation = self.engine().Contribute(RequestOf(tensor, address, parts, priority), *decoded);
+  return *decoded;
+}
+
+std::shared_ptr<KeepOperation> Contribute(PyEngine& self, uint32_t tensor, uintptr_t address, const Chosen& parts,
+                                          int32_t priority, nb::bytes note) {
+  auto operation = self.engine().Contribute(RequestOf(tensor, address, parts, priority), NoteOf(note));
   ThrowIfFailed(operation.status());
   return *operation;
 }
@@ -219,6 +225,54 @@ std::shared_ptr<KeepOperation> Read(PyEngine& self, uint32_t tensor, uintptr_t a
   auto operation = self.engine().Read(RequestOf(tensor, address, parts, priority), least);
   ThrowIfFailed(operation.status());
   return *operation;
+}
+
+// Which rows at which shard: the number of its first partition, the list, and where the rows are.
+using Rows = std::vector<std::tuple<uint32_t, std::shared_ptr<RowList>, uintptr_t>>;
+
+std::vector<Engine::TableRows> RowsOf(const Rows& rows) {
+  std::vector<Engine::TableRows> found;
+  for (const auto& [part, list, address] : rows) found.push_back({part, list, reinterpret_cast<std::byte*>(address)});
+  return found;
+}
+
+std::shared_ptr<RowList> MakeRowList(uintptr_t address, size_t count) {
+  return std::make_shared<RowList>(std::span(reinterpret_cast<const uint64_t*>(address), count));
+}
+
+std::shared_ptr<KeepOperation> KeepTable(PyEngine& self, uint32_t tensor, const Chosen& parts, const std::string& text,
+                                         uint32_t width) {
+  auto operation = self.engine().KeepTable({.tensor = tensor, .parts = parts, .text = text, .width = width});
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::shared_ptr<KeepOperation> ContributeRows(PyEngine& self, uint32_t tensor, const Rows& rows, int32_t priority,
+                                              nb::bytes note) {
+  auto operation = self.engine().ContributeRows(tensor, RowsOf(rows), NoteOf(note), priority);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::shared_ptr<KeepOperation> FetchRows(PyEngine& self, uint32_t tensor, const Rows& rows, int32_t priority) {
+  auto operation = self.engine().FetchRows(tensor, RowsOf(rows), priority);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::shared_ptr<KeepOperation> FetchRange(PyEngine& self, uint32_t tensor, const Chosen& parts, int32_t priority,
+                                          uint64_t low, uint64_t high) {
+  auto operation = self.engine().FetchRange(RequestOf(tensor, 0, parts, priority), low, high);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+// Of each part, what a read of a range has found: ids, then the rows.
+std::vector<nb::bytes> Ranges(const KeepOperation& operation) {
+  std::vector<nb::bytes> ranges;
+  if (!operation.done()) return ranges;
+  for (const auto& one : operation.ranges) ranges.emplace_back(reinterpret_cast<const char*>(one.data()), one.size());
+  return ranges;
 }
 
 std::vector<std::pair<int, uint64_t>> Outcomes(const KeepOperation& operation) {
@@ -261,7 +315,11 @@ void BindEngine(nb::module_& m) {
     return self.done() && self.moves.load();
   });
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
-      .def("outcomes", &Outcomes, "(what became of it, version) of each partition; none before it is done.");
+      .def("outcomes", &Outcomes, "(what became of it, version) of each partition; none before it is done.")
+      .def("ranges", &Ranges, "Of each shard, what a read of a range has found: ids, then the rows.");
+  nb::class_<RowList>(m, "RowList", "Ids of rows of a table, ascending, at one shard; copied.")
+      .def(nb::new_(&MakeRowList), nb::arg("address"), nb::arg("count"))
+      .def("__len__", [](const RowList& self) { return self.ids.size(); });
   nb::class_<PyEngine>(m, "Engine", "The worker's engine; see byteps_like/worker/engine/native.py.")
       .def(nb::new_(&MakeEngine), nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"), nb::arg("epoch"),
            nb::arg("rank"), nb::arg("member"), nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"),
@@ -300,6 +358,13 @@ void BindEngine(nb::module_& m) {
            nb::arg("note"), "`note`: as it travels.")
       .def("read", &Read, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
            nb::arg("least"), "Of that version or a newer one, once the policy lets this rank.")
+      .def("keep_table", &KeepTable, nb::arg("tensor"), nb::arg("parts"), nb::arg("text"), nb::arg("width"),
+           "Has servers keep rows: the partitions are the buckets of their ids, `parts` the first of each shard.")
+      .def("contribute_rows", &ContributeRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"), nb::arg("note"),
+           "`rows`: (the first partition of a shard, list, address).")
+      .def("fetch_rows", &FetchRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"))
+      .def("fetch_range", &FetchRange, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("low"),
+           nb::arg("high"))
       .def("use_gpu", &PyEngine::UseGpu, nb::arg("gpu"), nb::arg("functions") = std::map<std::string, uint64_t>(),
            "Before the first submit with `device`; kernels by name, for those tensors that it encodes.")
       .def("add_kernels", &PyEngine::AddKernels, nb::arg("functions"), "More of them, for tensors declared later.")

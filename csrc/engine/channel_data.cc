@@ -460,6 +460,7 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kOpened:
     case FrameType::kApplied:
     case FrameType::kValue:
+    case FrameType::kNack:
       return OnKept(link, header);
     default:
       return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));

@@ -21,6 +21,8 @@
 #include "csrc/base/status.h"
 #include "csrc/engine/coding.h"
 #include "csrc/engine/engine_context.h"
+#include "csrc/engine/keeping/kept.h"
+#include "csrc/engine/keeping/row_list.h"
 #include "csrc/engine/operation.h"
 #include "csrc/engine/region_table.h"
 #include "csrc/engine/silence_watch.h"
@@ -108,6 +110,29 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // Reads partitions, of version `least` or newer, once their policy lets this rank.
   Result<std::shared_ptr<KeepOperation>> Read(const KeepRequest& request, uint32_t least);
 
+  // Has servers keep the rows of a table, which begins empty, whose buckets the partitions of a tensor are; of each
+  // shard its first partition, whose key is that of the rows there, is in `parts`. Done when all are open.
+  struct TableSpec {
+    uint32_t tensor = 0;
+    std::vector<uint32_t> parts;
+    std::string text;
+    uint32_t width = 1;  // elements of a row
+  };
+  Result<std::shared_ptr<KeepOperation>> KeepTable(const TableSpec& spec);
+  // Some rows of a table at one of its shards, and where they are, or go, in their order.
+  struct TableRows {
+    uint32_t part = 0;
+    std::shared_ptr<const RowList> rows;
+    std::byte* address = nullptr;
+  };
+  // As Contribute, and as Read: rows that there are not are read as zeros.
+  Result<std::shared_ptr<KeepOperation>> ContributeRows(uint32_t tensor, const std::vector<TableRows>& rows,
+                                                        const Note& note, int32_t priority);
+  Result<std::shared_ptr<KeepOperation>> FetchRows(uint32_t tensor, const std::vector<TableRows>& rows,
+                                                   int32_t priority);
+  // Reads rows from `low` to before `high` that there are, to KeepOperation::ranges.
+  Result<std::shared_ptr<KeepOperation>> FetchRange(const KeepRequest& request, uint64_t low, uint64_t high);
+
   // Allows tensors on this GPU from now on. Call it once, before the first Submit with `device`. `kernels`: those of
   // feedback. Without them, and for codecs without a GPU version, tensors on the GPU are encoded on the CPU.
   Status UseGpu(std::shared_ptr<Gpu> gpu, const KernelTable& kernels);
@@ -170,6 +195,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void BeginStaged(Part& part, UserWork* start);
   bool WaitDriving(const Operation& operation, Deadline deadline);  // false: the deadline has passed
   Status CheckRequest(const Request& request, const DeclaredTensor& tensor) const;
+  using UseRows = std::function<void(const Part& part, const TableRows& rows, uint64_t order, KeepTicket ticket)>;
+  Result<std::shared_ptr<KeepOperation>> BeginRows(uint32_t tensor, const std::vector<TableRows>& rows, UseRows use);
   using UseKept = std::function<void(const Part& part, uint64_t order, KeepTicket ticket)>;
   void UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use);
   Result<KeepRequest> CheckKeep(const KeepSpec& spec);

@@ -18,8 +18,9 @@ struct KeepOutcome {
 };
 
 struct KeepOperation : Operation {
-  std::vector<KeepOutcome> outcomes;  // of each partition; written before `remaining` becomes 0
-  std::vector<std::byte> initial;     // the first value of the tensor that it opens, on the rank that sets it
+  std::vector<KeepOutcome> outcomes;           // of each partition; written before `remaining` becomes 0
+  std::vector<std::byte> initial;              // the first value of the tensor that it opens, on the rank that sets it
+  std::vector<std::vector<std::byte>> ranges;  // of each part, what a read of a range has found: ids, then the rows
 };
 
 // One partition of an operation.

@@ -11,43 +11,82 @@ KeptKeys::KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()>
 
 void KeptKeys::Open(KeySpec spec, const std::string& text, const std::byte* initial, KeepTicket opening) {
   if (ended_) return sink_.Settled(opening, *ended_, {});
-  ++under_way_;
   spec.text = NumberOf(text);
   KeepSink& own = *this;
-  Entry& entry = keys_.try_emplace(spec.key, spec, own).first->second;
-  if (entry.key.opened()) {
-    entry.key.Change(spec.text, std::move(opening));
+  const auto [found, is_new] = keys_.try_emplace(spec.key);
+  if (!is_new)
+    if (Status other = CheckOpened(spec.key, false); !other.ok()) return sink_.Settled(opening, other, {});
+  if (is_new) found->second.value = std::make_unique<KeptKey>(spec, own);
+  Open(found->second, spec, initial, std::move(opening));
+}
+
+void KeptKeys::OpenTable(KeySpec spec, const std::string& text, KeepTicket opening) {
+  if (ended_) return sink_.Settled(opening, *ended_, {});
+  spec.text = NumberOf(text);
+  KeepSink& own = *this;
+  const auto [found, is_new] = keys_.try_emplace(spec.key);
+  if (!is_new)
+    if (Status other = CheckOpened(spec.key, true); !other.ok()) return sink_.Settled(opening, other, {});
+  if (is_new) found->second.table = std::make_unique<KeptTable>(spec, own);
+  Open(found->second, spec, nullptr, std::move(opening));
+}
+
+void KeptKeys::Open(Entry& entry, const KeySpec& spec, const std::byte* initial, KeepTicket opening) {
+  ++under_way_;
+  if (entry.kept().opened()) {
+    entry.kept().Change(spec.text, std::move(opening));
   } else {
-    entry.key.Open(initial, std::move(opening));
+    entry.kept().Open(initial, std::move(opening));
   }
   Queue(entry);
 }
 
 void KeptKeys::Push(uint64_t key, KeepPush push) {
-  if (const Status never = CheckOpened(key); !never.ok()) return sink_.Settled(push.ticket, never, {});
-  ++under_way_;
-  Entry& entry = keys_.at(key);
-  entry.key.Push(std::move(push));
-  Queue(entry);
+  Entry* const entry = Opened(key, push.rows != nullptr, push.ticket);
+  if (entry == nullptr) return;
+  if (entry->table) {
+    entry->table->Push(std::move(push));
+  } else {
+    entry->value->Push(std::move(push));
+  }
+  Queue(*entry);
 }
 
 void KeptKeys::Read(uint64_t key, KeepRead read) {
-  if (const Status never = CheckOpened(key); !never.ok()) return sink_.Settled(read.ticket, never, {});
-  ++under_way_;
-  Entry& entry = keys_.at(key);
-  entry.key.Read(std::move(read));
-  Queue(entry);
+  Entry* const entry = Opened(key, false, read.ticket);
+  if (entry == nullptr) return;
+  entry->value->Read(std::move(read));
+  Queue(*entry);
 }
 
-Status KeptKeys::CheckOpened(uint64_t key) const {
+void KeptKeys::Fetch(uint64_t key, KeepFetch fetch) {
+  Entry* const entry = Opened(key, true, fetch.ticket);
+  if (entry == nullptr) return;
+  entry->table->Fetch(std::move(fetch));
+  Queue(*entry);
+}
+
+// For something that is under way from here on; nullptr: it has failed.
+KeptKeys::Entry* KeptKeys::Opened(uint64_t key, bool table, const KeepTicket& ticket) {
+  if (const Status never = CheckOpened(key, table); !never.ok()) {
+    sink_.Settled(ticket, never, {});
+    return nullptr;
+  }
+  ++under_way_;
+  return &keys_.at(key);
+}
+
+Status KeptKeys::CheckOpened(uint64_t key, bool table) const {
   if (ended_) return *ended_;
-  if (keys_.contains(key)) return Status();
-  return Status(Code::kInvalid, "store key " + std::to_string(key) + " was not opened");
+  const auto found = keys_.find(key);
+  if (found == keys_.end()) return Status(Code::kInvalid, "store key " + std::to_string(key) + " was not opened");
+  if ((found->second.table != nullptr) == table) return Status();
+  return Status(Code::kInvalid, "store key " + std::to_string(key) + (table ? " is no table" : " is a table"));
 }
 
 bool KeptKeys::Forget(uint64_t key) {
   const auto found = keys_.find(key);
-  if (found == keys_.end() || found->second.key.busy()) return false;
+  if (found == keys_.end() || found->second.kept().busy()) return false;
   std::priority_queue<Turn> others;
   for (; !turns_.empty(); turns_.pop())
     if (turns_.top().entry != &found->second) others.push(turns_.top());
@@ -61,7 +100,7 @@ void KeptKeys::End(const Status& why) {
   ended_ = why;
   turns_ = {};
   starved_.clear();
-  for (auto& [number, entry] : keys_) entry.key.End(why);
+  for (auto& [number, entry] : keys_) entry.kept().End(why);
 }
 
 uint32_t KeptKeys::NumberOf(const std::string& text) {
@@ -79,14 +118,14 @@ void KeptKeys::OnNewLink() {
   starved_.clear();
   unanswered_ = lent_ = 0;
   for (auto& [number, entry] : keys_) {
-    entry.key.OnNewLink();
+    entry.kept().OnNewLink();
     entry.queued = false;
     Queue(entry);
   }
 }
 
 void KeptKeys::Queue(Entry& entry) {
-  const auto next = entry.key.next();
+  const auto next = entry.kept().next();
   if (!next || std::exchange(entry.queued, true)) return;
   turns_.push({*next, &entry});
   kick_();
@@ -95,7 +134,8 @@ void KeptKeys::Queue(Entry& entry) {
 std::optional<int32_t> KeptKeys::NextPriority() {
   while (!turns_.empty()) {
     Entry& entry = *turns_.top().entry;
-    if (!entry.key.begins_push() || HasCredit(entry.key)) return turns_.top().at.priority;
+    const auto begins = entry.kept().begins();
+    if (!begins || HasCredit(*begins)) return turns_.top().at.priority;
     turns_.pop();
     entry.queued = false;
     Starve(entry);
@@ -107,9 +147,9 @@ void KeptKeys::Next(size_t segment, Outgoing& next) {
   Entry& entry = *turns_.top().entry;
   turns_.pop();
   entry.queued = false;
-  unanswered_ -= entry.key.unanswered();
-  entry.key.Next(segment, next);
-  unanswered_ += entry.key.unanswered();
+  unanswered_ -= entry.kept().unanswered();
+  entry.kept().Next(segment, next);
+  unanswered_ += entry.kept().unanswered();
   next.header.view = context_.options.credentials.view;
   next.header.member = context_.options.member;
   if (next.header.type == FrameType::kSpec && announced_.insert(next.header.aux).second) {
@@ -121,8 +161,7 @@ void KeptKeys::Next(size_t segment, Outgoing& next) {
 }
 
 // Two of the longest at least: one is on its way while the other is applied. So a server holds no more of a rank.
-bool KeptKeys::HasCredit(const KeptKey& key) const {
-  const uint64_t bytes = key.spec().bytes;
+bool KeptKeys::HasCredit(uint64_t bytes) const {
   return unanswered_ + bytes <= std::max<uint64_t>(context_.credit_bytes + lent_, 2 * bytes);
 }
 
@@ -147,14 +186,14 @@ void KeptKeys::Feed() {
 
 // What comes
 
-std::byte* KeptKeys::PlaceFor(const Header& header) { return keys_.at(header.key).key.PlaceFor(header); }
+std::byte* KeptKeys::PlaceFor(const Header& header) { return keys_.at(header.key).kept().PlaceFor(header); }
 
 Status KeptKeys::OnFrame(const Header& header) {
   Entry& entry = keys_.at(header.key);
-  const uint64_t before = entry.key.unanswered();
-  Status status = entry.key.OnFrame(header);
+  const uint64_t before = entry.kept().unanswered();
+  Status status = entry.kept().OnFrame(header);
   if (status.code() == Code::kInvalid) return Refuse(entry, status);
-  const uint64_t answered = before - entry.key.unanswered();
+  const uint64_t answered = before - entry.kept().unanswered();
   unanswered_ -= answered;
   last_answer_ = Clock::now();
   if (unanswered_ <= context_.credit_bytes) lent_ = 0;
@@ -165,8 +204,8 @@ Status KeptKeys::OnFrame(const Header& header) {
 
 // It may be opened again, as it should be.
 Status KeptKeys::Refuse(Entry& entry, const Status& why) {
-  entry.key.End(why);
-  keys_.erase(entry.key.spec().key);
+  entry.kept().End(why);
+  keys_.erase(entry.kept().spec().key);
   return Status();
 }
 

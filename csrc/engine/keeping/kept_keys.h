@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <queue>
 #include <set>
@@ -16,6 +17,7 @@
 
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept_key.h"
+#include "csrc/engine/keeping/kept_table.h"
 
 namespace byteps_like {
 
@@ -25,8 +27,11 @@ class KeptKeys : private KeepSink {
   KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()> kick);
 
   void Open(KeySpec spec, const std::string& text, const std::byte* initial, KeepTicket opening);
-  void Push(uint64_t key, KeepPush push);  // fails where the key was not opened, as the next
+  void OpenTable(KeySpec spec, const std::string& text, KeepTicket opening);
+  // These fail where the key was not opened, or as something else.
+  void Push(uint64_t key, KeepPush push);
   void Read(uint64_t key, KeepRead read);
+  void Fetch(uint64_t key, KeepFetch fetch);
   bool Forget(uint64_t key);    // which is not used again; false: there is none, or something is in flight
   void End(const Status& why);  // everything, and what comes later
 
@@ -41,12 +46,13 @@ class KeptKeys : private KeepSink {
 
  private:
   struct Entry {
-    Entry(const KeySpec& spec, KeepSink& sink) : key(spec, sink) {}
-    KeptKey key;
-    bool queued = false;  // in `turns_`
+    Kept& kept() { return value ? static_cast<Kept&>(*value) : *table; }
+    std::unique_ptr<KeptKey> value;
+    std::unique_ptr<KeptTable> table;  // one of the two
+    bool queued = false;               // in `turns_`
   };
   struct Turn {
-    KeptKey::Turn at;
+    Kept::Turn at;
     Entry* entry = nullptr;
     bool operator<(const Turn& other) const {
       return at.priority != other.at.priority ? at.priority < other.at.priority : at.order > other.at.order;
@@ -54,11 +60,13 @@ class KeptKeys : private KeepSink {
   };
 
   uint32_t NumberOf(const std::string& text);
-  Status CheckOpened(uint64_t key) const;
+  void Open(Entry& entry, const KeySpec& spec, const std::byte* initial, KeepTicket opening);
+  Entry* Opened(uint64_t key, bool table, const KeepTicket& ticket);
+  Status CheckOpened(uint64_t key, bool table) const;
   Status Refuse(Entry& entry, const Status& why);
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
   void Queue(Entry& entry);
-  bool HasCredit(const KeptKey& key) const;
+  bool HasCredit(uint64_t bytes) const;
   void Starve(Entry& entry);
   void Feed();
   void LendCredit();

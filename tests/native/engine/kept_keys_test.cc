@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace byteps_like::testing {
 namespace {
@@ -168,6 +169,28 @@ TEST_CASE("kept keys: a key without its first value is refused, and may be opene
   CHECK(!all.keys.Holds(1));
   all.OpenAll(1);
   CHECK(all.told.found.at(1001) == Code::kOk);
+}
+
+TEST_CASE("kept keys: tables take turns with values, and neither is taken for the other") {
+  Keys all;
+  all.OpenAll(1);
+  all.keys.OpenTable({.key = 2, .dtype = DType::kFloat32, .bytes = 20, .width = 5}, "rows", {all.operation, 1002});
+  CHECK(all.Sent() == "2(rows) ");
+  all.Came(FrameType::kOpened, 2, 0);
+  const auto rows = std::make_shared<const RowList>(std::vector<uint64_t>{1, 2});
+  all.Push(1, 0, 1);
+  all.keys.Push(2, {.data = all.memory, .rows = rows, .note = {}, .order = 2, .ticket = {all.operation, 2}});
+  all.keys.Fetch(2, {.rows = rows, .out = all.memory, .priority = 1, .order = 3, .ticket = {all.operation, 3}});
+  CHECK(all.Sent() == "1 1 1 2 2 2 2 ");
+  all.Read(2, 0, 4);
+  all.Push(2, 0, 5);
+  all.keys.Fetch(1, {.rows = rows, .ticket = {all.operation, 6}});
+  all.keys.OpenTable({.key = 1, .dtype = DType::kFloat32, .bytes = 20}, "rows", {all.operation, 7});
+  for (size_t number = 4; number <= 7; ++number) CHECK(all.told.found.at(number) == Code::kInvalid);
+  all.Open(2);
+  CHECK(all.told.found.at(1002) == Code::kInvalid);
+  all.keys.OpenTable({.key = 2, .dtype = DType::kFloat32, .bytes = 20}, "rows", {all.operation, 8});
+  CHECK(all.told.found.at(8) == Code::kOk);
 }
 
 TEST_CASE("kept keys: what is in flight is not forgotten") {
