@@ -6,7 +6,8 @@
 
 It sums in one job with native workers, over the servers' portable doors.
 
-Private: channel, connect, dealer, flow, handle, join, keeping, pump, session, store_flow, store_lane, transfer, worker.
+Private: channel, connect, dealer, flow, handle, join, keeping, pump, row_numbers, session, store_flow, store_lane,
+table_lane, tables, transfer, worker.
 """
 
 from byteps_like.portable.connect import connect
@@ -24,9 +25,11 @@ from byteps_like.portable.session import (
     stats,
 )
 from byteps_like.store.gradient_coding import GradientCoding
+from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
 
 __all__ = [
+    "KV",
     "GradientCoding",
     "Store",
     "barrier",

@@ -35,7 +35,9 @@ _REOPEN_SECONDS = 0.05
 _HANDSHAKES = 3  # failed ones in a row that mean a wrong secret rather than a server that just died
 _CORRUPTIONS = 10  # in a row without any progress: the fault is not on the way
 _HEADER_AND_ENVELOPE = 72
-_OF_KEYS = frozenset({FrameType.RESULT, FrameType.RESUMED, FrameType.OPENED, FrameType.APPLIED, FrameType.VALUE})
+_OF_KEYS = frozenset(
+    {FrameType.RESULT, FrameType.RESUMED, FrameType.OPENED, FrameType.APPLIED, FrameType.VALUE, FrameType.NACK}
+)
 _PASSING = frozenset({Code.CLOSED, Code.PEER_LOST, Code.TIMEOUT, Code.SYSTEM})
 """Refusals after which it is worth to connect again."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.portable.handle import PortableHandle, PortableKeepHandle, Waited
-from byteps_like.portable.pump import KeyCalls
+from byteps_like.portable.pump import KeyCall, KeyCalls
 from byteps_like.portable.store_flow import StoreFlow
-from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Settled
+from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Opened, Settled
 from byteps_like.portable.transfer import memory_at
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
@@ -28,15 +28,27 @@ class StoresWorker(Waited, Protocol):
     def ended(self, handle: PortableHandle) -> None:
         """It has ended. On the worker's own thread."""
 
-    def change(self, declared: Declared, spec: KeepSpec) -> KeepHandle:
-        """See worker.keeping.KeptTensor."""
+    def change(self, declared: Declared, spec: KeepSpec, start: Callable[[], KeepHandle]) -> KeepHandle:
+        """Asks for the spec by `start`. See worker.keeping.KeptTensor."""
 
 
 def open_kept(worker: StoresWorker, declared: Declared, spec: KeepSpec, initial: int) -> PortableKeepHandle:
     """Starts to open a tensor's keys, or to change their policy; the handle is done when all have a value, or when all
     ranks have asked. `initial` is copied."""
-    handle = PortableKeepHandle(declared.spec.name, len(declared.partitions), worker)
     whole = memoryview(bytes(memory_at(initial, declared.spec.nbytes))) if initial else None
+
+    def opens(part: Partition, opened: Opened) -> Callable[[StoreFlow], None]:
+        value = None if whole is None else whole[part.offset : part.offset + part.nbytes]
+        return lambda flow: flow.open(_lane_spec(declared, part, spec), value, opened)
+
+    return open_parts(worker, declared.spec.name, declared.partitions, opens)
+
+
+def open_parts(
+    worker: StoresWorker, name: str, parts: Sequence[Partition], opens: Callable[[Partition, Opened], KeyCall]
+) -> PortableKeepHandle:
+    """Starts to open some keys, each by what `opens` says; the handle is done when all are."""
+    handle = PortableKeepHandle(name, len(parts), worker)
 
     def opened(error: BytePSLikeError | None) -> None:
         if error is None:
@@ -46,12 +58,8 @@ def open_kept(worker: StoresWorker, declared: Declared, spec: KeepSpec, initial:
         if handle.done():
             worker.ended(handle)
 
-    def opens(part: Partition) -> Callable[[StoreFlow], None]:
-        value = None if whole is None else whole[part.offset : part.offset + part.nbytes]
-        return lambda flow: flow.open(_lane_spec(declared, part, spec), value, opened)
-
-    if declared.partitions:
-        worker.use_stores(handle, [(part.server, opens(part)) for part in declared.partitions])
+    if parts:
+        worker.use_stores(handle, [(part.server, opens(part, opened)) for part in parts])
     return handle
 
 
@@ -73,7 +81,7 @@ class PortableKept:
 
     def change(self, spec: KeepSpec) -> KeepHandle:
         """See KeptTensor."""
-        return self._worker.change(self.declared, spec)
+        return self._worker.change(self.declared, spec, lambda: open_kept(self._worker, self.declared, spec, 0))
 
     def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""

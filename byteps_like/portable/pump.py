@@ -16,7 +16,9 @@ from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.transfer import Transfer
 from byteps_like.wire.wakeup import Wakeup
 
-KeyCalls = Sequence[tuple[int, Callable[[StoreFlow], None]]]
+KeyCall = Callable[[StoreFlow], None]
+"""What is to be done with store keys of one server."""
+KeyCalls = Sequence[tuple[int, KeyCall]]
 """What is to be done with the store keys of some servers, by their ranks."""
 
 COUNTERS = ("payload_sent", "payload_received", "bytes_sent", "bytes_received", "frames_sent", "frames_received")

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from byteps_like.portable.flow import URGENT, whole_elements
 from byteps_like.portable.store_lane import Frame, LanePull, LanePush, LaneSpec, Opened, StoreLane
+from byteps_like.portable.table_lane import LaneFetch, TableLane
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.frame import FrameType, Header
 
@@ -29,6 +30,8 @@ class StoreFlow:
         self.set_segment(segment)
         self.credit = credit
         self._lanes: dict[int, StoreLane] = {}
+        self._tables: dict[int, TableLane] = {}
+        """Those of them that are of tables."""
         self._asking: dict[int, StoreLane] = {}
         """Those that may have a question, the first to ask first."""
         self._turns: list[_Turn] = []
@@ -46,7 +49,14 @@ class StoreFlow:
 
     def open(self, spec: LaneSpec, initial: memoryview | None, opened: Opened) -> None:
         """Makes a key ready, and gives it the spec, where it is open with another. See StoreLane.open and change."""
-        lane = self._lanes.setdefault(spec.key, StoreLane(spec))
+        self._open(self._lanes.setdefault(spec.key, StoreLane(spec)), spec, initial, opened)
+
+    def open_table(self, spec: LaneSpec, opened: Opened) -> None:
+        """The same for the rows of a table; `spec.nbytes` are those of a row."""
+        self._open(self._tables.setdefault(spec.key, TableLane(spec)), spec, None, opened)
+
+    def _open(self, lane: StoreLane, spec: LaneSpec, initial: memoryview | None, opened: Opened) -> None:
+        self._lanes[spec.key] = lane
         if lane.has_value:
             self._change(lane, lambda: lane.change(spec.text, opened))
         else:
@@ -61,6 +71,11 @@ class StoreFlow:
         """Queues a read of a key that is open."""
         lane = self._lanes[key]
         self._change(lane, lambda: lane.pull(pull))
+
+    def fetch(self, key: int, fetch: LaneFetch) -> None:
+        """Queues a read of rows of a table that is open."""
+        lane = self._tables[key]
+        self._change(lane, lambda: lane.fetch(fetch))
 
     def new_link(self) -> None:
         """Nothing is known to have arrived."""
@@ -112,7 +127,7 @@ class StoreFlow:
 
     def clear(self) -> None:
         """Forgets all."""
-        for each in (self._lanes, self._asking, self._turns, self._starved, self._queued, self._specs):
+        for each in (self._lanes, self._tables, self._asking, self._turns, self._starved, self._queued, self._specs):
             each.clear()
 
     def _change(self, lane: StoreLane, call: Callable[[], T]) -> T:
@@ -132,7 +147,7 @@ class StoreFlow:
         return next(iter(self._asking.values()))
 
     def _has_credit(self, lane: StoreLane, push: LanePush) -> bool:
-        return lane.has_credit(push) or self._excess + lane.spec.nbytes <= self.credit
+        return lane.has_credit(push) or self._excess + len(push.data) <= self.credit
 
     def _numbered(self, shard: int, header: Header, text: bytes) -> Frame:
         """A SPEC with its number on this link, and its text where that is new."""

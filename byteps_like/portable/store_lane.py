@@ -20,7 +20,7 @@ CHANGES = 1
 """As the number of a SPEC: the key's policy is to become that of the spec."""
 CHANGED = 2
 """As an OPENED says it: all ranks have asked for that policy."""
-_CLOCKS = 1 << 32
+CLOCKS = 1 << 32
 """Clocks wrap on the wire."""
 
 Frame = tuple[Header, Buffer]
@@ -77,7 +77,7 @@ class LanePush:
 
     def new_link(self) -> None:
         """Nothing more is known than that it may have begun to arrive."""
-        self.stage = PushStage.ASKS if self.begun else PushStage.SENDS
+        self.stage = PushStage.ASKS if self.begun and len(self.data) else PushStage.SENDS
         self.sent, self.noted = 0, False
 
     def go_on(self, offset: int) -> None:
@@ -185,7 +185,7 @@ class StoreLane:
         """Queues a contribution."""
         push.clock = self._clock
         self._clock += 1
-        self._pushes[push.clock % _CLOCKS] = push
+        self._pushes[push.clock % CLOCKS] = push
         self._unsent.append(push)
 
     def pull(self, pull: LanePull) -> None:
@@ -236,9 +236,7 @@ class StoreLane:
             self._repeats.popleft()
         if self._door is _Door.SHUT or (self.current is not None and self.current.stage is PushStage.ASKS):
             return True
-        return self._door is _Door.OPEN and (
-            bool(self._repeats) or self._next_pull() is not None or self._change_is_due()
-        )
+        return self._door is _Door.OPEN and (bool(self._repeats) or self._has_read() or self._change_is_due())
 
     def question(self) -> Frame:
         """The next frame without any bytes of a value; it counts as sent. Call `has_question` before."""
@@ -250,8 +248,9 @@ class StoreLane:
         current = self.current
         if current is not None and current.stage is PushStage.ASKS:
             current.stage = PushStage.ASKED
-            return self._header(FrameType.RESUME, current.clock), b""
-        if self._next_pull() is not None:
+            header = self._header(FrameType.RESUME, current.clock)
+            return replace(header, total=len(current.data)), b""
+        if self._has_read():
             return self._ask()
         assert self._change is not None
         self._change.asked = True
@@ -277,7 +276,7 @@ class StoreLane:
         return header, text.encode()
 
     def _header(self, kind: FrameType, clock: int = 0) -> Header:
-        return Header(kind, self.spec.dtype, key=self.spec.key, round=clock % _CLOCKS, total=self.spec.nbytes)
+        return Header(kind, self.spec.dtype, key=self.spec.key, round=clock % CLOCKS, total=self.spec.nbytes)
 
     def _push_header(self, push: LanePush) -> Header:
         header = self._header(FrameType.PUSH, push.clock)
@@ -292,14 +291,18 @@ class StoreLane:
         push.stage = PushStage.SENT
         return self._noted(self._push_header(push)), encode_note(push.note)
 
+    def _has_read(self) -> bool:
+        """Whether `_ask` has a frame, about what is read."""
+        return self._next_pull() is not None
+
     def _next_pull(self) -> LanePull | None:
-        return next((pull for pull in self._pulls if pull.clock % _CLOCKS not in self._reading), None)
+        return next((pull for pull in self._pulls if pull.clock % CLOCKS not in self._reading), None)
 
     def _ask(self) -> Frame:
         pull = self._next_pull()
         assert pull is not None
         self._pulls.remove(pull)
-        self._reading[pull.clock % _CLOCKS] = pull
+        self._reading[pull.clock % CLOCKS] = pull
         header = self._header(FrameType.PULL, pull.clock)
         return replace(header, aux=pull.least, root=NOBODY, priority=pull.priority), b""
 
@@ -374,10 +377,10 @@ class StoreLane:
     def _compare(self, clock: int) -> None:
         """On a new link: the server has all contributions before that one."""
         pushes = list(self._pushes.values())
-        missing = (self._clock - clock) % _CLOCKS
+        missing = (self._clock - clock) % CLOCKS
         here, missed = pushes[: len(pushes) - missing], pushes[max(0, len(pushes) - missing) :]
-        if len(missed) != missing or (missed and missed[0].clock % _CLOCKS != clock):
-            raise self._corrupt(f"the server is at contribution {clock}, this rank at {self._clock % _CLOCKS}")
+        if len(missed) != missing or (missed and missed[0].clock % CLOCKS != clock):
+            raise self._corrupt(f"the server is at contribution {clock}, this rank at {self._clock % CLOCKS}")
         for push in here:
             push.stage = PushStage.REPEATS
         for push in missed:
@@ -388,7 +391,7 @@ class StoreLane:
 
     def _take_resumed(self, header: Header) -> None:
         current = self.current
-        if current is None or current.stage is not PushStage.ASKED or header.round != current.clock % _CLOCKS:
+        if current is None or current.stage is not PushStage.ASKED or header.round != current.clock % CLOCKS:
             raise self._corrupt("a RESUMED that answers nothing")
         if header.offset >= len(current.data):
             raise self._corrupt(f"a contribution of {len(current.data)} bytes goes on at byte {header.offset}")

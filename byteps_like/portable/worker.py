@@ -26,6 +26,7 @@ from byteps_like.portable.channel import ChannelOptions
 from byteps_like.portable.handle import PortableHandle
 from byteps_like.portable.keeping import PortableKept, open_kept
 from byteps_like.portable.pump import KeyCalls, Pump
+from byteps_like.portable.tables import PortableKeptTable, open_table
 from byteps_like.portable.transfer import Transfer, memory_at
 from byteps_like.wire.door import Hello
 from byteps_like.worker.api import (
@@ -42,6 +43,7 @@ from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, check_keep
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.standing import Standing, Stands
+from byteps_like.worker.tables import KeptTable, TableShards, TableSpec
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -193,23 +195,33 @@ class PortableWorker(Stands):
         """See worker.keeping.Keeps. Raises MismatchError, too, for a tensor that this rank keeps in another way, and
         InvalidArgumentError on the root when it gives no value and servers have none."""
         check_keep(declared, spec, self.size)
+        self._check_kept(declared, spec)
+        open_kept(self, declared, spec, initial).wait()
+        return PortableKept(self, declared)
+
+    def keep_table(self, declared: Declared, spec: TableSpec) -> KeptTable:
+        """See worker.tables.KeepsTables. Raises MismatchError, too, as `keep`."""
+        self._check_kept(declared, spec)
+        shards = TableShards(declared)
+        open_table(self, shards, spec).wait()
+        return PortableKeptTable(self, shards, spec.width * declared.spec.dtype.itemsize)
+
+    def _check_kept(self, declared: Declared, spec: KeepSpec) -> None:
         self._raise_error()
         with self._lock:
             known = self._kept.setdefault(declared.tensor_id, spec)
         if known != spec:
             raise self._differ(declared, known, spec)
-        open_kept(self, declared, spec, initial).wait()
-        return PortableKept(self, declared)
 
-    def change(self, declared: Declared, spec: KeepSpec) -> KeepHandle:
-        """See worker.keeping.KeptTensor."""
+    def change(self, declared: Declared, spec: KeepSpec, start: Callable[[], KeepHandle]) -> KeepHandle:
+        """See portable.keeping.StoresWorker."""
         self._raise_error()
         with self._lock:
             known = self._kept[declared.tensor_id]
             if not spec.is_variant_of(known):
                 raise self._differ(declared, known, spec)
             self._kept[declared.tensor_id] = spec
-        return open_kept(self, declared, spec, 0)
+        return start()
 
     def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
         name = declared.spec.name

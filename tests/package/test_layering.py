@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON_FLOORS: list[set[str]] = [
     {"errors", "config", "config_environment", "config_values", "dtypes", "limits", "log", "wire", "timeline", "_core"},
     # The seams: plain data types that all floors speak of.
-    {"worker.api", "worker.current", "worker.keeping", "worker.standing", "collectives.api"},
+    {"worker.api", "worker.current", "worker.keeping", "worker.standing", "worker.tables", "collectives.api"},
     {"compression", "cuda"},
     {"control"},
     {"server", "collectives", "store"},

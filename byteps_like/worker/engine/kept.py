@@ -58,38 +58,44 @@ class KeptTensors:
     def keep(self, declared: Declared, spec: KeepSpec, initial: int) -> KeptTensor:
         """See worker.keeping.Keeps."""
         check_keep(declared, spec, self._worker.size)
+        self.open(declared, spec, _opening_of(declared, spec, initial))
+        return EngineKept(self._worker, declared, self)
+
+    def open(self, declared: Declared, spec: KeepSpec, start: Start) -> None:
+        """Blocks until it is open by `start`. Raises MismatchError where it is so with another spec."""
         with self._lock:
             known = self._specs.setdefault(declared.tensor_id, spec)
         if known != spec:
             raise self._differ(declared, known, spec)
-        self._start(declared, spec, initial).wait()
-        return EngineKept(self._worker, declared, self)
+        self._begin(declared, start).wait()
 
-    def change(self, declared: Declared, spec: KeepSpec) -> KeepHandle:
-        """See worker.keeping.KeptTensor."""
+    def change(self, declared: Declared, spec: KeepSpec, start: Start) -> KeepHandle:
+        """Asks for the spec by `start`. See worker.keeping.KeptTensor."""
         with self._lock:
             known = self._specs[declared.tensor_id]
             if not spec.is_variant_of(known):
                 raise self._differ(declared, known, spec)
             self._specs[declared.tensor_id] = spec
-        return self._start(declared, spec, 0)
+        return self._begin(declared, start)
 
     def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
         name = declared.spec.name
         return MismatchError(f"rank {self._worker.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)
 
-    def _start(self, declared: Declared, spec: KeepSpec, initial: int) -> KeepHandle:
-        root = NOBODY if spec.root is None else spec.root
-        value = (initial, declared.spec.nbytes) if initial else (0, 0)
-        opening = self._worker.begin(
-            declared, lambda engine, tensor: engine.keep(tensor, spec.text, spec.width, root, *value)
-        )
-        return EngineKeepHandle(self._worker, opening, declared)
+    def _begin(self, declared: Declared, start: Start) -> KeepHandle:
+        return EngineKeepHandle(self._worker, self._worker.begin(declared, start), declared)
 
     def forget(self, declared: Declared) -> None:
         """Its name is not used any more."""
         with self._lock:
             self._specs.pop(declared.tensor_id, None)
+
+
+def _opening_of(declared: Declared, spec: KeepSpec, initial: int = 0) -> Start:
+    """Opens a tensor, or asks for its policy."""
+    root = NOBODY if spec.root is None else spec.root
+    value = (initial, declared.spec.nbytes) if initial else (0, 0)
+    return lambda engine, tensor: engine.keep(tensor, spec.text, spec.width, root, *value)
 
 
 class EngineKeepHandle:
@@ -147,7 +153,7 @@ class EngineKept:
 
     def change(self, spec: KeepSpec) -> KeepHandle:
         """See KeptTensor."""
-        return self._among.change(self.declared, spec)
+        return self._among.change(self.declared, spec, _opening_of(self.declared, spec))
 
     def push(self, address: int, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""

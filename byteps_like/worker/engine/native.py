@@ -43,12 +43,14 @@ from byteps_like.worker.api import (
 from byteps_like.worker.cards import ASSUMED, Cards, NicLoad
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.engine.kept import KeptTensors, Start
+from byteps_like.worker.engine.kept_table import EngineKeptTable, opening_of
 from byteps_like.worker.engine.moves import Moves
 from byteps_like.worker.engine.shares import Shared, shared
 from byteps_like.worker.engine.waiting import Describe, wait_for
 from byteps_like.worker.keeping import KeepSpec, KeptTensor
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.standing import Standing, Stands
+from byteps_like.worker.tables import KeptTable, TableShards, TableSpec
 from byteps_like.worker.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -229,6 +231,12 @@ class NativeWorker(Stands):
     def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
         """See worker.keeping.Keeps."""
         return self._kept.keep(declared, spec, initial)
+
+    def keep_table(self, declared: Declared, spec: TableSpec) -> KeptTable:
+        """See worker.tables.KeepsTables."""
+        shards = TableShards(declared)
+        self._kept.open(declared, spec, opening_of(shards, spec))
+        return EngineKeptTable(self, shards, self._kept)
 
     def begin(self, declared: Declared, start: Start) -> Any:
         """See worker.kept.KeepsByEngine."""

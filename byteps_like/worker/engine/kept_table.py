@@ -1,0 +1,76 @@
+"""Tables whose rows servers keep, over the C++ engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from byteps_like import _core
+from byteps_like.wire.note import Note
+from byteps_like.worker.api import Declared
+from byteps_like.worker.engine.kept import EngineKeepHandle, KeepsByEngine, KeptTensors, Start
+from byteps_like.worker.keeping import KeepHandle, check_note
+from byteps_like.worker.tables import RangeHandle, RowList, RowsAt, TableShards, TableSpec
+
+
+def opening_of(shards: TableShards, spec: TableSpec) -> Start:
+    """Opens a table, or asks for its policy."""
+    firsts, text, width = list(shards.firsts), spec.text, spec.width
+    return lambda engine, tensor: engine.keep_table(tensor, firsts, text, width)
+
+
+class EngineRangeHandle(EngineKeepHandle):
+    """A read of a range in flight. See worker.tables.RangeHandle."""
+
+    def ranges(self) -> Sequence[bytes]:
+        """Of each shard."""
+        return list(self._operation.ranges())
+
+
+class EngineKeptTable:
+    """One that is open: see worker.tables.KeptTable."""
+
+    def __init__(self, worker: KeepsByEngine, shards: TableShards, among: KeptTensors) -> None:
+        self._worker, self._among = worker, among
+        self.shards = shards
+
+    @property
+    def declared(self) -> Declared:
+        """See KeptTable."""
+        return self.shards.declared
+
+    def row_list(self, address: int, count: int) -> RowList:
+        """See KeptTable."""
+        made: RowList = _core.RowList(address, count)
+        return made
+
+    def change(self, spec: TableSpec) -> KeepHandle:
+        """See KeptTable."""
+        return self._among.change(self.declared, spec, opening_of(self.shards, spec))
+
+    def push(self, rows: Sequence[RowsAt], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """See KeptTable. Raises InvalidArgumentError for a note that can't travel."""
+        placed, urgency, written = self._placed(rows), self._priority(priority), check_note(self.declared, note)
+        operation = self._worker.begin(
+            self.declared, lambda engine, tensor: engine.contribute_rows(tensor, placed, urgency, written)
+        )
+        return EngineKeepHandle(self._worker, operation, self.declared, contributes=True)
+
+    def pull(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> KeepHandle:
+        """See KeptTable."""
+        placed, urgency = self._placed(rows), self._priority(priority)
+        operation = self._worker.begin(self.declared, lambda engine, tensor: engine.fetch_rows(tensor, placed, urgency))
+        return EngineKeepHandle(self._worker, operation, self.declared)
+
+    def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
+        """See KeptTable."""
+        firsts, urgency = list(self.shards.firsts), self._priority(priority)
+        operation = self._worker.begin(
+            self.declared, lambda engine, tensor: engine.fetch_range(tensor, firsts, urgency, low, high)
+        )
+        return EngineRangeHandle(self._worker, operation, self.declared)
+
+    def _placed(self, rows: Sequence[RowsAt]) -> list[tuple[int, RowList, int]]:
+        return [(self.shards.firsts[one.shard], one.rows, one.address) for one in rows]
+
+    def _priority(self, given: int | None) -> int:
+        return self.declared.spec.priority if given is None else given
