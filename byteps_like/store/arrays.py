@@ -41,6 +41,52 @@ def kept_type(value: object) -> DType:
     return _KEPT.get(name, DType.FLOAT32)
 
 
+def dtype_by(given: Any) -> DType:
+    """The type that servers keep by a dtype of NumPy or PyTorch, a name, or a type of Python."""
+    name = str(given).removeprefix("torch.") if str(given).startswith("torch.") else ""
+    try:
+        name = name or np.dtype(given).name
+        return _KEPT[name]
+    except (TypeError, KeyError):
+        raise InvalidArgumentError(
+            f"servers keep no values of {name or given}: take one of {', '.join(_KEPT)}"
+        ) from None
+
+
+def empty_beside(other: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """A new array without values; a tensor on the CPU, where `other` is a tensor."""
+    if _is_tensor(other):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype.name.lower()))
+    return np.empty(shape, _numpy_type(dtype))
+
+
+def ids_of(keys: Any) -> NDArray[np.uint64]:
+    """Ids of rows as a contiguous array of u64: of an array or a tensor of integers, or a list. Raises
+    InvalidArgumentError for what is none, negative, or not strictly ascending, and says where."""
+    array = np.asarray(keys.detach().cpu().numpy() if _is_tensor(keys) else keys)
+    if array.dtype.kind not in "iu" and isinstance(keys, list) and all(isinstance(key, int) for key in keys):
+        try:
+            array = np.array(keys, np.uint64)  # of none, or of large and small ones
+        except OverflowError:
+            raise InvalidArgumentError("keys are integers from 0 to 2^64 - 1") from None
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"keys must be one row of integers, of uint64 or int64, not {array.dtype} of shape {list(array.shape)}"
+        )
+    if array.size and array.min() < 0:
+        place = int(np.argmax(array < 0))
+        raise InvalidArgumentError(f"keys[{place}]={array[place]}: keys are integers from 0 to 2^64 - 1")
+    ids = np.ascontiguousarray(array, np.uint64)
+    if ids.size > 1 and not (ascending := ids[1:] > ids[:-1]).all():
+        place = int(np.argmin(ascending)) + 1
+        raise InvalidArgumentError(
+            f"keys[{place}]={ids[place]} after keys[{place - 1}]={ids[place - 1]}: keys must ascend, each once; sort"
+            " them (numpy.unique), and add up the rows of equal ones"
+        )
+    return ids
+
+
 def shape_of(value: Any) -> tuple[int, ...]:
     """Its extents."""
     return tuple(int(extent) for extent in value.shape)

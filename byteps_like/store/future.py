@@ -16,10 +16,10 @@ from byteps_like.worker.keeping import KeepHandle, Outcome
 
 @dataclass(frozen=True)
 class PartsFlight:
-    """Some partitions of one operation."""
+    """Some partitions, or shards, of one operation."""
 
     handle: KeepHandle
-    parts: range
+    parts: Sequence[int]
     base: int | None = None
     """The version that they were computed on; None: they are read."""
 

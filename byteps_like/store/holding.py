@@ -11,23 +11,25 @@ from byteps_like.worker.keeping import KeepHandle
 _LOOKS = 4
 """So many of the others are looked at whenever something is held: more than can be added meanwhile."""
 
+Memory = Array | list[Array]
+
 
 class Holding:
     """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[KeepHandle, Array] = {}
+        self._held: dict[KeepHandle, Memory] = {}
 
-    def hold(self, handle: KeepHandle, memory: Array) -> None:
+    def hold(self, handle: KeepHandle, memory: Memory) -> None:
         """`memory` stays until this is done. Lets go of what belongs to others that are done by now."""
-        gone: list[Array] = []  # without the lock: what goes with the memory is anybody's code
+        gone: list[Memory] = []  # without the lock: what goes with the memory is anybody's code
         with self._lock:
             self._held[handle] = memory
             for other in list(islice(self._held, _LOOKS)):
                 self._look(other, gone)
 
-    def _look(self, handle: KeepHandle, gone: list[Array]) -> None:
+    def _look(self, handle: KeepHandle, gone: list[Memory]) -> None:
         memory = self._held.pop(handle)
         if handle.done():
             gone.append(memory)

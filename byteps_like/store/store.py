@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,85 +13,42 @@ from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
-from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
-from byteps_like.store.key import check_rounds
 from byteps_like.store.policies.policy import Policy
-from byteps_like.store.policies.registry import policy_of, text_of
+from byteps_like.store.policies.registry import text_of
+from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
-from byteps_like.store.updates.registry import update_of
 from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.store.versions import Found, Versions
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.current import current
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor
 
 ROOT = 0
 """The rank whose values the others begin with."""
 
-Found = Sequence[tuple[PartsFlight, Sequence[Outcome]]]
 
-
-@dataclass
-class _Open:
+class _Open(Versions):
     """A tensor of the store on this rank."""
 
-    kept: KeptTensor
-    _pulled: list[int] = field(default_factory=list)
-    """By partition, the version that was read last."""
-    _newest: list[int] = field(default_factory=list)
-    """By partition, the newest version that this rank knows of."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Of both. Nothing is waited for while it is held."""
-
-    def __post_init__(self) -> None:
-        self._pulled = [0] * len(self.kept.declared.partitions)
-        self._newest = list(self._pulled)
-
-    def pulled(self) -> tuple[int, ...]:
-        """By partition, the version that was read last; 0 before."""
-        with self._lock:
-            return tuple(self._pulled)
+    def __init__(self, kept: KeptTensor) -> None:
+        super().__init__(kept.declared.spec.name, len(kept.declared.partitions))
+        self.kept = kept
 
     def parts(self, part: int | range | None) -> range:
         """Which partitions are meant. Raises InvalidArgumentError for one that there isn't."""
-        count = len(self._pulled)
+        count = len(self.kept.declared.partitions)
         chosen = range(count) if part is None else part if isinstance(part, range) else range(part, part + 1)
         if chosen and not 0 <= min(chosen) <= max(chosen) < count:
             raise InvalidArgumentError(
                 f"part={part!r} of {self.kept.declared.spec.name!r}, which has partitions 0 to {count - 1}"
             )
         return chosen if chosen.step > 0 else chosen[::-1]
-
-    def heard(self, found: Found) -> None:
-        """What has become of an operation."""
-        with self._lock:
-            for flight, outcomes in found:
-                for part, outcome in zip(flight.parts, outcomes, strict=True):
-                    self._newest[part] = max(self._newest[part], outcome.version)
-                    if flight.base is None:
-                        self._pulled[part] = max(self._pulled[part], outcome.version)
-
-    def by_base(self, parts: range, base: int | None) -> list[tuple[range, int]]:
-        """Runs of partitions that are computed on one version."""
-        if base is not None:
-            self._check_base(parts, base)
-            return [(parts, base)]
-        runs = [(list(run), known) for known, run in groupby(parts, key=self.pulled().__getitem__)]
-        return [(range(chosen[0], chosen[-1] + 1, parts.step), known) for chosen, known in runs]
-
-    def _check_base(self, parts: range, base: int) -> None:
-        with self._lock:
-            known = min((self._newest[part] for part in parts), default=base)
-        if not 0 <= base <= known:
-            raise InvalidArgumentError(
-                f"base={base} of {self.kept.declared.spec.name!r}: this rank knows of versions 0 to {known};"
-                " pull the one that the contribution is computed on"
-            )
 
 
 class Store:
@@ -133,7 +88,7 @@ class Store:
         """
         self.name = name
         self._worker = worker or current()
-        self._terms = _terms(self._worker, consistency, update, combining_by(combine, age, damp), init)
+        self._terms = terms_of(self._worker, consistency, update, combining_by(combine, age, damp), init)
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
         specs = [
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
@@ -154,7 +109,7 @@ class Store:
 
     def start_change(self, consistency: Policy | str) -> list[KeepHandle]:
         """As `change`, but it never blocks: that is over when all handles are done."""
-        policy = _policy(self._worker, consistency, self._terms.update, self._terms.combining)
+        policy = policy_for(self._worker, consistency, self._terms.update, self._terms.combining)
         check_change(self._terms.policy, policy)
         self._terms = replace(self._terms, policy=policy)
         every = [tensor.kept for tensor in self._open.values()]
@@ -280,10 +235,7 @@ class Store:
         return self._open[name]
 
     def _check_push(self, tensor: _Open, weight: float, lr: float | None) -> None:
-        self._terms.update.rate(lr)
-        self._terms.combining.check_weight(weight)
-        if tensor.kept.declared.spec.dtype is DType.INT64 and not float(weight).is_integer():
-            raise InvalidArgumentError(f"weight {weight}: contributions of integers need whole numbers as weights")
+        self._terms.check_push(weight, lr, integers=tensor.kept.declared.spec.dtype is DType.INT64)
 
     def _check_shape(self, tensor: _Open, value: Any) -> None:
         spec = tensor.kept.declared.spec
@@ -293,45 +245,18 @@ class Store:
             )
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """How a store's tensors are kept."""
-
-    policy: Policy
-    update: ValueUpdate
-    combining: Combining
-    from_root: bool
-
-
-def _terms(
-    worker: Worker, consistency: Policy | str, update: ValueUpdate | str, combining: Combining, init: str
-) -> _Terms:
-    found = update_of(update) if isinstance(update, str) else update
-    policy = _policy(worker, consistency, found, combining)
-    if init not in ("root", "zeros"):
-        raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
-    return _Terms(policy, found, combining, init == "root")
-
-
-def _policy(worker: Worker, consistency: Policy | str, update: ValueUpdate, combining: Combining) -> Policy:
-    policy = policy_of(consistency, worker.size)
-    check_rounds(policy, update)
-    combining.check(policy, worker.size)
-    return policy
-
-
-def _keep_spec(tensor: TensorSpec, terms: _Terms) -> KeepSpec:
+def _keep_spec(tensor: TensorSpec, terms: StoreTerms) -> KeepSpec:
     root = ROOT if terms.from_root else None
     width = _row(tensor.shape, terms)
-    return KeepSpec(text_of(terms.policy), terms.combining.text(), terms.update.spec(), width, root)
+    return KeepSpec(*terms.texts, width, root)
 
 
-def _row(shape: tuple[int, ...], terms: _Terms) -> int:
+def _row(shape: tuple[int, ...], terms: StoreTerms) -> int:
     """Elements of what has a state of its own."""
     return max(math.prod(shape[1:]), 1) if isinstance(terms.update, RowAdagrad) else 1
 
 
-def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: _Terms, whole: bool) -> TensorSpec:
+def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: StoreTerms, whole: bool) -> TensorSpec:
     nbytes = math.prod(shape) * dtype.itemsize
     if not terms.update.takes(np.dtype(dtype.name.lower())):
         raise InvalidArgumentError(f"{name!r}: update {terms.update.name} takes no values of {dtype.name.lower()}")

@@ -27,6 +27,7 @@ from byteps_like.errors import (
     SystemCallError,
 )
 from byteps_like.store.gradient_coding import GradientCoding
+from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
 from byteps_like.torch import cross_barrier, parallel
 from byteps_like.torch.batches.batch_shares import BatchShares
@@ -124,6 +125,7 @@ if not TYPE_CHECKING:  # else every name would be taken to be here
 _backend.register()  # torch before 2.14 knows of no entry point
 
 __all__ = [
+    "KV",
     "Adasum",
     "AsyncOptimizer",
     "Average",

@@ -123,7 +123,7 @@ TEST_CASE("admission: members get in past 1,500 strangers a second, who cost lit
     CHECK(seconds[98] <= 1.0 * kSlow);
     CHECK(most - descriptors <= 320);
     if (kSlow == 1) CHECK(ResidentKiB() - resident <= 32u << 10);  // sanitizers keep what was freed
-    CHECK(in == 101);
+    CHECK(in >= 101);  // one who was let in after it had given up comes again
   }
   SetLogSink({});
 }

@@ -1,0 +1,261 @@
+"""Rows by key whose values servers keep: what users push to and pull from, where each step needs a few of very many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from byteps_like.config_values import LARGEST_PARTITION
+from byteps_like.dtypes import DType
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.arrays import Array, ValueLanding, dtype_by, empty_beside, landing, outgoing, shape_of
+from byteps_like.store.combining.registry import combining_by
+from byteps_like.store.dependent import InOrder, RowsFuture
+from byteps_like.store.future import Future, PartsFlight
+from byteps_like.store.holding import held
+from byteps_like.store.policies.bounded import Asp, Ssp
+from byteps_like.store.policies.policy import Policy
+from byteps_like.store.policies.registry import text_of
+from byteps_like.store.row_split import Ids, RowSplit, RowSplits, ShardRows
+from byteps_like.store.terms import StoreTerms, policy_for, terms_of
+from byteps_like.store.updates.plain import NoUpdate
+from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.store.versions import Found, Versions
+from byteps_like.wire.note import Note
+from byteps_like.worker.api import Worker
+from byteps_like.worker.current import current
+from byteps_like.worker.tables import KeepsTables, KeptTable, RangeHandle, RowsAt, TableSpec, table_tensor
+
+Start = Callable[[], RowsFuture]
+
+
+class KV:
+    """Rows of one width by key, a number from 0 to 2^64 - 1. A row is zeros before the first push that names it.
+    Thread-safe. A rank's calls happen in their order: a pull sees what the rank has pushed before.
+
+    Keys lie in order on the job's servers, a 4,096th of all numbers after the other: `KV.spread` gives numbers that
+    load all alike. Which keys an operation is about travels once; the same keys again cost no bytes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        width: int = 1,
+        dtype: Any = np.float32,
+        *,
+        delay: float | None = None,
+        consistency: Policy | str | None = None,
+        update: ValueUpdate | str = "add",
+        combine: str = "sum",
+        age: str | None = None,
+        damp: str | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        """All ranks make it, with the same arguments. `width`: elements of a row, of `dtype` float32, float64 or int64.
+
+        `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
+        Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
+        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store.
+
+        Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for
+        arguments out of bounds, `delay` together with `consistency`, and a job without servers.
+        """
+        self.name = name
+        self._worker = worker or current()
+        self._width, self._dtype = width, dtype_by(dtype)
+        self._terms = self._checked(terms_of(
+            self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp)
+        ))  # fmt: skip
+        self._table = self._keep()
+        self._versions = Versions(self._table.declared.spec.name, len(self._table.shards.firsts))
+        self._splits = RowSplits(self._table)
+        self._calls = InOrder()
+
+    @staticmethod
+    def spread(numbers: Any, count: int) -> Ids:
+        """Keys for `numbers` from 0 to `count` - 1, in their order, spread over all servers alike."""
+        if not 1 <= count <= 1 << 63:
+            raise InvalidArgumentError(f"count={count}: so many keys can't be spread; give one from 1 to 2^63")
+        return np.asarray(numbers, np.uint64) * np.uint64((1 << 64) // count)
+
+    @property
+    def consistency(self) -> str:
+        """The policy in force, as text."""
+        return text_of(self._terms.policy)
+
+    def change(self, consistency: Policy | str) -> None:
+        """From here on another policy holds. See Store.change."""
+        policy = policy_for(self._worker, consistency, self._terms.update, self._terms.combining)
+        self._terms = replace(self._terms, policy=policy)
+        self._table.change(self._spec()).wait()
+
+    def push(
+        self,
+        keys: Any,
+        values: Any,
+        *,
+        base: int | None = None,
+        weight: float = 1.0,
+        lr: float | None = None,
+        loss: float = math.nan,
+        priority: int | None = None,
+        after: Sequence[Future] = (),
+    ) -> RowsFuture:
+        """Contributes a row to each of some keys. Never blocks. Done when servers have applied it, or not.
+
+        `keys`: strictly ascending integers, an array, a tensor or a list; `values`: their rows, of shape [n, width], or
+        [n] if the width is 1. Without any it is a contribution, too: others wait for it, if the policy says so. Values
+        may be sent from their own memory: leave them alone until the future is done. `base`, `weight`, `lr`, `loss`,
+        `priority`: as Store.push; versions are those of the table, at each shard. `after`: what must be done before
+        this begins; what is called later begins later. Raises InvalidArgumentError for keys that don't ascend (where)
+        and arguments out of bounds, and the job's error once it has failed.
+        """
+        self._terms.check_push(weight, lr, integers=self._dtype is DType.INT64)
+        split = self._splits.of(keys)
+        values = values if hasattr(values, "shape") else np.asarray(values)
+        shape = self._shape(split.ids, values)
+        array = outgoing(values, self._dtype).reshape(shape)
+        rows = [one.of(array) for one in split.shards]
+        note = Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss)
+        runs = self._versions.by_base(range(len(rows)), base)
+        return self._calls.begin(partial(self._push, split, rows, note, runs, priority), after, weight)
+
+    def _push(
+        self, split: RowSplit, rows: list[Array], note: Note, runs: Sequence[tuple[range, int]], priority: int | None
+    ) -> RowsFuture:
+        flights = []
+        for shards, known in runs:
+            own = replace(note, base=known)
+            placed = [RowsAt(shard, split.shards[shard].rows, rows[shard].ctypes.data) for shard in shards]
+            handle = self._table.push(placed, own, priority=priority)
+            held.hold(handle, rows)
+            flights.append(PartsFlight(handle, shards, known))
+        return RowsFuture(flights, self._versions.heard, note.weight)
+
+    def pull(
+        self, keys: Any, out: Any = None, *, priority: int | None = None, after: Sequence[Future] = ()
+    ) -> RowsFuture:
+        """Reads the rows of some keys, once the policy lets this rank. Never blocks. They are the future's `value`, of
+        shape [n, width]: `out` where it is given, of that shape, or [n] if the width is 1.
+
+        Rows that there are not are zeros. One version of the table at each shard, not of all together. Where `keys` is
+        a tensor, so is the value. `after` and errors as of `push`.
+        """
+        split = self._splits.of(keys)
+        if out is None:
+            out = empty_beside(keys, (len(split.ids), self._width), self._dtype)
+        shape = self._shape(split.ids, out)
+        return self._calls.begin(partial(self._pull, split, out, shape, priority), after)
+
+    def _pull(self, split: RowSplit, out: Any, shape: tuple[int, int], priority: int | None) -> RowsFuture:
+        place = landing(out, self._dtype)
+        target = place.array.reshape(shape)
+        asked = [one for one in split.shards if len(one)]
+        rows = [self._landing(one, target) for one in asked]
+        flights: list[PartsFlight] = []
+        if asked:
+            placed = [RowsAt(one.shard, one.rows, at.ctypes.data) for one, at in zip(asked, rows, strict=True)]
+            handle = self._table.pull(placed, priority=priority)
+            held.hold(handle, [target, *rows])
+            flights.append(PartsFlight(handle, [one.shard for one in asked]))
+        return RowsFuture(flights, partial(self._pulled, asked, rows, target, place), out=lambda: (split.ids, out))
+
+    def _landing(self, one: ShardRows, target: Array) -> Array:
+        """Where its rows land: at their place, if they lie side by side there."""
+        if isinstance(one.where, slice):
+            return target[one.where]
+        return np.empty((len(one), self._width), target.dtype)
+
+    def _pulled(
+        self, asked: Sequence[ShardRows], rows: Sequence[Array], target: Array, place: ValueLanding, found: Found
+    ) -> None:
+        self._versions.heard(found)
+        for one, landed in zip(asked, rows, strict=True):
+            if not isinstance(one.where, slice):
+                target[one.where] = landed
+        if place.finish:
+            place.finish()
+
+    def pull_range(
+        self, low: int, high: int, *, priority: int | None = None, after: Sequence[Future] = ()
+    ) -> RowsFuture:
+        """Reads all rows with keys from `low` to before `high`, at most 2^64 - 1, that there are: the future's `keys`
+        and `value`, arrays. Never blocks. Otherwise as `pull`."""
+        if not 0 <= low <= high < 1 << 64:
+            raise InvalidArgumentError(f"low={low}, high={high}: a range begins at 0 or later, and ends by 2^64 - 1")
+        return self._calls.begin(partial(self._pull_range, low, high, priority), after)
+
+    def _pull_range(self, low: int, high: int, priority: int | None) -> RowsFuture:
+        handle = self._table.pull_range(low, high, priority=priority)
+        flights = [PartsFlight(handle, range(len(self._table.shards.firsts)))]
+        return RowsFuture(flights, self._versions.heard, out=partial(self._found, handle))
+
+    def _found(self, handle: RangeHandle) -> tuple[Ids, Array]:
+        """Of all shards in the order of keys."""
+        kind = np.dtype(self._dtype.name.lower())
+        each = [(one, len(one) // (8 + self._width * kind.itemsize)) for one in handle.ranges()]
+        ids = np.concatenate([np.frombuffer(one, np.uint64, count) for one, count in each])
+        rows = [
+            np.frombuffer(one, kind, count * self._width, 8 * count).reshape(-1, self._width) for one, count in each
+        ]
+        order = np.argsort(ids)
+        return ids[order], np.concatenate(rows)[order]
+
+    def _keep(self) -> KeptTable:
+        if not isinstance(self._worker, KeepsTables):
+            raise InvalidArgumentError(
+                f"rank {self._worker.rank}: KV {self.name!r} needs servers, and this job has none that can keep tables;"
+                " start some (byteps-like run -s 1)",
+                rank=self._worker.rank,
+                operation="KV",
+            )
+        (declared,) = self._worker.declare([table_tensor(f"kv/{self.name}", self._dtype)])
+        return self._worker.keep_table(declared, self._spec())
+
+    def _spec(self) -> TableSpec:
+        return TableSpec(*self._terms.texts, self._width)
+
+    def _checked(self, terms: StoreTerms) -> StoreTerms:
+        dtype = self._dtype.name.lower()
+        if not 1 <= self._width * self._dtype.itemsize <= LARGEST_PARTITION:
+            raise InvalidArgumentError(
+                f"width={self._width} of KV {self.name!r}: a row has from 1 element to {LARGEST_PARTITION} bytes"
+            )
+        if isinstance(terms.update, NoUpdate):
+            raise InvalidArgumentError(f"KV {self.name!r}: update none has no values, only rounds: use another")
+        if not terms.update.takes(np.dtype(dtype)):
+            raise InvalidArgumentError(f"KV {self.name!r}: update {terms.update.name} takes no values of {dtype}")
+        if self._dtype is DType.INT64 and not terms.combining.adds_integers:
+            raise InvalidArgumentError(f"KV {self.name!r}: integers can only be summed, without age and damp")
+        return terms
+
+    def _shape(self, ids: Ids, values: Any) -> tuple[int, int]:
+        """That of rows for these, as which `values` must be given. Raises InvalidArgumentError if they are not."""
+        wanted = len(ids), self._width
+        if shape_of(values) != wanted and not (self._width == 1 and shape_of(values) == wanted[:1]):
+            raise InvalidArgumentError(
+                f"KV {self.name!r}: {list(shape_of(values))} is not the shape of rows for {len(ids)} keys, which is"
+                f" {list(wanted)}"
+            )
+        if len(ids) * self._width * self._dtype.itemsize > LARGEST_PARTITION:
+            raise InvalidArgumentError(
+                f"KV {self.name!r}: {len(ids)} rows have over {LARGEST_PARTITION} bytes: push and pull fewer at once"
+            )
+        return wanted
+
+
+def _consistency(delay: float | None, consistency: Policy | str | None) -> Policy | str:
+    if delay is None:
+        return "asp" if consistency is None else consistency
+    if consistency is not None:
+        raise InvalidArgumentError(f"delay={delay!r} means a consistency: give it, or consistency={consistency!r}")
+    if delay == math.inf:
+        return Asp()
+    if delay != int(delay):
+        raise InvalidArgumentError(f"delay={delay!r}: a rank is ahead by whole pushes, or math.inf")
+    return Ssp(int(delay))
