@@ -41,13 +41,18 @@ IN_ONE_JOB = {
         r"equal: 24 \+ 24 images, \d+ ms a step[^~]*by speed: \d+ \+ \d+ images, \d+ ms a step",
     ),
     "hogwild.py": ("--epochs 2 --packages wsgiref asyncio", r"epoch 2: .* accuracy on other lines 9\d\.\d%"),
+    "key_value.py": (
+        "--epochs 2",
+        r"epoch 2: [89]\d\.\d% of \d+ new pieces told right; a step took \d\.\d% of \d+ weights"
+        r"[^~]*rank [01]: texts: \w+ [^~]*; at once: \w+ ",
+    ),
     "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),
     "portable.py": ("", r"rank [01] of 2: \d+ bytes sent, all ranks agree"),
     "collectives_numpy.py": ("--elements 5000", r"rank [01] of 2: sums, parts and messages are right"),
 }
 """Example -> short arguments, what must stand in its output."""
 
-NEED_SERVERS = {"portable.py", "slow_rank.py"}
+NEED_SERVERS = {"portable.py", "slow_rank.py", "key_value.py"}
 IN_THE_DEMO = {"digits.py", "demo.py"}
 
 
