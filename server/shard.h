@@ -79,6 +79,7 @@ class Shard : private LinkHandler, private StoreHost {
   void Stop();                                    // closes all links, joins the thread; later calls do nothing
   void Fail(Code code, const std::string& text);  // tells every worker; later frames are dropped
   const ShardStats& stats() const { return stats_; }
+  const StoreFigures& figures() const { return store_.figures(); }
 
  private:
   struct Sendable;
@@ -110,6 +111,7 @@ class Shard : private LinkHandler, private StoreHost {
   void FailStore(const Status& why) override;
   double Now() const override;
   void CallStoreAt(double time) override;
+  void Record(TraceRecord record) override;
   bool OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload);
   bool NextStoreValue(Peer& peer, Outgoing& next);
   void CheckStoreStalls();

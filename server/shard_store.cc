@@ -37,6 +37,11 @@ void Shard::CallStoreAt(double time) {
   });
 }
 
+void Shard::Record(TraceRecord record) {
+  record.member = kTraceServers + world_.server;
+  Trace(record);
+}
+
 // Whether the frame was for a store key.
 bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload) {
   if (header.type == FrameType::kSpec) {

@@ -64,6 +64,19 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
           {"encoded", stats.encoded}};
 }
 
+// {"keys": number, "ranks": [[clock, counted, late, not finite, held, ages, oldest, seconds waited, and awaited]]}.
+nb::dict TotalsOf(const TensorTotals& tensor) {
+  nb::list ranks;
+  for (const RankTotals& one : tensor.ranks)
+    ranks.append(nb::make_tuple(one.clock, one.counted, one.late, one.not_finite, one.held, one.ages, one.oldest,
+                                nb::make_tuple(one.waited[0], one.waited[1], one.waited[2], one.waited[3]),
+                                nb::make_tuple(one.awaited[0], one.awaited[1], one.awaited[2], one.awaited[3])));
+  nb::dict totals;
+  totals["keys"] = tensor.keys;
+  totals["ranks"] = ranks;
+  return totals;
+}
+
 PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::string> urls, uint32_t shards,
                      uint64_t memory_limit, size_t segment_bytes, uint32_t kernel_queue_bytes) {
   Server::Options options;
@@ -112,6 +125,18 @@ void BindServer(nb::module_& m) {
             return shards;
           },
           "Counters, one dict per shard.")
+      .def(
+          "kept",
+          [](PyServer& self) {
+            nb::list shards;
+            for (const auto& shard : self.server().shards()) {
+              nb::dict tensors;
+              for (const TensorTotals& one : shard->figures().Read()) tensors[nb::int_(one.tensor)] = TotalsOf(one);
+              shards.append(tensors);
+            }
+            return shards;
+          },
+          "What store keys have counted, by tensor id, one dict per shard.")
       .def("stop", &PyServer::Stop, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -17,11 +17,14 @@ from byteps_like.errors import DeadlineError, PeerLostError
 if TYPE_CHECKING:
     from byteps_like.control.calls.status import MemberStatus
     from byteps_like.launch.monitor import StatusSample
+    from byteps_like.server.figures import KeptFigures, RankFigures, Seconds
 
 app = typer.Typer(add_completion=False)
 _STATES = {"running": "green", "waiting": "yellow", "suspected": "bold yellow", "over": "bold red", "left": "dim"}
 _COLUMNS = ("member", "process", "state", "GB sent", "received", "in place", "links")
 _NUMBERS = _COLUMNS[3:6]
+_KEPT_COLUMNS = ("rank", "clock", "counted", "late", "held", "inf/nan", "age", "waited (s)", "caused (s)")
+_KEPT_NUMBERS = _KEPT_COLUMNS[1:6]
 _QUIET = 2.0
 """Seconds without a heartbeat that are shown."""
 _ROUTE, _LINKS = "route_", "links_"
@@ -44,6 +47,10 @@ def status(
 
     "Sent" and "received" count payload bytes on links; "in place" counts bytes that servers sum in the workers' shared
     memory. "Links" counts a worker's links to servers and other workers, by transport.
+    Of each store of values that servers keep, a table shows what became of each rank's contributions: how many counted,
+    were late, were held for another version, or were not finite; how old they were (mean, greatest); how long the rank
+    has waited, and others for it: for the first value, to read, for a version's other contributions, for a change of
+    policy.
     Exits with code 1 if no scheduler answers.
     """
     config = Config.from_env(scheduler=scheduler, job=job)
@@ -59,14 +66,15 @@ def status(
 
 def _samples(config: Config, interval: float, once: bool) -> Iterator[StatusSample]:
     """One sample per interval until the job is over: its scheduler has ended after it had answered."""
+    from byteps_like.launch.kept import with_kept
     from byteps_like.launch.monitor import take_sample
 
-    yield take_sample(config)
+    yield with_kept(config, take_sample(config))
     pause = threading.Event()
     while not once:
         pause.wait(interval)
         try:
-            yield take_sample(config)
+            yield with_kept(config, take_sample(config))
         except PeerLostError:
             print("byteps-like: the job is over, its scheduler has ended", file=sys.stderr)
             return
@@ -74,7 +82,8 @@ def _samples(config: Config, interval: float, once: bool) -> Iterator[StatusSamp
 
 def _as_json(samples: Iterator[StatusSample]) -> None:
     for sample in samples:
-        print(json.dumps(asdict(sample.status)), flush=True)
+        kept = {name: asdict(figures) for name, figures in sample.kept.items()}
+        print(json.dumps({**asdict(sample.status), "kept": kept}), flush=True)
 
 
 def _as_table(samples: Iterator[StatusSample]) -> None:
@@ -93,8 +102,41 @@ def _live(samples: Iterator[StatusSample]) -> None:
 def _each(samples: Iterator[StatusSample], show: Callable[[Any], None]) -> None:
     before = None
     for sample in samples:
-        show(_table(before, sample))
+        show(_shown(before, sample))
         before = sample
+
+
+def _shown(before: StatusSample | None, now: StatusSample) -> Any:
+    """The table of members, one for each store, and which servers are missing from those."""
+    from rich.console import Group
+
+    return Group(_table(before, now), *(_kept_table(name, one) for name, one in now.kept.items()), *now.silent)
+
+
+def _kept_table(name: str, figures: KeptFigures) -> Any:
+    """A row for each rank."""
+    from rich.table import Table
+
+    partitions = f"{figures.partitions} partition{'' if figures.partitions == 1 else 's'}"
+    table = Table(title=f"\n{name} · {partitions}", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for heading in _KEPT_COLUMNS:
+        table.add_column(heading, justify="right" if heading in _KEPT_NUMBERS else "left", no_wrap=True)
+    for rank, one in enumerate(figures.ranks):
+        table.add_row(*_kept_cells(rank, one))
+    return table
+
+
+def _kept_cells(rank: int, one: RankFigures) -> list[str]:
+    counts = (rank, one.clock, one.counted, one.late, one.held, one.not_finite)
+    age = f"{one.staleness:.2f}, {one.oldest}"
+    return [*map(str, counts), age, _waits(one.waited), _waits(one.awaited)]
+
+
+def _waits(seconds: Seconds) -> str:
+    """ "reading 1.20" and "version 0.03" below it: what was waited for, as far as it can be seen."""
+    from byteps_like.timeline.records import AWAITED
+
+    return "\n".join(f"{what} {long:.2f}" for what, long in zip(AWAITED, seconds, strict=True) if long >= 0.005)
 
 
 def _table(before: StatusSample | None, now: StatusSample) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from byteps_like.config import Config
@@ -13,6 +14,7 @@ from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError
 
 if TYPE_CHECKING:
     from byteps_like.control.calls.status import JobStatus
+    from byteps_like.server.figures import KeptFigures
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,10 @@ class StatusSample:
 
     status: JobStatus
     at: float
+    kept: Mapping[str, KeptFigures] = field(default_factory=dict)
+    """What servers have counted of the values that they keep, by store; only where somebody has asked them."""
+    silent: tuple[str, ...] = ()
+    """Which servers have not answered then, in words."""
 
     def total(self, role: str, counter: str) -> float:
         """The sum of one counter over the members of a role."""

@@ -1,4 +1,5 @@
-"""The ServerAdmin service of one summation server: counters and draining; the standard health service beside it."""
+"""The ServerAdmin service of one summation server: counters, what it keeps, draining; and the standard health service
+beside it."""
 
 from __future__ import annotations
 
@@ -19,19 +20,21 @@ from byteps_like.control.calls.secret import load
 from byteps_like.control.hosts.address import join_address
 from byteps_like.control.v1 import server_admin_pb2 as pb
 from byteps_like.errors import PeerLostError
+from byteps_like.server.figures import KeptFigures, figures_from_wire, figures_to_wire
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ServerAdmin"]
 _DRAIN_LOOK = 0.05  # seconds between two looks at the number of open rounds; only while somebody drains
 
 Counters = Callable[[], Mapping[str, float]]
+Kept = Callable[[], Mapping[int, KeptFigures]]
 
 
 class AdminServer:
     """Answers on the control loop. Start and stop it from any other thread."""
 
-    def __init__(self, config: Config, counters: Counters) -> None:
-        """`counters` must not block; "open_rounds" in it is what draining waits for."""
-        self._config, self._counters = config, counters
+    def __init__(self, config: Config, counters: Counters, kept: Kept = dict) -> None:
+        """Neither may block; "open_rounds" among the counters is what draining waits for."""
+        self._config, self._counters, self._kept = config, counters, kept
         self._secret = load(config)
         self._started = time.monotonic()
         self._listener: Listener | None = None
@@ -50,7 +53,7 @@ class AdminServer:
     async def _start(self, host: str) -> str:
         listener = Listener(join_address(host, 0), max(self._config.stall_timeout, 20.0), SPARE_CONNECTIONS)
         address = join_address(host, listener.port)
-        methods: Any = {"Stats": self._stats, "Drain": self._drain}
+        methods: Any = {"Stats": self._stats, "Kept": self._tell_kept, "Drain": self._drain}
         verifier = Verifier(self._config.job, self._secret, _name(address))
         await listener.serve(ProvenService(SERVICE, methods, verifier))
         self._listener = listener
@@ -61,6 +64,10 @@ class AdminServer:
         uptime = time.monotonic() - self._started
         counters = {name: float(value) for name, value in self._counters().items()}
         return pb.StatsReply(rank=max(self.rank, 0), epoch=self.epoch, uptime_s=uptime, counters=counters)
+
+    async def _tell_kept(self, request: pb.KeptRequest) -> pb.KeptReply:
+        del request
+        return pb.KeptReply(tensors=[figures_to_wire(tensor, one) for tensor, one in self._kept().items()])
 
     async def _drain(self, request: pb.DrainRequest) -> pb.DrainReply:
         deadline = time.monotonic() + finite("timeout_s", request.timeout_s)
@@ -80,6 +87,12 @@ def server_stats(config: Config, admin: str, timeout: float = 5.0) -> pb.StatsRe
     """Counters of the server whose `Member.admin` is `admin`. Raises RefusedError, DeadlineError or PeerLostError."""
     reply: pb.StatsReply = control_loop().run(_ask(config, admin, "Stats", pb.StatsRequest(), timeout))
     return reply
+
+
+def server_kept(config: Config, admin: str, timeout: float = 5.0) -> dict[int, KeptFigures]:
+    """What that server has counted of the tensors that it keeps, by tensor id. Raises as `server_stats` does."""
+    reply: pb.KeptReply = control_loop().run(_ask(config, admin, "Kept", pb.KeptRequest(), timeout))
+    return {one.tensor_id: figures_from_wire(one) for one in reply.tensors}
 
 
 def drain_server(config: Config, admin: str, timeout: float = 60.0) -> bool:

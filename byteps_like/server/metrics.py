@@ -17,7 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from typing_extensions import override
 
 from byteps_like.errors import SystemCallError
+from byteps_like.server.figures import KeptFigures
+from byteps_like.timeline.records import AWAITED
 
+Kept = Callable[[], Mapping[int, KeptFigures]]
 MOST_THREADS = 8
 """Readers at a time."""
 
@@ -37,6 +40,43 @@ class _Collector:
             metric = family(f"byteps_like_{name}", f"{name} of this member", labels=list(self._labels))
             metric.add_metric(list(self._labels.values()), value)
             yield metric
+
+
+class _KeptCollector:
+    """Of the tensors that a server keeps: labels `tensor`, its id, and `worker`, the rank that has contributed."""
+
+    def __init__(self, kept: Kept, labels: Mapping[str, str]) -> None:
+        self._kept, self._labels = kept, labels
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads them when Prometheus asks."""
+        labels = [*self._labels, "tensor", "worker"]
+        clock = GaugeMetricFamily(
+            "byteps_like_kept_clock", "contributions that are settled, by partition", labels=labels
+        )
+        oldest = GaugeMetricFamily(
+            "byteps_like_kept_oldest", "greatest age of what counted, in versions", labels=labels
+        )
+        ages = CounterMetricFamily("byteps_like_kept_ages", "ages of what counted, added up", labels=labels)
+        held = CounterMetricFamily("byteps_like_kept_held", "contributions that had to wait", labels=labels)
+        settled = CounterMetricFamily(
+            "byteps_like_kept_contributions", "contributions, by what became of them", labels=[*labels, "outcome"]
+        )
+        waited, awaited = (
+            CounterMetricFamily(f"byteps_like_kept_{name}_seconds", what, labels=[*labels, "cause"])
+            for name, what in (("waited", "that the worker has waited"), ("awaited", "that others have waited for it"))
+        )
+        for tensor, figures in self._kept().items():
+            for rank, one in enumerate(figures.ranks):
+                own = [*self._labels.values(), str(tensor), str(rank)]
+                for family, value in ((clock, one.clock), (oldest, one.oldest), (ages, one.ages), (held, one.held)):
+                    family.add_metric(own, value)
+                for outcome in ("counted", "late", "not_finite"):
+                    settled.add_metric([*own, outcome], getattr(one, outcome))
+                for cause, *seconds in zip(AWAITED, one.waited, one.awaited, strict=True):
+                    waited.add_metric([*own, cause], seconds[0])
+                    awaited.add_metric([*own, cause], seconds[1])
+        yield from (clock, settled, held, ages, oldest, waited, awaited)
 
 
 class _Handler(WSGIRequestHandler):
@@ -72,12 +112,18 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def serve_metrics(
-    host: str, port: int, counters: Callable[[], Mapping[str, float]], labels: Mapping[str, str]
+    host: str,
+    port: int,
+    counters: Callable[[], Mapping[str, float]],
+    labels: Mapping[str, str],
+    kept: Kept | None = None,
 ) -> Callable[[], None]:
-    """Answers on `port` of `host` from daemon threads; returns what stops it. Raises SystemCallError if the port is
-    taken."""
+    """Answers on `port` of `host` from daemon threads; returns what stops it. `kept`: of a server, what it keeps, by
+    tensor id. Raises SystemCallError if the port is taken."""
     registry = CollectorRegistry()
     registry.register(_Collector(counters, labels))
+    if kept is not None:
+        registry.register(_KeptCollector(kept, labels))
     try:
         server = _Server(host, port)
     except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import byteps_like._core as _core
 from byteps_like.control.types import View
 from byteps_like.errors import BytePSLikeError, from_code
+from byteps_like.server.figures import KeptFigures, figures_of
 
 ServerEvent = Callable[[BytePSLikeError, bool], None]
 """Called with what a shard noticed (a stall, ranks that disagree, a budget used up) and whether it ends the job."""
@@ -67,6 +68,10 @@ class NativeServer:
         """The same, summed over shards."""
         shards = self.shard_stats()
         return {name: sum(shard[name] for shard in shards) for name in shards[0]}
+
+    def kept(self) -> dict[int, KeptFigures]:
+        """What it has counted of the tensors that it keeps, by tensor id."""
+        return figures_of(self._core.kept())
 
     def stop(self) -> None:
         """Closes all links and joins all threads. Idempotent."""

@@ -26,6 +26,7 @@ from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
+from byteps_like.server.figures import KeptFigures
 from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.timeline.recorder import recorder
 from byteps_like.timeline.records import SERVERS
@@ -50,6 +51,9 @@ class ServerStore(Protocol):
 
     def stats(self) -> dict[str, int]:
         """Counters."""
+
+    def kept(self) -> Mapping[int, KeptFigures]:
+        """What it has counted of the tensors that it keeps, by tensor id."""
 
     def stop(self) -> None:
         """Ends all threads."""
@@ -125,7 +129,7 @@ class ServerProcess:
                 inproc = next(url for url in self._store.urls if url.startswith("inproc://"))
                 self._door = self._make_door(host, config.job, self._client.secret, shards, inproc)
                 parts.callback(self._door.stop)
-            self._admin = AdminServer(config, self._counters)
+            self._admin = AdminServer(config, self._counters, self._store.kept)
             admin = self._admin.start(host)
             parts.callback(self._admin.stop)
             self._meter = open_meter(config, host)
@@ -193,7 +197,9 @@ class ServerProcess:
             from byteps_like.server.metrics import serve_metrics
 
             config, labels = self._config, {"job": self._config.job, "rank": str(self._client.rank)}
-            self._parts.callback(serve_metrics(config.metrics_host, config.metrics_port, self._counters, labels))
+            self._parts.callback(
+                serve_metrics(config.metrics_host, config.metrics_port, self._counters, labels, self._store.kept)
+            )
 
     def _on_store_event(self, error: BytePSLikeError, fatal: bool) -> None:
         (self._client.report if fatal else self._client.warn)(error)

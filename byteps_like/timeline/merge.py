@@ -15,9 +15,10 @@ import numpy as np
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.parts import SUFFIX, read_chunks
-from byteps_like.timeline.records import SERVERS, RecordKind
+from byteps_like.timeline.records import AWAITED, NO_RANK, SERVERS, RecordKind
 from byteps_like.timeline.waits import attribute
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
+from byteps_like.wire.note import Applied
 
 RECORD = np.dtype(
     [
@@ -141,6 +142,8 @@ class _Names:
             return [self._stage(_STAGES[kind], record, begin)]
         if kind is RecordKind.WAIT:
             return [_event("wait", "wait", record["member"], begin, record["duration"], self._waited_for(record))]
+        if kind in (RecordKind.HELD_UP, RecordKind.LEFT_OUT):
+            return [self._kept(kind, record, begin)]
         args = {"group": self._groups.get(record["key"], ""), "lane": hex(record["key"]), "call": record["round"]}
         if kind is RecordKind.STEP:
             name, more = _step(record)
@@ -161,6 +164,18 @@ class _Names:
         elif record["member"] < SERVERS and name in _WITH_A_SERVER:
             args["server"] = record["peer"] - SERVERS
         return _event("partition", name, record["member"], begin, record["duration"], args)
+
+    def _kept(self, kind: RecordKind, record: dict[str, Any], begin: int) -> Event:
+        """Of a value that servers keep."""
+        tensor, number = self._partition(record["key"])
+        args = {"tensor": tensor, "part": number, "key": hex(record["key"]), "rank": record["peer"]}
+        if kind is RecordKind.LEFT_OUT:
+            why = Applied(record["detail"]).name.lower().replace("_", " ")
+            return _event("left out", why, record["member"], begin, 0, args | {"clock": record["round"]})
+        whom = "" if record["step"] == NO_RANK else f"rank {record['step']}"
+        args |= {"cause": AWAITED[record["detail"]], "whom": whom, "version": record["round"]}
+        name = f"rank {record['peer']}: {args['cause']}"
+        return _event("held up", name, record["member"], begin, record["duration"], args)
 
     def _partition(self, key: int) -> tuple[str, int]:
         tensor, number = self._partitions.get(key & PARTITION_KEY, (f"key {key}", 0))

@@ -14,7 +14,8 @@ from byteps_like.timeline.records import member_name
 # From top to bottom: steps and waits of a worker, the way of its partitions in the order of going, what a server does.
 _TRACKS = (
     "step", "forward", "backward", "wait", "update", "ready", "encoded", "copied down", "queued", "sent", "received",
-    "copied up", "decoded", "updated", "collective", "steps of collectives", "arrived", "summed", "returned", "other",
+    "copied up", "decoded", "updated", "collective", "steps of collectives", "arrived", "summed", "returned",
+    "held up", "left out", "other",
 )  # fmt: skip
 _EXACT = 0.0005  # microseconds: times are whole nanoseconds
 _MOST_ROWS = 100  # of one track; its ids begin at this times its number

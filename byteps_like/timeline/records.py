@@ -22,6 +22,16 @@ class RecordKind(IntEnum):
     DECODED = 11
     DOWN = 12
     UP = 13
+    HELD_UP = 14
+    LEFT_OUT = 15
+
+
+AWAITED = ("first value", "reading", "version", "policy")
+"""What a rank waits for at a key whose value servers keep, as Awaited of server/store/figures.h: the first value, which
+another rank is to set; to read, as the policy lets it; its contribution, for others of which a version is made with it;
+that all ranks have asked for another policy."""
+NO_RANK = 0xFFFFFFFF
+"""In place of one: a time that has come."""
 
 
 SERVERS = 1000

@@ -37,6 +37,10 @@ enum class TraceKind : uint8_t {
   // kEncoded and kDecoded are beside them.
   kDown = 12,
   kUp = 13,
+  // Of a store key, at its server; peer: the worker. key.
+  kHeldUp = 14,   // it has waited; detail: Awaited (server/store/figures.h), round: the version in force after that,
+                  // step: the rank that others have waited for, 0xFFFFFFFF: none
+  kLeftOut = 15,  // its contribution number `round` was late or not finite; detail: Applied (csrc/wire/note.h)
 };
 
 inline constexpr uint32_t kTraceServers = 1000;

@@ -15,7 +15,6 @@ namespace byteps_like {
 
 namespace {
 
-constexpr uint32_t kNoRank = 0xFFFFFFFF;
 constexpr uint32_t kMostSpecs = 1u << 12;  // of a link
 constexpr size_t kMostSpecText = 1u << 10;
 constexpr size_t kMostReads = 1u << 16;      // that a rank may wait for, or leave unread
@@ -67,7 +66,8 @@ struct ShardStore::Reader {
   uint32_t begin = 0, end = 0;         // bytes
   int32_t priority = 0;
   double since = 0;
-  std::optional<Fetch> fetch = {};  // of a table
+  std::optional<double> held_up = {};  // since when others keep it waiting: its own contributions are there
+  std::optional<Fetch> fetch = {};     // of a table
 };
 
 // A contribution, or a first value, that comes in segments.
@@ -93,6 +93,13 @@ struct ShardStore::Sending {
   bool operator<(const Sending& other) const {
     return priority != other.priority ? priority < other.priority : order > other.order;
   }
+};
+
+// A contribution that was not settled when it came.
+struct ShardStore::Pending {
+  uint32_t rank = 0;
+  int64_t clock = 0;
+  double since = 0;
 };
 
 // A rank that waits for a first value, or for another policy.
@@ -130,6 +137,8 @@ struct ShardStore::Entry {
   std::vector<Arrival> arrivals;  // by rank
   std::vector<IdLists> lists;     // by rank, of its link
   std::vector<Reader> readers;
+  std::vector<Pending> pending;
+  KeyFigures* figures = nullptr;
   std::vector<bool> forgotten;  // by rank
   // Since when contributions have been here that no version was made of, nor of others meanwhile.
   std::optional<double> held_since;
@@ -147,13 +156,16 @@ ShardStore::ShardStore(StoreHost& host, ShardMemory& memory) : host_(host), memo
 ShardStore::~ShardStore() = default;
 
 size_t ShardStore::EntryBytes() const {
-  return kEntryBytes + ranks_.size() * (sizeof(Arrival) + sizeof(IdLists) + sizeof(SourceState));
+  const size_t ranks = ranks_.size();
+  return kEntryBytes + ranks * (sizeof(Arrival) + sizeof(IdLists) + sizeof(SourceState)) +
+         KeyFigures::Bytes(static_cast<uint32_t>(ranks));
 }
 
 void ShardStore::Reset(uint32_t ranks) {
   memory_.Refund(keys_.size() * EntryBytes());
   ranks_ = std::vector<Rank>(ranks);
   keys_.clear();
+  figures_.Clear();
   specs_.clear();
 }
 
@@ -230,6 +242,7 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
   entry->arrivals.resize(ranks_.size());
   entry->lists.resize(ranks_.size());
   entry->forgotten.resize(ranks_.size());
+  entry->figures = &figures_.Open(header.key, static_cast<uint32_t>(ranks_.size()));
   return keys_.emplace(header.key, std::move(entry)).first->second.get();
 }
 
@@ -281,9 +294,9 @@ void ShardStore::Propose(Entry& entry, uint32_t rank, const Spec& spec) {
   if (std::ranges::find(entry.proposers, rank, &Opener::rank) != entry.proposers.end()) return;
   entry.proposers.push_back({rank, host_.Now()});
   if (MissingFor(entry).empty()) {
-    ChangeIfAgreed(entry);
+    ChangeIfAgreed(entry, rank);
   } else {
-    Done(entry, entry.key->Rest(rank, host_.Now(), &answers_));
+    Done(entry, entry.key->Rest(rank, host_.Now(), &answers_), rank);
   }
 }
 
@@ -296,15 +309,18 @@ std::vector<uint32_t> ShardStore::MissingFor(const Entry& entry) const {
   return missing;
 }
 
-// False: the job has failed.
-bool ShardStore::ChangeIfAgreed(Entry& entry) {
+// `by`: who has asked for it last, or has left. False: the job has failed.
+bool ShardStore::ChangeIfAgreed(Entry& entry, uint32_t by) {
   if (entry.proposed == nullptr || !MissingFor(entry).empty()) return true;
   entry.former = std::exchange(entry.spec, std::exchange(entry.proposed, nullptr));
   for (const Opener& one : entry.proposers)
     if (entry.key->ledger().source(one.rank).resting) entry.key->Wake(one.rank);
-  if (!Done(entry, entry.key->Change(entry.spec->rules, host_.Now(), &answers_))) return false;
-  for (const Opener& one : std::exchange(entry.proposers, {}))
-    if (!ranks_[one.rank].left) Answer(entry, one.rank, kChanged);
+  if (!Done(entry, entry.key->Change(entry.spec->rules, host_.Now(), &answers_), by)) return false;
+  for (const Opener& one : std::exchange(entry.proposers, {})) {
+    if (ranks_[one.rank].left) continue;
+    if (one.rank != by) HasWaited(entry, one.rank, Awaited::kPolicy, one.since, by);
+    Answer(entry, one.rank, kChanged);
+  }
   return true;
 }
 
@@ -333,7 +349,10 @@ bool ShardStore::Begin(Entry& entry, Result<std::unique_ptr<StoreKey>> key) {
   entry.key = std::move(*key);
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].left && !Done(entry, entry.key->Lose(rank, host_.Now(), &answers_))) return false;
-  for (const Opener& opener : std::exchange(entry.openers, {})) Open(entry, opener.rank);
+  for (const Opener& opener : std::exchange(entry.openers, {})) {
+    HasWaited(entry, opener.rank, Awaited::kValue, opener.since, entry.begun_by);
+    Open(entry, opener.rank);
+  }
   return true;
 }
 
@@ -463,7 +482,8 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
                   std::move(arrival.buffer),
                   lr,
                   {std::move(arrival.list), {}}};
-  Done(entry, entry.key->Push(std::move(whole), host_.Now(), &answers_));
+  if (!Done(entry, entry.key->Push(std::move(whole), host_.Now(), &answers_), rank)) return;
+  if (entry.key->ledger().source(rank).clock <= clock) entry.pending.push_back({rank, clock, contributed_});
 }
 
 // The server has it: its sender may not have heard what became of it.
@@ -473,7 +493,10 @@ void ShardStore::Repeat(Entry& entry, uint32_t rank, const Header& header, const
   if (!note.ok()) return Refuse(rank, entry.number, note.status().message());
   const int64_t next = entry.key->ledger().Clock(rank);
   const int64_t clock = next - static_cast<uint32_t>(static_cast<uint32_t>(next) - header.round);
-  Done(entry, entry.key->Push({{rank, clock, note->base, note->weight}, {}, std::nullopt}, host_.Now(), &answers_));
+  const Status status =
+      entry.key->Push({{rank, clock, note->base, note->weight}, {}, std::nullopt}, host_.Now(), &answers_);
+  for (const PushAnswer& answer : std::exchange(answers_, {})) Say(entry, answer);  // which has been counted
+  Done(entry, status);
 }
 
 // Tables
@@ -570,6 +593,7 @@ void ShardStore::FreeIfForgotten(uint64_t key) {
     if (!ranks_[rank].left && (!entry.forgotten[rank] || entry.arrivals[rank].begun)) return;
   memory_.Refund(EntryBytes());
   keys_.erase(found);
+  figures_.Close(key);
 }
 
 void ShardStore::OnResume(uint32_t rank, const Header& header) {
@@ -584,19 +608,57 @@ void ShardStore::OnResume(uint32_t rank, const Header& header) {
   host_.Answer(rank, answer);
 }
 
-// After a call to the key: tells what it has brought about. False: it has failed, and with it the job.
-bool ShardStore::Done(Entry& entry, const Status& status) {
-  for (const PushAnswer& answer : answers_) Say(entry, answer);
+// After a call to the key, which rank `by` has caused: tells what it has brought about. False: it has failed, and with
+// it the job.
+bool ShardStore::Done(Entry& entry, const Status& status, uint32_t by) {
+  for (const PushAnswer& answer : answers_) {
+    Count(entry, answer, by);
+    Say(entry, answer);
+  }
   answers_.clear();
   if (!status.ok()) {
     host_.FailStore(Status(status.code(), StoreKeyText(entry.number) + ": " + status.message()));
     return false;
   }
   if (entry.key == nullptr) return true;
-  Serve(entry);
+  Serve(entry, by);
   TimeHeld(entry);
   if (const auto at = entry.key->ReadyAt()) host_.CallStoreAt(*at);
   return true;
+}
+
+// What is said of a contribution for the first time.
+void ShardStore::Count(Entry& entry, const PushAnswer& answer, uint32_t by) {
+  const StorePush& push = answer.push;
+  if (answer.applied == Applied::kHeld) return entry.figures->Hold(push.source);
+  entry.figures->Settle(push.source, answer.applied, static_cast<uint64_t>(answer.version - 1 - push.base));
+  if (answer.applied != Applied::kCounted && Tracing())
+    host_.Record({.kind = TraceKind::kLeftOut,
+                  .detail = static_cast<uint8_t>(answer.applied),
+                  .begin = TraceClock(),
+                  .key = entry.number,
+                  .round = static_cast<uint32_t>(push.clock),
+                  .peer = push.source});
+  const auto found = std::ranges::find_if(
+      entry.pending, [&](const Pending& one) { return one.rank == push.source && one.clock == push.clock; });
+  if (found == entry.pending.end()) return;
+  HasWaited(entry, found->rank, Awaited::kVersion, found->since, by);
+  entry.pending.erase(found);
+}
+
+void ShardStore::HasWaited(const Entry& entry, uint32_t rank, Awaited what, double since, uint32_t whom) {
+  const double seconds = host_.Now() - since;
+  entry.figures->Wait(rank, what, seconds, whom);
+  if (!Tracing()) return;
+  const auto duration = static_cast<int64_t>(seconds * 1e9);
+  host_.Record({.kind = TraceKind::kHeldUp,
+                .detail = static_cast<uint8_t>(what),
+                .begin = TraceClock() - duration,
+                .duration = duration,
+                .key = entry.number,
+                .round = entry.key == nullptr ? 0 : static_cast<uint32_t>(entry.key->ledger().version()),
+                .peer = rank,
+                .step = whom});
 }
 
 void ShardStore::TimeHeld(Entry& entry) {
@@ -632,8 +694,8 @@ void ShardStore::OnLeft(uint32_t rank) {
   for (auto& [number, entry] : keys_) {
     numbers.push_back(number);
     entry->arrivals[rank] = {};
-    if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_))) return;
-    if (!ChangeIfAgreed(*entry)) return;
+    if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_), rank)) return;
+    if (!ChangeIfAgreed(*entry, rank)) return;
   }
   for (const uint64_t number : numbers) FreeIfForgotten(number);
 }
@@ -659,15 +721,26 @@ void ShardStore::OnPull(uint32_t rank, const Header& header) {
 }
 
 // A reader sees its own contributions: those before a pull, and the one that a result answers.
-bool ShardStore::MayHave(const Entry& entry, const Reader& reader) const {
+bool ShardStore::HasOwn(const Entry& entry, const Reader& reader) const {
   const Ledger& ledger = entry.key->ledger();
   const bool result = reader.type == FrameType::kResult;
-  const int64_t here = result ? ledger.source(reader.rank).clock : ledger.Clock(reader.rank);
-  return here >= reader.clock && ledger.version() >= reader.least && ledger.MayRead(reader.rank);
+  return (result ? ledger.source(reader.rank).clock : ledger.Clock(reader.rank)) >= reader.clock;
 }
 
-void ShardStore::Serve(Entry& entry) {
-  std::erase_if(entry.readers, [&](const Reader& reader) { return MayHave(entry, reader) && Send(entry, reader); });
+bool ShardStore::MayHave(const Entry& entry, const Reader& reader) const {
+  const Ledger& ledger = entry.key->ledger();
+  return HasOwn(entry, reader) && ledger.version() >= reader.least && ledger.MayRead(reader.rank);
+}
+
+void ShardStore::Serve(Entry& entry, uint32_t by) {
+  std::erase_if(entry.readers, [&](Reader& reader) {
+    if (!MayHave(entry, reader)) {
+      if (!reader.held_up && HasOwn(entry, reader)) reader.held_up = host_.Now();
+      return false;
+    }
+    if (reader.held_up) HasWaited(entry, reader.rank, Awaited::kReading, *reader.held_up, by);
+    return Send(entry, reader);
+  });
 }
 
 // False: there is no answer, and the job has failed.

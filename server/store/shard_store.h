@@ -13,10 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "csrc/base/trace.h"
 #include "csrc/transport/links/link.h"
 #include "csrc/wire/frame.h"
 #include "server/memory.h"
 #include "server/store/fetch.h"
+#include "server/store/figures.h"
 #include "server/store/store_key.h"
 
 namespace byteps_like {
@@ -30,6 +32,7 @@ class StoreHost {
   virtual void FailStore(const Status& why) = 0;                    // ends the job
   virtual double Now() const = 0;                                   // seconds of any one clock
   virtual void CallStoreAt(double time) = 0;                        // ShardStore::PassTime, then
+  virtual void Record(TraceRecord record) = 0;                      // of this server, for the timeline
 
  protected:
   ~StoreHost() = default;
@@ -43,6 +46,7 @@ class ShardStore {
   void Reset(uint32_t ranks);  // forgets everything, for a world of so many
   bool Holds(uint64_t key) const { return !keys_.empty() && keys_.contains(key); }
   bool empty() const { return keys_.empty(); }
+  const StoreFigures& figures() const { return figures_; }  // which any thread may read
 
   // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC, of a key that it holds.
   void OnSpec(uint32_t rank, const Header& header, std::string_view text);
@@ -74,11 +78,11 @@ class ShardStore {
   std::vector<Wait> Waits() const;  // the longest of each rank that waits
 
  private:
-  enum class Awaited { kValue, kReading, kVersion, kPolicy };
   struct Spec;
   struct Reader;
   struct Opener;
   struct Arrival;
+  struct Pending;
   struct Sending;
   struct Entry;
   struct Rank;
@@ -91,7 +95,7 @@ class ShardStore {
   void Answer(const Entry& entry, uint32_t rank, Opened how);
   void Propose(Entry& entry, uint32_t rank, const Spec& spec);
   std::vector<uint32_t> MissingFor(const Entry& entry) const;
-  bool ChangeIfAgreed(Entry& entry);
+  bool ChangeIfAgreed(Entry& entry, uint32_t by);
   bool BeginAsZeros(Entry& entry);
   bool Begin(Entry& entry, Result<std::unique_ptr<StoreKey>> key);
   Result<std::unique_ptr<StoreKey>> KeyOf(const Entry& entry, ShardBuffer value);
@@ -105,9 +109,12 @@ class ShardStore {
   void Finish(Entry& entry, uint32_t rank, Arrival arrival);
   void Contribute(Entry& entry, uint32_t rank, Arrival arrival);
   void Repeat(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload);
-  bool Done(Entry& entry, const Status& status);
+  bool Done(Entry& entry, const Status& status, uint32_t by = kNoRank);
+  void Count(Entry& entry, const PushAnswer& answer, uint32_t by);
+  void HasWaited(const Entry& entry, uint32_t rank, Awaited what, double since, uint32_t whom);
   void Say(const Entry& entry, const PushAnswer& answer);
-  void Serve(Entry& entry);
+  void Serve(Entry& entry, uint32_t by = kNoRank);
+  bool HasOwn(const Entry& entry, const Reader& reader) const;
   bool MayHave(const Entry& entry, const Reader& reader) const;
   bool Send(const Entry& entry, const Reader& reader);
   std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Fetch& fetch, Header& header);
@@ -121,6 +128,7 @@ class ShardStore {
   ShardMemory& memory_;
   std::map<std::string, std::unique_ptr<Spec>, std::less<>> specs_;  // by text
   std::unordered_map<uint64_t, std::unique_ptr<Entry>> keys_;
+  StoreFigures figures_;
   std::vector<Rank> ranks_;
   std::vector<PushAnswer> answers_;  // of the call under way
   uint64_t order_ = 0;

@@ -283,6 +283,11 @@ def query_status(config: Config, timeout: float = 5.0) -> JobStatus:
     return control_loop().run(_query(config, timeout))
 
 
+def query_names(config: Config, tensors: Sequence[int], timeout: float = 5.0) -> dict[int, str]:
+    """What users call the tensors of these ids, as far as the scheduler knows them. Raises as above."""
+    return control_loop().run(_query_names(config, tensors, timeout))
+
+
 def order_record(config: Config, order: RecordingOrder, timeout: float = 5.0) -> int:
     """Has all members of a running job record a timeline, without being one; how many were told. Raises as above."""
     return control_loop().run(_order_record(config, order, timeout))
@@ -312,6 +317,14 @@ async def _order_record(config: Config, order: RecordingOrder, timeout: float) -
     request = pb.RecordRequest(order=order.to_text())
     reply: pb.RecordReply = await one_call(config, load(config), "Record", request, timeout)
     return int(reply.members)
+
+
+async def _query_names(config: Config, tensors: Sequence[int], timeout: float) -> dict[int, str]:
+    from byteps_like.control.calls.session import one_call
+
+    request = pb.NamesRequest(tensor_ids=tensors)
+    reply: pb.NamesReply = await one_call(config, load(config), "Names", request, timeout)
+    return dict(reply.names)
 
 
 async def _query(config: Config, timeout: float) -> JobStatus:

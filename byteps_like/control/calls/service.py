@@ -76,6 +76,7 @@ class SchedulerService:
             "Leave": self.leave,
             "Decline": self.decline,
             "Status": self.status,
+            "Names": self.names,
             "Record": self.record,
         }
 
@@ -220,6 +221,10 @@ class SchedulerService:
         """What is known of the job and its members."""
         del request
         return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started)
+
+    async def names(self, request: pb.NamesRequest) -> pb.NamesReply:
+        """What users call these tensors."""
+        return pb.NamesReply(names=self._declarations.names(request.tensor_ids) if self._declarations else {})
 
     async def record(self, request: pb.RecordRequest) -> pb.RecordReply:
         """Tells all members to record a timeline, or to end that."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
@@ -92,6 +92,10 @@ class Declarations:
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""
         return name_keys(text, self._names)
+
+    def names(self, tensors: Iterable[int]) -> dict[int, str]:
+        """By tensor id, of those that there are."""
+        return {number: self._names[number] for number in tensors if number in self._names}
 
     def _place(self, spec: TensorSpec) -> Declared:
         number, self._next_id = self._next_id, self._next_id + 1

@@ -12,12 +12,15 @@ from byteps_like.control.calls.client import ControlClient
 from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.control.types import Member, MemberRole, View
 from byteps_like.errors import BytePSLikeError, MismatchError, StalledError
-from byteps_like.server.admin import drain_server, server_stats
+from byteps_like.server.admin import drain_server, server_kept, server_stats
+from byteps_like.server.figures import KeptFigures, RankFigures
 from byteps_like.server.process import EmbeddedServer, Notify, ServerProcess
 
 CONFIG = Config(
     job="serve", secret="a secret that only the tests know", num_servers=1, shards=2, heartbeat_interval=0.1
 )
+
+KEPT = KeptFigures(3, (RankFigures(), RankFigures(1, 2, 3, 4, 5, 6, 7, (0.5, 1.5, 2.5, 3.5), (4.5, 5.5, 6.5, 7.5))))
 
 
 @dataclass
@@ -42,6 +45,9 @@ class FakeStore:
 
     def stats(self) -> dict[str, int]:
         return {"open_rounds": self.open_rounds, "payload_sent": 17}
+
+    def kept(self) -> dict[int, KeptFigures]:
+        return {7: KEPT}
 
     def stop(self) -> None:
         self.stopped = True
@@ -129,6 +135,7 @@ def test_stats_and_draining(rig: Rig) -> None:
     admin = world.servers[0].admin
     stats = server_stats(rig.config, admin)
     assert (stats.rank, stats.epoch, dict(stats.counters)) == (0, 1, {"open_rounds": 3.0, "payload_sent": 17.0})
+    assert server_kept(rig.config, admin) == {7: KEPT}
     assert not drain_server(rig.config, admin, timeout=0.1)
     rig.stores[0].open_rounds = 0
     assert drain_server(rig.config, admin, timeout=10)

@@ -509,4 +509,147 @@ TEST_CASE("store: no more memory than the limit") {
   CHECK(rank.link().ReceiveError().find("memory") != std::string::npos);
 }
 
+// Of a server's only key.
+RankTotals FiguresOf(TestServer& server, uint32_t rank) {
+  const auto tensors = (*server).shards()[0]->figures().Read();
+  REQUIRE(tensors.size() == 1);
+  CHECK(tensors[0].tensor == kKey >> 16);
+  CHECK(tensors[0].keys == 1);
+  return tensors[0].ranks[rank];
+}
+
+double Waited(const RankTotals& totals, Awaited what) { return totals.waited[static_cast<size_t>(what)]; }
+double WaitedFor(const RankTotals& totals, Awaited what) { return totals.awaited[static_cast<size_t>(what)]; }
+
+TEST_CASE("store: each contribution is counted once, by what became of it, however often it comes") {
+  TestServer server(2);
+  const std::string spec = Spec("k_of_n:grace=0,k=1,late=next,max_age=1");
+  Reader other(server, 1);
+  {
+    Reader one(server, 0);
+    for (Reader* rank : {&one, &other}) rank->Opened(spec, 2);
+    one.Push({1, 1}, 0);
+    CHECK(one.Applied() == "0 counted 1");
+    one.Push({1, std::nanf("")}, 1, {.base = 1});
+    CHECK(one.Applied() == "1 not finite 2");
+    one.Push({1, 1}, 2, {.base = 1});
+    CHECK(one.Applied() == "2 counted 3");
+    other.Push({1, 1}, 0);  // two too old
+    CHECK(other.Applied() == "0 late 3");
+  }
+  Reader again(server, 0);
+  again.Opened(spec, 2);
+  again.Push({1, 1}, 1, {.base = 1});
+  CHECK(again.Applied() == "1 not finite 2");
+  again.Push({1, 1}, 2, {.base = 1});
+  CHECK(again.Applied() == "2 counted 3");
+  const RankTotals one = FiguresOf(server, 0), two = FiguresOf(server, 1);
+  CHECK(one.clock == 3);
+  CHECK(one.counted == 2);
+  CHECK(one.not_finite == 1);
+  CHECK(one.late == 0);
+  CHECK(one.held == 0);
+  CHECK(one.ages == 1);
+  CHECK(one.oldest == 1);
+  CHECK(two.clock == 1);
+  CHECK(two.late == 1);
+  CHECK(two.counted == 0);
+  CHECK(two.oldest == 0);
+}
+
+TEST_CASE("store: what is held is counted when it is, and again in the end; its wait is that for others") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp"), 2);
+  one.Push({1, 1}, 0);
+  one.Push({1, 1}, 1);
+  CHECK(one.Applied() == "1 held 0");
+  CHECK(one.HearsNothing());  // a tenth of a second
+  for (uint32_t clock = 0; clock < 2; ++clock) other.Push({1, 1}, clock);
+  CHECK(one.Applied() == "0 counted 1");
+  CHECK(one.Applied() == "1 counted 2");
+  for (const char* said : {"0 counted 1", "1 counted 2"}) CHECK(other.Applied() == said);
+  const RankTotals fast = FiguresOf(server, 0), slow = FiguresOf(server, 1);
+  CHECK(fast.held == 1);
+  CHECK(fast.counted == 2);
+  CHECK(fast.ages == 1);
+  CHECK(slow.held == 0);
+  CHECK(Waited(fast, Awaited::kVersion) >= 0.2);  // of both
+  CHECK(WaitedFor(slow, Awaited::kVersion) == Waited(fast, Awaited::kVersion));
+  CHECK(Waited(slow, Awaited::kVersion) == 0);
+  CHECK(Waited(fast, Awaited::kReading) == 0);
+}
+
+TEST_CASE("store: the time for which a rank may not read is that of the rank that it has waited for") {
+  TestServer server(3);
+  Reader fast(server, 0), slow(server, 1), third(server, 2);
+  for (Reader* rank : {&fast, &slow, &third}) rank->Opened(Spec("ssp:s=0"), 4);
+  third.Push(Values(4, 1), 0);
+  third.Applied();
+  fast.Pull(4, 1);  // its own is not here yet, which is nobody's fault
+  CHECK(fast.HearsNothing());
+  const auto came = Clock::now();
+  fast.Push(Values(4, 1), 0);
+  fast.Applied();
+  CHECK(fast.HearsNothing());
+  slow.Push(Values(4, 1), 0, {.base = 2});
+  fast.Value(4, 3);
+  const std::chrono::duration<double> since = Clock::now() - came;
+  const double waited = Waited(FiguresOf(server, 0), Awaited::kReading);
+  CHECK(waited >= 0.1);
+  CHECK(waited <= since.count());
+  CHECK(WaitedFor(FiguresOf(server, 1), Awaited::kReading) == waited);
+  CHECK(WaitedFor(FiguresOf(server, 2), Awaited::kReading) == 0);
+  CHECK(Waited(FiguresOf(server, 1), Awaited::kReading) == 0);
+}
+
+TEST_CASE("store: a wait for a first value is the root's, one for a policy that of who has asked for it last") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  one.Spec(Spec("bsp"), 2, 1);
+  CHECK(one.HearsNothing());
+  CHECK(other.Opened(Spec("bsp"), 2, 1).header.aux == kLacksValue);
+  other.Push({1, 1}, 0, {.bits = kLastBlock | kInitial});
+  one.Next(FrameType::kOpened);
+  CHECK(Waited(FiguresOf(server, 0), Awaited::kValue) >= 0.1);
+  CHECK(WaitedFor(FiguresOf(server, 1), Awaited::kValue) == Waited(FiguresOf(server, 0), Awaited::kValue));
+  one.Change(Spec("asp"), 2, 1);
+  CHECK(one.HearsNothing());
+  other.Change(Spec("asp"), 2, 1);
+  one.Next(FrameType::kOpened);
+  CHECK(Waited(FiguresOf(server, 0), Awaited::kPolicy) >= 0.1);
+  CHECK(WaitedFor(FiguresOf(server, 1), Awaited::kPolicy) == Waited(FiguresOf(server, 0), Awaited::kPolicy));
+  CHECK(Waited(FiguresOf(server, 1), Awaited::kPolicy) == 0);
+}
+
+TEST_CASE("store: the partitions of a tensor are counted together, and no more once they are forgotten") {
+  StoreFigures figures;
+  KeyFigures& first = figures.Open((7ull << 16) | 0, 2);
+  KeyFigures& second = figures.Open((7ull << 16) | 1, 2);
+  figures.Open(8ull << 16, 2);
+  for (int time = 0; time < 3; ++time) first.Settle(0, Applied::kCounted, 2);
+  second.Settle(0, Applied::kCounted, 5);
+  second.Settle(0, Applied::kLate, 0);
+  first.Wait(0, Awaited::kReading, 1.5, 1);
+  second.Wait(0, Awaited::kReading, 1.0, 1);
+  second.Wait(0, Awaited::kReading, 0.25, kNoRank);
+  const auto tensors = figures.Read();
+  REQUIRE(tensors.size() == 2);
+  const RankTotals& one = tensors[0].ranks[0];
+  CHECK(tensors[0].tensor == 7);
+  CHECK(tensors[0].keys == 2);
+  CHECK(one.clock == 2);
+  CHECK(one.counted == 4);
+  CHECK(one.late == 1);
+  CHECK(one.ages == 11);
+  CHECK(one.oldest == 5);
+  CHECK(Waited(one, Awaited::kReading) == 1.5);
+  CHECK(WaitedFor(tensors[0].ranks[1], Awaited::kReading) == 1.5);
+  figures.Close((7ull << 16) | 0);
+  CHECK(figures.Read()[0].keys == 1);
+  CHECK(figures.Read()[0].ranks[0].clock == 2);
+  figures.Clear();
+  CHECK(figures.Read().empty());
+}
+
 }  // namespace byteps_like::testing
