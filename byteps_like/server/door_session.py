@@ -10,15 +10,16 @@ from typing import Protocol
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.door import Hello
-from byteps_like.wire.frame import FrameFlag, FrameType, Header, check_payload, decode_header
+from byteps_like.wire.frame import NACKED_ROWS, FrameFlag, FrameType, Header, check_payload, decode_header
 from byteps_like.wire.note import NOTE_BYTES, Applied
 
 SEGMENT = 1 << 20  # largest payload a worker may send
 WINDOW = 32 << 20  # most bytes of contributions a worker may have unanswered
 
 _ALLOWED = frozenset(
-    {FrameType.PUSH, FrameType.RESUME, FrameType.ERROR, FrameType.GOODBYE, FrameType.SPEC, FrameType.PULL}
-)
+    {FrameType.PUSH, FrameType.RESUME, FrameType.ERROR, FrameType.GOODBYE, FrameType.SPEC, FrameType.PULL,
+     FrameType.KEYS, FrameType.ROWS, FrameType.FETCH}
+)  # fmt: skip
 
 
 class FrameLink(Protocol):
@@ -45,13 +46,13 @@ class Unanswered:
     """Bytes of contributions that a worker has pushed, and has no answer to.
 
     Of a store key those of one contribution don't count: other ranks decide when it is answered, and its value takes as
-    much memory anyway.
+    much memory anyway. Of a table, whose contributions differ, that is the largest.
     """
 
     def __init__(self) -> None:
         self._of_rounds = 0
         self._totals: dict[tuple[int, int], int] = {}
-        """Bytes of each store key's value, by shard and key."""
+        """Bytes of a contribution to each store key, by shard and key."""
         self._of_stores: Counter[tuple[int, int]] = Counter()
         self._excess = 0
 
@@ -66,7 +67,9 @@ class Unanswered:
         if header.type == FrameType.SPEC:
             self._set(key, 0)  # a first value gets no answer of its own
             self._totals[key] = header.total
-        elif header.type == FrameType.PUSH and key in self._totals:
+        elif header.type in (FrameType.PUSH, FrameType.ROWS) and key in self._totals:
+            if header.type == FrameType.ROWS:
+                self._allow(key, header.total)
             noted = NOTE_BYTES if header.flags & FrameFlag.NOTED else 0
             self._set(key, self._of_stores[key] + header.length - noted)
         elif header.type == FrameType.PUSH:
@@ -76,9 +79,17 @@ class Unanswered:
         """A frame from that shard."""
         key = shard, header.key
         if header.type == FrameType.APPLIED and header.aux != Applied.HELD:
-            self._set(key, self._of_stores[key] - self._totals.get(key, 0))
+            self._set(key, self._of_stores[key] - header.total)
+        elif header.type == FrameType.NACK and header.total == NACKED_ROWS:
+            self._set(key, 0)  # they come again
         elif header.type == FrameType.RESULT and key not in self._totals:
             self._of_rounds = max(0, self._of_rounds - header.length)
+
+    def _allow(self, key: tuple[int, int], total: int) -> None:
+        before = self._of_stores[key]
+        self._set(key, 0)
+        self._totals[key] = max(self._totals[key], total)
+        self._set(key, before)
 
     def _set(self, key: tuple[int, int], nbytes: int) -> None:
         most = self._totals.get(key, 0)

@@ -12,17 +12,30 @@ from typing_extensions import override
 
 from byteps_like.errors import DeadlineError
 from byteps_like.store.future import Future, Landed, PartsFlight
+from byteps_like.worker.keeping import Outcome
 
 
 class RowsFuture(Future):
     """A push or a pull of rows in flight. What has been pulled is its `value`, and with `pull_range` its `keys`."""
 
     def __init__(
-        self, flights: Sequence[PartsFlight], landed: Landed, weight: float = 1.0, out: Callable[[], Any] | None = None
+        self,
+        flights: Sequence[PartsFlight],
+        landed: Landed,
+        weight: float = 1.0,
+        *,
+        idle: Sequence[PartsFlight] = (),
+        out: Callable[[], Any] | None = None,
     ) -> None:
-        """`out`: (keys, value) of what has been read, once it is there."""
-        super().__init__(flights, landed, weight)
+        """`idle`: to shards that get no rows; it is done when they are, too, and says nothing of them where there are
+        others. `out`: (keys, value) of what has been read, once it is there."""
+        super().__init__([*flights, *idle], landed, weight)
+        self._told = flights or idle
         self._out = out
+
+    @override
+    def _settled(self) -> list[tuple[PartsFlight, Outcome]]:
+        return [(flight, outcome) for flight, outcome in super()._settled() if flight in self._told]
 
     def _read(self) -> tuple[Any, Any]:
         self.wait()

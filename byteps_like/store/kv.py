@@ -122,20 +122,30 @@ class KV:
         array = outgoing(values, self._dtype).reshape(shape)
         rows = [one.of(array) for one in split.shards]
         note = Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss)
-        runs = self._versions.by_base(range(len(rows)), base)
-        return self._calls.begin(partial(self._push, split, rows, note, runs, priority), after, weight)
+        bases = self._bases(split, base)
+        return self._calls.begin(partial(self._push, split, rows, note, bases, priority), after, weight)
+
+    def _bases(self, split: RowSplit, base: int | None) -> list[int]:
+        """Of each shard the version that a contribution is computed on: where it has no rows, any."""
+        if base is not None:
+            self._versions.check(range(len(split.shards)), base)
+            return [base] * len(split.shards)
+        pulled, newest = self._versions.pulled(), self._versions.newest()
+        return [(pulled if len(one) else newest)[one.shard] for one in split.shards]
 
     def _push(
-        self, split: RowSplit, rows: list[Array], note: Note, runs: Sequence[tuple[range, int]], priority: int | None
+        self, split: RowSplit, rows: list[Array], note: Note, bases: Sequence[int], priority: int | None
     ) -> RowsFuture:
-        flights = []
-        for shards, known in runs:
-            own = replace(note, base=known)
+        groups: dict[tuple[bool, int], list[int]] = {}
+        for one, known in zip(split.shards, bases, strict=True):
+            groups.setdefault((len(one) == 0, known), []).append(one.shard)
+        flights: dict[bool, list[PartsFlight]] = {False: [], True: []}
+        for (is_idle, known), shards in groups.items():
             placed = [RowsAt(shard, split.shards[shard].rows, rows[shard].ctypes.data) for shard in shards]
-            handle = self._table.push(placed, own, priority=priority)
+            handle = self._table.push(placed, replace(note, base=known), priority=priority)
             held.hold(handle, rows)
-            flights.append(PartsFlight(handle, shards, known))
-        return RowsFuture(flights, self._versions.heard, note.weight)
+            flights[is_idle].append(PartsFlight(handle, shards, known))
+        return RowsFuture(flights[False], self._versions.heard, note.weight, idle=flights[True])
 
     def pull(
         self, keys: Any, out: Any = None, *, priority: int | None = None, after: Sequence[Future] = ()

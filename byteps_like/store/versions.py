@@ -29,6 +29,11 @@ class Versions:
         with self._lock:
             return tuple(self._pulled)
 
+    def newest(self) -> tuple[int, ...]:
+        """By part, the newest version that this rank knows of."""
+        with self._lock:
+            return tuple(self._newest)
+
     def heard(self, found: Found) -> None:
         """What has become of an operation."""
         with self._lock:
@@ -41,12 +46,13 @@ class Versions:
     def by_base(self, parts: range, base: int | None) -> list[tuple[range, int]]:
         """Runs of parts that are computed on one version: `base`, or of each the one that was read last."""
         if base is not None:
-            self._check_base(parts, base)
+            self.check(parts, base)
             return [(parts, base)]
         runs = [(list(run), known) for known, run in groupby(parts, key=self.pulled().__getitem__)]
         return [(range(chosen[0], chosen[-1] + 1, parts.step), known) for chosen, known in runs]
 
-    def _check_base(self, parts: range, base: int) -> None:
+    def check(self, parts: range, base: int) -> None:
+        """Raises InvalidArgumentError for a version of these that this rank can't know."""
         with self._lock:
             known = min((self._newest[part] for part in parts), default=base)
         if not 0 <= base <= known:

@@ -21,7 +21,7 @@ from byteps_like.portable.dealer import Dealer, Trouble
 from byteps_like.server import door_session
 from byteps_like.server.door_session import Unanswered
 from byteps_like.wire.door import DoorKind, Envelope, Welcome, decode_envelope, decode_welcome
-from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, seal
+from byteps_like.wire.frame import NACKED_ROWS, FrameFlag, FrameType, Header, decode_header, seal
 from byteps_like.wire.note import Applied
 
 PUSH = Header(FrameType.PUSH, view=1, member=FIRST, key=1, total=8)
@@ -218,6 +218,21 @@ def test_of_each_store_key_one_contribution_may_be_unanswered():
     unanswered.answered(1, replace(APPLIED, key=2))
     assert unanswered.nbytes == 1000, "of another shard, or no answer"
     unanswered.answered(0, replace(APPLIED, key=2))
+    assert unanswered.nbytes == 0
+
+
+def test_of_a_table_the_largest_contribution_may_be_unanswered():
+    """And one that is refused comes again."""
+    unanswered = Unanswered()
+    unanswered.pushed(0, replace(SPEC, total=8))
+    rows = replace(PUSH, type=FrameType.ROWS, key=1)
+    for nbytes, excess in ((400, 0), (1000, 400), (100, 500)):
+        unanswered.pushed(0, replace(rows, total=nbytes, flags=int(FrameFlag.NOTED), length=nbytes + 32))
+        assert unanswered.nbytes == excess
+    unanswered.answered(0, replace(APPLIED, total=400))
+    assert unanswered.nbytes == 100
+    unanswered.answered(0, Header(FrameType.NACK, key=1, total=NACKED_ROWS))
+    unanswered.pushed(0, replace(rows, total=1000, length=1000))
     assert unanswered.nbytes == 0
 
 

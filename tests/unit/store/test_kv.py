@@ -57,7 +57,7 @@ def test_every_push_is_one_at_every_shard_and_a_pull_asks_those_that_have_rows()
     kv, table = made()
     kv.push([1], [[1]])
     kv.push([], np.zeros((0, 1), np.int64)).wait()
-    assert table.versions == [2, 2, 2] and [shards for shards, _ in table.notes] == [[0, 1, 2]] * 2
+    assert table.versions == [2, 2, 2] and [shards for shards, _ in table.notes] == [[0], [1, 2], [0, 1, 2]]
     kv.pull([1, 5 << 52]).wait()
     assert table.reads == [[0, 2]]
     assert kv.pull([]).value.shape == (0, 1) and kv.pull([]).done()
@@ -107,11 +107,13 @@ def test_contributions_are_computed_on_what_was_pulled_of_each_shard():
         kv.push([1], [[1]]).wait()
     kv.pull([1]).wait()
     future = kv.push([1], [[1]], lr=0.5, weight=2.0)
-    assert [(shards, note.base) for shards, note in table.notes[2:]] == [([0], 2), ([1, 2], 0)]
-    assert {(note.lr, note.weight) for _, note in table.notes[2:]} == {(0.5, 2.0)}
-    assert (future.age, future.version, future.weight, future.value, future.keys) == (2, 3, 2.0, None, None)
-    assert kv.push([1], [[1]], base=3).age == 0
-    with pytest.raises(InvalidArgumentError, match="base=9 of 'kv/t': this rank knows of versions 0 to 4"):
+    assert [(shards, note.base) for shards, note in table.notes[4:]] == [([0], 2), ([1, 2], 2)]
+    assert {(note.lr, note.weight) for _, note in table.notes[4:]} == {(0.5, 2.0)}
+    assert (future.age, future.version, future.weight, future.value, future.keys) == (0, 3, 2.0, None, None)
+    assert kv.push([1 << 52], [[1]]).age == 3, "what has not been pulled yet is version 0"
+    kv.pull([1]).wait()
+    assert kv.push([1], [[1]], base=3).age == 1
+    with pytest.raises(InvalidArgumentError, match="base=9 of 'kv/t': this rank knows of versions 0 to 5"):
         kv.push([1], [[1]], base=9)
 
 
