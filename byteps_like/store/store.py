@@ -69,6 +69,7 @@ class Store:
         combine: str = "mean",
         age: str | None = None,
         damp: str | None = None,
+        together: bool = True,
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments, and tensors of the same names, shapes and dtypes: NumPy's arrays
@@ -79,8 +80,9 @@ class Store:
         GradientCoding's `combine`; integers have no mean.
         `age`: a factor of weights, "inverse" or "exp", by how old they are; `damp`: the same outside of the mean.
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
-        `tensors`, or "zeros"; a value that servers have already, under this name, stays. `worker`: whose job it is,
-        where this process is in several.
+        `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of
+        one shape and dtype are cut alike and kept on the same shards, which `call` needs; without it each is placed for
+        itself, which balances many small ones better. `worker`: whose job it is, where this process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -94,7 +96,8 @@ class Store:
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
             for key, value in tensors.items()
         ]
-        self._open = dict(zip(tensors, self._keep(specs, list(arrays.values())), strict=True))
+        placed = _beside_one_another(specs) if together else specs
+        self._open = dict(zip(tensors, self._keep(placed, list(arrays.values())), strict=True))
 
     def change(self, consistency: Policy | str) -> None:
         """From here on another policy holds for all tensors, for contributions that wait, too. All ranks call it, each
@@ -268,3 +271,13 @@ def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: StoreTe
         raise InvalidArgumentError(f"{name!r} has {nbytes} bytes: at most {LARGEST_PARTITION} stay whole")
     row = nbytes if whole else _row(shape, terms) * dtype.itemsize
     return TensorSpec(name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0)
+
+
+def _beside_one_another(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Each beside the first of its shape and dtype."""
+    first: dict[tuple[DType, tuple[int, ...]], str] = {}
+    return [
+        replace(spec, beside=name) if (name := first.setdefault((spec.dtype, spec.shape), spec.name)) != spec.name
+        else spec
+        for spec in specs
+    ]  # fmt: skip

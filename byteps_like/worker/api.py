@@ -36,6 +36,9 @@ class TensorSpec:
 
     row_bytes: int = 0
     """No partition splits so many bytes, but for the tensor's end; 0: any element may begin one."""
+    beside: str = ""
+    """The name of a tensor of as many bytes, declared before: this one is cut where that is, and each partition is on
+    the same shard; "": anywhere. The first rank to declare decides."""
     says_all: bool = False
     """The name says what is here: who uses it means the same, and nothing needs to be compared."""
     details: str = field(default="", compare=False, repr=False)

@@ -196,12 +196,14 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
         codec=spec.codec,
         details=spec.details,
         row_bytes=spec.row_bytes,
+        beside=spec.beside,
     )
 
 
 def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
     """A tensor's declaration. Raises InvalidArgumentError for an unknown dtype, or an extent or size that can't be."""
     bounds.short("tensor's name", message.name)
+    bounds.short("name of the tensor beside it", message.beside)
     bounds.short("codec", message.codec)
     bounds.short("details", message.details, bounds.LONGEST_DETAILS)
     bounds.whole("number of extents", len(message.shape), 0, bounds.MOST_EXTENTS)
@@ -215,7 +217,7 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
         _partition_bytes(message.partition_bytes)
     spec = TensorSpec(
         message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
-        row_bytes=message.row_bytes, details=message.details,
+        row_bytes=message.row_bytes, beside=message.beside, details=message.details,
     )  # fmt: skip
     bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
     bounds.whole(f"bytes of a row of tensor {spec.name!r}", spec.row_bytes, 0, spec.nbytes)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.types import Move, View
-from byteps_like.errors import MismatchError
+from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
 from byteps_like.worker.api import Declared, TensorSpec, first_difference
 
@@ -100,15 +100,28 @@ class Declarations:
     def _place(self, spec: TensorSpec) -> Declared:
         number, self._next_id = self._next_id, self._next_id + 1
         room("tensors of this epoch", len(self._names) + 1, MOST_NAMES)
-        declared = self._placer.place(number, spec)
+        declared = self._placed(number, spec)
         self._parts += len(declared.partitions)
         room("partitions of this epoch's tensors", self._parts, MOST_PARTS)
         self._names[number] = spec.name
         return declared
 
+    def _placed(self, number: int, spec: TensorSpec) -> Declared:
+        if not spec.beside:
+            return self._placer.place(number, spec)
+        other = self._entries.get(spec.beside)
+        if other is None:
+            raise InvalidArgumentError(
+                f"can't place tensor {spec.name!r} beside {spec.beside!r}: no rank has declared that"
+            )
+        return self._placer.place_beside(number, spec, other.newest)
+
     def _move(self, entry: _Entry) -> Move:
         self._parts -= len(entry.newest.partitions)  # to another placer, which knows nothing of it
-        entry.newest = self._place(entry.declared.spec)
+        spec = entry.declared.spec
+        if spec.beside not in self._entries:  # that is not in use any more
+            spec = replace(spec, beside="")
+        entry.newest = self._place(spec)
         entry.moved.append(entry.newest.tensor_id)
         if len(entry.moved) > _PLACES_NAMED:
             del self._names[entry.moved.popleft()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf, lcm, log2
 from typing import TYPE_CHECKING
@@ -133,6 +133,20 @@ class Placer:
             slot.load += nbytes
             parts.append(Partition(tensor_id << 16 | part, offset, nbytes, slot.server, slot.shard))
             offset += nbytes
+        return Declared(spec, tensor_id, tuple(parts))
+
+    def place_beside(self, tensor_id: int, spec: TensorSpec, other: Declared) -> Declared:
+        """The partitions of `spec`, cut as those of `other`, which this placer has placed, and where they live. Raises
+        InvalidArgumentError where it can't be cut so."""
+        row = spec.row_bytes or 1
+        splits = [part.offset for part in other.partitions if part.offset % row]
+        if spec.nbytes != other.spec.nbytes or splits:
+            why = f"rows of {row} bytes" if splits else f"{spec.nbytes} bytes, not {other.spec.nbytes}"
+            raise InvalidArgumentError(f"can't place tensor {spec.name!r} beside {spec.beside!r}: it has {why}")
+        slots = {(slot.server, slot.shard): slot for slot in self._slots}
+        for part in other.partitions:
+            slots[part.server, part.shard].load += part.nbytes
+        parts = (replace(part, key=tensor_id << 16 | number) for number, part in enumerate(other.partitions))
         return Declared(spec, tensor_id, tuple(parts))
 
     def leave(self, placed: Declared) -> None:

@@ -26,7 +26,9 @@ class StoreRounds(OuterRounds):
         self.values, self._policy = values, policy
         self._names = [f"fragment.{number}" for number in range(len(values))]
         kept = dict(zip(self._names, values, strict=True))
-        self._store = Store(name, kept, consistency=policy, update=outer, whole=outer.whole, worker=worker)
+        self._store = Store(
+            name, kept, consistency=policy, update=outer, whole=outer.whole, together=False, worker=worker
+        )
         self._reads: dict[int, Future] = {}
         self._pushes: list[deque[Future]] = [deque() for _ in values]
         self._has_left = False

@@ -59,7 +59,7 @@ class KeptWeights:
         for update, parameters in by_update.items():
             kept = {name: parameter.detach() for name, parameter in parameters.items()}
             label = f"{self._label}.{len(set(self._stores.values()))}"
-            store = Store(label, kept, update=update, worker=self._worker, **self.store)
+            store = Store(label, kept, update=update, together=False, worker=self._worker, **self.store)
             self._stores.update({id(parameter): store for parameter in parameters.values()})
 
     def change(self, policy: Policy) -> None:

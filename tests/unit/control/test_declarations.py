@@ -8,7 +8,7 @@ from byteps_like.control.placing.declarations import Declarations, name_keys
 from byteps_like.control.placing.placement import Placer
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError, MismatchError
-from byteps_like.worker.api import TensorSpec
+from byteps_like.worker.api import Declared, TensorSpec
 from tests.fakes.views import view_of
 
 
@@ -105,3 +105,40 @@ def test_barriers() -> None:
     assert barriers.pending() == []
     assert barriers.arrive("a", 0, 2)  # a repeated call, whose answer was lost
     assert not barriers.arrive("a", 1, 1)
+
+
+def test_a_tensor_beside_another_has_its_cuts_and_shards_and_follows_it() -> None:
+    table = Declarations(view_of(range(3)), Placer([2, 2], 4096))
+    shape = (20_000,)
+    first = [TensorSpec("x", DType.FLOAT32, shape), TensorSpec("z", DType.FLOAT32, (3001,))]
+    beside = TensorSpec("y", DType.FLOAT32, shape, beside="x")
+    x, _, y = table.declare(0, [*first, beside])
+
+    def places(declared: Declared) -> list[tuple[int, int, int, int]]:
+        return [(part.offset, part.nbytes, part.server, part.shard) for part in declared.partitions]
+
+    assert places(y) == places(x) and len(places(x)) > 4
+    assert [part.key for part in y.partitions] == [y.tensor_id << 16 | part for part in range(len(y.partitions))]
+    assert table.declare(1, [beside]) == [y]
+    moved = {move.tensor_id: move.partitions for move in table.replan(Placer([2, 2], 4096, [1.0, 3.0]))}
+    assert [(one.offset, one.server, one.shard) for one in moved[y.tensor_id]] == [
+        (one.offset, one.server, one.shard) for one in moved[x.tensor_id]
+    ]
+    for rank in range(3):
+        table.retire(rank, [x.tensor_id])
+    assert len(table.replan(Placer([1], 1 << 20))) == 2  # y stays without it
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (TensorSpec("y", DType.FLOAT32, (8,), beside="w"), "'y' beside 'w': no rank has declared that"),
+        (TensorSpec("y", DType.FLOAT32, (8,), beside="x"), "beside 'x': it has 32 bytes, not 20000"),
+        (TensorSpec("y", DType.FLOAT32, (5000,), beside="x", row_bytes=1000), "beside 'x': it has rows of 1000 bytes"),
+    ],
+)
+def test_where_no_tensor_can_be_beside_another(spec: TensorSpec, why: str) -> None:
+    table = Declarations(view_of(range(3)), Placer([1, 1], 4096))
+    table.declare(0, [TensorSpec("x", DType.FLOAT32, (5000,))])
+    with pytest.raises(InvalidArgumentError, match=why):
+        table.declare(0, [spec])

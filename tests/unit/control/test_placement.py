@@ -185,3 +185,17 @@ def test_what_is_answered_when_it_is_whole_is_cut_finer() -> None:
     assert parts(codec_of("int8").spec(), 8 << 20) == 2
     small = Placer([1], 512 << 10).place(1, TensorSpec("t", DType.FLOAT32, (1 << 18,), codec="onebit:block=32768"))
     assert [part.nbytes for part in small.partitions] == [512 << 10] * 2
+
+
+@given(st.lists(SIZES, min_size=1, max_size=6), SHARDS)
+def test_what_is_beside_another_tensor_counts_where_it_lies(sizes: list[int], shards: list[int]) -> None:
+    placer = Placer(shards, 4 << 20)
+    placed = []
+    for number, size in enumerate(sizes):
+        first = placer.place(2 * number, tensor(size, f"t{number}"))
+        spec = TensorSpec("u", DType.UINT8, (size,), beside=f"t{number}")
+        placed += [first, placer.place_beside(2 * number + 1, spec, first)]
+    assert sum(placer.loads().values()) == 2 * sum(sizes)
+    for declared in placed:
+        placer.leave(declared)
+    assert not any(placer.loads().values())
