@@ -21,13 +21,13 @@ from _display import parser
 import byteps_like.torch as bps
 
 KINDS = (("email", "html", "json", "xml"), ("asyncio", "concurrent", "multiprocessing"))
-LINES = 15  # of a piece
+LINES = 4  # of a piece
 
 
 def arguments() -> argparse.Namespace:
     known = parser(__doc__)
     known.add_argument("--epochs", type=int, default=5, help="over all pieces (default 5)")
-    known.add_argument("--batch", type=int, default=32, help="pieces per step and rank (default 32)")
+    known.add_argument("--batch", type=int, default=64, help="pieces per step and rank (default 64)")
     known.add_argument("--delay", type=int, default=8, help="steps that a rank may be ahead (default 8)")
     return known.parse_args()
 
@@ -71,7 +71,7 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(texts))
     tested, rest = order[::5], np.delete(order, np.s_[::5])
     own = rest[bps.rank() :: bps.size()][: len(rest) // bps.size() // args.batch * args.batch]  # as many on all ranks
-    kv = bps.KV("words", delay=args.delay, update="adagrad:lr=0.3")
+    kv = bps.KV("words", delay=args.delay, update="adagrad:lr=0.1")
     for epoch in range(args.epochs):
         batches = np.random.default_rng(epoch).permutation(own).reshape(-1, args.batch)
         used = np.mean([step(kv, [texts[one] for one in batch], kinds[batch])[1] for batch in batches])
