@@ -24,6 +24,7 @@ from byteps_like.portable.session import (
     size,
     stats,
 )
+from byteps_like.store.filters.significant import Significant
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
@@ -31,6 +32,7 @@ from byteps_like.store.store import Store
 __all__ = [
     "KV",
     "GradientCoding",
+    "Significant",
     "Store",
     "barrier",
     "broadcast",

@@ -16,6 +16,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, ValueLanding, dtype_by, empty_beside, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.dependent import InOrder, RowsFuture
+from byteps_like.store.filters.filter import KeyedRows, RowFilter
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.policies.bounded import Asp, Ssp
@@ -54,13 +55,15 @@ class KV:
         combine: str = "sum",
         age: str | None = None,
         damp: str | None = None,
+        filters: Sequence[RowFilter] = (),
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments. `width`: elements of a row, of `dtype` float32, float64 or int64.
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store.
+        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store. `filters`: what pushes of this rank go
+        through, one after the other, such as Significant(delta); ranks may have different ones.
 
         Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for
         arguments out of bounds, `delay` together with `consistency`, and a job without servers.
@@ -75,6 +78,9 @@ class KV:
         self._versions = Versions(self._table.declared.spec.name, len(self._table.shards.firsts))
         self._splits = RowSplits(self._table)
         self._calls = InOrder()
+        self._filters = tuple(filters)
+        for one in self._filters:
+            one.begin(width, self._dtype)
 
     @staticmethod
     def spread(numbers: Any, count: int) -> Ids:
@@ -116,19 +122,41 @@ class KV:
         and arguments out of bounds, and the job's error once it has failed.
         """
         self._terms.check_push(weight, lr, integers=self._dtype is DType.INT64)
+        if base is not None:
+            self._versions.check(range(len(self._table.shards.firsts)), base)
         split = self._splits.of(keys)
         values = values if hasattr(values, "shape") else np.asarray(values)
         shape = self._shape(split.ids, values)
         array = outgoing(values, self._dtype).reshape(shape)
+        for one in self._filters:
+            ids, array = one.outgoing(KeyedRows(split.ids, array))
+            split = self._splits.of(ids)
+        return self._contribute(split, array, Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss),
+                                base, priority, after)  # fmt: skip
+
+    def flush(self, *, priority: int | None = None, after: Sequence[Future] = ()) -> RowsFuture:
+        """Contributes what filters have kept back so far: a push, also if that is nothing."""
+        split, array = self._splits.of([]), np.zeros((0, self._width), self._dtype.name.lower())
+        for one in self._filters:
+            kept = one.rest()
+            ids = np.union1d(split.ids, kept.ids)
+            rows = np.zeros((len(ids), self._width), array.dtype)
+            rows[np.searchsorted(ids, split.ids)] += array
+            rows[np.searchsorted(ids, kept.ids)] += kept.rows
+            split, array = self._splits.of(ids), rows
+        return self._contribute(split, array, Note(), None, priority, after)
+
+    def _contribute(
+        self, split: RowSplit, array: Array, note: Note, base: int | None, priority: int | None,
+        after: Sequence[Future],
+    ) -> RowsFuture:  # fmt: skip
         rows = [one.of(array) for one in split.shards]
-        note = Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss)
         bases = self._bases(split, base)
-        return self._calls.begin(partial(self._push, split, rows, note, bases, priority), after, weight)
+        return self._calls.begin(partial(self._push, split, rows, note, bases, priority), after, note.weight)
 
     def _bases(self, split: RowSplit, base: int | None) -> list[int]:
         """Of each shard the version that a contribution is computed on: where it has no rows, any."""
         if base is not None:
-            self._versions.check(range(len(split.shards)), base)
             return [base] * len(split.shards)
         pulled, newest = self._versions.pulled(), self._versions.newest()
         return [(pulled if len(one) else newest)[one.shard] for one in split.shards]

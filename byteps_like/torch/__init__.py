@@ -26,6 +26,7 @@ from byteps_like.errors import (
     StalledError,
     SystemCallError,
 )
+from byteps_like.store.filters.significant import Significant
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
@@ -160,6 +161,7 @@ __all__ = [
     "Product",
     "RefusedError",
     "ShutdownError",
+    "Significant",
     "StalledError",
     "StepPacer",
     "Store",
