@@ -1,4 +1,4 @@
 """The store: named tensors, keys whose values servers keep, under a policy, from synchronous to free of locks.
 
-Private: arrays, common_memory, dependent, holding, keeper, key, row_split, terms, unlocked, versions.
+Private: arrays, common_memory, content, dependent, holding, keeper, key, row_split, rows, terms, unlocked, versions.
 """

@@ -100,6 +100,11 @@ class KV:
         self._terms = replace(self._terms, policy=policy)
         self._table.change(self._spec()).wait()
 
+    def finish(self) -> None:
+        """This rank contributes no more, and the others don't wait for it. Blocks until all ranks have called it: then
+        contributions that were left count, too, if that is possible."""
+        self.change(self._terms.combining.last(self._terms.policy, self._worker.size))
+
     def push(
         self,
         keys: Any,

@@ -35,7 +35,7 @@ class ShardRows:
 
     def of(self, array: Array) -> Array:
         """Their rows of all, contiguous: as they lie there, where they lie side by side."""
-        return array[self.where]
+        return array[self.where] if isinstance(self.where, slice) else np.take(array, self.where, axis=0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -205,6 +205,20 @@ def test_a_policy_that_all_ranks_change_holds(job):
     assert all((value == 1).all() for value in job.everybody(train))
 
 
+def test_nobody_waits_for_a_rank_that_has_finished(job):
+    keys = KV.spread(np.arange(6), 6)
+
+    def train(worker: Any) -> Any:
+        kv = KV("finish", 1, "int64", delay=0, worker=worker)
+        for _ in range(2 + 3 * worker.rank):
+            kv.push(keys, np.ones(6, np.int64))
+            kv.pull(keys).wait(DEADLINE)
+        kv.finish()
+        return kv.pull(keys).value
+
+    assert all((value == 2 + 5 + 8).all() for value in job.everybody(train))
+
+
 def test_ages_and_versions_are_those_of_the_table(job):
     keys, turn = KV.spread(np.arange(16), 16), threading.Barrier(RANKS)
 

@@ -1,4 +1,1 @@
-"""What a worker does with rows before it pushes them. In: keys and rows; out: those that go. A new one is a file here.
-
-Private: filter.
-"""
+"""What a worker does with rows before it pushes them. In: keys and rows; out: those that go. A new one is a file."""
